@@ -1,0 +1,1 @@
+"""Wire protocols as sans-IO state machines: bytes to domain messages and back."""

@@ -1,0 +1,1 @@
+"""CloudEvents: how events are read from and written to the domain message. Shared by the adapters."""

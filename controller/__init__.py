@@ -1,0 +1,1 @@
+"""Cluster metadata: topics, queues and their numbers, and who serves them."""

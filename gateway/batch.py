@@ -1,0 +1,55 @@
+"""A frame's messages, decoded once and shared by everybody they are delivered to."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gateway.message import Message, decode
+from store.format import ROW_EXTRA, Frame, LogOffset, Position
+
+__all__ = ["Batch"]
+
+
+class Batch:
+    """The messages of one frame, in row order, without the rows that only index them a second time.
+
+    `memo` is for its readers: an adapter keeps there what it has encoded, under a key of its own, so that a hundred
+    subscribers of one protocol cost one encoding.
+    """
+
+    __slots__ = ("end", "frame", "memo", "messages", "queues", "rows")
+
+    def __init__(
+        self, frame: LogOffset, end: LogOffset, messages: list[Message], rows: list[int], queues: list[int]
+    ) -> None:
+        self.frame = frame
+        self.end = end
+        self.messages = messages
+        self.rows = rows  # ascending; rows[i] is the row of messages[i]
+        self.queues = queues  # queues[i] is the queue number of messages[i]
+        self.memo: dict[Hashable, Any] = {}
+
+    @classmethod
+    def of(cls, frame: Frame) -> "Batch":
+        """Decode a frame. Records that are no messages (reserved queues) are left out by their queue's number."""
+        rows = frame.rows
+        kept = np.flatnonzero((rows["flags"] & ROW_EXTRA == 0) & (rows["queue"] >= FIRST_QUEUE))
+        data, base = frame.data, frame.payload_start
+        starts = rows["pos"][kept].astype(np.int64) + base
+        ends = starts + rows["len"][kept]
+        messages = [decode(data[s:e]) for s, e in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return cls(frame.start, frame.end, messages, kept.tolist(), rows["queue"][kept].tolist())
+
+    def position(self, index: int) -> Position:
+        """Where `messages[index]` is in the log."""
+        return Position(self.frame, self.rows[index])
+
+    def message(self, index: int) -> Message:
+        """`messages[index]` with its id filled in."""
+        found = self.messages[index]
+        return found if found.id else msgspec.structs.replace(found, id=str(self.position(index)))
+
+
+FIRST_QUEUE = 16  # queue numbers below are the store's own records: KV operations, offsets, acknowledgements

@@ -1,0 +1,60 @@
+"""The error tree of the gateway and its adapters.
+
+`Refusal` says why something was not done, in no protocol's terms; each adapter has one table from `Cause` to its
+wire's code. `ProtocolError` is a peer's fault on the wire, already in that protocol's terms.
+"""
+
+from enum import Enum
+
+__all__ = ["Cause", "ConfigError", "HeadgateError", "ProtocolError", "Refusal"]
+
+
+class Cause(Enum):
+    """Why the gateway refuses; the value is the word used in metrics and logs."""
+
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+    MALFORMED = "malformed"
+    TOO_LARGE = "too_large"
+    NOT_FOUND = "not_found"
+    CONFLICT = "conflict"
+    PRECONDITION = "precondition"  # what was asked contradicts what exists (AMQP 406, HTTP 412)
+    QUOTA = "quota"
+    OVERLOAD = "overload"
+    UNAVAILABLE = "unavailable"  # not stored: trying again is safe
+    UNKNOWN = "unknown"  # may have been stored: only an idempotent retry is safe
+
+
+_RETRIABLE = frozenset({Cause.QUOTA, Cause.OVERLOAD, Cause.UNAVAILABLE, Cause.UNKNOWN})
+
+
+class HeadgateError(Exception):
+    """The root of everything that the gateway raises on purpose."""
+
+
+class ConfigError(HeadgateError):
+    """A configuration that cannot be used; the text names the key and says what to write instead."""
+
+
+class Refusal(HeadgateError):
+    """Something asked for was not done. `retry_after_ms` is a hint, 0 when there is none."""
+
+    def __init__(self, cause: Cause, detail: str = "", *, retry_after_ms: int = 0) -> None:
+        super().__init__(detail or cause.value)
+        self.cause = cause
+        self.detail = detail or cause.value
+        self.retry_after_ms = retry_after_ms
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.cause in _RETRIABLE
+
+
+class ProtocolError(HeadgateError):
+    """Malformed or forbidden input from a peer; `code` is the wire's own number for it."""
+
+    def __init__(self, code: int, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail

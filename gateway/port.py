@@ -1,0 +1,375 @@
+"""The adapter port: how a wire protocol, written as a sans-IO state machine, meets the gateway.
+
+Bytes and the clock go in; effects and bytes come out. An adapter never imports asyncio, sockets or time, never
+blocks, and answers every input with the effects that follow from it. The shells (`gateway.connection` for streams,
+`gateway.datagram` for UDP) own sockets, TLS, back-pressure and deadlines, and are the same for every protocol.
+
+An acknowledgement follows an input: an adapter that emits `Publish(messages, token)` or `Call(request, token)` is told
+the outcome once, by `completed(token, outcome)`, and only then may it acknowledge on the wire. Outcomes of one
+connection's `Publish` effects come in the order of the effects; outcomes of calls come when they are ready.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NewType, Protocol, TypeAlias
+
+import msgspec
+
+from gateway.batch import Batch
+from gateway.errors import Refusal
+from gateway.message import Message
+from store.format import Position, QueueOffset
+
+__all__ = [
+    "DONE",
+    "Adapter",
+    "AdapterFactory",
+    "Authenticate",
+    "Call",
+    "Cancel",
+    "Close",
+    "ConnectionInfo",
+    "Consume",
+    "ConsumerId",
+    "DatagramAdapter",
+    "Deliveries",
+    "Disposition",
+    "Effect",
+    "EndSession",
+    "LastValue",
+    "Leased",
+    "ListAddresses",
+    "Listener",
+    "OpenSession",
+    "OpenedSession",
+    "Outcome",
+    "Peer",
+    "Principal",
+    "Publish",
+    "Random",
+    "Ready",
+    "Request",
+    "Retained",
+    "SaveSession",
+    "SettleLeased",
+    "Settled",
+    "Subscribe",
+    "SubscriptionId",
+    "Token",
+    "Unsubscribe",
+]
+
+Token = NewType("Token", int)  # chosen by the adapter; unique among its outstanding effects
+SubscriptionId = NewType("SubscriptionId", int)  # chosen by the adapter; unique in its connection
+ConsumerId = NewType("ConsumerId", int)  # chosen by the adapter; unique in its connection
+Peer: TypeAlias = tuple[Any, ...]  # a socket address: (host, port) or (host, port, flow, scope)
+
+
+class _Value(msgspec.Struct, frozen=True, kw_only=True):
+    """A frozen, keyword-only value."""
+
+
+class ConnectionInfo(_Value, frozen=True, kw_only=True):
+    """What the shell knows of a connection before its first byte."""
+
+    peer: Peer
+    local: Peer
+    secure: bool = False  # TLS or DTLS
+    alpn: str | None = None
+    loopback: bool = False  # both ends on this machine: anonymous clients may be let in
+    certificate: Mapping[str, Any] | None = None  # the peer's, verified
+
+
+class Principal(_Value, frozen=True, kw_only=True):
+    """Who a connection turned out to be."""
+
+    name: str  # "" is the anonymous principal
+    trusted_gateway: bool = False  # may speak for other devices
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether nobody was authenticated."""
+        return not self.name
+
+
+# ---- effects: what an adapter asks of the gateway
+
+
+class Publish(msgspec.Struct, frozen=True, gc=False):
+    """Store messages; `completed(token)` follows when they are durable or refused, each or all (`Outcome.refused`)."""
+
+    messages: Sequence[Message]
+    token: Token
+
+
+class Subscribe(_Value, frozen=True, kw_only=True):
+    """Deliver what is published to matching addresses from now on, or from `start` on.
+
+    `pattern` is as `gateway.filters` says, already checked. All subscriptions of a connection share one cursor: of
+    several `start`s the lowest counts, and only before the first delivery. An address that several of a
+    connection's subscriptions match is delivered once, with all their ids.
+    """
+
+    sub: SubscriptionId
+    pattern: str
+    start: Position | None = None
+
+
+class Unsubscribe(_Value, frozen=True, kw_only=True):
+    """End a subscription."""
+
+    sub: SubscriptionId
+
+
+class Settled(_Value, frozen=True, kw_only=True):
+    """Progress of the deliveries taken: `oldest` is the oldest one still unacknowledged, None when there is none.
+
+    Emit it when the adapter can take more after having taken less than offered, and, for a durable session, when
+    `oldest` has moved: what lies before it will not be delivered again, even after a crash.
+    """
+
+    oldest: Position | None = None
+
+
+class Disposition(_Value, frozen=True, kw_only=True):
+    """What became of leased messages of one consumer: `outcome` is "ack", "requeue" or "reject"."""
+
+    offsets: Sequence[QueueOffset]
+    outcome: str
+
+
+class Consume(_Value, frozen=True, kw_only=True):
+    """Lease messages of a named queue to this connection as they come; `completed(token)` says whether it may.
+
+    With `settle_on_delivery` a message is settled as soon as `deliver` has taken it.
+    """
+
+    consumer: ConsumerId
+    queue: str
+    token: Token
+    exclusive: bool = False
+    settle_on_delivery: bool = False
+
+
+class SettleLeased(_Value, frozen=True, kw_only=True):
+    """Settle leased messages of one queue. With a token, `completed` follows when that is durable."""
+
+    queue: str
+    dispositions: Sequence[Disposition]
+    token: Token | None = None
+
+
+class Ready(_Value, frozen=True, kw_only=True):
+    """This consumer can take deliveries again after having taken fewer than offered."""
+
+    consumer: ConsumerId
+
+
+class Cancel(_Value, frozen=True, kw_only=True):
+    """End a consumer. What it holds stays leased to this connection until settled or the connection ends."""
+
+    consumer: ConsumerId
+
+
+class Call(_Value, frozen=True, kw_only=True):
+    """Ask the gateway something; `completed(token)` brings the answer in `Outcome.value` or `Outcome.error`."""
+
+    request: "Request"
+    token: Token
+
+
+class Close(_Value, frozen=True, kw_only=True):
+    """Write what `take_output` still holds, then close. `reason` is for the log; "" when all is well."""
+
+    reason: str = ""
+
+
+Effect: TypeAlias = Publish | Subscribe | Unsubscribe | Settled | Consume | SettleLeased | Ready | Cancel | Call | Close
+
+
+# ---- requests: what a Call carries. The type of the answer stands in the docstring.
+
+
+class Request(_Value, frozen=True, kw_only=True):
+    """The root of all requests."""
+
+
+class Authenticate(Request, frozen=True, kw_only=True):
+    """Who is this? Answer: `Principal`. Refused with UNAUTHENTICATED."""
+
+    mechanism: str  # "anonymous", "password"
+    username: str = ""
+    password: bytes = b""
+    client_id: str = ""
+
+
+class OpenSession(Request, frozen=True, kw_only=True):
+    """Take over or begin the durable session of a client. Answer: `OpenedSession`.
+
+    The connection that held it before, wherever it is, is told by `Adapter.superseded`. With `clean` whatever was
+    there is forgotten first. `expiry_s` is how long it outlives its connection: 0 not at all, None for ever.
+    """
+
+    session_id: str  # the protocol's own name for it: an MQTT client identifier
+    clean: bool
+    expiry_s: int | None = 0
+
+
+class OpenedSession(_Value, frozen=True, kw_only=True):
+    """A session that this connection now holds. `state` is what `SaveSession` last stored, b"" at first."""
+
+    present: bool
+    state: bytes = b""
+    cursor: Position | None = None  # where deliveries go on; None: from now
+
+
+class SaveSession(Request, frozen=True, kw_only=True):
+    """Store the session's state durably, as bytes only the adapter reads. Answer: None."""
+
+    state: bytes
+    expiry_s: int | None = 0
+
+
+class EndSession(Request, frozen=True, kw_only=True):
+    """Forget this connection's session now. Answer: None."""
+
+
+class LastValue(Request, frozen=True, kw_only=True):
+    """The newest message at an address. Answer: `Message | None`, its id filled in."""
+
+    address: str
+
+
+class Retained(Request, frozen=True, kw_only=True):
+    """Every retained message whose address a filter matches. Answer: `list[Message]`, by address."""
+
+    pattern: str
+    limit: int = 10_000
+
+
+class ListAddresses(Request, frozen=True, kw_only=True):
+    """Some addresses that have a last value, sorted, beginning with a prefix. Answer: `list[str]`."""
+
+    prefix: str = ""
+    limit: int = 1_000
+
+
+# ---- answers and deliveries: what the gateway tells an adapter
+
+
+class Outcome(_Value, frozen=True, kw_only=True):
+    """How an effect ended. `error` refuses the whole; `refused` refuses messages of a Publish by their index."""
+
+    value: Any = None
+    error: Refusal | None = None
+    refused: Mapping[int, Refusal] = msgspec.field(default_factory=dict)
+    first: Position | None = None  # of a stored Publish: its first message's; the others follow row by row
+
+
+DONE = Outcome()
+
+
+class Deliveries(msgspec.Struct, frozen=True, gc=False):
+    """Messages for the subscriptions of one connection, in log order.
+
+    `picks` are indexes into `batch.messages`, ascending; `subs[n]` are the subscriptions that `picks[n]` matched.
+    A batch is shared by all its subscribers: what is encoded once can be kept in `batch.memo`.
+    """
+
+    batch: Batch
+    picks: Sequence[int]
+    subs: Sequence[tuple[SubscriptionId, ...]]
+
+
+class Leased(msgspec.Struct, frozen=True, gc=False):
+    """Messages of a named queue, leased to one consumer. The three sequences are parallel."""
+
+    consumer: ConsumerId
+    messages: Sequence[Message]
+    offsets: Sequence[QueueOffset]
+    deliveries: Sequence[int]  # how often it has been delivered before
+
+
+class Adapter(Protocol):
+    """One stream connection of one protocol."""
+
+    wants_data: bool  # False: the shell stops reading until it is True again
+
+    def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
+        """Bytes from the peer, cut anywhere. Never raises for what a peer sent: it answers and emits `Close`."""
+
+    def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
+        """The outcome of an effect of this adapter's."""
+
+    def deliver(self, deliveries: Deliveries | Leased, *, now_ms: int) -> int:
+        """How many of the deliveries it took, counted from the first; the rest is offered again after `Settled`."""
+
+    def tick(self, *, now_ms: int) -> Sequence[Effect]:
+        """`deadline_ms` has come."""
+
+    def deadline_ms(self) -> int | None:
+        """When `tick` is wanted next, by the same clock as `now_ms`; None: not at all."""
+
+    def superseded(self, *, now_ms: int) -> Sequence[Effect]:
+        """Another connection has taken over this one's session."""
+
+    def shutdown(self, *, now_ms: int) -> Sequence[Effect]:
+        """The gateway is going down: say good-bye in the protocol's words and emit `Close`."""
+
+    def lost(self, *, now_ms: int) -> Sequence[Effect]:
+        """The connection is gone, by either side; only `Publish` (a will) and `Call` may still be emitted."""
+
+    def take_output(self) -> bytes:
+        """The bytes to write to the peer now."""
+
+
+class DatagramAdapter(Protocol):
+    """All exchanges of one UDP socket. The methods of `Adapter` it shares mean the same."""
+
+    def receive(self, datagrams: Sequence[tuple[bytes, Peer]], *, now_ms: int) -> Sequence[Effect]:
+        """Datagrams that arrived together."""
+
+    def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
+        """The outcome of an effect of this adapter's."""
+
+    def deliver(self, deliveries: Deliveries | Leased, *, now_ms: int) -> int:
+        """How many of the deliveries it took."""
+
+    def tick(self, *, now_ms: int) -> Sequence[Effect]:
+        """`deadline_ms` has come."""
+
+    def deadline_ms(self) -> int | None:
+        """When `tick` is wanted next."""
+
+    def take_output(self) -> Sequence[tuple[bytes, Peer]]:
+        """The datagrams to send now."""
+
+
+class Listener(_Value, frozen=True, kw_only=True):
+    """One port an adapter listens on by default, before the operator's port offset."""
+
+    name: str  # "mqtt"; unique over all adapters: the configuration's section is `listeners.{name}`
+    port: int
+    transport: str  # "tcp" or "udp"
+    tls_port: int | None = None  # its twin under TLS
+    alpn: Sequence[str] = ()
+    summary: str = ""  # for the table that `headgate serve` prints
+
+
+class AdapterFactory(Protocol):
+    """What an entry point of the group `headgate.adapters` names: one object a protocol."""
+
+    listeners: Sequence[Listener]
+    options: type[msgspec.Struct]  # its typed configuration section, every field with a default
+
+    def connect(self, info: ConnectionInfo, options: Any, *, random: "Random") -> Adapter:
+        """The state machine of a new stream connection. `random` is its only source of chance."""
+
+    def bind(self, options: Any, *, random: "Random") -> DatagramAdapter:
+        """The state machine of a new datagram socket."""
+
+
+class Random(Protocol):
+    """Chance, passed in: `random.SystemRandom` in production, a seeded one in tests."""
+
+    def getrandbits(self, k: int, /) -> int:
+        """A number of `k` random bits."""

@@ -1,0 +1,1 @@
+"""Analytics: the PySpark data source, the telemetry job and its tables."""

@@ -1,0 +1,1 @@
+"""The store node: one commit log, and views of it in LMDB."""

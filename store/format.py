@@ -1,0 +1,229 @@
+"""The frame: the unit of write, checksum and replication, and the batch of records inside it.
+
+Layout, little-endian, so that NumPy reads it in place:
+
+    header  64 B  magic u32 | header_crc32c u32 | log_offset u64 | epoch u32 | flags u32 | row_count u32
+                  | payload_len u32 | body_crc32c u32 | reserved u32 | stored_at_ms u64 | producer_id u64 | sequence u64
+    rows          row_count x 48 B: queue u32 | pos u32 | len u32 | flags u32 | key_hash u64 | address_hash u64
+                  | id_hash u64 | time_ms u64
+    payload       the records, back to back
+
+`pos` and `len` point into the payload. `header_crc32c` covers the header from `log_offset` on. `body_crc32c` covers
+rows and payload and is computed by whoever builds the frame, so that integrity is end to end; the store fills in
+`log_offset`, `epoch`, `stored_at_ms` and `header_crc32c`. A row with `ROW_EXTRA` set indexes a record that another
+row of the same frame has already placed in its topic's queue.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple, NewType
+
+import numpy as np
+import numpy.typing as npt
+from google_crc32c import extend, value
+
+from store.errors import CorruptFrame
+
+__all__ = [
+    "FRAME_BYTES_MAX",
+    "HEADER",
+    "MAGIC",
+    "ROW",
+    "ROWS_DTYPE",
+    "ROW_EXTRA",
+    "Frame",
+    "LogOffset",
+    "Position",
+    "QueueNumber",
+    "QueueOffset",
+    "UnplacedFrame",
+    "parse_header",
+]
+
+LogOffset = NewType("LogOffset", int)  # a byte position in the commit log, always the start or end of a frame
+QueueOffset = NewType("QueueOffset", int)  # the n-th record of a queue
+QueueNumber = NewType("QueueNumber", int)  # unique in the cluster
+
+
+class Position(NamedTuple):
+    """Where one record is: its frame's log offset and its row in the frame. Ordered as the log is."""
+
+    frame: LogOffset
+    row: int
+
+    def __str__(self) -> str:
+        return f"{self.frame:x}.{self.row:x}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Position":
+        """The position that `str` wrote; raises ValueError for any other text."""
+        frame, _, row = text.partition(".")
+        at = cls(LogOffset(int(frame, 16)), int(row, 16))
+        if str(at) != text or at.frame >= 1 << 63 or at.row >= 1 << 32:
+            raise ValueError(f"not a position: {text!r}")
+        return at
+
+
+MAGIC = 0x31464748  # "HGF1"
+HEADER = struct.Struct("<IIQIIIIIIQQQ")
+ROW = struct.Struct("<IIIIQQQQ")
+ROWS_DTYPE = np.dtype(
+    [
+        ("queue", "<u4"),
+        ("pos", "<u4"),
+        ("len", "<u4"),
+        ("flags", "<u4"),
+        ("key_hash", "<u8"),
+        ("address_hash", "<u8"),
+        ("id_hash", "<u8"),
+        ("time_ms", "<u8"),
+    ]
+)
+assert HEADER.size == 64
+assert ROW.size == 48 == ROWS_DTYPE.itemsize
+
+_CRC_START = 8  # the header's checksum covers what follows magic and itself
+ROW_EXTRA = 1  # row flag: this record already has a row in its topic's queue
+FRAME_BYTES_MAX = 64 << 20  # no frame is larger; a header that claims more is corrupt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnplacedFrame:
+    """A frame as its producer builds it: everything but its place in the log."""
+
+    rows: bytes
+    payload: bytes
+    row_count: int
+    body_crc32c: int
+    producer_id: int = 0  # 0: not idempotent
+    sequence: int = 0
+    flags: int = 0
+
+    @classmethod
+    def build(cls, rows: bytes, payload: bytes, *, producer_id: int = 0, sequence: int = 0) -> "UnplacedFrame":
+        """A frame of packed rows and the records they point into, with its checksum."""
+        assert len(rows) % ROW.size == 0
+        return cls(
+            rows=rows,
+            payload=payload,
+            row_count=len(rows) // ROW.size,
+            body_crc32c=extend(value(rows), payload),
+            producer_id=producer_id,
+            sequence=sequence,
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """What the frame takes in the log, header included."""
+        return HEADER.size + len(self.rows) + len(self.payload)
+
+    def header(self, *, log_offset: int, epoch: int, stored_at_ms: int) -> bytes:
+        """The 64 header bytes that place this frame in a log."""
+        raw = HEADER.pack(
+            MAGIC,
+            0,
+            log_offset,
+            epoch,
+            self.flags,
+            self.row_count,
+            len(self.payload),
+            self.body_crc32c,
+            0,
+            stored_at_ms,
+            self.producer_id,
+            self.sequence,
+        )
+        crc: int = value(raw[_CRC_START:])
+        return raw[:4] + crc.to_bytes(4, "little") + raw[_CRC_START:]
+
+
+class Header(NamedTuple):
+    """The fields of a frame header, in their order on disk."""
+
+    magic: int
+    header_crc32c: int
+    log_offset: LogOffset
+    epoch: int
+    flags: int
+    row_count: int
+    payload_len: int
+    body_crc32c: int
+    reserved: int
+    stored_at_ms: int
+    producer_id: int
+    sequence: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole frame's size, header included."""
+        return HEADER.size + self.row_count * ROW.size + self.payload_len
+
+
+def parse_header(data: bytes | memoryview, *, log_offset: int) -> Header | None:
+    """The header at the start of `data`, which claims to lie at `log_offset`.
+
+    None when `data` is shorter than a header. Raises `CorruptFrame` when magic, checksum, place or size are wrong.
+    """
+    view = memoryview(data)
+    if len(view) < HEADER.size:
+        return None
+    header = Header(*HEADER.unpack_from(view))
+    if header.magic != MAGIC:
+        raise CorruptFrame(log_offset, "no frame begins here")
+    if value(bytes(view[_CRC_START : HEADER.size])) != header.header_crc32c:
+        raise CorruptFrame(log_offset, "header checksum")
+    if header.log_offset != log_offset:
+        raise CorruptFrame(log_offset, f"the frame belongs at {header.log_offset}")
+    if header.size_bytes > FRAME_BYTES_MAX:
+        raise CorruptFrame(log_offset, f"{header.size_bytes} bytes")
+    return header
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A placed frame, both checksums verified; `rows` is a view into `data`."""
+
+    header: Header
+    data: bytes
+
+    @classmethod
+    def parse(cls, data: bytes, *, log_offset: int) -> "Frame | None":
+        """The whole frame at the start of `data`; None when it is not all there. Raises `CorruptFrame`."""
+        header = parse_header(data, log_offset=log_offset)
+        if header is None or len(data) < header.size_bytes:
+            return None
+        if len(data) > header.size_bytes:
+            data = data[: header.size_bytes]
+        if value(data[HEADER.size :]) != header.body_crc32c:
+            raise CorruptFrame(log_offset, "body checksum")
+        frame = cls(header, data)
+        rows = frame.rows
+        if len(rows) and int((rows["pos"].astype(np.uint64) + rows["len"]).max()) > header.payload_len:
+            raise CorruptFrame(log_offset, "a row points outside the payload")
+        return frame
+
+    @property
+    def start(self) -> LogOffset:
+        """The log offset of the frame's first byte."""
+        return self.header.log_offset
+
+    @property
+    def end(self) -> LogOffset:
+        """The log offset behind the frame's last byte."""
+        return LogOffset(self.header.log_offset + self.header.size_bytes)
+
+    @property
+    def rows(self) -> npt.NDArray[np.void]:
+        """The rows, as a structured array of `ROWS_DTYPE`."""
+        return np.frombuffer(self.data, ROWS_DTYPE, self.header.row_count, HEADER.size)
+
+    @property
+    def payload_start(self) -> int:
+        """Where in `data` the payload begins: what a row's `pos` counts from."""
+        return HEADER.size + self.header.row_count * ROW.size
+
+    def record(self, row: int) -> bytes:
+        """The record that a row points to."""
+        entry = self.rows[row]
+        start = self.payload_start + int(entry["pos"])
+        return self.data[start : start + int(entry["len"])]
