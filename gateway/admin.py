@@ -1,0 +1,183 @@
+"""The admin port: `/healthz`, `/readyz`, `/metrics` and `/status` over HTTP/1.1.
+
+Small on purpose: GET and HEAD, one answer a connection, nothing read but a bounded request head. What it says is asked
+of the runtime at the moment of the request, so it cannot be truer or falser than the gateway itself.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from gateway import logs
+
+__all__ = ["AdminServer", "ReadyState"]
+
+HEAD_BYTES_MAX = 8 * 1024  # a request head that is longer gets 431
+HEAD_TIMEOUT_S = 5.0  # from connecting to the end of the head
+WRITE_TIMEOUT_S = 10.0
+CONNECTIONS_MAX = 64  # more than these are closed unanswered
+JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
+
+log = logs.get(__name__)
+
+
+class ReadyState(NamedTuple):
+    """Whether the gateway can serve. `reasons` say what is wrong; `alive` is False when only a restart helps."""
+
+    ready: bool
+    reasons: tuple[str, ...] = ()
+    alive: bool = True
+
+
+class _Answer(NamedTuple):
+    status: HTTPStatus
+    content_type: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class AdminServer:
+    """The server of the admin port; made by `start`."""
+
+    def __init__(
+        self, ready: Callable[[], ReadyState], status: Callable[[], Mapping[str, Any]], registry: CollectorRegistry
+    ) -> None:
+        self._ready = ready
+        self._status = status
+        self._registry = registry
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()  # one a connection; len <= CONNECTIONS_MAX
+        self._pages: dict[str, Callable[[str], _Answer]] = {
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            "/metrics": self._metrics,
+            "/status": self._status_page,
+        }
+
+    @classmethod
+    async def start(
+        cls,
+        host: str,
+        port: int,
+        *,
+        ready: Callable[[], ReadyState],
+        status: Callable[[], Mapping[str, Any]],
+        registry: CollectorRegistry,
+    ) -> "AdminServer":
+        """Listen. `status` gives what `/status` shows, as values JSON has. Raises `OSError` when the port is taken."""
+        server = cls(ready, status, registry)
+        server._server = await asyncio.start_server(server._serve, host, port, limit=HEAD_BYTES_MAX)
+        return server
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        assert self._server is not None
+        found: int = self._server.sockets[0].getsockname()[1]
+        return found
+
+    async def stop(self) -> None:
+        """Stop listening and drop the connections that are open."""
+        if self._server is None:
+            return
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+        self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection: one request, one answer."""
+        task = asyncio.current_task()
+        if task is None or len(self._tasks) >= CONNECTIONS_MAX:
+            writer.close()
+            return
+        self._tasks.add(task)
+        try:
+            answer, only_head = await self._read(reader)
+            if answer is not None:
+                async with asyncio.timeout(WRITE_TIMEOUT_S):
+                    writer.write(_encode(answer, only_head=only_head))
+                    await writer.drain()
+        except (ConnectionError, TimeoutError):
+            pass  # the peer has gone or does not read; there is nobody to tell
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _read(self, reader: asyncio.StreamReader) -> tuple[_Answer | None, bool]:
+        """The answer to the request, and whether its body is left out (HEAD)."""
+        try:
+            async with asyncio.timeout(HEAD_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            return _text(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"more than {HEAD_BYTES_MAX} bytes"), False
+        except asyncio.IncompleteReadError as error:
+            return (_text(HTTPStatus.BAD_REQUEST, "the request has no end") if error.partial else None), False
+        except TimeoutError:
+            return _text(HTTPStatus.REQUEST_TIMEOUT, "the request took too long"), False
+        line, *fields = head.decode("latin-1").split("\r\n")
+        parts = line.split(" ")
+        if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
+            return _text(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1.1 request"), False
+        return self._answer(parts[0], parts[1], fields), parts[0] == "HEAD"
+
+    def _answer(self, method: str, target: str, fields: list[str]) -> _Answer:
+        try:
+            page = self._pages.get(urlsplit(target).path)
+        except ValueError:
+            page = None
+        if page is None:
+            return _text(HTTPStatus.NOT_FOUND, f"there are {', '.join(self._pages)}")
+        if method not in {"GET", "HEAD"}:
+            return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", headers=(("allow", "GET, HEAD"),))
+        accept = next((f.partition(":")[2].strip() for f in fields if f.lower().startswith("accept:")), "")
+        try:
+            return page(accept)
+        except Exception as error:  # the runtime's own answer failed: say so, and keep serving the others
+            log.error("admin_page_failed", page=target, exc_info=error)
+            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+
+    def _healthz(self, _accept: str) -> _Answer:
+        state = self._ready()
+        return _text(HTTPStatus.OK, "ok") if state.alive else _reasons(state)
+
+    def _readyz(self, _accept: str) -> _Answer:
+        state = self._ready()
+        return _text(HTTPStatus.OK, "ready") if state.ready else _reasons(state)
+
+    def _metrics(self, accept: str) -> _Answer:
+        encode, content_type = choose_encoder(accept)
+        return _Answer(HTTPStatus.OK, content_type, encode(self._registry))
+
+    def _status_page(self, _accept: str) -> _Answer:
+        return _Answer(HTTPStatus.OK, JSON, msgspec.json.encode(self._status(), enc_hook=str) + b"\n")
+
+
+def _reasons(state: ReadyState) -> _Answer:
+    return _text(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(state.reasons) or "not ready")
+
+
+def _text(status: HTTPStatus, text: str, *, headers: tuple[tuple[str, str], ...] = ()) -> _Answer:
+    return _Answer(status, TEXT, f"{text}\n".encode(), headers)
+
+
+def _encode(answer: _Answer, *, only_head: bool) -> bytes:
+    lines = [
+        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}",
+        f"content-type: {answer.content_type}",
+        f"content-length: {len(answer.body)}",
+        "cache-control: no-store",
+        "connection: close",
+        *(f"{name}: {value}" for name, value in answer.headers),
+    ]
+    head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
+    return head if only_head else head + answer.body

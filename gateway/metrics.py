@@ -1,0 +1,159 @@
+"""The gateway's metrics, by the names that its dashboards know.
+
+Counted once a batch, never once a message: `messages_in("mqtt", "telemetry", "stored").inc(1_000)`. The child of each
+combination of labels is kept, so that an increment is a dictionary look-up and an addition. No label ever holds what a
+peer can choose without limit: there is no device, client or address among them, and topics are bounded.
+"""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+__all__ = ["OTHER_TOPICS", "TOPIC_LABELS_MAX", "Metrics"]
+
+TOPIC_LABELS_MAX = 500  # topics counted by name; all later ones are counted together
+OTHER_TOPICS = "_other"
+
+_APPEND_SECONDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_BATCH_MESSAGES = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
+
+
+class Metrics:
+    """One registry with everything in it. `process` adds what the interpreter and the system say of this process."""
+
+    def __init__(self, *, process: bool = True) -> None:
+        self.registry = CollectorRegistry()
+        if process:
+            ProcessCollector(registry=self.registry)
+            PlatformCollector(registry=self.registry)
+            GCCollector(registry=self.registry)
+        self._topics: dict[str, str] = {}
+        self._in: dict[tuple[str, str, str], Counter] = {}
+        self._out: dict[tuple[str, str], Counter] = {}
+        self._counters: dict[tuple[str, str], Counter] = {}
+        self._open: dict[str, Gauge] = {}
+        self._errors: dict[tuple[str, str], Counter] = {}
+        self._build()
+
+    def _build(self) -> None:
+        protocol, registry = ["protocol"], self.registry
+        self._messages_in = Counter(
+            "headgate_messages_in_total",
+            'Messages taken in, by what became of them: "stored" or the cause of refusal',
+            ["protocol", "topic", "status"],
+            registry=registry,
+        )
+        self._messages_out = Counter(
+            "headgate_messages_out_total", "Messages delivered", ["protocol", "topic"], registry=registry
+        )
+        self._bytes_in = Counter("headgate_bytes_in_total", "Bytes read from peers", protocol, registry=registry)
+        self._bytes_out = Counter("headgate_bytes_out_total", "Bytes written to peers", protocol, registry=registry)
+        self._connections = Gauge("headgate_connections", "Open connections", protocol, registry=registry)
+        self._accepted = Counter("headgate_accepted_total", "Connections accepted", protocol, registry=registry)
+        self._error_count = Counter(
+            "headgate_errors_total", "Exchanges refused or cut off", ["protocol", "cause"], registry=registry
+        )
+        self.append_seconds = Histogram(
+            "headgate_append_seconds",
+            "From handing a batch to the store to its being durable",
+            buckets=_APPEND_SECONDS,
+            registry=registry,
+        )
+        self.append_messages = Histogram(
+            "headgate_append_messages", "Messages in a batch", buckets=_BATCH_MESSAGES, registry=registry
+        )
+        self.log_end_bytes = Gauge("headgate_log_end_bytes", "Log offset behind what was written", registry=registry)
+        self.log_confirmed_bytes = Gauge(
+            "headgate_log_confirmed_bytes", "Log offset behind what readers may see", registry=registry
+        )
+        self.pending_bytes = Gauge("headgate_pending_bytes", "Bytes received and not yet durable", registry=registry)
+        self.subscribers = Gauge("headgate_subscribers", "Connections with a subscription", registry=registry)
+        self.subscribers_behind = Gauge(
+            "headgate_subscribers_behind", "Subscribers that read from the log, not from the tail", registry=registry
+        )
+        self.topics = Gauge("headgate_topics", "Topics", registry=registry)
+
+    def messages_in(self, protocol: str, topic: str, status: str) -> Counter:
+        """The counter of messages that came in. `status` is "stored" or a `Cause`'s value."""
+        key = (protocol, topic, status)
+        child = self._in.get(key)
+        if child is None:
+            named = self.topic_label(topic)
+            child = self._messages_in.labels(protocol, named, status)
+            if named == topic:
+                self._in[key] = child
+        return child
+
+    def messages_out(self, protocol: str, topic: str) -> Counter:
+        """The counter of messages that were delivered."""
+        key = (protocol, topic)
+        child = self._out.get(key)
+        if child is None:
+            named = self.topic_label(topic)
+            child = self._messages_out.labels(protocol, named)
+            if named == topic:
+                self._out[key] = child
+        return child
+
+    def bytes_in(self, protocol: str) -> Counter:
+        """The counter of bytes read."""
+        return self._per_protocol("in", self._bytes_in, protocol)
+
+    def bytes_out(self, protocol: str) -> Counter:
+        """The counter of bytes written."""
+        return self._per_protocol("out", self._bytes_out, protocol)
+
+    def connections(self, protocol: str) -> Gauge:
+        """The gauge of open connections."""
+        child = self._open.get(protocol)
+        if child is None:
+            child = self._open[protocol] = self._connections.labels(protocol)
+        return child
+
+    def accepted(self, protocol: str) -> Counter:
+        """The counter of connections accepted."""
+        return self._per_protocol("accepted", self._accepted, protocol)
+
+    def errors(self, protocol: str, cause: str) -> Counter:
+        """The counter of refusals. `cause` is a `Cause`'s value or "protocol" for malformed bytes."""
+        key = (protocol, cause)
+        child = self._errors.get(key)
+        if child is None:
+            child = self._errors[key] = self._error_count.labels(protocol, cause)
+        return child
+
+    def topic_label(self, topic: str) -> str:
+        """A topic's own name while there are few, then one name for all the rest."""
+        label = self._topics.get(topic)
+        if label is None:
+            if len(self._topics) >= TOPIC_LABELS_MAX:
+                return OTHER_TOPICS
+            label = self._topics[topic] = topic
+        return label
+
+    def watch_log(
+        self, *, end: Callable[[], float], confirmed: Callable[[], float], pending: Callable[[], float]
+    ) -> None:
+        """Read the log's positions and the bytes under way when somebody looks, not before."""
+        self.log_end_bytes.set_function(end)
+        self.log_confirmed_bytes.set_function(confirmed)
+        self.pending_bytes.set_function(pending)
+
+    def stored_by_protocol(self) -> dict[str, int]:
+        """How many messages of each protocol were stored since the start."""
+        totals: dict[str, int] = {}
+        for metric in self._messages_in.collect():
+            for sample in metric.samples:
+                if sample.name.endswith("_total") and sample.labels["status"] == "stored":
+                    name = sample.labels["protocol"]
+                    totals[name] = totals.get(name, 0) + int(sample.value)
+        return totals
+
+    def _per_protocol(self, name: str, parent: Counter, protocol: str) -> Counter:
+        child = self._counters.get((name, protocol))
+        if child is None:
+            child = self._counters[name, protocol] = parent.labels(protocol)
+        return child

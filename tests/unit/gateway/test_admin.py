@@ -1,0 +1,137 @@
+"""The admin port tells the truth and cannot be made to hold much."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from gateway import admin
+from gateway.admin import AdminServer, ReadyState
+from gateway.metrics import Metrics
+
+pytestmark = pytest.mark.anyio
+
+READY = ReadyState(True)
+
+
+@asynccontextmanager
+async def serving(state: ReadyState = READY, status=lambda: {"topics": []}):
+    metrics = Metrics(process=False)
+    metrics.messages_in("mqtt", "t", "stored").inc(3)
+    server = await AdminServer.start("127.0.0.1", 0, ready=lambda: state, status=status, registry=metrics.registry)
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+async def get(server: AdminServer, path: str, method: str = "GET") -> httpx.Response:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client:
+        return await client.request(method, path)
+
+
+async def raw(server: AdminServer, data: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(data)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_healthy_and_ready():
+    async with serving() as server:
+        assert (await get(server, "/healthz")).text == "ok\n"
+        assert (await get(server, "/readyz")).status_code == 200
+
+
+async def test_not_ready_says_why_while_it_is_alive():
+    async with serving(ReadyState(False, ("listener mqtt is down", "the store is behind"))) as server:
+        answer = await get(server, "/readyz")
+        assert (answer.status_code, answer.text) == (503, "listener mqtt is down\nthe store is behind\n")
+        assert (await get(server, "/healthz")).status_code == 200
+
+
+async def test_a_gateway_that_only_a_restart_helps_is_not_healthy():
+    async with serving(ReadyState(False, ("the store has failed",), alive=False)) as server:
+        answer = await get(server, "/healthz")
+        assert (answer.status_code, answer.text) == (503, "the store has failed\n")
+
+
+async def test_metrics_and_status():
+    async with serving(status=lambda: {"log": {"end": 5}}) as server:
+        metrics = await get(server, "/metrics")
+        assert 'headgate_messages_in_total{protocol="mqtt",status="stored",topic="t"} 3.0' in metrics.text
+        assert metrics.headers["content-type"].startswith("text/plain")
+        status = await get(server, "/status?x=1")
+        assert status.json() == {"log": {"end": 5}}
+        assert status.headers["content-type"] == "application/json"
+
+
+async def test_head_has_no_body():
+    async with serving() as server:
+        answer = await get(server, "/readyz", "HEAD")
+        assert (answer.status_code, answer.content, answer.headers["content-length"]) == (200, b"", "6")
+
+
+async def test_other_paths_and_methods_are_refused():
+    async with serving() as server:
+        assert (await get(server, "/nope")).status_code == 404
+        answer = await get(server, "/status", "POST")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+
+
+async def test_a_status_that_fails_is_told_and_disturbs_nobody(caplog):
+    def failing():
+        raise RuntimeError("store gone")
+
+    async with serving(status=failing) as server:
+        answer = await get(server, "/status")
+        assert (answer.status_code, answer.text) == (500, "RuntimeError: store gone\n")
+        assert (await get(server, "/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"\x00\x01\x02\r\n\r\n", b"400"),
+        (b"GET /healthz\r\n\r\n", b"400"),
+        (b"GET /healthz HTTP/2.0\r\n\r\n", b"400"),
+        (b"GET http://[/healthz HTTP/1.1\r\n\r\n", b"404"),
+        (b"GET /healthz HTTP/1.1\r\nx: " + b"y" * admin.HEAD_BYTES_MAX * 3, b"431"),
+    ],
+)
+async def test_what_is_no_request_gets_an_error(data, code):
+    async with serving() as server:
+        assert (await raw(server, data)).split(b" ")[1] == code
+        assert json.loads((await get(server, "/status")).text) == {"topics": []}
+
+
+async def test_a_request_that_never_ends_is_cut_off(monkeypatch):
+    monkeypatch.setattr(admin, "HEAD_TIMEOUT_S", 0.05)
+    async with serving() as server:
+        assert (await raw(server, b"GET /healthz HT")).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_connections_over_the_limit_are_closed(monkeypatch):
+    monkeypatch.setattr(admin, "CONNECTIONS_MAX", 1)
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET ")
+        while not server._tasks:
+            await asyncio.sleep(0)
+        assert await raw(server, b"") == b""
+        writer.write(b"/healthz HTTP/1.1\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+
+
+async def test_stopping_drops_idle_connections():
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        while not server._tasks:
+            await asyncio.sleep(0)
+        await server.stop()
+        assert await reader.read() == b""
+        writer.close()
