@@ -1,1 +1,44 @@
-"""CloudEvents: how events are read from and written to the domain message. Shared by the adapters."""
+"""CloudEvents 1.0: how events are read from and written to the domain message. Shared by the adapters.
+
+Binary mode: `from_attributes` and `attributes_of` (or `wrap`, for a message that never was an event), with attribute
+names as the specification writes them; a binding adds and strips its own prefix. Structured mode and batches in JSON:
+`from_structured`, `to_structured`, `from_batch`, `to_batch`. Whatever way an event comes in and leaves, it is the same
+event. Everything malformed raises `gateway.errors.Refusal` (MALFORMED) whose detail begins with the attribute's name.
+"""
+
+from adapters.cloudevents.attributes import Route, is_name, split
+from adapters.cloudevents.event import DEFAULT_TYPE, NATIVE, attributes_of, from_attributes, wrap
+from adapters.cloudevents.structured import (
+    BATCH_JSON,
+    STRUCTURED_JSON,
+    BatchRefusal,
+    from_batch,
+    from_structured,
+    is_json,
+    to_batch,
+    to_document,
+    to_structured,
+)
+from adapters.cloudevents.timestamps import format_ms, parse_ms
+
+__all__ = [
+    "BATCH_JSON",
+    "DEFAULT_TYPE",
+    "NATIVE",
+    "STRUCTURED_JSON",
+    "BatchRefusal",
+    "Route",
+    "attributes_of",
+    "format_ms",
+    "from_attributes",
+    "from_batch",
+    "from_structured",
+    "is_json",
+    "is_name",
+    "parse_ms",
+    "split",
+    "to_batch",
+    "to_document",
+    "to_structured",
+    "wrap",
+]

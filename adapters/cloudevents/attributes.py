@@ -1,0 +1,108 @@
+"""What the context attributes of an event may be (CloudEvents 1.0.2, 3), and how they name an address."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeAlias
+from urllib.parse import quote
+
+from gateway.address import check_address
+from gateway.errors import Cause, Refusal
+
+__all__ = ["CORE", "Route", "address_of", "check", "clean", "is_name", "malformed", "split"]
+
+Route: TypeAlias = Callable[[Mapping[str, str]], str | None]  # context attributes to an address, or None: the default
+
+SPECVERSION: Final = "1.0"
+CORE: Final = frozenset(
+    {"id", "source", "specversion", "type", "datacontenttype", "dataschema", "subject", "time", "data"}
+)
+_REQUIRED: Final = ("specversion", "id", "source", "type")
+_NAME = re.compile("[a-z0-9]+")
+_PLANE_ENDS = "".join(f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000))
+_FORBIDDEN = re.compile(f"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_PLANE_ENDS}]")  # CloudEvents 1.0.2, 2.4
+_URI = re.compile(r"(?:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]|%[0-9A-Fa-f]{2})+")  # RFC 3986, 2: its characters
+_ABSOLUTE = re.compile("[A-Za-z][A-Za-z0-9+.-]*:.*")
+_MEDIA_TYPE = re.compile(r"[\w!#$&^.+*'`|~%-]+/[\w!#$&^.+*'`|~%-]+\s*(?:;.*)?", re.ASCII)
+
+# One step of reversible escaping, as `gateway.address` does it: "+" is "%2B", the text "%2B" is "%252B".
+_INTO_ADDRESS = re.compile("[+#]|%((?:25)*)(2B|23)")
+_INTO_LEVEL = re.compile("[/+#]|%((?:25)*)(2F|2B|23)")
+_CODES = {"/": "2F", "+": "2B", "#": "23"}
+
+
+def malformed(attribute: str, why: str) -> Refusal:
+    """The one error of this package; its detail begins with the attribute's name."""
+    return Refusal(Cause.MALFORMED, f"{attribute}: {why}")
+
+
+def is_name(name: str) -> bool:
+    """Whether an attribute may be called so: lower-case letters and digits (CloudEvents 1.0.2, 3.1)."""
+    return _NAME.fullmatch(name) is not None
+
+
+def split(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
+    """Attributes, and the pairs that are none: those with a name no attribute has, and repeats.
+
+    For protocols that carry attributes among properties of other kinds, such as MQTT 5's user properties.
+    """
+    attributes: dict[str, str] = {}
+    others: list[tuple[str, str]] = []
+    for name, value in pairs:
+        if name in attributes or not is_name(name):
+            others.append((name, value))
+        else:
+            attributes[name] = value
+    return attributes, tuple(others)
+
+
+def check(attributes: Mapping[str, str]) -> None:
+    """Raise `Refusal` (MALFORMED) unless these are the context attributes of a CloudEvents 1.0 event."""
+    for name in _REQUIRED:
+        if not attributes.get(name):
+            raise malformed(name, "is required" if name not in attributes else "must not be empty")
+    if attributes["specversion"] != SPECVERSION:
+        raise malformed("specversion", f"{attributes['specversion'][:16]!r} is not supported, {SPECVERSION!r} is")
+    for name, value in attributes.items():
+        if _NAME.fullmatch(name) is None:
+            raise malformed(name[:64] or "''", "an attribute's name is lower-case letters and digits")
+        if (found := _FORBIDDEN.search(value)) is not None:
+            raise malformed(name, f"holds U+{ord(found[0]):04X}, which no attribute may")
+    if _URI.fullmatch(attributes["source"]) is None:
+        raise malformed("source", "is not a URI-reference (RFC 3986)")
+    if "data" in attributes:
+        raise malformed("data", "is no context attribute")
+    if attributes.get("subject") == "":
+        raise malformed("subject", "must not be empty")
+    schema = attributes.get("dataschema")
+    if schema is not None and (_URI.fullmatch(schema) is None or _ABSOLUTE.fullmatch(schema) is None):
+        raise malformed("dataschema", "is not an absolute URI (RFC 3986)")
+    media_type = attributes.get("datacontenttype")
+    if media_type is not None and _MEDIA_TYPE.fullmatch(media_type) is None:
+        raise malformed("datacontenttype", "is not a media type (RFC 2046)")
+
+
+def _escape(match: re.Match[str]) -> str:
+    plain = match[0]
+    return f"%{_CODES[plain]}" if plain in _CODES else f"%25{match[1]}{match[2]}"
+
+
+def address_of(attributes: Mapping[str, str], route: Route | None = None) -> str:
+    """Where an event belongs: what the route rule says, else its subject, else `events/{type}`.
+
+    What an address may not hold is escaped: `+` is `%2B`, `#` is `%23` and, within the type, `/` is `%2F`; a text that
+    looks escaped already is escaped once more, so that no two subjects share an address. Raises `Refusal`
+    (MALFORMED) for an address that is too long.
+    """
+    address = route(attributes) if route is not None else None
+    if address is None:
+        subject = attributes.get("subject")
+        if subject is not None:
+            address = _INTO_ADDRESS.sub(_escape, subject)
+        else:
+            address = f"events/{_INTO_LEVEL.sub(_escape, attributes['type'])}"
+    return check_address(address)
+
+
+def clean(text: str) -> str:
+    """A text as an attribute's value: characters that none may hold are percent-encoded."""
+    return _FORBIDDEN.sub(lambda found: quote(found[0], errors="replace"), text)

@@ -1,0 +1,184 @@
+"""An event's context attributes to a domain message and back.
+
+A message that came as an event keeps in `native["cloudevents"]` what its fields cannot say, so that it leaves as it
+came, by any binding: `source`, `subject`, `dataschema`; any of `time` and the mapped extensions whose exact text does
+not follow from the message's field (None: the event had no such attribute); `typed`, the extensions that were JSON
+numbers or booleans; `data`, how the structured form held the body where its content type does not tell.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from adapters.cloudevents.attributes import CORE, SPECVERSION, Route, address_of, check, clean, is_name, malformed
+from adapters.cloudevents.timestamps import format_ms, parse_ms
+from gateway.message import Message
+
+__all__ = ["DEFAULT_TYPE", "NATIVE", "attributes_of", "from_attributes", "message_of", "wrap"]
+
+NATIVE: Final = "cloudevents"  # the key in Message.native
+DEFAULT_TYPE: Final = "headgate.message.v1"  # of a message that never was an event and says no type
+
+
+def _timestamp(name: str, text: str) -> int:
+    try:
+        return max(parse_ms(text), 0)
+    except ValueError as error:
+        raise malformed(name, f"is not an RFC 3339 timestamp: {text[:64]!r}") from error
+
+
+def _text(name: str, text: str) -> str:
+    if not text:
+        raise malformed(name, "must not be empty")
+    return text
+
+
+def _correlation(name: str, text: str) -> bytes:
+    return _text(name, text).encode()
+
+
+def _correlation_text(correlation: bytes) -> str | None:
+    """The correlation as text; None when it is none."""
+    try:
+        text = correlation.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text and clean(text) == text else None
+
+
+class _Mapped(NamedTuple):
+    """An extension with a place in the domain message."""
+
+    field: str
+    read: Callable[[str, str], Any]
+    write: Callable[[Any], str | None]
+
+
+_MAPPED: Final = {
+    "partitionkey": _Mapped("key", _text, str),
+    "expirytime": _Mapped("expires_at_ms", _timestamp, format_ms),
+    "correlationid": _Mapped("correlation", _correlation, _correlation_text),
+    "traceparent": _Mapped("traceparent", _text, str),
+}
+_RESERVED: Final = CORE | _MAPPED.keys()
+
+
+def from_attributes(
+    attributes: Mapping[str, str],
+    body: bytes,
+    *,
+    content_type: str | None,
+    now_ms: int,
+    protocol: str,
+    device: str,
+    route: Route | None = None,
+    trusted_gateway: bool = False,
+    **fields: Any,
+) -> Message:
+    """The message of an event in binary mode: attribute names in lower case, without their binding's prefix.
+
+    `fields` are further fields of the message as its protocol says them (`qos`, `address`, `correlation`...): they
+    win over what the event says, which then is kept for its way out; `properties` come behind the event's extensions.
+    `deviceid` names the device when a trusted gateway sends the event. Raises `Refusal` (MALFORMED) whose detail
+    begins with the attribute's name.
+    """
+    declared = attributes.get("datacontenttype")
+    if declared is not None and content_type is not None and declared != content_type:
+        raise malformed("datacontenttype", f"differs from the content type {content_type[:64]!r}")
+    context = dict(attributes)
+    if content_type is not None:
+        context["datacontenttype"] = content_type
+    check(context)
+    device = (context.get("deviceid") or device) if trusted_gateway else device
+    return message_of(context, body, {}, route, {"protocol": protocol, "device": device, "time_ms": now_ms, **fields})
+
+
+def message_of(
+    context: dict[str, str], body: bytes, native: dict[str, Any], route: Route | None, fields: dict[str, Any]
+) -> Message:
+    """The message of checked attributes; `fields` and `native` are filled in. `fields["time_ms"]` is the arrival."""
+    native["source"] = context["source"]
+    for name in ("subject", "dataschema"):
+        if name in context:
+            native[name] = context[name]
+    if (time := context.get("time")) is None:
+        native["time"] = None
+    else:
+        fields["time_ms"] = time_ms = _timestamp("time", time)
+        if format_ms(time_ms) != time:
+            native["time"] = time
+    for name, mapped in _MAPPED.items():
+        text, value = context.get(name), fields.get(mapped.field)
+        if text is not None:
+            read = mapped.read(name, text)
+            if value is None:
+                fields[mapped.field] = value = read
+            if mapped.write(value) != text:
+                native[name] = text
+        elif value is not None:
+            native[name] = None
+    extensions = [item for item in context.items() if item[0] not in _RESERVED]
+    fields["properties"] = (*extensions, *fields.get("properties", ()))
+    if fields.get("address") is None:
+        fields["address"] = address_of(context, route)
+    fields["native"] = {**(fields.get("native") or {}), NATIVE: native}
+    return Message(
+        body=body, id=context["id"], type=context["type"], content_type=context.get("datacontenttype"), **fields
+    )
+
+
+def attributes_of(message: Message) -> dict[str, str] | None:
+    """The context attributes of a message that came as an event, `datacontenttype` left out; None if it never was one.
+
+    `datacontenttype` is `message.content_type`, which every binding carries in a place of its own.
+    """
+    native = message.native.get(NATIVE) if message.native else None
+    if native is None:
+        return None
+    attributes: dict[str, str | None] = {
+        "specversion": SPECVERSION,
+        "id": message.id,
+        "source": native["source"],
+        "type": message.type or DEFAULT_TYPE,
+        "time": native["time"] if "time" in native else format_ms(message.time_ms),
+        "subject": native.get("subject"),
+        "dataschema": native.get("dataschema"),
+    }
+    for name, mapped in _MAPPED.items():
+        if name in native:
+            attributes[name] = native[name]
+        elif (value := getattr(message, mapped.field)) is not None:
+            attributes[name] = mapped.write(value)
+    for name, text in message.properties:
+        if name not in attributes and name not in _RESERVED and is_name(name):
+            attributes[name] = text
+    return {name: text for name, text in attributes.items() if text is not None}
+
+
+def wrap(message: Message, *, topic: str | None = None) -> dict[str, str]:
+    """Context attributes for a message that never was an event, its id filled in.
+
+    `source` is `//headgate/{topic}`, the topic being the address's first level unless given; `subject` is the
+    address. Properties that may be called so become extensions; characters that no attribute may hold are
+    percent-encoded.
+    """
+    assert message.id
+    if topic is None:
+        topic = message.address.split("/", 1)[0]
+    attributes = {
+        "specversion": SPECVERSION,
+        "id": clean(message.id),
+        "source": f"//headgate/{quote(topic, safe='', errors='replace')}",
+        "type": clean(message.type) if message.type else DEFAULT_TYPE,
+        "time": format_ms(message.time_ms),
+        "subject": clean(message.address),
+    }
+    for name, mapped in _MAPPED.items():
+        value = getattr(message, mapped.field)
+        text = mapped.write(value) if value is not None else None
+        if text:
+            attributes[name] = clean(text)
+    for name, text in message.properties:
+        if name not in attributes and name not in _RESERVED and is_name(name):
+            attributes[name] = clean(text)
+    return attributes

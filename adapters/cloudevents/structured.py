@@ -1,0 +1,231 @@
+"""The JSON event format, one event or a batch (CloudEvents JSON Event Format 1.0.2).
+
+The `cloudevents` package reads events into Python values and writes other ones: numbers lose digits, times their
+spelling, bodies their bytes, missing attributes are made up. Here the payload's JSON text is passed on as it came.
+"""
+
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from adapters.cloudevents.attributes import Route, check, malformed
+from adapters.cloudevents.event import NATIVE, attributes_of, message_of, wrap
+from gateway.errors import Cause, Refusal
+from gateway.message import Message
+
+__all__ = [
+    "BATCH_JSON",
+    "STRUCTURED_JSON",
+    "BatchRefusal",
+    "from_batch",
+    "from_structured",
+    "is_json",
+    "to_batch",
+    "to_document",
+    "to_structured",
+]
+
+STRUCTURED_JSON: Final = "application/cloudevents+json"
+BATCH_JSON: Final = "application/cloudevents-batch+json"
+BATCH_REFUSALS_MAX: Final = 100  # how many faulty events of a batch are named; the rest is as faulty unsaid
+
+_JSON_TYPE = re.compile(r"[^/;\s]+/(?:[^/;\s]+\+)?json\s*(?:;|$)", re.IGNORECASE)
+_INTEGER_MAX = 2**31  # CloudEvents 1.0.2, 2.4: integers are signed and of 32 bits
+
+_decode_event = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_batch = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_value = msgspec.json.Decoder().decode
+_skip_value = msgspec.json.Decoder(msgspec.Raw).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class BatchRefusal(Refusal):
+    """Some events of a batch are malformed: `refused` says which, by their index. None is to be stored."""
+
+    def __init__(self, refused: Mapping[int, Refusal]) -> None:
+        index, first = next(iter(refused.items()))
+        super().__init__(Cause.MALFORMED, f"event {index}: {first.detail}")
+        self.refused = MappingProxyType(dict(refused))
+
+
+def is_json(content_type: str | None) -> bool:
+    """Whether a media type declares JSON; an event without one does (JSON Event Format 1.0.2, 3.1)."""
+    return content_type is None or _JSON_TYPE.match(content_type) is not None
+
+
+def from_structured(
+    body: bytes,
+    *,
+    now_ms: int,
+    protocol: str,
+    device: str,
+    route: Route | None = None,
+    trusted_gateway: bool = False,
+    **fields: Any,
+) -> Message:
+    """The message of one event in JSON. Parameters and errors are those of `from_attributes`."""
+    try:
+        body.decode()  # what msgspec passes over unread, it does not check to be UTF-8
+        members = _decode_event(body)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(Cause.MALFORMED, f"the body is not a JSON object: {error}") from error
+    fields.update(protocol=protocol, device=device, time_ms=now_ms)
+    return _message(members, route, fields, trusted_gateway=trusted_gateway)
+
+
+def from_batch(
+    body: bytes,
+    *,
+    now_ms: int,
+    protocol: str,
+    device: str,
+    route: Route | None = None,
+    trusted_gateway: bool = False,
+    **fields: Any,
+) -> list[Message]:
+    """The messages of a batch in JSON, which may be empty. Raises `BatchRefusal` when any of them is malformed."""
+    try:
+        body.decode()
+        events = _decode_batch(body)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(Cause.MALFORMED, f"the body is not a JSON array: {error}") from error
+    fields.update(protocol=protocol, device=device, time_ms=now_ms)
+    messages: list[Message] = []
+    refused: dict[int, Refusal] = {}
+    for index, event in enumerate(events):
+        try:
+            messages.append(_message(_decode_event(event), route, dict(fields), trusted_gateway=trusted_gateway))
+        except Refusal as refusal:
+            refused[index] = refusal
+        except (ValueError, RecursionError) as error:
+            refused[index] = Refusal(Cause.MALFORMED, f"not a JSON object: {error}")
+        if len(refused) >= BATCH_REFUSALS_MAX:
+            break
+    if refused:
+        raise BatchRefusal(refused)
+    return messages
+
+
+def _message(
+    members: dict[str, msgspec.Raw], route: Route | None, fields: dict[str, Any], *, trusted_gateway: bool
+) -> Message:
+    """The message of one event's members; `fields` is filled in."""
+    data, data_base64 = members.pop("data", None), members.pop("data_base64", None)
+    context: dict[str, str] = {}
+    typed: dict[str, int | bool] = {}
+    for name, raw in members.items():
+        value = _value(name, raw)
+        if isinstance(value, str):
+            context[name] = value
+        elif value is not None:
+            context[name] = str(value) if not isinstance(value, bool) else str(value).lower()
+            typed[name] = value
+    for name in ("specversion", "id", "source", "type", "subject", "time", "dataschema", "datacontenttype"):
+        if name in typed:
+            raise malformed(name, "is not a string")
+    check(context)
+    body, form = _body(data, data_base64, context.get("datacontenttype"))
+    native: dict[str, Any] = {}
+    if typed:
+        native["typed"] = typed
+    if form is not None:
+        native["data"] = form
+    if trusted_gateway:
+        fields["device"] = context.get("deviceid") or fields["device"]
+    return message_of(context, body, native, route, fields)
+
+
+def _value(name: str, raw: msgspec.Raw) -> str | bool | int | None:
+    """The value of one attribute; a null is no value (JSON Event Format 1.0.2, 2.2)."""
+    try:
+        value = _decode_value(raw)
+    except (ValueError, RecursionError) as error:
+        raise malformed(name, f"is no attribute value: {error}") from error
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, int) and -_INTEGER_MAX <= value < _INTEGER_MAX:
+        return value
+    raise malformed(name, "an attribute is a string, a boolean or an integer of 32 bits")
+
+
+def _body(
+    data: msgspec.Raw | None, data_base64: msgspec.Raw | None, content_type: str | None
+) -> tuple[bytes, str | None]:
+    """The body, and how the event held it where `_payload` would not hold it so: "json", "text" or "base64"."""
+    if data_base64 is not None and data is not None:
+        raise malformed("data", "stands beside data_base64")
+    if data is not None:
+        raw = bytes(data)
+        if is_json(content_type):
+            return raw, None
+        if not raw.startswith(b'"'):
+            return raw, "json"
+        try:
+            text: str = _decode_value(raw)
+        except ValueError as error:
+            raise malformed("data", f"is not text: {error}") from error
+        return text.encode(), "text"
+    if data_base64 is None:
+        return b"", None
+    try:
+        encoded = _decode_value(data_base64)
+        if encoded is None:
+            return b"", None
+        body = b64decode(encoded, validate=True)
+    except (TypeError, ValueError) as error:
+        raise malformed("data_base64", "is not Base64 (RFC 4648, 4)") from error
+    return body, "base64" if is_json(content_type) or not body else None
+
+
+def _payload(message: Message, form: str | None) -> tuple[str, str | msgspec.Raw] | None:
+    """The member that holds the body: its name and value."""
+    body = message.body
+    if form == "text":
+        return "data", body.decode()
+    if form == "json":
+        return "data", msgspec.Raw(body)
+    if form is None:
+        if not body:
+            return None
+        if is_json(message.content_type) and not message.content_encoding:
+            try:
+                body.decode()
+                return "data", _skip_value(body)
+            except (ValueError, RecursionError):
+                pass
+    return "data_base64", b64encode(body).decode()
+
+
+def to_document(message: Message) -> dict[str, Any]:
+    """One event as a JSON object for `msgspec.json.encode`; a message that never was an event is wrapped.
+
+    No attribute of the specification says that a body is compressed: `contentencoding` is our extension for it.
+    """
+    attributes = attributes_of(message)
+    document: dict[str, Any] = wrap(message) if attributes is None else dict(attributes)
+    native = {} if attributes is None or message.native is None else message.native[NATIVE]
+    for name, value in native.get("typed", {}).items():
+        if name in document:
+            document[name] = value
+    if message.content_type is not None:
+        document["datacontenttype"] = message.content_type
+    if message.content_encoding:
+        document.setdefault("contentencoding", message.content_encoding)
+    payload = _payload(message, native.get("data"))
+    if payload is not None:
+        document[payload[0]] = payload[1]
+    return document
+
+
+def to_structured(message: Message) -> bytes:
+    """One event in JSON; a message that never was an event is wrapped, its id filled in."""
+    return _encode(to_document(message))
+
+
+def to_batch(messages: Iterable[Message]) -> bytes:
+    """A batch of events in JSON."""
+    return _encode([to_document(message) for message in messages])

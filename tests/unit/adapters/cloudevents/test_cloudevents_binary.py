@@ -1,0 +1,208 @@
+"""Context attributes to the domain message and back."""
+
+import msgspec
+import pytest
+
+from adapters.cloudevents import attributes_of, from_attributes, split, wrap
+from gateway.errors import Cause, Refusal
+from gateway.message import Message, decode, encode
+
+NOW_MS = 1_700_000_000_000
+MINIMAL = {"specversion": "1.0", "id": "A-1", "source": "/sensors/7", "type": "com.example.reading"}
+
+
+def read(attributes: dict[str, str], body: bytes = b"", content_type: str | None = None, **fields: object) -> Message:
+    return from_attributes(
+        attributes, body, content_type=content_type, now_ms=NOW_MS, protocol="http", device="dev", **fields
+    )
+
+
+def test_fields_go_where_the_domain_has_a_place() -> None:
+    message = read(
+        {
+            **MINIMAL,
+            "time": "2018-04-05T17:31:00Z",
+            "subject": "telemetry/site1/temp",
+            "partitionkey": "k",
+            "correlationid": "c",
+            "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "expirytime": "2018-04-05T18:31:00Z",
+            "zeta": "1",
+            "alpha": "2",
+        },
+        b"{}",
+        "application/json",
+    )
+    assert message == Message(
+        address="telemetry/site1/temp",
+        body=b"{}",
+        time_ms=1_522_949_460_000,
+        protocol="http",
+        device="dev",
+        id="A-1",
+        key="k",
+        type="com.example.reading",
+        content_type="application/json",
+        expires_at_ms=1_522_953_060_000,
+        correlation=b"c",
+        traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        properties=(("zeta", "1"), ("alpha", "2")),
+        native={"cloudevents": {"source": "/sensors/7", "subject": "telemetry/site1/temp"}},
+    )
+
+
+def test_without_time_the_arrival_counts_and_none_goes_out() -> None:
+    message = read(MINIMAL)
+    assert message.time_ms == NOW_MS
+    assert attributes_of(message) == MINIMAL
+
+
+@pytest.mark.parametrize(
+    "time", ["2018-04-05T17:31:00.120Z", "2018-04-05T19:31:00.123456+02:00", "1912-06-23T00:00:00Z"]
+)
+def test_a_time_leaves_as_it_came(time: str) -> None:
+    attributes = attributes_of(decode(encode(read({**MINIMAL, "time": time}))))
+    assert attributes is not None
+    assert attributes["time"] == time
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("id", None),
+        ("id", ""),
+        ("source", None),
+        ("source", ""),
+        ("source", "/a b"),
+        ("source", "/%zz"),
+        ("type", None),
+        ("type", ""),
+        ("specversion", None),
+        ("specversion", "0.3"),
+        ("time", "yesterday"),
+        ("subject", ""),
+        ("dataschema", "relative/only"),
+        ("datacontenttype", "nonsense"),
+        ("expirytime", "soon"),
+        ("partitionkey", ""),
+        ("correlationid", ""),
+        ("Upper", "x"),
+        ("dashed-name", "x"),
+        ("", "x"),
+        ("data", "x"),
+        ("extension", "a\x00b"),
+        ("extension", "a\x85b"),
+        ("extension", "a\ufffeb"),
+        ("extension", "a\U0001ffffb"),
+        ("extension", "a\ud800b"),
+    ],
+)
+def test_a_refusal_names_the_attribute(attribute: str, value: str | None) -> None:
+    attributes = {name: text for name, text in {**MINIMAL, attribute: value}.items() if text is not None}
+    with pytest.raises(Refusal) as refused:
+        read(attributes)
+    assert refused.value.cause is Cause.MALFORMED
+    assert refused.value.detail.startswith(f"{attribute or repr('')}: ")
+
+
+def test_two_content_types_are_refused() -> None:
+    with pytest.raises(Refusal, match="datacontenttype"):
+        read({**MINIMAL, "datacontenttype": "text/plain"}, b"", "application/json")
+    assert read({**MINIMAL, "datacontenttype": "text/plain"}).content_type == "text/plain"
+
+
+@pytest.mark.parametrize(
+    ("extra", "address"),
+    [
+        ({}, "events/com.example.reading"),
+        ({"type": "a/b+c"}, "events/a%2Fb%2Bc"),
+        ({"subject": "plain"}, "plain"),
+        ({"subject": "a/b/c"}, "a/b/c"),
+        ({"subject": "a/+/#"}, "a/%2B/%23"),
+        ({"subject": "a/%2B"}, "a/%252B"),
+        ({"subject": "100%"}, "100%"),
+    ],
+)
+def test_the_address_is_the_subject_or_the_type(extra: dict[str, str], address: str) -> None:
+    message = read({**MINIMAL, **extra})
+    assert message.address == address
+    assert attributes_of(message) == {**MINIMAL, **extra}
+
+
+def test_a_route_rule_comes_first() -> None:
+    message = read({**MINIMAL, "subject": "s"}, route=lambda attributes: f"by/{attributes['type']}")
+    assert message.address == "by/com.example.reading"
+    assert read({**MINIMAL, "subject": "s"}, route=lambda attributes: None).address == "s"
+    assert read({**MINIMAL, "subject": "s"}, route=lambda attributes: "r", address="t").address == "t"
+
+
+def test_an_address_too_long_is_refused() -> None:
+    with pytest.raises(Refusal, match="longer"):
+        read({**MINIMAL, "subject": "a" * 65_536})
+
+
+def test_what_the_protocol_says_wins_and_the_event_leaves_unchanged() -> None:
+    attributes = {**MINIMAL, "correlationid": "c", "extension": "e"}
+    message = read(
+        attributes,
+        qos=2,
+        correlation=b"\xff",
+        expires_at_ms=5,
+        properties=(("X-Other", "o"),),
+        native={"mqtt": {"a": 1}},
+    )
+    assert (message.qos, message.correlation, message.expires_at_ms) == (2, b"\xff", 5)
+    assert message.properties == (("extension", "e"), ("X-Other", "o"))
+    assert message.native is not None
+    assert message.native["mqtt"] == {"a": 1}
+    assert attributes_of(message) == attributes
+
+
+def test_only_a_trusted_gateway_names_the_device() -> None:
+    attributes = {**MINIMAL, "deviceid": "other"}
+    assert read(attributes).device == "dev"
+    trusted = read(attributes, trusted_gateway=True)
+    assert trusted.device == "other"
+    assert attributes_of(trusted) == attributes
+
+
+def test_split_leaves_what_is_no_attribute() -> None:
+    attributes, others = split([("id", "1"), ("Not-One", "x"), ("id", "2"), ("ext", "e")])
+    assert attributes == {"id": "1", "ext": "e"}
+    assert others == (("Not-One", "x"), ("id", "2"))
+
+
+def test_a_message_that_never_was_an_event_is_wrapped() -> None:
+    message = Message(
+        address="telemetry/dev 1/temp",
+        body=b"1",
+        time_ms=1_522_949_460_000,
+        protocol="mqtt",
+        id="1f.2",
+        key="k",
+        correlation=b"\xff",
+        expires_at_ms=1_522_949_461_500,
+        properties=(("unit", "C\n"), ("Not-One", "x"), ("unit", "again"), ("subject", "x")),
+    )
+    assert attributes_of(message) is None
+    assert wrap(message) == {
+        "specversion": "1.0",
+        "id": "1f.2",
+        "source": "//headgate/telemetry",
+        "type": "headgate.message.v1",
+        "time": "2018-04-05T17:31:00Z",
+        "subject": "telemetry/dev 1/temp",
+        "partitionkey": "k",
+        "expirytime": "2018-04-05T17:31:01.500Z",
+        "unit": "C%0A",
+    }
+    assert wrap(message, topic="a b")["source"] == "//headgate/a%20b"
+    assert wrap(msgspec.structs.replace(message, type="reading"))["type"] == "reading"
+
+
+def test_a_wrapped_message_is_an_event() -> None:
+    message = Message(
+        address="a\x01/#b", id="i\x00d", type="\x7f", device="d", correlation=b"c", properties=(("e", "\x80"),)
+    )
+    attributes = wrap(message)
+    assert attributes_of(read(attributes)) == attributes

@@ -1,0 +1,184 @@
+"""The JSON event format, and agreement with the CloudEvents SDK."""
+
+import json
+
+import pytest
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
+
+from adapters.cloudevents import (
+    BatchRefusal,
+    attributes_of,
+    from_attributes,
+    from_batch,
+    from_structured,
+    is_json,
+    to_batch,
+    to_structured,
+)
+from gateway.errors import Refusal
+from gateway.message import Message, decode, encode
+
+NOW_MS = 1_700_000_000_000
+MINIMAL = {"specversion": "1.0", "id": "A-1", "source": "/sensors/7", "type": "com.example.reading"}
+
+
+def read(document: object) -> Message:
+    body = document if isinstance(document, bytes) else json.dumps(document).encode()
+    return from_structured(body, now_ms=NOW_MS, protocol="http", device="dev")
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {},
+        {"data": {"celsius": 21.5}},
+        {"data": "text"},
+        {"data": None},
+        {"data": 12, "datacontenttype": "application/vnd.example+json"},
+        {"data": "plain text é", "datacontenttype": "text/plain"},
+        {"data": {"odd": True}, "datacontenttype": "text/plain"},
+        {"data_base64": "AAEC"},
+        {"data_base64": ""},
+        {"data_base64": "e30=", "datacontenttype": "application/json"},
+        {"data_base64": "AAEC", "datacontenttype": "application/octet-stream"},
+        {"retries": 5, "urgent": True, "low": -(2**31), "name": "x", "empty": ""},
+        {"partitionkey": 7, "time": "2018-04-05T17:31:00.1+01:00", "dataschema": "urn:x:y"},
+        {"contentencoding": "gzip", "data": 1},
+    ],
+)
+def test_an_event_leaves_as_it_came(members: dict[str, object]) -> None:
+    document = {**MINIMAL, **members}
+    assert json.loads(to_structured(decode(encode(read(document))))) == document
+
+
+def test_the_payload_is_passed_on_digit_by_digit() -> None:
+    data = b'{"a":1.10e400,"b":[123456789012345678901234567890, 1.0]}'
+    head = json.dumps(MINIMAL).encode()[:-1]
+    message = read(head + b',"data": ' + data + b" }")
+    assert message.body == data
+    assert data in to_structured(message)
+
+
+def test_null_attributes_are_unset() -> None:
+    assert attributes_of(read({**MINIMAL, "subject": None, "time": None, "ext": None})) == MINIMAL
+
+
+@pytest.mark.parametrize(
+    ("members", "attribute"),
+    [
+        ({"id": 5}, "id"),
+        ({"id": None}, "id"),
+        ({"type": True}, "type"),
+        ({"specversion": 1.0}, "specversion"),
+        ({"ext": 1.5}, "ext"),
+        ({"ext": 2**31}, "ext"),
+        ({"ext": {}}, "ext"),
+        ({"ext": []}, "ext"),
+        ({"data": 1, "data_base64": "AA=="}, "data"),
+        ({"data_base64": "not base64!"}, "data_base64"),
+        ({"data_base64": "é"}, "data_base64"),
+        ({"data_base64": 5}, "data_base64"),
+        ({"extra_name": "x"}, "extra_name"),
+    ],
+)
+def test_a_refusal_names_the_member(members: dict[str, object], attribute: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        read({**MINIMAL, **members})
+    assert refused.value.detail.startswith(f"{attribute}: ")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"1", b"{", b'{"id":"\xff"}', b'{"data":"\xff"}', b"[" * 100_000, b'{"a":' * 100_000, b"\x00", b"{}"],
+)
+def test_what_is_no_event_is_refused(body: bytes) -> None:
+    with pytest.raises(Refusal):
+        read(body)
+
+
+def test_deep_data_is_refused_or_read_but_never_raises_anything_else() -> None:
+    head = json.dumps(MINIMAL).encode()[:-1]
+    with pytest.raises(Refusal):
+        read(head + b',"data":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "member"),
+    [
+        ("application/json", b'{"a": 1}', ("data", {"a": 1})),
+        ("application/json; charset=utf-8", b"1", ("data", 1)),
+        ("application/json", b"{broken", ("data_base64", "e2Jyb2tlbg==")),
+        ("application/json", b'"\xff"', ("data_base64", "Iv8i")),
+        (None, b"true", ("data", True)),
+        ("text/plain", b"hi", ("data_base64", "aGk=")),
+    ],
+)
+def test_binary_in_and_structured_out(content_type: str | None, body: bytes, member: tuple[str, object]) -> None:
+    message = from_attributes(MINIMAL, body, content_type=content_type, now_ms=NOW_MS, protocol="http", device="d")
+    document = json.loads(to_structured(message))
+    assert document[member[0]] == member[1]
+    assert ("data" in document) != ("data_base64" in document)
+
+
+def test_a_compressed_body_says_so() -> None:
+    message = from_attributes(
+        MINIMAL, b"1", content_type=None, now_ms=NOW_MS, protocol="http", device="d", content_encoding="gzip"
+    )
+    assert json.loads(to_structured(message)) == {**MINIMAL, "contentencoding": "gzip", "data_base64": "MQ=="}
+    assert attributes_of(message) == MINIMAL
+
+
+def test_a_batch_is_read_and_written() -> None:
+    documents = [{**MINIMAL, "id": str(n), "data": n} for n in range(3)]
+    messages = from_batch(json.dumps(documents).encode(), now_ms=NOW_MS, protocol="http", device="d", qos=2)
+    assert [(m.id, m.body, m.qos) for m in messages] == [("0", b"0", 2), ("1", b"1", 2), ("2", b"2", 2)]
+    assert json.loads(to_batch(messages)) == documents
+    assert from_batch(b"[]", now_ms=NOW_MS, protocol="http", device="d") == []
+
+
+def test_a_batch_names_every_malformed_event() -> None:
+    documents = [MINIMAL, {**MINIMAL, "id": ""}, 5, MINIMAL, {**MINIMAL, "source": "a b"}]
+    with pytest.raises(BatchRefusal) as refused:
+        from_batch(json.dumps(documents).encode(), now_ms=NOW_MS, protocol="http", device="d")
+    assert list(refused.value.refused) == [1, 2, 4]
+    assert refused.value.refused[1].detail.startswith("id: ")
+    assert refused.value.detail.startswith("event 1: id: ")
+    for body in (b"{}", b"[", b"[1", b"\xff"):
+        with pytest.raises(Refusal):
+            from_batch(body, now_ms=NOW_MS, protocol="http", device="d")
+
+
+def test_a_wrapped_message_holds_json_or_base64() -> None:
+    telemetry = Message(address="t/d", body=b'{"v":1}', id="1.0", content_type=None)
+    assert json.loads(to_structured(telemetry))["data"] == {"v": 1}
+    assert json.loads(to_structured(Message(address="t/d", body=b"\x00", id="1.0")))["data_base64"] == "AA=="
+    assert "data" not in json.loads(to_structured(Message(address="t/d", id="1.0")))
+
+
+def test_the_sdk_reads_what_is_written_and_the_reverse() -> None:
+    message = read({**MINIMAL, "time": "2018-04-05T17:31:00Z", "data": {"v": 1}, "ext": "e"})
+    event = JSONFormat().read(None, to_structured(message))
+    assert (event.get_id(), event.get_source(), event.get_type()) == ("A-1", "/sensors/7", "com.example.reading")
+    assert event.get_data() == {"v": 1}
+    assert event.get_extension("ext") == "e"
+    written = JSONFormat().write(CloudEvent({"source": "/s", "type": "t"}, {"v": 2}))
+    assert read(written).body == b'{"v": 2}'
+
+
+@pytest.mark.parametrize(
+    ("content_type", "expected"),
+    [
+        (None, True),
+        ("application/json", True),
+        ("text/json", True),
+        ("Application/JSON; charset=utf-8", True),
+        ("application/problem+json", True),
+        ("application/jsonx", False),
+        ("application/json-seq", False),
+        ("text/plain", False),
+        ("application/cbor", False),
+    ],
+)
+def test_json_media_types(content_type: str | None, expected: bool) -> None:
+    assert is_json(content_type) is expected
