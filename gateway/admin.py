@@ -5,9 +5,10 @@ of the runtime at the moment of the request, so it cannot be truer or falser tha
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,16 +17,19 @@ from prometheus_client.exposition import choose_encoder
 
 from gateway import logs
 
-__all__ = ["AdminServer", "ReadyState"]
+__all__ = ["AdminServer", "ReadyState", "StatusSource"]
 
 HEAD_BYTES_MAX = 8 * 1024  # a request head that is longer gets 431
 HEAD_TIMEOUT_S = 5.0  # from connecting to the end of the head
+PAGE_TIMEOUT_S = 5.0  # for the runtime to say what it is asked
 WRITE_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 64  # more than these are closed unanswered
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 
 log = logs.get(__name__)
+
+StatusSource: TypeAlias = Callable[[], Any]  # a `gateway.status.Status`, a mapping, or an awaitable of one
 
 
 class ReadyState(NamedTuple):
@@ -46,15 +50,13 @@ class _Answer(NamedTuple):
 class AdminServer:
     """The server of the admin port; made by `start`."""
 
-    def __init__(
-        self, ready: Callable[[], ReadyState], status: Callable[[], Mapping[str, Any]], registry: CollectorRegistry
-    ) -> None:
+    def __init__(self, ready: Callable[[], ReadyState], status: StatusSource, registry: CollectorRegistry) -> None:
         self._ready = ready
         self._status = status
         self._registry = registry
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()  # one a connection; len <= CONNECTIONS_MAX
-        self._pages: dict[str, Callable[[str], _Answer]] = {
+        self._pages: dict[str, Callable[[str], _Answer | Awaitable[_Answer]]] = {
             "/healthz": self._healthz,
             "/readyz": self._readyz,
             "/metrics": self._metrics,
@@ -68,10 +70,10 @@ class AdminServer:
         port: int,
         *,
         ready: Callable[[], ReadyState],
-        status: Callable[[], Mapping[str, Any]],
+        status: StatusSource,
         registry: CollectorRegistry,
     ) -> "AdminServer":
-        """Listen. `status` gives what `/status` shows, as values JSON has. Raises `OSError` when the port is taken."""
+        """Listen. `status` gives what `/status` shows. Raises `OSError` when the port is taken."""
         server = cls(ready, status, registry)
         server._server = await asyncio.start_server(server._serve, host, port, limit=HEAD_BYTES_MAX)
         return server
@@ -128,9 +130,9 @@ class AdminServer:
         parts = line.split(" ")
         if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
             return _text(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1.1 request"), False
-        return self._answer(parts[0], parts[1], fields), parts[0] == "HEAD"
+        return await self._answer(parts[0], parts[1], fields), parts[0] == "HEAD"
 
-    def _answer(self, method: str, target: str, fields: list[str]) -> _Answer:
+    async def _answer(self, method: str, target: str, fields: list[str]) -> _Answer:
         try:
             page = self._pages.get(urlsplit(target).path)
         except ValueError:
@@ -141,10 +143,14 @@ class AdminServer:
             return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", headers=(("allow", "GET, HEAD"),))
         accept = next((f.partition(":")[2].strip() for f in fields if f.lower().startswith("accept:")), "")
         try:
-            return page(accept)
+            answer = page(accept)
+            if not isinstance(answer, _Answer):
+                async with asyncio.timeout(PAGE_TIMEOUT_S):
+                    answer = await answer
         except Exception as error:  # the runtime's own answer failed: say so, and keep serving the others
             log.error("admin_page_failed", page=target, exc_info=error)
             return _text(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+        return answer
 
     def _healthz(self, _accept: str) -> _Answer:
         state = self._ready()
@@ -158,8 +164,11 @@ class AdminServer:
         encode, content_type = choose_encoder(accept)
         return _Answer(HTTPStatus.OK, content_type, encode(self._registry))
 
-    def _status_page(self, _accept: str) -> _Answer:
-        return _Answer(HTTPStatus.OK, JSON, msgspec.json.encode(self._status(), enc_hook=str) + b"\n")
+    async def _status_page(self, _accept: str) -> _Answer:
+        found = self._status()
+        if inspect.isawaitable(found):
+            found = await found
+        return _Answer(HTTPStatus.OK, JSON, msgspec.json.encode(found, enc_hook=str) + b"\n")
 
 
 def _reasons(state: ReadyState) -> _Answer:

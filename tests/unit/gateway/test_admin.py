@@ -5,11 +5,13 @@ import json
 from contextlib import asynccontextmanager
 
 import httpx
+import msgspec
 import pytest
 
 from gateway import admin
 from gateway.admin import AdminServer, ReadyState
 from gateway.metrics import Metrics
+from gateway.status import Status
 
 pytestmark = pytest.mark.anyio
 
@@ -67,6 +69,17 @@ async def test_metrics_and_status():
         status = await get(server, "/status?x=1")
         assert status.json() == {"log": {"end": 5}}
         assert status.headers["content-type"] == "application/json"
+
+
+async def test_the_status_may_have_to_be_awaited():
+    async def status():
+        await asyncio.sleep(0)
+        return Status(version="1", ready=True)
+
+    async with serving(status=status) as server:
+        assert msgspec.json.decode((await get(server, "/status")).content, type=Status) == Status(
+            version="1", ready=True
+        )
 
 
 async def test_head_has_no_body():

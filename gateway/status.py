@@ -1,0 +1,49 @@
+"""What a gateway says of itself: the document of `/status`, written by the runtime, read by the command line."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+__all__ = ["Listening", "LogStatus", "Status", "TopicStatus"]
+
+
+class Listening(msgspec.Struct, frozen=True, kw_only=True):
+    """One open port."""
+
+    name: str  # the listener's, or "admin", "rpc"
+    host: str
+    port: int  # the real one, where the configuration said 0
+    transport: str = "tcp"
+    secure: bool = False  # the TLS twin
+    summary: str = ""
+
+
+class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic. `records` are those that can be read now, over all its queues."""
+
+    name: str
+    queues: int
+    records: int
+
+
+class LogStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the log is, as byte positions: end >= confirmed."""
+
+    end: int
+    confirmed: int
+    pending_bytes: int = 0
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything. `stored` counts messages by protocol since the start of this process."""
+
+    version: str
+    ready: bool
+    reasons: tuple[str, ...] = ()
+    uptime_s: float = 0.0
+    data_dir: str = ""
+    log: LogStatus = LogStatus(end=0, confirmed=0)
+    listeners: tuple[Listening, ...] = ()
+    connections: Mapping[str, int] = msgspec.field(default_factory=dict)
+    stored: Mapping[str, int] = msgspec.field(default_factory=dict)
+    topics: tuple[TopicStatus, ...] = ()
