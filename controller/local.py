@@ -1,0 +1,169 @@
+"""The controller in the process of its only node: commands on disk before they are answered."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import msgspec
+
+from controller.client import ControllerError, NamedQueue, Topic
+from controller.state import (
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    ForgetQueue,
+    MetadataState,
+    NameQueue,
+    decode_command,
+    encode_command,
+)
+
+__all__ = ["Limits", "LocalController"]
+
+SNAPSHOT_EVERY = 1024  # commands between snapshots: what a start has to replay at most
+MAP_SIZE_BYTES = 1 << 30
+
+_SNAPSHOT = b"state"  # every other key is 8 bytes, a command's index
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cluster may hold."""
+
+    topics_max: int = 10_000
+    queues_max: int = 1_000_000
+    default_queues: int = 8  # of a topic created without a number
+
+
+class LocalController:
+    """A `ControllerClient` over a command log in LMDB.
+
+    The log holds commands by index (u64, big-endian) beside the newest snapshot, which names the index it stands for.
+    A command is synced before it is applied, so what was answered is there after a crash.
+    """
+
+    def __init__(
+        self, env: lmdb.Environment, state: MetadataState, index: int, limits: Limits, now_ms: Callable[[], int]
+    ) -> None:
+        self._env = env
+        self._state = state
+        self._index = index  # of the last command applied
+        self._limits = limits
+        self._now_ms = now_ms
+        self._order = asyncio.Lock()
+        self._disk = ThreadPoolExecutor(1, "controller")
+        self._listeners: dict[int, Callable[[], None]] = {}
+        self._next_listener = 0
+
+    @classmethod
+    def open(cls, directory: Path, *, limits: Limits | None = None, now_ms: Callable[[], int]) -> "LocalController":
+        """Open or begin the controller's directory and replay what it holds."""
+        directory.mkdir(parents=True, exist_ok=True)
+        env = lmdb.open(str(directory), map_size=MAP_SIZE_BYTES, max_dbs=0)
+        state, index = MetadataState(), 0
+        with env.begin() as txn:
+            held = txn.get(_SNAPSHOT)
+            if held is not None:
+                index = int.from_bytes(held[:8], "big")
+                state = MetadataState.restore(held[8:])
+            for key, value in txn.cursor():
+                if key != _SNAPSHOT and int.from_bytes(key, "big") > index:
+                    index = int.from_bytes(key, "big")
+                    with contextlib.suppress(ControllerError):  # refused then, and so again now
+                        state.apply(decode_command(value))
+        return cls(env, state, index, limits or Limits(), now_ms)
+
+    async def close(self) -> None:
+        """Wait for what is being written, and close."""
+        async with self._order:
+            self._disk.shutdown()
+            self._env.close()
+
+    # ---- reads
+
+    def topic(self, name: str) -> Topic | None:
+        """A topic by name."""
+        return self._state.topics.get(name)
+
+    def topics(self) -> Sequence[Topic]:
+        """All topics, by name."""
+        return [self._state.topics[name] for name in sorted(self._state.topics)]
+
+    def topic_of_queue(self, number: int) -> str | None:
+        """The name of the topic a queue belongs to."""
+        return self._state.owner.get(number)
+
+    def watch(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` on the event loop after every change. Returns what stops it."""
+        handle, self._next_listener = self._next_listener, self._next_listener + 1
+        self._listeners[handle] = listener
+        return lambda: self._listeners.pop(handle, None) and None
+
+    # ---- commands
+
+    async def create_topic(
+        self, name: str, *, queues: int | None = None, config: Mapping[str, Any] | None = None
+    ) -> Topic:
+        """Create a topic, or return it when it is there and agrees."""
+        there = self._state.topics.get(name)
+        if there is not None and queues is None and config is None:
+            return there
+        answer = await self._command(
+            CreateTopic(
+                name=name,
+                queues=self._limits.default_queues if queues is None else queues,
+                config=config or {},
+                topics_max=self._limits.topics_max,
+                queues_max=self._limits.queues_max,
+                time_ms=self._now_ms(),
+            )
+        )
+        assert isinstance(answer, Topic)
+        return answer
+
+    async def delete_topic(self, name: str) -> None:
+        """Forget a topic."""
+        await self._command(DeleteTopic(name=name, time_ms=self._now_ms()))
+
+    async def name_queue(self, name: str) -> NamedQueue:
+        """The number of a named queue, given now when it had none."""
+        there = self._state.named.get(name)
+        if there is not None:
+            return there
+        answer = await self._command(NameQueue(name=name, queues_max=self._limits.queues_max, time_ms=self._now_ms()))
+        assert isinstance(answer, NamedQueue)
+        return answer
+
+    async def forget_queue(self, name: str) -> None:
+        """Forget a named queue; its number is never given again."""
+        if name in self._state.named:
+            await self._command(ForgetQueue(name=name, time_ms=self._now_ms()))
+
+    async def _command(self, command: Command) -> Topic | NamedQueue | None:
+        """Persist, then apply: one at a time, in the order asked."""
+        async with self._order:
+            index = self._index + 1
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._disk, self._persist, index, encode_command(command))
+            self._index = index
+            try:
+                answer = self._state.apply(command)
+            finally:
+                if index % SNAPSHOT_EVERY == 0:
+                    await loop.run_in_executor(self._disk, self._compact, index, self._state.snapshot())
+        for listener in list(self._listeners.values()):
+            listener()
+        return answer
+
+    def _persist(self, index: int, command: bytes) -> None:
+        with self._env.begin(write=True) as txn:
+            txn.put(index.to_bytes(8, "big"), command)
+
+    def _compact(self, index: int, snapshot: bytes) -> None:
+        with self._env.begin(write=True) as txn:
+            txn.put(_SNAPSHOT, index.to_bytes(8, "big") + snapshot)
+            for key in [key for key, _ in txn.cursor() if key != _SNAPSHOT and int.from_bytes(key, "big") <= index]:
+                txn.delete(key)

@@ -1,0 +1,280 @@
+"""The composition root: it makes a gateway of a configuration, runs it, and takes it down in order.
+
+Up: store, controller, hub, internal services, and the listeners last, so that nobody is served before everything is
+there. Down: the other way round, so that everything acknowledged is on disk and everything read has its answer.
+"""
+
+import asyncio
+import contextlib
+import signal
+import ssl
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+
+import uvloop
+from store.local import LocalStore
+
+from controller.local import Limits, LocalController
+from gateway import logs
+from gateway.admin import AdminServer, ReadyState
+from gateway.config import Config, ListenerConfig, adapter_factories
+from gateway.connection import Connection
+from gateway.datagram import DatagramEndpoint
+from gateway.endpoint import now_ms
+from gateway.errors import ConfigError, HeadgateError
+from gateway.hub import Hub, ListenerContext
+from gateway.metrics import Metrics
+from gateway.status import Listening, LogStatus, Status, TopicStatus
+from store.format import QueueNumber
+from store.rpc import StoreService
+
+__all__ = ["Gateway", "StartError", "run", "serve"]
+
+SWITCH_INTERVAL_S = 0.0005  # how long the loop may keep the interpreter from the store's threads
+ACCEPT_BACKLOG = 1024
+
+log = logs.get(__name__)
+
+
+class StartError(HeadgateError):
+    """The gateway cannot start: a port is taken, a directory is locked."""
+
+
+class Gateway:
+    """A running gateway; made by `run`."""
+
+    def __init__(
+        self, config: Config, store: LocalStore, controller: LocalController, tasks: asyncio.TaskGroup
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.controller = controller
+        self.metrics = Metrics()
+        self.hub = Hub(config, store, controller, self.metrics, tasks)
+        self.listening: list[Listening] = []
+        self._started = time.monotonic()
+        self._stopping = False
+        self._servers: list[asyncio.Server] = []
+        self._sockets: list[DatagramEndpoint] = []
+        self._rpc: StoreService | None = None
+        self._admin: AdminServer | None = None
+
+    # ---- up
+
+    async def start(self) -> None:
+        """Open everything. Raises `StartError`."""
+        self.metrics.watch_log(
+            end=lambda: self.store.end,
+            confirmed=lambda: self.store.confirmed,
+            pending=lambda: self.store.pending_bytes,
+        )
+        self.metrics.subscribers_behind.set_function(lambda: self.hub.fanout.behind_count)
+        self.metrics.topics.set_function(lambda: len(self.controller.topics()))
+        await self.hub.start()
+        config = self.config
+        if config.rpc.enabled:
+            address = f"{config.rpc.host}:{config.rpc.port}"
+            with _taken("rpc", config.rpc.host, config.rpc.port):
+                self._rpc = await StoreService.start(self.store, self.controller, address=address)
+            self._listens("rpc", config.rpc.host, self._rpc.port, summary="gRPC, for Spark")
+        with _taken("admin", config.admin.host, config.admin.port):
+            self._admin = await AdminServer.start(
+                config.admin.host,
+                config.admin.port,
+                ready=self.ready,
+                status=self.status,
+                registry=self.metrics.registry,
+            )
+        factories = adapter_factories()
+        for listener in config.listeners.values():
+            if listener.enabled:
+                factory = factories[listener.adapter]
+                options = config.adapters[listener.adapter]
+                context = ListenerContext(listener.name, listener.adapter, factory, options)
+                await self._listen(listener, context)
+        self._listens("admin", config.admin.host, self._admin.port, summary="/healthz /readyz /metrics /status")
+
+    async def _listen(self, listener: ListenerConfig, context: ListenerContext) -> None:
+        if listener.transport == "udp":
+            with _taken(listener.name, listener.host, listener.port):
+                endpoint = await DatagramEndpoint.open(self.hub, context, listener.host, listener.port)
+            self._sockets.append(endpoint)
+            self._listens(listener.name, listener.host, endpoint.address[1], transport="udp", summary=listener.summary)
+            return
+        if listener.plain:
+            await self._serve(listener, context, listener.port, None)
+        if listener.tls_port is not None:
+            await self._serve(listener, context, listener.tls_port, _tls(self.config, listener.alpn))
+
+    async def _serve(
+        self, listener: ListenerConfig, context: ListenerContext, port: int, tls: ssl.SSLContext | None
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        with _taken(listener.name, listener.host, port):
+            server = await loop.create_server(
+                lambda: Connection(self.hub, context), listener.host, port, ssl=tls, backlog=ACCEPT_BACKLOG
+            )
+        self._servers.append(server)
+        real = server.sockets[0].getsockname()[1]
+        self._listens(listener.name, listener.host, real, secure=tls is not None, summary=listener.summary)
+
+    def _listens(
+        self, name: str, host: str, port: int, *, transport: str = "tcp", secure: bool = False, summary: str = ""
+    ) -> None:
+        self.listening.append(
+            Listening(name=name, host=host, port=port, transport=transport, secure=secure, summary=summary)
+        )
+
+    # ---- down
+
+    async def stop(self) -> None:
+        """Stop listening, let connections end, and wait until nothing is under way."""
+        self._stopping = True
+        for server in self._servers:
+            server.close()
+        for connection in list(self.hub.connections.values()):
+            connection.shut_down()
+        grace_s = self.config.gateway.shutdown_grace_s
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self.hub.quiet()
+        for connection in list(self.hub.connections.values()):
+            connection.abort()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(1.0, grace_s)):
+                await self.hub.quiet()
+        for endpoint in self._sockets:
+            endpoint.close("")
+        await self.hub.queues.close()
+        if self._rpc is not None:
+            await self._rpc.stop(1.0)
+
+    async def stop_admin(self) -> None:
+        """Stop answering on the admin port; the last thing to go."""
+        if self._admin is not None:
+            await self._admin.stop()
+
+    # ---- what it says of itself
+
+    def ready(self) -> ReadyState:
+        """Whether it can serve, and if not, why."""
+        reasons = []
+        if self._stopping:
+            reasons.append("shutting down")
+        failed = self.store.error
+        if failed is not None:
+            reasons.append(f"the store has failed: {failed}")
+        if any(not server.is_serving() for server in self._servers) and not self._stopping:
+            reasons.append("a listener is down")
+        return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=failed is None)
+
+    async def status(self) -> Status:
+        """The document of /status."""
+        state = self.ready()
+        connections: dict[str, int] = {}
+        for connection in self.hub.connections.values():
+            connections[connection.protocol] = connections.get(connection.protocol, 0) + 1
+        return Status(
+            version=version("headgate"),
+            ready=state.ready,
+            reasons=state.reasons,
+            uptime_s=round(time.monotonic() - self._started, 3),
+            data_dir=str(self.config.store.data_dir),
+            log=LogStatus(end=self.store.end, confirmed=self.store.confirmed, pending_bytes=self.store.pending_bytes),
+            listeners=tuple(self.listening),
+            connections=connections,
+            stored=self.metrics.stored_by_protocol(),
+            topics=tuple([await self._topic_status(name) for name in [t.name for t in self.controller.topics()]]),
+        )
+
+    async def _topic_status(self, name: str) -> TopicStatus:
+        topic = self.controller.topic(name)
+        queues: Sequence[int] = topic.queues if topic is not None else ()
+        records = 0
+        for queue in queues:
+            bounds = await self.store.bounds(QueueNumber(queue))
+            records += bounds.next - bounds.first
+        return TopicStatus(name=name, queues=len(queues), records=records)
+
+
+async def run(config: Config, *, on_ready: Callable[[Gateway], None] | None = None) -> None:
+    """Run a gateway until SIGTERM or SIGINT; a second signal ends the process at once. Raises `StartError`."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    signals = 0
+
+    def stop(number: signal.Signals) -> None:
+        nonlocal signals
+        signals += 1
+        if signals > 1:
+            log.warning("forced", signal=number.name)
+            sys.stderr.flush()
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        log.info("stopping", signal=number.name)
+        stopped.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    async with contextlib.AsyncExitStack() as stack:
+        store = await _open_store(config)
+        stack.push_async_callback(store.close)
+        controller = LocalController.open(
+            config.store.data_dir / "controller",
+            limits=Limits(topics_max=config.topics.topics_max, default_queues=config.topics.default_queues),
+            now_ms=now_ms,
+        )
+        stack.push_async_callback(controller.close)
+        async with asyncio.TaskGroup() as tasks:
+            gateway = Gateway(config, store, controller, tasks)
+            stack.push_async_callback(gateway.stop_admin)
+            try:
+                await gateway.start()
+                log.info("ready", data_dir=str(config.store.data_dir))
+                if on_ready is not None:
+                    on_ready(gateway)
+                await stopped.wait()
+            finally:
+                await gateway.stop()
+                gateway.hub.cancel_tasks()
+    log.info("stopped")
+
+
+async def _open_store(config: Config) -> LocalStore:
+    return await LocalStore.open(
+        config.store.data_dir,
+        segment_size_bytes=config.store.segment_size_bytes,
+        pending_bytes_max=config.store.pending_bytes_max,
+    )
+
+
+@contextlib.contextmanager
+def _taken(name: str, host: str, port: int) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise StartError(f"{name} cannot listen on {host}:{port}: {why}") from error
+
+
+def _tls(config: Config, alpn: Sequence[str]) -> ssl.SSLContext:
+    tls = config.tls
+    assert tls.cert_file is not None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(tls.cert_file, tls.key_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"tls.cert_file: {tls.cert_file} cannot be used: {error}") from error
+    if alpn:
+        context.set_alpn_protocols(list(alpn))
+    return context
+
+
+def serve(config: Config, *, on_ready: Callable[[Gateway], None] | None = None) -> int:
+    """Run a gateway in this process; the exit status. Raises `StartError`."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    uvloop.run(run(config, on_ready=on_ready))
+    return 0

@@ -1,0 +1,180 @@
+"""The stream shell: one TCP or TLS connection, whatever its protocol."""
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING
+
+from gateway import logs
+from gateway.config import is_loopback
+from gateway.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, now_ms
+from gateway.port import Adapter, ConnectionInfo
+
+if TYPE_CHECKING:
+    from gateway.hub import Hub, ListenerContext
+
+__all__ = ["Connection"]
+
+CLOSE_TIMEOUT_S = 5.0  # a peer that does not read what is left to be written is cut off after this
+
+log = logs.get(__name__)
+
+
+class Connection(asyncio.Protocol, Endpoint):
+    """A socket and its adapter. Reading stops while the adapter, this connection's share or the store is full."""
+
+    adapter: Adapter
+
+    def __init__(self, hub: "Hub", listener: "ListenerContext") -> None:
+        self._hub = hub
+        self._listener = listener
+        self._transport: asyncio.Transport | None = None
+        self._reading = True
+        self._writable = True
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+
+    # ---- from the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A peer has connected."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        info = _info(transport)
+        listener = self._listener
+        if not self._hub.admit():
+            self.gone = True
+            transport.abort()
+            return
+        adapter = listener.factory.connect(info, listener.options, random=self._hub.random)
+        Endpoint.__init__(self, self._hub, listener.protocol, adapter, loopback=info.loopback)
+        transport.set_write_buffer_limits(high=self._hub.write_buffer_bytes_max)
+        self._hub.joined(self)
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the peer."""
+        if self.gone:
+            return
+        self._hub.metrics.bytes_in(self.protocol).inc(len(data))
+        try:
+            self.act(self.adapter.receive(data, now_ms=now_ms()), len(data))
+        except Exception:  # our own bug, whatever it is, must not reach other connections
+            log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
+            self.close("internal error")
+        self.flush()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more: in none of these protocols is there anything left to say to it."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The peer reads too slowly."""
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        """The peer has read what was held."""
+        self._writable = True
+        if not self.gone:
+            self.resumed()
+            self.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        if not hasattr(self, "hub"):
+            return  # never admitted
+        self.gone = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.guard(lambda: self.act(self.adapter.lost(now_ms=now_ms())))
+        self.hub.left(self)
+
+    # ---- for Endpoint and Hub
+
+    @property
+    def writable(self) -> bool:
+        """Whether the peer takes what is written."""
+        return self._writable
+
+    def flush(self) -> None:
+        """Write what the adapter has to say, look at its deadline, and read on or not."""
+        transport = self._transport
+        if self.gone or transport is None or transport.is_closing():
+            return
+        out = self.adapter.take_output()
+        if out:
+            self.hub.metrics.bytes_out(self.protocol).inc(len(out))
+            transport.write(out)
+        reading = self.adapter.wants_data and self.outstanding_bytes < OUTSTANDING_BYTES_MAX and not self.hub.crowded
+        if reading is not self._reading:
+            self._reading = reading
+            if reading:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+                self.hub.paused(self)
+        self._arm()
+
+    def close(self, reason: str) -> None:
+        """Write what is left, then close; a peer that does not read it is cut off."""
+        transport = self._transport
+        if self.gone or transport is None or transport.is_closing():
+            return
+        if reason:
+            log.info("closing a connection", protocol=self.protocol, endpoint=self.id, reason=reason)
+        out = self.adapter.take_output()
+        if out:
+            transport.write(out)
+        transport.close()
+        self.hub.later(CLOSE_TIMEOUT_S, transport.abort)
+
+    def abort(self) -> None:
+        """Close without another word."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def supersede(self) -> None:
+        """Another connection has this one's session now."""
+        if not self.gone:
+            self.guard(lambda: self.act(self.adapter.superseded(now_ms=now_ms())))
+            self.flush()
+
+    def shut_down(self) -> None:
+        """The gateway is going down."""
+        if not self.gone:
+            self.guard(lambda: self.act(self.adapter.shutdown(now_ms=now_ms())))
+            self.flush()
+
+    # ---- deadlines
+
+    def _arm(self) -> None:
+        """See that `tick` comes in time. A timer that is too early is left alone: it looks again when it fires."""
+        deadline = self.adapter.deadline_ms()
+        if deadline is None or (self._timer is not None and self._timer_ms <= deadline):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline
+        self._timer = self.hub.later(max(0.001, (deadline - now_ms()) / 1000), self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        if self.gone:
+            return
+        deadline, now = self.adapter.deadline_ms(), now_ms()
+        if deadline is not None and deadline <= now:
+            self.guard(lambda: self.act(self.adapter.tick(now_ms=now)))
+        self.flush()
+
+
+def _info(transport: asyncio.Transport) -> ConnectionInfo:
+    peer = transport.get_extra_info("peername") or ("", 0)
+    local = transport.get_extra_info("sockname") or ("", 0)
+    tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+    return ConnectionInfo(
+        peer=tuple(peer),
+        local=tuple(local),
+        secure=tls is not None,
+        alpn=tls.selected_alpn_protocol() if tls is not None else None,
+        loopback=is_loopback(str(peer[0])),
+        certificate=tls.getpeercert() if tls is not None else None,
+    )

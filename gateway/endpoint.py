@@ -1,0 +1,206 @@
+"""What stream and datagram shells have in common: one adapter, and the carrying out of its effects."""
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gateway import logs
+from gateway.batch import Batch
+from gateway.fanout import Subscriber
+from gateway.port import (
+    Adapter,
+    Call,
+    Cancel,
+    Close,
+    Consume,
+    ConsumerId,
+    DatagramAdapter,
+    Deliveries,
+    Effect,
+    Leased,
+    Outcome,
+    Principal,
+    Publish,
+    Ready,
+    Settled,
+    SettleLeased,
+    Subscribe,
+    Token,
+    Unsubscribe,
+)
+
+if TYPE_CHECKING:
+    from gateway.hub import Hub
+
+__all__ = ["Endpoint", "now_ms"]
+
+OUTSTANDING_BYTES_MAX = 1 << 20  # read and not yet durable, of one connection; beyond, it is not read
+
+log = logs.get(__name__)
+
+
+def now_ms() -> int:
+    """The clock of all shells: ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class Endpoint:
+    """An adapter at work: effects go to the hub, outcomes and deliveries come back.
+
+    An exception of the adapter's is our bug: it is logged with its trace and ends this endpoint alone.
+    """
+
+    def __init__(self, hub: "Hub", protocol: str, adapter: Adapter | DatagramAdapter, *, loopback: bool) -> None:
+        self.hub = hub
+        self.id = hub.next_id()
+        self.protocol = protocol
+        self.adapter = adapter
+        self.loopback = loopback
+        self.principal = Principal(name="")
+        self.subscriber = Subscriber(self)
+        self.consumers: set[ConsumerId] = set()
+        self.outstanding_bytes = 0
+        self.gone = False  # no more input, output or deliveries
+        self.has_session = False
+
+    # ---- what a shell provides
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Write what the adapter has to say, look at its deadline, and read on or not."""
+
+    @abstractmethod
+    def close(self, reason: str) -> None:
+        """Write what is left, then close."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether the peer takes what is written."""
+        return True
+
+    # ---- from the adapter
+
+    def act(self, effects: Sequence[Effect], size_bytes: int = 0) -> None:
+        """Carry out effects, in order. `size_bytes` is what the input that caused them took."""
+        for effect in effects:
+            if type(effect) is Publish:
+                self.outstanding_bytes += size_bytes
+                self.hub.ingest.publish(self, effect, size_bytes)
+                size_bytes = 0
+            else:
+                _HANDLERS[type(effect)](self, effect)
+
+    def _subscribe(self, effect: Subscribe) -> None:
+        self.hub.fanout.subscribe(self.subscriber, effect.sub, effect.pattern, effect.start)
+
+    def _unsubscribe(self, effect: Unsubscribe) -> None:
+        self.hub.fanout.unsubscribe(self.subscriber, effect.sub)
+
+    def _settled(self, effect: Settled) -> None:
+        if self.has_session:
+            self.hub.sessions.settled(self, effect.oldest)
+        self.hub.fanout.wake(self.subscriber)
+
+    def _consume(self, effect: Consume) -> None:
+        self.consumers.add(effect.consumer)
+        self.hub.consume(self, effect)
+
+    def _settle_leased(self, effect: SettleLeased) -> None:
+        self.hub.settle(self, effect)
+
+    def _ready(self, effect: Ready) -> None:
+        self.hub.queues.ready(self, effect)
+
+    def _cancel(self, effect: Cancel) -> None:
+        self.consumers.discard(effect.consumer)
+        self.hub.queues.cancel(self, effect)
+
+    def _call(self, effect: Call) -> None:
+        self.hub.call(self, effect)
+
+    def _close(self, effect: Close) -> None:
+        self.close(effect.reason)
+
+    # ---- to the adapter
+
+    def completed(self, token: Token, outcome: Outcome) -> None:
+        """Tell the adapter how an effect ended."""
+        if not self.gone:
+            self.guard(lambda: self.act(self.adapter.completed(token, outcome, now_ms=now_ms())))
+            self.flush()
+
+    def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
+        """Tell the adapter how a `Publish` ended."""
+        self.outstanding_bytes -= size_bytes
+        self.completed(token, outcome)
+
+    def deliver(self, deliveries: Deliveries | Leased) -> int:
+        """Offer deliveries; how many were taken."""
+        if self.gone or not self.writable:
+            return 0
+        taken = 0
+
+        def offer() -> None:
+            nonlocal taken
+            taken = self.adapter.deliver(deliveries, now_ms=now_ms())
+
+        self.guard(offer)
+        self.flush()
+        if taken:
+            self._count_out(deliveries, taken)
+        return taken
+
+    def resumed(self) -> None:
+        """The peer reads again: offer it what it missed."""
+        self.hub.fanout.wake(self.subscriber)
+        for consumer in sorted(self.consumers):
+            self.hub.queues.ready(self, Ready(consumer=consumer))
+
+    def supersede(self) -> None:
+        """Another connection has this one's session now."""
+
+    def guard(self, work: Callable[[], None]) -> None:
+        """Do something with the adapter; if it raises, this endpoint ends and nothing else does."""
+        try:
+            work()
+        except Exception:  # our own bug, whatever it is, must not reach other connections
+            log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
+            self.close("internal error")
+
+    def _count_out(self, deliveries: Deliveries | Leased, taken: int) -> None:
+        if isinstance(deliveries, Leased):
+            self.hub.metrics.messages_out(self.protocol, "$queue").inc(taken)
+            return
+        batch = deliveries.batch
+        for topic, count in _by_topic(self.hub, batch, deliveries.picks[:taken]):
+            self.hub.metrics.messages_out(self.protocol, topic).inc(count)
+
+
+_HANDLERS: dict[type, Any] = {
+    Subscribe: Endpoint._subscribe,  # noqa: SLF001 - this class's own table
+    Unsubscribe: Endpoint._unsubscribe,  # noqa: SLF001
+    Settled: Endpoint._settled,  # noqa: SLF001
+    Consume: Endpoint._consume,  # noqa: SLF001
+    SettleLeased: Endpoint._settle_leased,  # noqa: SLF001
+    Ready: Endpoint._ready,  # noqa: SLF001
+    Cancel: Endpoint._cancel,  # noqa: SLF001
+    Call: Endpoint._call,  # noqa: SLF001
+    Close: Endpoint._close,  # noqa: SLF001
+}
+
+
+def _by_topic(hub: "Hub", batch: Batch, picks: Sequence[int]) -> list[tuple[str, int]]:
+    """How many of the picked messages belong to each topic; a batch of one topic is counted at a glance."""
+    topics = batch.memo.get("topics")
+    if topics is None:
+        name = hub.controller.topic_of_queue
+        topics = batch.memo["topics"] = {queue: name(queue) or "" for queue in set(batch.queues)}
+    names = set(topics.values())
+    if len(names) == 1:
+        return [(names.pop(), len(picks))]
+    counts: dict[str, int] = {}
+    for index in picks:
+        topic = topics[batch.queues[index]]
+        counts[topic] = counts.get(topic, 0) + 1
+    return list(counts.items())

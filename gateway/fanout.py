@@ -1,0 +1,274 @@
+"""Fan-out: what is confirmed in the log reaches the connections that subscribed to it.
+
+A subscriber is live or behind. Live ones are handed each batch as the log's tail brings it. One that takes less than
+it is offered, or whose peer does not read, falls behind: it keeps only its cursor, and a task of its own reads the log
+from there once it can take more, until it has caught up. So a slow subscriber costs a cursor and no buffer.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gateway.batch import Batch
+from gateway.filters import FilterTrie
+from gateway.port import Deliveries, SubscriptionId
+from store.client import StoreClient
+from store.format import Frame, LogOffset, Position, QueueNumber
+
+__all__ = ["Fanout", "Receiver", "Subscriber"]
+
+PLANS_MAX = 1 << 17  # addresses whose matches are remembered; beyond, all are forgotten and found again
+CATCH_UP_BYTES = 1 << 20  # read from the log at a time, for one subscriber
+BATCHES_KEPT = 64  # decoded frames shared by subscribers that catch up together
+
+
+class Receiver(Protocol):
+    """A connection, as its subscriber sees it."""
+
+    def deliver(self, deliveries: Deliveries) -> int:
+        """How many it took; fewer than offered means: not now."""
+
+
+class Subscriber:
+    """One connection's subscriptions, and how far it has been served."""
+
+    __slots__ = ("behind", "cursor", "patterns", "receiver", "running", "since")
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+        self.patterns: dict[SubscriptionId, str] = {}
+        self.since: dict[SubscriptionId, Position] = {}  # messages before it are not for this subscription
+        self.behind = False
+        self.running = False  # a task is reading the log for it
+        self.cursor = Position(LogOffset(0), 0)  # the next record to look at; of a live one, no later than the tail
+
+
+# Whom an address goes to, with which of their subscriptions. Equal plans are one object.
+_Plan = tuple[tuple[Subscriber, tuple[SubscriptionId, ...]], ...]
+
+
+class Fanout:
+    """All subscribers of this process. It belongs to the event loop.
+
+    `queues_of` names the queues that addresses of a filter can be in (None: any); `spawn` runs a coroutine as a
+    supervised task.
+    """
+
+    def __init__(
+        self,
+        store: StoreClient,
+        *,
+        queues_of: Callable[[str], Sequence[QueueNumber] | None],
+        spawn: Callable[..., object],
+    ) -> None:
+        self._store = store
+        self._queues_of = queues_of
+        self._spawn = spawn
+        self._trie: FilterTrie[tuple[Subscriber, SubscriptionId]] = FilterTrie()
+        self._plans: dict[str, _Plan] = {}
+        self._same: dict[_Plan, _Plan] = {}
+        self._batches: OrderedDict[LogOffset, Batch] = OrderedDict()
+        self._stop: Callable[[], None] | None = None
+        self.position = store.confirmed  # the log offset behind the last frame handed to the live ones
+        self.behind_count = 0
+
+    # ---- what connections ask for
+
+    def subscribe(self, subscriber: Subscriber, sub: SubscriptionId, pattern: str, start: Position | None) -> None:
+        """Add a subscription, or replace the one of that id."""
+        self._listen()
+        self._remove(subscriber, sub)
+        now = Position(self.position, 0)
+        if not subscriber.patterns and not subscriber.running:
+            self._mark(subscriber, behind=False)
+            subscriber.cursor = now
+        if start is not None and start < subscriber.cursor:
+            subscriber.cursor = start
+        subscriber.patterns[sub] = pattern
+        subscriber.since[sub] = now if start is None else start
+        self._trie.add(pattern, (subscriber, sub))
+        self._forget_plans()
+        if subscriber.cursor < now and not subscriber.behind:
+            self._mark(subscriber, behind=True)
+            self.wake(subscriber)
+
+    def unsubscribe(self, subscriber: Subscriber, sub: SubscriptionId) -> None:
+        """End a subscription."""
+        self._remove(subscriber, sub)
+        self._forget_plans()
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """End all of a connection's subscriptions."""
+        for sub in list(subscriber.patterns):
+            self._remove(subscriber, sub)
+        self._mark(subscriber, behind=False)
+        self._forget_plans()
+        if not len(self._trie) and self._stop is not None:
+            self._stop()
+            self._stop = None
+
+    def wake(self, subscriber: Subscriber) -> None:
+        """It may be able to take more now."""
+        if subscriber.behind and not subscriber.running and subscriber.patterns:
+            subscriber.running = True
+            self._spawn(self._catch_up(subscriber))
+
+    def reached(self, subscriber: Subscriber) -> Position:
+        """The first position that has not been handed to a subscriber."""
+        return subscriber.cursor if subscriber.behind else max(subscriber.cursor, Position(self.position, 0))
+
+    # ---- the tail
+
+    def _listen(self) -> None:
+        if self._stop is None:
+            self._stop = self._store.tail(self._on_frames)
+            self.position = self._store.confirmed
+
+    def _on_frames(self, frames: Sequence[Frame]) -> None:
+        for frame in frames:
+            if frame.start < self.position:
+                continue
+            batch = Batch.of(frame)
+            self.position = batch.end
+            if batch.messages:
+                self._offer(batch)
+
+    def _offer(self, batch: Batch) -> None:
+        """Hand a batch to every live subscriber it concerns."""
+        # Once a message: one look-up. Batches of one plan, the common case, are not taken apart.
+        plans = self._plans
+        messages = batch.messages
+        found = [plans.get(m.address) for m in messages]
+        if None in found:
+            found = [
+                plan if plan is not None else self._plan(m.address) for plan, m in zip(found, messages, strict=True)
+            ]
+        first = found[0]
+        assert first is not None
+        if found.count(first) == len(found):
+            count = len(messages)
+            for subscriber, ids in first:
+                if not subscriber.behind:
+                    self._hand(subscriber, batch, range(count), [ids] * count)
+            return
+        picked: dict[Subscriber, tuple[list[int], list[tuple[SubscriptionId, ...]]]] = {}
+        for index, plan in enumerate(found):
+            for subscriber, ids in plan or ():
+                entry = picked.get(subscriber)
+                if entry is None:
+                    entry = picked[subscriber] = ([], [])
+                entry[0].append(index)
+                entry[1].append(ids)
+        for subscriber, (picks, subs) in picked.items():
+            if not subscriber.behind:
+                self._hand(subscriber, batch, picks, subs)
+
+    def _hand(
+        self,
+        subscriber: Subscriber,
+        batch: Batch,
+        picks: Sequence[int],
+        subs: Sequence[tuple[SubscriptionId, ...]],
+    ) -> None:
+        cursor = subscriber.cursor
+        if cursor.frame >= batch.frame and cursor > batch.position(picks[0]):
+            kept = [n for n, index in enumerate(picks) if batch.position(index) >= cursor]
+            picks, subs = [picks[n] for n in kept], [subs[n] for n in kept]
+            if not picks:
+                return
+        taken = subscriber.receiver.deliver(Deliveries(batch, picks, subs))
+        if taken < len(picks):
+            subscriber.cursor = batch.position(picks[taken])
+            self._mark(subscriber, behind=True)
+
+    def _plan(self, address: str) -> _Plan:
+        plan = self._plans.get(address)
+        if plan is None:
+            grouped: dict[Subscriber, list[SubscriptionId]] = {}
+            for subscriber, sub in self._trie.match(address):
+                grouped.setdefault(subscriber, []).append(sub)
+            plan = tuple((subscriber, tuple(sorted(ids))) for subscriber, ids in grouped.items())
+            plan = self._same.setdefault(plan, plan)
+            if len(self._plans) >= PLANS_MAX:
+                self._forget_plans()
+            self._plans[address] = plan
+        return plan
+
+    def _forget_plans(self) -> None:
+        self._plans.clear()
+        self._same.clear()
+
+    # ---- catching up
+
+    async def _catch_up(self, subscriber: Subscriber) -> None:
+        try:
+            while subscriber.behind and subscriber.patterns:
+                # Nothing beyond the horizon counts: a topic made while the scan works is not among its queues.
+                horizon = self._store.confirmed
+                frames, following = await self._store.scan(
+                    subscriber.cursor, self._queues(subscriber), max_bytes=CATCH_UP_BYTES
+                )
+                following = min(following, horizon)
+                if not subscriber.patterns:
+                    return
+                for frame in frames:
+                    if frame.start >= horizon:
+                        break
+                    if not self._replay(subscriber, frame):
+                        return
+                subscriber.cursor = max(subscriber.cursor, Position(following, 0))
+                if following >= self.position:
+                    self._mark(subscriber, behind=False)
+        finally:
+            subscriber.running = False
+
+    def _replay(self, subscriber: Subscriber, frame: Frame) -> bool:
+        """Deliver one frame of the past; False when the subscriber takes no more for now."""
+        batch = self._decoded(frame)
+        cursor = subscriber.cursor
+        picks: list[int] = []
+        subs: list[tuple[SubscriptionId, ...]] = []
+        for index, message in enumerate(batch.messages):
+            for who, ids in self._plan(message.address):
+                if who is not subscriber:
+                    continue
+                at = batch.position(index)
+                wanted = tuple(sub for sub in ids if subscriber.since[sub] <= at)
+                if wanted and at >= cursor:
+                    picks.append(index)
+                    subs.append(wanted)
+        if picks:
+            taken = subscriber.receiver.deliver(Deliveries(batch, picks, subs))
+            if taken < len(picks):
+                subscriber.cursor = batch.position(picks[taken])
+                return False
+        subscriber.cursor = Position(frame.end, 0)
+        return True
+
+    def _decoded(self, frame: Frame) -> Batch:
+        batch = self._batches.get(frame.start)
+        if batch is None:
+            batch = self._batches[frame.start] = Batch.of(frame)
+            if len(self._batches) > BATCHES_KEPT:
+                self._batches.popitem(last=False)
+        return batch
+
+    def _queues(self, subscriber: Subscriber) -> Sequence[QueueNumber] | None:
+        queues: dict[QueueNumber, None] = {}
+        for pattern in subscriber.patterns.values():
+            of = self._queues_of(pattern)
+            if of is None:
+                return None
+            queues.update(dict.fromkeys(of))
+        return list(queues)
+
+    def _remove(self, subscriber: Subscriber, sub: SubscriptionId) -> None:
+        pattern = subscriber.patterns.pop(sub, None)
+        if pattern is not None:
+            del subscriber.since[sub]
+            self._trie.discard(pattern, (subscriber, sub))
+
+    def _mark(self, subscriber: Subscriber, *, behind: bool) -> None:
+        if subscriber.behind is not behind:
+            subscriber.behind = behind
+            self.behind_count += 1 if behind else -1

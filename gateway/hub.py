@@ -1,0 +1,265 @@
+"""The hub: what all connections of a process share, and the tasks that work for them."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple
+
+from controller.client import ControllerClient, ControllerError, TopicLimit
+from gateway import logs
+from gateway.auth import Authenticator
+from gateway.config import Config
+from gateway.connection import Connection
+from gateway.endpoint import Endpoint, now_ms
+from gateway.errors import Cause, Refusal
+from gateway.fanout import Fanout
+from gateway.ingest import Ingest, refusal_of
+from gateway.metrics import Metrics
+from gateway.port import DONE, AdapterFactory, Call, Consume, Outcome, SettleLeased
+from gateway.queues import NamedQueues
+from gateway.requests import answer
+from gateway.router import Router, TopicRule
+from gateway.sessions import COMMIT_INTERVAL_MS, SWEEP_INTERVAL_MS, Sessions
+from store.client import StoreClient
+from store.errors import StoreError
+from store.format import QueueNumber
+
+__all__ = ["Hub", "ListenerContext"]
+
+CALLS_MAX = 1_024  # requests of one connection under way; more are refused
+
+log = logs.get(__name__)
+
+
+class ListenerContext(NamedTuple):
+    """What a connection needs of the listener it came by."""
+
+    name: str
+    protocol: str  # the adapter's entry point
+    factory: AdapterFactory
+    options: Any
+
+
+class Hub:
+    """The middle of a gateway process: connections on one side, store and controller on the other."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: StoreClient,
+        controller: ControllerClient,
+        metrics: Metrics,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self.store = store
+        self.controller = controller
+        self.metrics = metrics
+        self.random = random.SystemRandom()
+        self.write_buffer_bytes_max = config.gateway.write_buffer_bytes_max
+        self.authenticator = Authenticator(config.auth)
+        self.connections: dict[int, Connection] = {}
+        self._config = config
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+        self._ids = 0
+        self._calls: dict[int, int] = {}  # endpoint id -> requests under way
+        self._paused: set[Endpoint] = set()
+        self._work: set[asyncio.Task[None]] = set()
+        self._releasing = 0  # connections that have ended and still hold something
+        self._changed = asyncio.Event()  # set when something has ended that `quiet` may be waiting for
+        self._pending_bytes_high = config.gateway.pending_bytes_max // 2
+        self.router = Router(controller, [TopicRule(rule.pattern, rule.topic) for rule in config.routes])
+        self.fanout = Fanout(store, queues_of=self._queues_of, spawn=self.spawn)
+        self.sessions = Sessions(store, self.fanout, now_ms=now_ms)
+        self.queues = NamedQueues(store, controller, self.router)
+        self.ingest = Ingest(
+            store,
+            self.router,
+            metrics,
+            producer_id=self.random.getrandbits(63) | 1,
+            message_bytes_max=config.gateway.max_message_bytes,
+            soon=self._loop.call_soon,
+            create_topic=self._create_topic,
+            appended_to=self.queues.appended,
+            drained=self._drained,
+        )
+
+    async def start(self) -> None:
+        """Load what the store remembers and begin the periodic work."""
+        await self.queues.load()
+        self.spawn(self._every(COMMIT_INTERVAL_MS, self.sessions.commit))
+        self.spawn(self._every(SWEEP_INTERVAL_MS, self.sessions.sweep))
+
+    # ---- small things that endpoints ask for
+
+    def next_id(self) -> int:
+        """A number no other endpoint of this process has."""
+        self._ids += 1
+        return self._ids
+
+    def later(self, seconds: float, work: Callable[[], object]) -> asyncio.TimerHandle:
+        """Run something later."""
+        return self._loop.call_later(seconds, work)
+
+    def spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
+        """Run a coroutine as a task whose failure is logged and ends nothing else."""
+        task = self._tasks.create_task(_logged(work))
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+        return task
+
+    def cancel_tasks(self) -> None:
+        """End all that `spawn` began."""
+        for task in self._work:
+            task.cancel()
+
+    # ---- connections
+
+    def admit(self) -> bool:
+        """Whether there is room for one more connection."""
+        return len(self.connections) < self._config.gateway.connections_max
+
+    def joined(self, connection: Connection) -> None:
+        """A connection has begun."""
+        self.connections[connection.id] = connection
+        self.metrics.connections(connection.protocol).inc()
+        self.metrics.accepted(connection.protocol).inc()
+
+    def left(self, connection: Connection) -> None:
+        """A connection has ended."""
+        if self.connections.pop(connection.id, None) is None:
+            return
+        self.metrics.connections(connection.protocol).dec()
+        self._paused.discard(connection)
+        self.spawn(self._release(connection))
+
+    async def _release(self, endpoint: Endpoint) -> None:
+        """Let go of what an endpoint held. Its session's cursor is read before its subscriptions end."""
+        self._releasing += 1
+        try:
+            if endpoint.has_session:
+                await self.sessions.close(endpoint)
+        finally:
+            self.fanout.leave(endpoint.subscriber)
+            try:
+                await self.queues.connection_lost(endpoint)
+            finally:
+                self._releasing -= 1
+                self._changed.set()
+
+    async def quiet(self) -> None:
+        """Wait until no connection is open and nothing they asked for is under way."""
+        while self.connections or self._releasing or not self.ingest.idle:
+            self._changed.clear()
+            await self._changed.wait()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so much waits to be durable that nobody should be read from."""
+        return self.store.pending_bytes > self._pending_bytes_high
+
+    def paused(self, endpoint: Endpoint) -> None:
+        """An endpoint has stopped reading."""
+        self._paused.add(endpoint)
+
+    def _drained(self) -> None:
+        self._changed.set()
+        if self._paused and not self.crowded:
+            waiting, self._paused = self._paused, set()
+            for endpoint in waiting:
+                endpoint.flush()
+
+    # ---- what effects ask for
+
+    def call(self, endpoint: Endpoint, call: Call) -> None:
+        """Answer a request in a task of its own."""
+        self._ask(endpoint, call.token, answer(self, endpoint, call.request))
+
+    def consume(self, endpoint: Endpoint, effect: Consume) -> None:
+        """Begin a consumer."""
+        self._ask(endpoint, effect.token, self.queues.consume(endpoint, effect))
+
+    def settle(self, endpoint: Endpoint, effect: SettleLeased) -> None:
+        """Settle leased messages."""
+        self._ask(endpoint, effect.token, self.queues.settle(endpoint, effect))
+
+    def _ask(self, endpoint: Endpoint, token: Any, work: Coroutine[Any, Any, Any]) -> None:
+        under_way = self._calls.get(endpoint.id, 0)
+        if under_way >= CALLS_MAX and token is not None:
+            work.close()
+            refusal = Refusal(Cause.OVERLOAD, f"{CALLS_MAX} requests are under way", retry_after_ms=1000)
+            self._loop.call_soon(endpoint.completed, token, Outcome(error=refusal))
+            return
+        self._calls[endpoint.id] = under_way + 1
+        self.spawn(self._answer(endpoint, token, work))
+
+    async def _answer(self, endpoint: Endpoint, token: Any, work: Coroutine[Any, Any, Any]) -> None:
+        try:
+            outcome = await _outcome(work)
+        finally:
+            self._calls[endpoint.id] -= 1
+            if not self._calls[endpoint.id]:
+                del self._calls[endpoint.id]
+        if outcome.error is not None:
+            self.metrics.errors(endpoint.protocol, outcome.error.cause.value).inc()
+        if token is not None:
+            endpoint.completed(token, outcome)
+
+    # ---- topics
+
+    def _queues_of(self, pattern: str) -> Sequence[QueueNumber] | None:
+        names = self.router.topics_of(pattern)
+        if names is None:
+            return None
+        topics = [self.controller.topic(name) for name in names]
+        return [QueueNumber(queue) for topic in topics if topic is not None for queue in topic.queues]
+
+    def _create_topic(self, name: str) -> None:
+        self.spawn(self._created(name))
+
+    async def _created(self, name: str) -> None:
+        refusal = None
+        try:
+            if not self._config.topics.auto_create:
+                refusal = Refusal(Cause.NOT_FOUND, f"there is no topic {name!r}")
+            else:
+                await self.controller.create_topic(name)
+        except TopicLimit as full:
+            refusal = Refusal(Cause.QUOTA, str(full))
+        except ControllerError as refused:
+            refusal = Refusal(Cause.MALFORMED, str(refused))
+        except BaseException:
+            refusal = Refusal(Cause.UNAVAILABLE, "the controller failed", retry_after_ms=5000)
+            raise
+        finally:
+            self.ingest.resume(name, refusal)
+
+    # ---- periodic work
+
+    async def _every(self, interval_ms: int, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            try:
+                await work()
+            except StoreError as error:
+                log.warning("periodic work failed", error=str(error))
+
+
+async def _outcome(work: Coroutine[Any, Any, Any]) -> Outcome:
+    try:
+        value = await work
+    except Refusal as refusal:
+        return Outcome(error=refusal)
+    except StoreError as error:
+        return Outcome(error=refusal_of(error))
+    except Exception:  # our own bug: the asker gets an answer, the log the trace
+        log.exception("a request failed")
+        return Outcome(error=Refusal(Cause.UNAVAILABLE, "internal error"))
+    return DONE if value is None else Outcome(value=value)
+
+
+async def _logged(work: Coroutine[Any, Any, object]) -> None:
+    try:
+        await work
+    except Exception:  # a task of one connection must not end the others
+        log.exception("a task failed")

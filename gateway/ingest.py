@@ -1,0 +1,284 @@
+"""Ingest: everything published in one turn of the event loop becomes frames, and their outcomes come back in order.
+
+This is the hot path between adapters and the store. Adapters hand over whole reads; here each message costs one
+look-up, one encoding and one row; checksums, the write, its sync and the answer cost once a frame.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from gateway.errors import Cause, Refusal
+from gateway.message import Message, encode
+from gateway.metrics import Metrics
+from gateway.port import DONE, Outcome, Publish, Token
+from gateway.retained import retained_change
+from gateway.router import Route, Router, UnknownTopicError
+from store.client import Appended, StoreClient
+from store.errors import AppendOutcomeUnknown, StoreError, StoreOverloaded
+from store.format import ROW, ROW_EXTRA, Position, UnplacedFrame
+
+__all__ = ["Ingest", "Publisher"]
+
+FRAME_PAYLOAD_BYTES = 512 << 10  # a frame is closed when its payload has grown past this
+FRAME_ROWS = 16_384
+
+
+class Publisher(Protocol):
+    """Who published: told how it ended, in order."""
+
+    def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
+        """The outcome of one `Publish`; `size_bytes` of it are no longer held."""
+
+
+class _Receipt(NamedTuple):
+    """One `Publish` of a frame: its first row, and what of it was refused."""
+
+    publisher: Publisher
+    token: Token
+    first_row: int
+    counts: dict[str, int]  # by topic, what will be stored
+    size_bytes: int
+    refused: dict[int, Refusal]
+    protocol: str
+
+
+class _Waiting(NamedTuple):
+    publisher: Publisher
+    effect: Publish
+    size_bytes: int
+
+
+class Ingest:
+    """Builds frames of what connections publish and appends them to a store.
+
+    `soon` runs a callable in the next turn of the event loop. `create_topic` is asked for a topic that is missing;
+    while it works, what is published waits behind it, so that order holds; `resume` says that it has ended.
+    `appended_to` is told which named queues got something, `drained` that fewer bytes are held than before.
+    """
+
+    def __init__(
+        self,
+        store: StoreClient,
+        router: Router,
+        metrics: Metrics,
+        *,
+        producer_id: int,
+        message_bytes_max: int,
+        soon: Callable[[Callable[[], None]], object],
+        create_topic: Callable[[str], None],
+        appended_to: Callable[[Sequence[int]], None],
+        drained: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._router = router
+        self._metrics = metrics
+        self._producer_id = producer_id
+        self._sequence = 0
+        self._message_bytes_max = message_bytes_max
+        self._soon = soon
+        self._create_topic = create_topic
+        self._appended_to = appended_to
+        self._drained = drained
+        self._waiting: list[_Waiting] = []
+        self._scheduled = False
+        self._parked: str | None = None  # the topic being created, while everything waits for it
+        self._refused_topics: dict[str, Refusal] = {}  # topics that could not be created, for the flush that follows
+        self._in_flight: deque[list[_Receipt]] = deque()  # receipts by frame, in the order of the appends
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits and nothing is under way."""
+        return not self._waiting and not self._in_flight
+
+    def publish(self, publisher: Publisher, effect: Publish, size_bytes: int) -> None:
+        """Store an effect's messages; `publisher.published` follows. `size_bytes` is what the input took."""
+        self._waiting.append(_Waiting(publisher, effect, size_bytes))
+        if not self._scheduled:
+            self._scheduled = True
+            self._soon(self._flush)
+
+    def resume(self, topic: str, refusal: Refusal | None) -> None:
+        """The topic that was asked for exists now, or could not be made and why."""
+        if refusal is not None:
+            self._refused_topics[topic] = refusal
+        self._parked = None
+        self._flush()
+        self._refused_topics.clear()
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if self._parked is not None:
+            return
+        waiting, self._waiting = self._waiting, []
+        building = _Building()
+        for n, (publisher, effect, size_bytes) in enumerate(waiting):
+            missing = self._add(building, publisher, effect, size_bytes)
+            if missing is not None:
+                self._parked = missing
+                self._waiting = waiting[n:] + self._waiting
+                break
+            if len(building.rows) >= FRAME_ROWS or building.pos >= FRAME_PAYLOAD_BYTES:
+                self._append(building)
+                building = _Building()
+        self._append(building)
+        if self._parked is not None:
+            self._create_topic(self._parked)
+
+    def _add(self, building: "_Building", publisher: Publisher, effect: Publish, size_bytes: int) -> str | None:
+        """Add one effect to a frame; the name of a topic that must be created first, and then nothing was added."""
+        # The loop below runs once a message: 0.6 us each here, of which encoding is 0.15 and packing the row 0.25.
+        router = self._router
+        routes, hashes, pack = router.routes, router.hashes, ROW.pack
+        rows: list[bytes] = []
+        records: list[bytes] = []
+        refused: dict[int, Refusal] = {}
+        special: list[tuple[Message, int, int]] = []
+        counts: dict[str, int] = {}
+        topic, counted = "", 0  # rows[counted:] all belong to this topic
+        pos, size_max = building.pos, self._message_bytes_max
+        for index, message in enumerate(effect.messages):
+            address = message.address
+            route = routes.get(address)
+            if route is None:
+                found = self._find(address)
+                if isinstance(found, str):
+                    return found
+                if isinstance(found, Refusal):
+                    refused[index] = found
+                    continue
+                route = found
+            record = encode(message)
+            size = len(record)
+            if size > size_max:
+                refused[index] = Refusal(Cause.TOO_LARGE, f"{size} bytes; at most {size_max} are taken")
+                continue
+            if route.topic is not topic:
+                if len(rows) > counted:
+                    counts[topic] = counts.get(topic, 0) + len(rows) - counted
+                topic, counted = route.topic, len(rows)
+            key = message.key or message.device
+            key_hash = hashes.get(key) or router.key_hash(key)
+            queues = route.queues
+            id_ = message.id
+            rows.append(
+                pack(
+                    queues[key_hash % len(queues)],
+                    pos,
+                    size,
+                    0,
+                    key_hash,
+                    route.address_hash,
+                    (hashes.get(id_) or router.key_hash(id_)) if id_ else 0,
+                    message.time_ms,
+                )
+            )
+            records.append(record)
+            if route.extra or route.asking or message.retain:
+                special.append((message, pos, size))
+            pos += size
+        if len(rows) > counted:
+            counts[topic] = counts.get(topic, 0) + len(rows) - counted
+        protocol = effect.messages[0].protocol if effect.messages else ""
+        receipt = _Receipt(publisher, effect.token, len(building.rows), counts, size_bytes, refused, protocol)
+        building.receipts.append(receipt)
+        building.rows += rows
+        building.records += records
+        building.pos = pos
+        if special:
+            building.special += special
+        return None
+
+    def _find(self, address: str) -> Route | Refusal | str:
+        """The route of an address not seen before, why there is none, or the topic to create first."""
+        try:
+            return self._router.resolve(address)
+        except UnknownTopicError as unknown:
+            return self._refused_topics.get(unknown.topic, unknown.topic)
+        except Refusal as refusal:
+            return refusal
+
+    def _append(self, building: "_Building") -> None:
+        receipts = building.receipts
+        if not receipts:
+            return
+        if not building.rows:  # everything was refused; the answer still waits for its turn
+            if self._in_flight:
+                self._in_flight[-1].extend(receipts)
+            else:
+                self._answer(receipts, None)
+            return
+        named = self._add_special(building) if building.special else ()
+        self._sequence += 1
+        frame = UnplacedFrame.build(
+            b"".join(building.rows),
+            b"".join(building.records),
+            producer_id=self._producer_id,
+            sequence=self._sequence,
+        )
+        self._in_flight.append(receipts)
+        self._store.append(frame, lambda result: self._done(result, named))
+
+    def _add_special(self, building: "_Building") -> Sequence[int]:
+        """Rows for named queues, and changes of retained messages; the named queues that got something."""
+        named: dict[int, None] = {}
+        for message, pos, size in building.special:
+            route = self._router.routes[message.address]
+            queues = route.extra
+            if route.asking:
+                queues = (*queues, *dict.fromkeys(queue for queue, wants in route.asking if wants(message)))
+            for queue in queues:
+                building.rows.append(ROW.pack(queue, pos, size, ROW_EXTRA, 0, route.address_hash, 0, message.time_ms))
+                named[queue] = None
+            if message.retain:
+                row, record = retained_change(message, building.pos)
+                building.rows.append(row)
+                building.records.append(record)
+                building.pos += len(record)
+        return tuple(named)
+
+    def _done(self, result: Appended | StoreError, named: Sequence[int]) -> None:
+        receipts = self._in_flight.popleft()
+        self._answer(receipts, result)
+        if named and isinstance(result, Appended):
+            self._appended_to(named)
+        self._drained()
+
+    def _answer(self, receipts: Sequence[_Receipt], result: Appended | StoreError | None) -> None:
+        error = refusal_of(result) if isinstance(result, StoreError) else None
+        messages_in = self._metrics.messages_in
+        for publisher, token, first_row, counts, size_bytes, refused, protocol in receipts:
+            status = "stored" if error is None else error.cause.value
+            for topic, count in counts.items():
+                messages_in(protocol, topic, status).inc(count)
+            for refusal in refused.values():
+                self._metrics.errors(protocol, refusal.cause.value).inc()
+            if counts and error is not None:
+                outcome = Outcome(error=error)
+            elif counts and isinstance(result, Appended):
+                outcome = Outcome(first=Position(result.frame, first_row), refused=refused)
+            else:
+                outcome = Outcome(refused=refused) if refused else DONE
+            publisher.published(token, outcome, size_bytes)
+
+
+class _Building:
+    """A frame under construction."""
+
+    __slots__ = ("pos", "receipts", "records", "rows", "special")
+
+    def __init__(self) -> None:
+        self.rows: list[bytes] = []
+        self.records: list[bytes] = []
+        self.pos = 0  # the payload's length so far
+        self.receipts: list[_Receipt] = []
+        self.special: list[tuple[Message, int, int]] = []  # messages with more than one row: message, pos, size
+
+
+def refusal_of(error: StoreError) -> Refusal:
+    """What a store's error means to whoever published."""
+    if isinstance(error, StoreOverloaded):
+        return Refusal(Cause.OVERLOAD, str(error), retry_after_ms=1000)
+    if isinstance(error, AppendOutcomeUnknown):
+        return Refusal(Cause.UNKNOWN, str(error), retry_after_ms=5000)
+    return Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=5000)

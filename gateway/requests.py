@@ -1,0 +1,101 @@
+"""The answers to what adapters ask by `Call`."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gateway.address import address_hash
+from gateway.endpoint import Endpoint, now_ms
+from gateway.errors import Cause, Refusal
+from gateway.message import Message, decode
+from gateway.port import (
+    Authenticate,
+    EndSession,
+    LastValue,
+    ListAddresses,
+    OpenedSession,
+    OpenSession,
+    Principal,
+    Request,
+    Retained,
+    SaveSession,
+)
+from gateway.retained import retained_matching
+from store.client import StoreClient
+
+if TYPE_CHECKING:
+    from gateway.hub import Hub
+
+__all__ = ["answer", "last_value"]
+
+
+async def answer(hub: "Hub", endpoint: Endpoint, request: Request) -> Any:
+    """The answer to a request; its type stands in the request's docstring. Raises `Refusal` or `StoreError`."""
+    handler = _HANDLERS.get(type(request))
+    if handler is not None:
+        return await handler(hub, endpoint, request)
+    return await hub.queues.request(endpoint, request)
+
+
+async def last_value(store: StoreClient, address: str) -> Message | None:
+    """The newest message at an address, its id filled in; None when there is none or its time is over."""
+    position = await store.last(address_hash(address))
+    record = None if position is None else await store.read(position)
+    if record is None:
+        return None
+    message = decode(record)
+    if message.address != address or message.expired(now_ms()):
+        return None
+    return message if message.id else msgspec.structs.replace(message, id=str(position))
+
+
+async def _authenticate(hub: "Hub", endpoint: Endpoint, request: Authenticate) -> Principal:
+    principal = hub.authenticator.authenticate(request, loopback=endpoint.loopback)
+    endpoint.principal = principal
+    return principal
+
+
+async def _open_session(hub: "Hub", endpoint: Endpoint, request: OpenSession) -> OpenedSession:
+    if endpoint.has_session:
+        raise Refusal(Cause.CONFLICT, "this connection has a session already")
+    endpoint.has_session = True
+    return await hub.sessions.open(endpoint, request)
+
+
+async def _save_session(hub: "Hub", endpoint: Endpoint, request: SaveSession) -> None:
+    await hub.sessions.save(endpoint, request)
+
+
+async def _end_session(hub: "Hub", endpoint: Endpoint, request: EndSession) -> None:
+    await hub.sessions.end(endpoint)
+
+
+async def _last_value(hub: "Hub", endpoint: Endpoint, request: LastValue) -> Message | None:
+    return await last_value(hub.store, request.address)
+
+
+async def _retained(hub: "Hub", endpoint: Endpoint, request: Retained) -> list[Message]:
+    return await retained_matching(hub.store, request.pattern, now_ms=now_ms(), limit=request.limit)
+
+
+async def _list_addresses(hub: "Hub", endpoint: Endpoint, request: ListAddresses) -> list[str]:
+    """Topics, and the addresses of retained messages: what is known by name without reading the log."""
+    found = {topic.name for topic in hub.controller.topics() if topic.name.startswith(request.prefix)}
+    pattern = "#" if not request.prefix else None
+    if pattern is not None or "/" in request.prefix:
+        first = request.prefix.rsplit("/", 1)[0]
+        retained = await retained_matching(hub.store, pattern or f"{first}/#", now_ms=now_ms(), limit=request.limit)
+        found.update(message.address for message in retained if message.address.startswith(request.prefix))
+    return sorted(found)[: request.limit]
+
+
+_HANDLERS: dict[type[Request], Callable[["Hub", Endpoint, Any], Awaitable[Any]]] = {
+    Authenticate: _authenticate,
+    OpenSession: _open_session,
+    SaveSession: _save_session,
+    EndSession: _end_session,
+    LastValue: _last_value,
+    Retained: _retained,
+    ListAddresses: _list_addresses,
+}

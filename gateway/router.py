@@ -1,0 +1,157 @@
+"""The router: from an address to its topic, its queue, and the named queues that want it too.
+
+Everything that depends on the address alone is computed once and kept in a `Route`; what is left for each message is
+one dictionary look-up and one remainder.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from controller.client import ControllerClient
+from gateway.address import address_hash, check_address, hash64
+from gateway.errors import Cause, Refusal
+from gateway.filters import FilterTrie
+from gateway.message import Message
+
+__all__ = ["AMQP_TOPIC", "Route", "Router", "TopicRule", "UnknownTopicError"]
+
+ROUTES_MAX = 1 << 18  # addresses remembered; beyond, all are forgotten and learned again
+HASHES_MAX = 1 << 18
+
+AMQP_TOPIC = "$amqp"  # the topic of messages for exchanges other than amq.topic
+ROOT_TOPIC = "/"  # the topic of addresses whose first level is empty
+
+Predicate: TypeAlias = Callable[[Message], bool]
+
+
+class UnknownTopicError(Exception):
+    """No topic of this name exists yet."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+
+class TopicRule(NamedTuple):
+    """A rule of the configuration: addresses that `pattern` matches belong to `topic`."""
+
+    pattern: str
+    topic: str
+
+
+class _Binding(NamedTuple):
+    queue: int
+    predicate: Predicate | None
+    key: Hashable
+
+
+class Route(NamedTuple):
+    """All that is known of an address."""
+
+    topic: str
+    queues: tuple[int, ...]  # the topic's queue numbers
+    address_hash: int
+    extra: tuple[int, ...]  # named queues that take every message of this address
+    asking: tuple[tuple[int, Predicate], ...]  # named queues that look at the message first
+
+
+class Router:
+    """Routes of this process. Not thread-safe: it belongs to the event loop."""
+
+    def __init__(self, controller: ControllerClient, rules: Sequence[TopicRule] = ()) -> None:
+        self._controller = controller
+        self._rules: FilterTrie[int] = FilterTrie()
+        self._rule_topics = [rule.topic for rule in rules]
+        for number, rule in enumerate(rules):
+            self._rules.add(rule.pattern, number)
+        self._bindings: FilterTrie[_Binding] = FilterTrie()
+        self._bound: dict[Hashable, tuple[str, _Binding]] = {}
+        self._exchanges: frozenset[str] = frozenset()
+        self.routes: dict[str, Route] = {}  # read by the ingest loop; filled by `resolve`
+        self.hashes: dict[str, int] = {}  # of ordering keys; filled by `key_hash`
+        controller.watch(self.routes.clear)
+
+    def topic_of(self, address: str) -> str:
+        """The topic an address belongs to: the first rule of the configuration that matches, else its first level."""
+        found = self._rules.match(address)
+        if found:
+            return self._rule_topics[min(found)]
+        return address.split("/", 1)[0] or ROOT_TOPIC
+
+    def topics_of(self, pattern: str) -> Sequence[str] | None:
+        """The topics that addresses of a filter can belong to; None when that may be any."""
+        first = pattern.split("/", 1)[0]
+        if first in {"+", "#"} or len(self._rules):
+            return None
+        return [first or ROOT_TOPIC]
+
+    def resolve(self, address: str) -> Route:
+        """The route of an address.
+
+        Raises `Refusal` for an address that nothing may be published to, `UnknownTopicError` where a topic would have
+        to be created first.
+        """
+        route = self.routes.get(address)
+        if route is not None:
+            return route
+        check_address(address)
+        if address.startswith("$"):
+            self._check_reserved(address)
+        name = self.topic_of(address)
+        topic = self._controller.topic(name)
+        if topic is None:
+            raise UnknownTopicError(name)
+        bindings = self._bindings.match(address)
+        every = {b.queue: None for b in bindings if b.predicate is None}
+        route = Route(
+            topic=name,
+            queues=topic.queues,
+            address_hash=address_hash(address),
+            extra=tuple(every),
+            asking=tuple((b.queue, b.predicate) for b in bindings if b.predicate is not None and b.queue not in every),
+        )
+        if len(self.routes) >= ROUTES_MAX:
+            self.routes.clear()
+        self.routes[address] = route
+        return route
+
+    def key_hash(self, key: str) -> int:
+        """The hash of an ordering key, remembered."""
+        found = self.hashes.get(key)
+        if found is None:
+            if len(self.hashes) >= HASHES_MAX:
+                self.hashes.clear()
+            found = self.hashes[key] = hash64(key)
+        return found
+
+    def named_queues(self, message: Message) -> list[int]:
+        """The named queues a message would be put in. Raises as `resolve` does."""
+        route = self.resolve(message.address)
+        return [*route.extra, *dict.fromkeys(queue for queue, wants in route.asking if wants(message))]
+
+    def bind(self, pattern: str, queue: int, predicate: Predicate | None = None, *, key: Hashable) -> None:
+        """From now on put messages of matching addresses in a named queue too; `key` is for `unbind`."""
+        self.unbind(key)
+        binding = _Binding(queue, predicate, key)
+        self._bound[key] = (pattern, binding)
+        self._bindings.add(pattern, binding)
+        self.routes.clear()
+
+    def unbind(self, key: Hashable) -> None:
+        """End a binding; an unknown key changes nothing."""
+        found = self._bound.pop(key, None)
+        if found is not None:
+            self._bindings.discard(*found)
+            self.routes.clear()
+
+    def set_exchanges(self, names: Collection[str]) -> None:
+        """The exchanges that exist; publishing to any other is refused."""
+        self._exchanges = frozenset(names)
+        self.routes.clear()
+
+    def _check_reserved(self, address: str) -> None:
+        levels = address.split("/", 2)
+        if levels[0] != AMQP_TOPIC or len(levels) < 3:
+            raise Refusal(Cause.FORBIDDEN, f"{levels[0]!r} is not an address to publish to")
+        if levels[1] not in self._exchanges:
+            raise Refusal(Cause.NOT_FOUND, f"no exchange {levels[1]!r}")

@@ -1,0 +1,238 @@
+"""Durable sessions: a record in the KV, a cursor in the log, and one connection that holds them.
+
+The record is what the adapter saved, opaque here, beside the session's expiry. The cursor is where deliveries go on;
+it is committed as the offsets of a group, every `COMMIT_INTERVAL_MS` while it moves and when the connection ends, so a
+crash repeats at most what was acknowledged since.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from gateway.fanout import Fanout, Subscriber
+from gateway.keys import kv_key
+from gateway.port import OpenedSession, OpenSession, SaveSession
+from store.client import StoreClient
+from store.format import LogOffset, Position, QueueNumber
+
+__all__ = ["COMMIT_INTERVAL_MS", "Holder", "Sessions"]
+
+COMMIT_INTERVAL_MS = 1_000
+SWEEP_INTERVAL_MS = 60_000
+IDLE_COMMIT_BYTES = 16 << 20  # an idle session's cursor is moved once it is this far behind the log's end
+NAMESPACE = "sessions"
+PAGE = 500
+
+_FRAME, _ROW = QueueNumber(0), QueueNumber(1)  # a position as a group's offsets
+
+
+class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the KV holds of a session."""
+
+    protocol: str
+    session_id: str
+    state: bytes
+    expiry_s: int | None  # None: for ever
+    left_ms: int | None  # when its connection ended; None while it is connected, or died with the gateway
+
+
+class Holder(Protocol):
+    """The connection that holds a session."""
+
+    protocol: str
+    subscriber: Subscriber
+
+    def supersede(self) -> None:
+        """Another connection has taken the session over: say so, and close."""
+
+
+class _Held:
+    """A session that a connection of this process holds."""
+
+    __slots__ = ("committed", "durable", "expiry_s", "holder", "key", "moved", "oldest", "session_id", "state")
+
+    def __init__(self, key: str, session_id: str, holder: Holder) -> None:
+        self.key = key
+        self.session_id = session_id
+        self.holder = holder
+        self.durable = False  # has a record in the KV
+        self.state = b""
+        self.expiry_s: int | None = 0
+        self.oldest: Position | None = None  # the oldest delivery not acknowledged
+        self.moved = False  # acknowledgements have come since the last commit
+        self.committed = Position(LogOffset(0), 0)
+
+
+class Sessions:
+    """All sessions that connections of this process hold. It belongs to the event loop."""
+
+    def __init__(self, store: StoreClient, fanout: Fanout, *, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._fanout = fanout
+        self._now_ms = now_ms
+        self._held: dict[str, _Held] = {}
+        self._by_holder: dict[Holder, _Held] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by key: one change at a time
+        self._started_ms = now_ms()
+
+    # ---- what connections ask for
+
+    async def open(self, holder: Holder, request: OpenSession) -> OpenedSession:
+        """Give a connection its session, taking it from whoever holds it."""
+        key = kv_key(f"{NAMESPACE}/{holder.protocol}", request.session_id)
+        async with self._lock(key):
+            return await self._open(key, holder, request)
+
+    async def _open(self, key: str, holder: Holder, request: OpenSession) -> OpenedSession:
+        before = self._held.get(key)
+        if before is not None:
+            before.holder.supersede()
+            await self._close(before)
+        held = _Held(key, request.session_id, holder)
+        self._held[key] = self._by_holder[holder] = held
+        held.expiry_s = request.expiry_s
+        record = await self._load(key)
+        if record is not None and (request.clean or self._expired(record)):
+            await self._forget(key)
+            record = None
+        if record is None:
+            if request.expiry_s != 0:
+                held.committed = Position(self._store.confirmed, 0)
+                await self._save(held, left_ms=None)
+                await self._store.commit_offsets(key, _offsets(held.committed))
+            return OpenedSession(present=False)
+        held.state, held.durable = record.state, True
+        held.committed = _position(await self._store.offsets(key))
+        await self._save(held, left_ms=None)
+        return OpenedSession(present=True, state=held.state, cursor=held.committed)
+
+    async def save(self, holder: Holder, request: SaveSession) -> None:
+        """Store the state of a connection's session."""
+        held = self._by_holder.get(holder)
+        if held is None:
+            return
+        held.state, held.expiry_s = request.state, request.expiry_s
+        if held.durable or request.expiry_s != 0:
+            async with self._lock(held.key):
+                if self._by_holder.get(holder) is held:
+                    await self._save(held, left_ms=None)
+
+    async def end(self, holder: Holder) -> None:
+        """Forget a connection's session now."""
+        held = self._by_holder.get(holder)
+        if held is not None:
+            async with self._lock(held.key):
+                if self._release(held) and held.durable:
+                    await self._forget(held.key)
+
+    def settled(self, holder: Holder, oldest: Position | None) -> None:
+        """A connection's deliveries before `oldest` are acknowledged; with None, all of them."""
+        held = self._by_holder.get(holder)
+        if held is not None:
+            held.oldest = oldest
+            held.moved = True
+
+    async def close(self, holder: Holder) -> None:
+        """The connection has ended: its session waits, or is forgotten when it does not outlive connections."""
+        held = self._by_holder.get(holder)
+        if held is not None:
+            async with self._lock(held.key):
+                await self._close(held)
+
+    async def _close(self, held: _Held) -> None:
+        if not self._release(held) or not held.durable:
+            return
+        if held.expiry_s == 0:
+            await self._forget(held.key)
+            return
+        await self._store.commit_offsets(held.key, _offsets(self._cursor(held)))
+        await self._save(held, left_ms=self._now_ms())
+
+    # ---- what time asks for
+
+    async def commit(self) -> None:
+        """Commit the cursors that have moved. Call it every `COMMIT_INTERVAL_MS`."""
+        for held in list(self._held.values()):
+            if not held.durable:
+                continue
+            cursor = self._cursor(held)
+            if (held.moved and cursor > held.committed) or cursor.frame - held.committed.frame > IDLE_COMMIT_BYTES:
+                held.moved = False
+                held.committed = cursor
+                await self._store.commit_offsets(held.key, _offsets(cursor))
+
+    async def sweep(self) -> int:
+        """Forget sessions whose time is over; how many that were. Call it every `SWEEP_INTERVAL_MS`."""
+        after, forgotten = "", 0
+        while True:
+            page = await self._store.kv_prefix(f"{NAMESPACE}/", after=after, limit=PAGE)
+            for entry in page:
+                record = msgspec.msgpack.decode(entry.value, type=SessionRecord)
+                if entry.key not in self._held and self._expired(record):
+                    await self._forget(entry.key)
+                    forgotten += 1
+            if len(page) < PAGE:
+                return forgotten
+            after = page[-1].key
+
+    # ---- inside
+
+    def _lock(self, key: str) -> asyncio.Lock:
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        return lock
+
+    def _release(self, held: _Held) -> bool:
+        """Take a session from its holder; False when somebody has done so already."""
+        if self._by_holder.get(held.holder) is not held:
+            return False
+        del self._by_holder[held.holder]
+        if self._held.get(held.key) is held:
+            del self._held[held.key]
+        return True
+
+    def _cursor(self, held: _Held) -> Position:
+        subscriber = held.holder.subscriber
+        if not subscriber.patterns:
+            reached = max(subscriber.cursor, Position(self._store.confirmed, 0))
+        else:
+            reached = self._fanout.reached(subscriber)
+        return reached if held.oldest is None else min(held.oldest, reached)
+
+    def _expired(self, record: SessionRecord) -> bool:
+        if record.expiry_s is None:
+            return False
+        # A session that was connected when the gateway died is counted from the gateway's start.
+        left = self._started_ms if record.left_ms is None else record.left_ms
+        return left + record.expiry_s * 1000 <= self._now_ms()
+
+    async def _load(self, key: str) -> SessionRecord | None:
+        entry = await self._store.kv_get(key)
+        return None if entry is None else msgspec.msgpack.decode(entry.value, type=SessionRecord)
+
+    async def _save(self, held: _Held, *, left_ms: int | None) -> None:
+        held.durable = True
+        record = SessionRecord(
+            protocol=held.holder.protocol,
+            session_id=held.session_id,
+            state=held.state,
+            expiry_s=held.expiry_s,
+            left_ms=left_ms,
+        )
+        await self._store.kv_put(held.key, msgspec.msgpack.encode(record))
+
+    async def _forget(self, key: str) -> None:
+        await self._store.kv_delete(key)
+        await self._store.delete_group(key)
+
+
+def _offsets(position: Position) -> Mapping[QueueNumber, int]:
+    return {_FRAME: position.frame, _ROW: position.row}
+
+
+def _position(offsets: Mapping[QueueNumber, int]) -> Position:
+    return Position(LogOffset(offsets.get(_FRAME, 0)), offsets.get(_ROW, 0))
