@@ -1,0 +1,122 @@
+"""The command line: `headgate serve` and its kin.
+
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage or configuration, 3 nothing answers, 130 interrupted. An error
+that was to be expected is one line on standard error (a configuration's: one for each mistake), never a traceback.
+"""
+
+import importlib.metadata
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gateway import cli_remote, cli_spark
+from gateway.errors import ConfigError, HeadgateError
+from gateway.remote_http import Unreachable
+
+__all__ = ["app", "main"]
+
+EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 130
+
+app = typer.Typer(
+    name="headgate",
+    help="MQTT, CoAP, HTTP, AMQP and CloudEvents into one durable log.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(cli_spark.app, name="spark")
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The TOML file.", show_default="headgate.toml, if it is there")
+]
+DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Overrides store.data_dir.")]
+OffsetOption = Annotated[int | None, typer.Option("--port-offset", min=0, help="Added to every port.")]
+HostOption = Annotated[
+    str | None,
+    typer.Option("--host", help="Where the protocols listen (0.0.0.0: everywhere); admin and rpc stay as configured."),
+]
+
+
+@app.command()
+def serve(
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    port_offset: OffsetOption = None,
+    host: HostOption = None,
+) -> None:
+    """Run the whole gateway in this process until SIGTERM or SIGINT; a second signal stops it at once."""
+    from gateway import logs  # noqa: PLC0415 - here and below: what only a server needs is loaded by servers only
+    from gateway.app import serve as serve_app  # noqa: PLC0415
+
+    settings = _load(config, data_dir, port_offset, host)
+    logs.configure(settings.log)
+    raise typer.Exit(serve_app(settings))
+
+
+@app.command("check-config")
+def check_config(
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    port_offset: OffsetOption = None,
+    host: HostOption = None,
+) -> None:
+    """Say whether the configuration is usable, and what is wrong with it."""
+    settings = _load(config, data_dir, port_offset, host)
+    enabled = [one for one in settings.listeners.values() if one.enabled]
+    typer.echo(f"ok: {len(enabled)} listeners, data in {settings.store.data_dir}")
+    for one in enabled:
+        ports = [
+            *([str(one.port)] if one.plain else []),
+            *([f"{one.tls_port} (TLS)"] if one.tls_port is not None else []),
+        ]
+        typer.echo(f"  {one.name}: {one.host} {one.transport} {', '.join(ports) or 'no port'}")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(importlib.metadata.version("headgate"))
+
+
+cli_remote.register(app)
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        app()
+    except HeadgateError as error:
+        for line in str(error).splitlines():
+            print(f"headgate: {line}", file=sys.stderr)  # noqa: T201 - the one way out of every command
+        if isinstance(error, ConfigError):
+            sys.exit(EXIT_USAGE)
+        sys.exit(EXIT_UNREACHABLE if isinstance(error, Unreachable) else EXIT_FAILED)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read us has enough
+        sys.exit(EXIT_FAILED)
+
+
+def _load(config: Path | None, data_dir: Path | None, port_offset: int | None, host: str | None) -> Any:
+    """The configuration with the command line laid over it."""
+    from gateway.config import adapter_factories, load  # noqa: PLC0415
+
+    factories = adapter_factories()
+    overrides: dict[str, Any] = {}
+    if data_dir is not None:
+        overrides["store"] = {"data_dir": str(data_dir)}
+    if port_offset is not None:
+        overrides["port_offset"] = port_offset
+    if host is not None:
+        names = [listener.name for factory in factories.values() for listener in factory.listeners]
+        overrides["listeners"] = {name: {"host": host} for name in names}
+    return load(config, overrides=overrides, factories=factories)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""`headgate pub`, `sub` and `topics`: the commands that speak to a running gateway."""
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gateway.remote_http import Event, RemoteGateway
+
+__all__ = ["register"]
+
+HTTP_PORT, ADMIN_PORT = 8080, 8088
+
+HostOption = Annotated[str, typer.Option("--host", help="Where the gateway is.")]
+PortOption = Annotated[int, typer.Option("--port", help="Its HTTP port.", min=1, max=65_535)]
+OffsetOption = Annotated[int, typer.Option("--port-offset", help="The gateway's own port offset.", min=0)]
+UrlOption = Annotated[
+    str | None, typer.Option("--url", help="Its HTTP base URL, in place of host and port.", envvar="HEADGATE_URL")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(pub)
+    app.command()(sub)
+    app.command()(topics)
+
+
+def pub(
+    address: Annotated[str, typer.Argument(help="Such as telemetry/site1/dev42/temp.")],
+    body: Annotated[str, typer.Argument(help="The body; - reads it from standard input.")] = "-",
+    *,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = HTTP_PORT,
+    port_offset: OffsetOption = 0,
+    url: UrlOption = None,
+    qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="What subscribers may rely on.")] = 1,
+    retain: Annotated[bool, typer.Option("--retain", "-r", help="Keep it for those who subscribe later.")] = False,
+    content_type: Annotated[str | None, typer.Option("--content-type", "-t", help="Such as application/json.")] = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Publish it so many times.")] = 1,
+) -> None:
+    """Publish a message; returns when it is on disk."""
+    data = sys.stdin.buffer.read() if body == "-" else body.encode("utf-8", "surrogateescape")
+    with RemoteGateway(_url(url, host, port + port_offset)) as gateway:
+        for _ in range(count):
+            gateway.publish(address, data, qos=qos, retain=retain, content_type=content_type)
+
+
+def sub(
+    pattern: Annotated[str, typer.Argument(metavar="FILTER", help="Such as telemetry/+/dev42/#.")],
+    *,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = HTTP_PORT,
+    port_offset: OffsetOption = 0,
+    url: UrlOption = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many messages.")] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help="The position after which to begin, as printed by --verbose.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="The position and type in front.")] = False,
+) -> None:
+    """Print messages as they are published, one a line, until interrupted."""
+    with RemoteGateway(_url(url, host, port + port_offset)) as gateway:
+        for seen, event in enumerate(gateway.subscribe(pattern, start=start), 1):
+            typer.echo(_shown(event) if verbose else event.data)
+            if seen == count:
+                break
+
+
+def topics(
+    prefix: Annotated[
+        str | None, typer.Argument(help="List the addresses that begin so and have a last value; / for all.")
+    ] = None,
+    *,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = HTTP_PORT,
+    admin_port: Annotated[int, typer.Option("--admin-port", help="Its admin port.", min=1, max=65_535)] = ADMIN_PORT,
+    port_offset: OffsetOption = 0,
+    url: UrlOption = None,
+) -> None:
+    """List the topics with their queues and records, or the addresses below a prefix."""
+    if prefix is not None:
+        with RemoteGateway(_url(url, host, port + port_offset)) as gateway:
+            for address in gateway.addresses("" if prefix == "/" else prefix):
+                typer.echo(address)
+        return
+    with RemoteGateway(_url(None, host, admin_port + port_offset)) as admin:
+        status = admin.status()
+    if not sys.stdout.isatty():
+        for topic in status.topics:
+            typer.echo(f"{topic.name}\t{topic.queues}\t{topic.records}")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("topic")
+    table.add_column("queues", justify="right")
+    table.add_column("records", justify="right")
+    for topic in status.topics:
+        table.add_row(topic.name, str(topic.queues), f"{topic.records:,}")
+    Console().print(table if status.topics else "no topics yet")
+
+
+def _url(url: str | None, host: str, port: int) -> str:
+    if url:
+        return url if "://" in url else f"http://{url}"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _shown(event: Event) -> str:
+    return f"{event.id}\t{event.type}\t{event.data}"

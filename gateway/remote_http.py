@@ -1,0 +1,163 @@
+"""A running gateway, spoken to over its own HTTP port: what `headgate pub`, `sub` and `topics` use."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from gateway.errors import HeadgateError
+from gateway.status import Status
+
+__all__ = ["EVENT_BYTES_MAX", "Event", "RemoteGateway", "RemoteRefused", "Unreachable", "read_events"]
+
+EVENT_BYTES_MAX = 512 * 1024 * 1024  # a server-sent event that is longer is no message of ours
+CONNECT_TIMEOUT_S = 5.0
+
+
+class Unreachable(HeadgateError):
+    """Nothing answers there."""
+
+
+class RemoteRefused(HeadgateError):
+    """The gateway said no; `status` is its HTTP status."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+class Event(NamedTuple):
+    """One server-sent event (HTML Living Standard, 9.2.6)."""
+
+    id: str
+    type: str
+    data: str
+
+
+class RemoteGateway:
+    """One gateway at a base URL such as `http://127.0.0.1:8080`. Methods raise `Unreachable` and `RemoteRefused`."""
+
+    def __init__(self, url: str, *, timeout_s: float = 30.0, transport: httpx.BaseTransport | None = None) -> None:
+        self.url = url.rstrip("/")
+        timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
+        # Proxies of the environment are for the web; a gateway is on this machine or in this network.
+        with self._trouble():
+            self._client = httpx.Client(base_url=self.url, timeout=timeout, transport=transport, trust_env=False)
+
+    def __enter__(self) -> "RemoteGateway":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def publish(
+        self,
+        address: str,
+        body: bytes,
+        *,
+        qos: int | None = None,
+        retain: bool = False,
+        content_type: str | None = None,
+    ) -> None:
+        """Publish one message; returns when it is durable."""
+        query: dict[str, str] = {}
+        if qos is not None:
+            query["qos"] = str(qos)
+        if retain:
+            query["retain"] = "true"
+        headers = {"content-type": content_type} if content_type else {}
+        with self._trouble():
+            path = f"/topics/{quote(address, safe='/')}"
+            _check(self._client.post(path, params=query or None, content=body, headers=headers))
+
+    def subscribe(self, pattern: str, *, start: str | None = None) -> Iterator[Event]:
+        """Events of what is published to matching addresses, from now on or from a position on."""
+        headers = {"accept": "text/event-stream"}
+        if start is not None:
+            headers["last-event-id"] = start
+        timeout = httpx.Timeout(CONNECT_TIMEOUT_S, read=None)
+        with (
+            self._trouble(),
+            self._client.stream(
+                "GET", "/subscribe", params={"filter": pattern}, headers=headers, timeout=timeout
+            ) as got,
+        ):
+            if got.status_code >= 400:
+                got.read()
+            _check(got)
+            yield from read_events(got.iter_lines())
+
+    def addresses(self, prefix: str = "") -> list[str]:
+        """Addresses that have a last value, sorted."""
+        with self._trouble():
+            answer = _check(self._client.get("/topics", params={"prefix": prefix}))
+        try:
+            found = msgspec.json.decode(answer.content)
+            return [str(one) for one in (found["addresses"] if isinstance(found, dict) else found)]
+        except (msgspec.DecodeError, KeyError, TypeError) as error:
+            raise RemoteRefused(answer.status_code, f"{self.url} does not answer as a gateway does") from error
+
+    def status(self) -> Status:
+        """What the gateway says of itself; `url` is its admin port's."""
+        with self._trouble():
+            answer = _check(self._client.get("/status"))
+        try:
+            return msgspec.json.decode(answer.content, type=Status)
+        except msgspec.DecodeError as error:
+            raise RemoteRefused(answer.status_code, f"{self.url} is not a gateway's admin port") from error
+
+    @contextmanager
+    def _trouble(self) -> Iterator[None]:
+        """Transport errors in one line."""
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise Unreachable(f"nothing answers at {self.url}; is the gateway running there?") from error
+        except (httpx.TimeoutException, httpx.TransportError) as error:
+            why = str(error) or type(error).__name__
+            raise Unreachable(f"the connection to {self.url} failed: {why}") from error
+        except httpx.InvalidURL as error:
+            raise Unreachable(f"{self.url} is no URL: {error}") from error
+
+
+def read_events(lines: Iterable[str]) -> Iterator[Event]:
+    """Server-sent events from the lines of a stream. An event that has not ended when the stream does is dropped."""
+    kind, data, event_id, size = "", list[str](), "", 0
+    for line in lines:
+        if not line:
+            if data:
+                yield Event(event_id, kind or "message", "\n".join(data))
+            kind, data, size = "", [], 0
+            continue
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        size += len(line)
+        if size > EVENT_BYTES_MAX:
+            raise RemoteRefused(200, f"an event is longer than {EVENT_BYTES_MAX} bytes")
+        if name == "data":
+            data.append(value)
+        elif name == "event":
+            kind = value
+        elif name == "id" and "\0" not in value:
+            event_id = value
+
+
+def _check(answer: httpx.Response) -> httpx.Response:
+    """The answer itself; a refusal as the problem document (RFC 9457) explains it."""
+    if answer.status_code < 400:
+        return answer
+    detail = f"{answer.status_code} {answer.reason_phrase}".strip()
+    problem: Any = None
+    if "json" in answer.headers.get("content-type", ""):
+        try:
+            problem = msgspec.json.decode(answer.content)
+        except msgspec.DecodeError:
+            problem = None
+    if isinstance(problem, dict) and (text := problem.get("detail") or problem.get("title")):
+        detail = f"{detail}: {text}"
+    if retry := answer.headers.get("retry-after"):
+        detail = f"{detail} (try again in {retry} s)"
+    raise RemoteRefused(answer.status_code, detail)

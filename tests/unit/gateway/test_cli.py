@@ -1,0 +1,209 @@
+"""The command line: what it calls, what it prints, and with which code it ends."""
+
+import io
+import json
+import sys
+from types import SimpleNamespace
+
+import httpx
+import msgspec
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from gateway import cli, cli_remote, config
+from gateway.banner import announce
+from gateway.port import Listener
+from gateway.remote_http import Event, RemoteGateway, RemoteRefused, Unreachable, read_events
+from gateway.status import Listening, Status, TopicStatus
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    pass
+
+
+FACTORIES = {"mqtt": SimpleNamespace(listeners=(Listener(name="mqtt", port=1883, transport="tcp"),), options=Options)}
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(config, "adapter_factories", lambda: FACTORIES)
+
+
+def run(*args: str, stdin: str | None = None):
+    return CliRunner().invoke(cli.app, list(args), input=stdin)
+
+
+def main(monkeypatch, *args: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["headgate", *args])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def gateway(monkeypatch):
+    """A gateway in place of the network: the requests it got, and the answers it gives by path."""
+    asked: list[httpx.Request] = []
+    answers: dict[str, httpx.Response] = {}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return answers.get(request.url.path, httpx.Response(204))
+
+    def make(url, **kwargs):
+        return RemoteGateway(url, transport=httpx.MockTransport(answer), **kwargs)
+
+    monkeypatch.setattr(cli_remote, "RemoteGateway", make)
+    return SimpleNamespace(asked=asked, answers=answers)
+
+
+def test_help_names_the_commands():
+    text = run("--help").output
+    for command in ("serve", "check-config", "pub", "sub", "topics", "spark", "version"):
+        assert command in text
+
+
+def test_version():
+    assert run("version").output.strip().count(".") == 2
+
+
+def test_serve_hands_over_the_configuration_and_its_exit_code(monkeypatch):
+    served = []
+    fake = SimpleNamespace(serve=lambda settings: served.append(settings) or 7)
+    monkeypatch.setitem(sys.modules, "gateway.app", fake)
+    monkeypatch.setattr("gateway.logs.configure", lambda _: None)
+    result = run("serve", "--data-dir", "d", "--port-offset", "100", "--host", "0.0.0.0")
+    assert result.exit_code == 7
+    (settings,) = served
+    assert str(settings.store.data_dir) == "d"
+    assert (settings.listeners["mqtt"].host, settings.listeners["mqtt"].port) == ("0.0.0.0", 1983)
+    assert settings.admin.host == "127.0.0.1"
+
+
+def test_check_config_prints_what_would_listen():
+    result = run("check-config", "--port-offset", "1")
+    assert result.exit_code == 0
+    assert result.output == "ok: 1 listeners, data in headgate-data\n  mqtt: 127.0.0.1 tcp 1884\n"
+
+
+def test_a_wrong_configuration_is_one_line_a_mistake_and_code_2(tmp_path, monkeypatch, capsys):
+    (tmp_path / "x.toml").write_text("[store]\ndata_dri = 'x'\n[log]\nlevle = 'x'\n")
+    assert main(monkeypatch, "check-config", "--config", "x.toml") == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "headgate: store.data_dri: there is no such key; did you mean store.data_dir?",
+        "headgate: log.levle: there is no such key; did you mean log.level?",
+    ]
+
+
+def test_nothing_answers_is_one_line_and_code_3(monkeypatch, capsys):
+    assert main(monkeypatch, "pub", "a", "b", "--port", "1") == 3
+    assert capsys.readouterr().err == "headgate: nothing answers at http://127.0.0.1:1; is the gateway running there?\n"
+
+
+def test_wrong_usage_is_code_2(monkeypatch, capsys):
+    assert main(monkeypatch, "pub", "a", "b", "--qos", "3") == 2
+    assert "--qos" in capsys.readouterr().err
+
+
+def test_pub_posts_the_body(gateway):
+    result = run(
+        "pub", "a b/ä", "hi", "--qos", "2", "--retain", "-t", "text/plain", "--count", "2", "--port-offset", "3"
+    )
+    assert result.exit_code == 0
+    assert len(gateway.asked) == 2
+    request = gateway.asked[0]
+    assert request.url.raw_path == b"/topics/a%20b/%C3%A4?qos=2&retain=true"
+    assert (request.url.port, request.content, request.headers["content-type"]) == (8083, b"hi", "text/plain")
+
+
+def test_pub_reads_standard_input(gateway):
+    assert run("pub", "a", "-", stdin="from a pipe").exit_code == 0
+    assert gateway.asked[0].content == b"from a pipe"
+
+
+def test_pub_refused_is_one_line_and_code_1(gateway, monkeypatch, capsys):
+    problem = {"title": "Too large", "detail": "a body is at most 1048576 bytes", "status": 413}
+    gateway.answers["/topics/a"] = httpx.Response(
+        413, headers={"content-type": "application/problem+json"}, content=json.dumps(problem).encode()
+    )
+    assert main(monkeypatch, "pub", "a", "x") == 1
+    assert capsys.readouterr().err == ("headgate: 413 Request Entity Too Large: a body is at most 1048576 bytes\n")
+
+
+def test_sub_prints_what_comes_and_stops_at_count(gateway):
+    stream = b": hello\n\nid: 1-0\nevent: x\ndata: one\n\ndata: two\ndata: lines\n\ndata: three\n\n"
+    gateway.answers["/subscribe"] = httpx.Response(200, content=stream, headers={"content-type": "text/event-stream"})
+    result = run("sub", "a/#", "--count", "2", "--from", "7-1")
+    assert (result.exit_code, result.output) == (0, "one\ntwo\nlines\n")
+    request = gateway.asked[0]
+    assert request.url.params["filter"] == "a/#"
+    assert request.headers["last-event-id"] == "7-1"
+    assert run("sub", "a/#", "-v", "-n", "1").output == "1-0\tx\tone\n"
+
+
+def test_topics_lists_records(gateway):
+    status = Status(version="1", ready=True, topics=(TopicStatus(name="telemetry", queues=8, records=1234),))
+    gateway.answers["/status"] = httpx.Response(200, content=msgspec.json.encode(status))
+    assert run("topics").output == "telemetry\t8\t1234\n"
+    assert gateway.asked[0].url.port == 8088
+
+
+def test_topics_lists_addresses(gateway):
+    gateway.answers["/topics"] = httpx.Response(200, json=["a/b", "a/c"])
+    assert run("topics", "a/").output == "a/b\na/c\n"
+    assert gateway.asked[0].url.params["prefix"] == "a/"
+
+
+@pytest.mark.parametrize("content", [b"<html>", b"{}", b"[1"])
+def test_an_answer_of_something_else_is_said_so(gateway, content):
+    gateway.answers["/status"] = httpx.Response(200, content=content)
+    result = run("topics")
+    assert isinstance(result.exception, RemoteRefused)
+    assert "is not a gateway's admin port" in str(result.exception)
+
+
+def test_retry_after_is_told():
+    def busy(_):
+        return httpx.Response(503, headers={"retry-after": "2"})
+
+    with (
+        RemoteGateway("http://x", transport=httpx.MockTransport(busy)) as remote,
+        pytest.raises(RemoteRefused, match=r"503 Service Unavailable \(try again in 2 s\)"),
+    ):
+        remote.publish("a", b"")
+
+
+def test_a_url_that_is_none_is_said_so():
+    with pytest.raises(Unreachable):
+        RemoteGateway("http://[::1").publish("a", b"")
+
+
+def test_events_without_an_end_are_dropped_and_unknown_fields_passed_over():
+    lines = ["retry: 5", "id: 9", "data", "", "event: e", "", "data:x", "", "data: lost"]
+    assert list(read_events(lines)) == [Event("9", "message", ""), Event("9", "message", "x")]
+
+
+def test_the_banner_is_a_table_on_a_terminal():
+    stream = io.StringIO()
+    rows = [
+        Listening(name="mqtt", host="127.0.0.1", port=1883, summary="MQTT 3.1.1 and 5"),
+        Listening(name="coap", host="::1", port=5683, transport="udp"),
+        Listening(name="mqtt", host="127.0.0.1", port=8883, secure=True),
+    ]
+    announce(rows, data_dir="d", console=Console(file=stream, force_terminal=True, width=100, color_system=None))
+    text = stream.getvalue()
+    assert "127.0.0.1:1883" in text
+    assert "[::1]:5683" in text
+    assert "tcp + TLS" in text
+    assert "MQTT 3.1.1 and 5" in text
+
+
+def test_the_banner_is_log_lines_elsewhere(capsys):
+    stream = io.StringIO()
+    announce([Listening(name="mqtt", host="h", port=1)], data_dir="d", console=Console(file=stream))
+    assert stream.getvalue() == ""
+    out = capsys.readouterr().out
+    assert "listening" in out
+    assert "ready" in out
