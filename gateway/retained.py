@@ -9,7 +9,8 @@ from gateway.keys import kv_key, literal_prefix
 from gateway.message import Message, decode, encode
 from store.client import StoreClient
 from store.format import ROW
-from store.records import KV_QUEUE, kv_delete_record, kv_put_record
+from store.records import KV_QUEUE, KvDelete, KvPut
+from store.records import encode as encode_record
 
 __all__ = ["retained_change", "retained_matching"]
 
@@ -20,7 +21,7 @@ PAGE = 500
 def retained_change(message: Message, pos: int) -> tuple[bytes, bytes]:
     """The row and the record that keep or forget a retained message; the record will stand at `pos`."""
     key = kv_key(NAMESPACE, message.address)
-    record = kv_put_record(key, encode(message)) if message.body else kv_delete_record(key)
+    record = encode_record(KvPut(key, encode(message)) if message.body else KvDelete(key))
     return ROW.pack(KV_QUEUE, pos, len(record), 0, 0, 0, 0, message.time_ms), record
 
 

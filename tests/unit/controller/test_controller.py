@@ -1,0 +1,128 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.client import ControllerError, TopicExists, TopicLimit, UnknownTopic
+from controller.local import Limits, LocalController
+from controller.state import (
+    CreateTopic,
+    DeleteTopic,
+    ForgetQueue,
+    MetadataState,
+    NameQueue,
+    decode_command,
+    encode_command,
+)
+
+pytestmark = pytest.mark.anyio
+
+NAMES = st.sampled_from(["a", "b", "c", "", "x" * 300])
+COMMANDS = st.one_of(
+    st.builds(
+        CreateTopic,
+        name=NAMES,
+        queues=st.integers(0, 3),
+        config=st.just({}) | st.just({"retention_ms": 1}),
+        topics_max=st.just(2),
+        queues_max=st.just(6),
+        time_ms=st.just(0),
+    ),
+    st.builds(DeleteTopic, name=NAMES, time_ms=st.just(0)),
+    st.builds(NameQueue, name=NAMES, queues_max=st.just(6), time_ms=st.just(0)),
+    st.builds(ForgetQueue, name=NAMES, time_ms=st.just(0)),
+)
+
+
+def run(state, commands):
+    answers = []
+    for command in commands:
+        try:
+            answers.append(state.apply(command))
+        except ControllerError as refused:
+            answers.append(repr(refused))
+    return answers
+
+
+@given(st.lists(COMMANDS, max_size=30), st.integers(0, 30))
+def test_a_restored_snapshot_goes_on_as_the_original(commands, cut):
+    state = MetadataState()
+    run(state, commands[:cut])
+    restored = MetadataState.restore(state.snapshot())
+    assert run(restored, commands[cut:]) == run(state, commands[cut:])
+    assert restored.snapshot() == state.snapshot()
+
+
+@given(st.lists(COMMANDS, max_size=30))
+def test_no_queue_number_is_ever_given_twice(commands):
+    state, given_numbers = MetadataState(), {}
+    for answer in run(state, commands):
+        if hasattr(answer, "queues"):
+            for number in answer.queues:
+                assert given_numbers.setdefault(number, answer.name) == answer.name
+        elif hasattr(answer, "number"):
+            assert given_numbers.setdefault(answer.number, answer.name) == answer.name
+
+
+@given(COMMANDS)
+def test_a_command_repeated_answers_the_same_and_changes_nothing(command):
+    state = MetadataState()
+    run(state, [CreateTopic(name="a", queues=2, topics_max=2, queues_max=6, time_ms=0)])
+    first = run(state, [command])
+    snapshot = state.snapshot()
+    if not isinstance(command, DeleteTopic):
+        assert run(state, [command]) == first
+    assert MetadataState.restore(snapshot).snapshot() == snapshot
+
+
+@given(COMMANDS)
+def test_commands_survive_their_encoding(command):
+    assert decode_command(encode_command(command)) == command
+
+
+async def test_a_restart_knows_its_topics(tmp_path):
+    controller = LocalController.open(tmp_path, now_ms=lambda: 1)
+    topic = await controller.create_topic("telemetry")
+    queue = await controller.name_queue("orders")
+    await controller.close()
+    again = LocalController.open(tmp_path, now_ms=lambda: 2)
+    try:
+        assert again.topic("telemetry") == topic
+        assert await again.name_queue("orders") == queue
+        assert again.topic_of_queue(topic.queues[3]) == "telemetry"
+    finally:
+        await again.close()
+
+
+async def test_a_restart_replays_behind_a_snapshot(tmp_path, monkeypatch):
+    monkeypatch.setattr("controller.local.SNAPSHOT_EVERY", 4)
+    controller = LocalController.open(tmp_path, now_ms=lambda: 1)
+    for n in range(10):
+        await controller.create_topic(f"t{n}", queues=1)
+    with pytest.raises(UnknownTopic):
+        await controller.delete_topic("none")
+    await controller.close()
+    again = LocalController.open(tmp_path, now_ms=lambda: 2)
+    try:
+        assert [topic.name for topic in again.topics()] == [f"t{n}" for n in range(10)]
+        assert len({number for topic in again.topics() for number in topic.queues}) == 10
+    finally:
+        await again.close()
+
+
+async def test_limits_and_disagreements_are_refused_by_name(tmp_path):
+    controller = LocalController.open(tmp_path, limits=Limits(topics_max=1), now_ms=lambda: 1)
+    changes = []
+    stop = controller.watch(lambda: changes.append(1))
+    try:
+        await controller.create_topic("a", queues=2)
+        assert await controller.create_topic("a") == controller.topic("a")
+        with pytest.raises(TopicExists):
+            await controller.create_topic("a", queues=3)
+        with pytest.raises(TopicLimit):
+            await controller.create_topic("b")
+        stop()
+        await controller.delete_topic("a")
+        assert controller.topic("a") is None
+        assert len(changes) == 1
+    finally:
+        await controller.close()
