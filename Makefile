@@ -1,0 +1,68 @@
+# Everything starts here: `make run` and `make test` set up what they need, from a fresh clone, and are quick after that.
+# Needed on the machine: Python 3.11 or newer with its venv module, make, and for Spark a Java runtime 17 or newer.
+
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The first of these that runs and is new enough; `make PYTHON=/usr/bin/python3.12 ...` names another.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+# One stamp for each content of the files that decide what is installed: an unchanged set-up is not repeated.
+STAMP := $(VENV)/.installed-$(shell cat requirements.lock pyproject.toml | cksum | tr ' ' -)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+ARGS ?=
+
+.PHONY: help setup run serve test check format bench lock java clean
+
+help: ## Say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make .venv and install the exact versions of requirements.lock
+
+# setuptools comes first because one dependency (pyspark) is built from source: nothing unpinned ever runs.
+$(STAMP): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with venv is needed, for example: apt-get install python3 python3-venv" >&2; exit 1; }
+	@echo "Setting up $(VENV) with $$($(PYTHON) --version)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@rm -f $(VENV)/.installed-*
+	@awk '/^[^ #]/ {on = /^setuptools==/} on' requirements.lock > $(VENV)/first.lock
+	@$(PIP) install --quiet --require-hashes --no-deps -r $(VENV)/first.lock
+	@$(PIP) install --quiet --require-hashes --no-deps --no-build-isolation -r requirements.lock
+	@$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+run: java $(STAMP) ## Run the main job: gateway, Spark and a fleet over all protocols (ARGS="--for 60s")
+	@$(BIN)/python -m deploy.demo $(ARGS)
+
+serve: $(STAMP) ## Run the gateway alone (ARGS="--port-offset 1000")
+	@$(BIN)/headgate serve $(ARGS)
+
+test: java check ## All checks and all tests
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP) ## The checks without the tests
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## Put the code into its one format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(STAMP) ## Measure; figures as JSON
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+lock: ## Resolve requirements.lock again (needs uv)
+	@command -v uv >/dev/null || { echo "uv is needed for this: https://docs.astral.sh/uv/" >&2; exit 1; }
+	uv pip compile pyproject.toml --all-extras --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-header --no-annotate -o requirements.lock
+
+java:
+	@sh deploy/check-java.sh || true
+
+clean: ## Remove .venv and what tools left behind
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache
