@@ -19,7 +19,6 @@ def announce(listening: Sequence[Listening], *, data_dir: str, console: Console 
     if not console.is_terminal:
         for one in listening:
             log.info("listening", **{name: getattr(one, name) for name in one.__struct_fields__ if name != "summary"})
-        log.info("ready", data_dir=data_dir)
         return
     table = Table(title="Headgate is ready", title_justify="left", box=None, pad_edge=False, header_style="bold")
     for heading in ("listener", "address", "", "speaks"):

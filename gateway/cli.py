@@ -7,6 +7,7 @@ that was to be expected is one line on standard error (a configuration's: one fo
 import importlib.metadata
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +16,12 @@ import typer
 from gateway import cli_remote, cli_spark
 from gateway.errors import ConfigError, HeadgateError
 from gateway.remote_http import Unreachable
+from store.errors import StoreError
 
 __all__ = ["app", "main"]
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 130
+_EXPECTED = (HeadgateError, StoreError, OSError)  # said in one line; anything else is a bug and keeps its traceback
 
 app = typer.Typer(
     name="headgate",
@@ -49,12 +52,14 @@ def serve(
     host: HostOption = None,
 ) -> None:
     """Run the whole gateway in this process until SIGTERM or SIGINT; a second signal stops it at once."""
-    from gateway import logs  # noqa: PLC0415 - here and below: what only a server needs is loaded by servers only
-    from gateway.app import serve as serve_app  # noqa: PLC0415
+    import gateway.app as runtime  # noqa: PLC0415 - here and below: what only a server needs is loaded by servers
+    from gateway import logs  # noqa: PLC0415
+    from gateway.banner import announce  # noqa: PLC0415
 
     settings = _load(config, data_dir, port_offset, host)
     logs.configure(settings.log)
-    raise typer.Exit(serve_app(settings))
+    where = str(settings.store.data_dir)
+    raise typer.Exit(runtime.serve(settings, on_ready=lambda gateway: announce(gateway.listening, data_dir=where)))
 
 
 @app.command("check-config")
@@ -89,17 +94,37 @@ def main() -> None:
     """The console script."""
     try:
         app()
-    except HeadgateError as error:
-        for line in str(error).splitlines():
-            print(f"headgate: {line}", file=sys.stderr)  # noqa: T201 - the one way out of every command
-        if isinstance(error, ConfigError):
-            sys.exit(EXIT_USAGE)
-        sys.exit(EXIT_UNREACHABLE if isinstance(error, Unreachable) else EXIT_FAILED)
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read us has enough
         sys.exit(EXIT_FAILED)
+    except _EXPECTED as error:
+        sys.exit(_explain([error]))
+    except BaseExceptionGroup as group:
+        expected, bugs = group.split(_EXPECTED)
+        if expected is None or bugs is not None:
+            raise
+        sys.exit(_explain(list(_leaves(expected))))
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _explain(errors: list[BaseException]) -> int:
+    """Say errors that were to be expected, a line each; the exit code of the first."""
+    for error in errors:
+        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        for line in text.splitlines() or [type(error).__name__]:
+            print(f"headgate: {line}", file=sys.stderr)  # noqa: T201 - the one way out of every command
+    if isinstance(errors[0], ConfigError):
+        return EXIT_USAGE
+    return EXIT_UNREACHABLE if isinstance(errors[0], Unreachable) else EXIT_FAILED
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
 
 
 def _load(config: Path | None, data_dir: Path | None, port_offset: int | None, host: str | None) -> Any:

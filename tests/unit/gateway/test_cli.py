@@ -13,9 +13,11 @@ from typer.testing import CliRunner
 
 from gateway import cli, cli_remote, config
 from gateway.banner import announce
+from gateway.errors import HeadgateError
 from gateway.port import Listener
 from gateway.remote_http import Event, RemoteGateway, RemoteRefused, Unreachable, read_events
 from gateway.status import Listening, Status, TopicStatus
+from store.errors import DataDirLocked
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +73,7 @@ def test_version():
 
 def test_serve_hands_over_the_configuration_and_its_exit_code(monkeypatch):
     served = []
-    fake = SimpleNamespace(serve=lambda settings: served.append(settings) or 7)
+    fake = SimpleNamespace(serve=lambda settings, on_ready: served.append(settings) or 7)
     monkeypatch.setitem(sys.modules, "gateway.app", fake)
     monkeypatch.setattr("gateway.logs.configure", lambda _: None)
     result = run("serve", "--data-dir", "d", "--port-offset", "100", "--host", "0.0.0.0")
@@ -80,6 +82,36 @@ def test_serve_hands_over_the_configuration_and_its_exit_code(monkeypatch):
     assert str(settings.store.data_dir) == "d"
     assert (settings.listeners["mqtt"].host, settings.listeners["mqtt"].port) == ("0.0.0.0", 1983)
     assert settings.admin.host == "127.0.0.1"
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (HeadgateError("mqtt cannot listen"), "headgate: mqtt cannot listen"),
+        (DataDirLocked("d is open"), "headgate: d is open"),
+        (PermissionError(13, "Permission denied", "d"), "headgate: d: Permission denied"),
+    ],
+)
+def test_a_server_that_cannot_start_is_one_line_and_code_1(monkeypatch, capsys, error, line, wrapped):
+    def fail(_settings, on_ready):
+        raise ExceptionGroup("unhandled errors in a TaskGroup", [error]) if wrapped else error
+
+    monkeypatch.setitem(sys.modules, "gateway.app", SimpleNamespace(serve=fail))
+    monkeypatch.setattr("gateway.logs.configure", lambda _: None)
+    assert main(monkeypatch, "serve") == 1
+    assert capsys.readouterr().err.splitlines() == [line]
+
+
+def test_an_error_nobody_expected_keeps_its_traceback(monkeypatch):
+    def fail(_settings, on_ready):
+        raise ExceptionGroup("unhandled", [ValueError("a bug")])
+
+    monkeypatch.setitem(sys.modules, "gateway.app", SimpleNamespace(serve=fail))
+    monkeypatch.setattr("gateway.logs.configure", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["headgate", "serve"])
+    with pytest.raises(ExceptionGroup):
+        cli.main()
 
 
 def test_check_config_prints_what_would_listen():
@@ -204,6 +236,4 @@ def test_the_banner_is_log_lines_elsewhere(capsys):
     stream = io.StringIO()
     announce([Listening(name="mqtt", host="h", port=1)], data_dir="d", console=Console(file=stream))
     assert stream.getvalue() == ""
-    out = capsys.readouterr().out
-    assert "listening" in out
-    assert "ready" in out
+    assert "listening" in capsys.readouterr().out
