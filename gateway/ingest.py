@@ -83,7 +83,7 @@ class Ingest:
         self._waiting: list[_Waiting] = []
         self._scheduled = False
         self._parked: str | None = None  # the topic being created, while everything waits for it
-        self._refused_topics: dict[str, Refusal] = {}  # topics that could not be created, for the flush that follows
+        self._refused_topics: dict[str, Refusal] = {}  # topics that could not be created, while what needs them waits
         self._in_flight: deque[list[_Receipt]] = deque()  # receipts by frame, in the order of the appends
 
     @property
@@ -104,7 +104,8 @@ class Ingest:
             self._refused_topics[topic] = refusal
         self._parked = None
         self._flush()
-        self._refused_topics.clear()
+        if self._parked is None:
+            self._refused_topics.clear()  # asked for again with the next message: things may have changed
 
     def _flush(self) -> None:
         self._scheduled = False

@@ -1,9 +1,144 @@
-"""Fixtures for every test."""
+"""Fixtures for every test: real gateways in processes of their own."""
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+
+START_TIMEOUT_S = 30
+STOP_TIMEOUT_S = 30
+PORTS = {"mqtt": 1883, "coap": 5683, "amqp": 5672, "http": 8080, "rpc": 8081, "admin": 8088}
+TLS_PORTS = {"mqtts": 8883, "amqps": 5671, "https": 8443}
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     """Tests marked `anyio` run on asyncio only."""
     return "asyncio"
+
+
+class GatewayProcess:
+    """`headgate serve` on ports of its own; `kill` is kill -9."""
+
+    def __init__(self, data_dir: Path, *arguments: str, environ: dict[str, str] | None = None) -> None:
+        self.data_dir = data_dir
+        self.arguments = arguments
+        self.environ = environ or {}
+        self.log = data_dir.with_suffix(".log")
+        self.offset = _free_offset()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def port(self, name: str) -> int:
+        """The port of a listener."""
+        return {**PORTS, **TLS_PORTS}[name] + self.offset
+
+    @property
+    def url(self) -> str:
+        """The HTTP listener."""
+        return f"http://127.0.0.1:{self.port('http')}"
+
+    def start(self) -> "GatewayProcess":
+        """Start, and wait until it is ready."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "gateway.cli", "serve"),
+                    *("--data-dir", str(self.data_dir), "--port-offset", str(self.offset)),
+                    *self.arguments,
+                ],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **self.environ},
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self.answers("/readyz"):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"the gateway did not start:\n{self.log.read_text()[-4000:]}")
+            time.sleep(0.02)
+        return self
+
+    def admin(self, path: str) -> str:
+        """A page of the admin port. Raises for any status but 2xx."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port('admin')}{path}", timeout=5) as answer:
+            return answer.read().decode()
+
+    def answers(self, path: str) -> bool:
+        """Whether a page of the admin port answers 2xx."""
+        try:
+            self.admin(path)
+        except (OSError, urllib.error.URLError):
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End it as a power switch would end the process."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(STOP_TIMEOUT_S)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Ask it to stop; its exit status."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(STOP_TIMEOUT_S)
+
+    def close(self) -> None:
+        """See that it is gone."""
+        if self.process is not None and self.process.poll() is None:
+            try:
+                self.stop()
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+@pytest.fixture(scope="session")
+def shared_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """One gateway for all tests that leave it as they found it; use addresses of your own."""
+    gateway = GatewayProcess(tmp_path_factory.mktemp("shared") / "data").start()
+    yield gateway
+    gateway.close()
+
+
+@pytest.fixture
+def new_gateway(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
+    """Makes gateways that are this test's alone: `new_gateway("--flag", environ={})`, not yet started."""
+    with contextlib.ExitStack() as stack:
+
+        def make(*arguments: str, environ: dict[str, str] | None = None) -> GatewayProcess:
+            gateway = GatewayProcess(tmp_path / f"data{len(made)}", *arguments, environ=environ)
+            made.append(gateway)
+            stack.callback(gateway.close)
+            return gateway
+
+        made: list[GatewayProcess] = []
+        yield make
+
+
+def _free_offset() -> int:
+    """A port offset at which every port is free."""
+    for _ in range(100):
+        offset = random.randrange(10_000, 50_000)
+        if all(_is_free(port + offset) for port in (*PORTS.values(), *TLS_PORTS.values())):
+            return offset
+    raise AssertionError("no free ports")
+
+
+def _is_free(port: int) -> bool:
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        with socket.socket(socket.AF_INET, kind) as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                return False
+    return True

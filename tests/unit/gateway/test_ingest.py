@@ -1,0 +1,243 @@
+import numpy as np
+import pytest
+
+from controller.local import Limits, LocalController
+from gateway.batch import Batch
+from gateway.errors import Cause, Refusal
+from gateway.ingest import FRAME_ROWS, Ingest
+from gateway.message import Message, decode
+from gateway.metrics import Metrics
+from gateway.port import Publish, Token
+from gateway.router import Router
+from store.client import Appended
+from store.errors import AppendOutcomeUnknown, StoreOverloaded
+from store.format import ROW_EXTRA, ROWS_DTYPE, Frame, LogOffset
+from store.records import KV_QUEUE, KvDelete, KvPut
+from store.records import decode as decode_record
+
+pytestmark = pytest.mark.anyio
+
+
+class Store:
+    """Holds frames until the test says how they ended."""
+
+    def __init__(self):
+        self.waiting = []
+        self.frames = []
+        self.end = 0
+
+    def append(self, frame, done):
+        self.waiting.append((frame, done))
+
+    def complete(self, result=None):
+        frame, done = self.waiting.pop(0)
+        if result is None:
+            header = frame.header(log_offset=self.end, epoch=1, stored_at_ms=5)
+            self.frames.append(Frame.parse(header + frame.rows + frame.payload, log_offset=self.end))
+            result = Appended(LogOffset(self.end))
+            self.end += frame.size_bytes
+        done(result)
+
+    def complete_all(self):
+        while self.waiting:
+            self.complete()
+
+
+class Publisher:
+    def __init__(self):
+        self.outcomes = []
+
+    def published(self, token, outcome, size_bytes):
+        self.outcomes.append((token, outcome))
+
+
+class Rig:
+    def __init__(self, controller):
+        self.controller = controller
+        self.router = Router(controller)
+        self.store = Store()
+        self.turns = []
+        self.wanted = []
+        self.named = []
+        self.ingest = Ingest(
+            self.store,
+            self.router,
+            Metrics(process=False),
+            producer_id=7,
+            message_bytes_max=1000,
+            soon=self.turns.append,
+            create_topic=self.wanted.append,
+            appended_to=self.named.extend,
+            drained=lambda: None,
+        )
+
+    def turn(self):
+        turns, self.turns[:] = list(self.turns), []
+        for work in turns:
+            work()
+
+    def messages(self):
+        return [message for frame in self.store.frames for message in Batch.of(frame).messages]
+
+
+@pytest.fixture
+async def rig(tmp_path):
+    controller = LocalController.open(tmp_path, limits=Limits(default_queues=4), now_ms=lambda: 0)
+    await controller.create_topic("t")
+    yield Rig(controller)
+    await controller.close()
+
+
+def publish(rig, publisher, token, *messages):
+    rig.ingest.publish(publisher, Publish(messages, Token(token)), 10)
+
+
+async def test_one_turn_is_one_frame_and_outcomes_keep_their_order(rig):
+    a, b = Publisher(), Publisher()
+    publish(rig, a, 1, Message("t/1", b"x", device="d1"), Message("t/2", b"y", device="d1"))
+    publish(rig, b, 1, Message("t/3", b"z", device="d2"))
+    publish(rig, a, 2, Message("t/1", b"w", device="d1"))
+    rig.turn()
+    assert len(rig.store.waiting) == 1
+    assert not a.outcomes
+    rig.store.complete()
+    assert [token for token, _ in a.outcomes] == [1, 2]
+    assert [outcome.first.row for _, outcome in a.outcomes + b.outcomes] == [0, 3, 2]
+    assert [m.body for m in rig.messages()] == [b"x", b"y", b"z", b"w"]
+    assert rig.ingest.idle
+
+
+async def test_messages_of_one_key_share_a_queue_of_their_topic(rig):
+    publisher = Publisher()
+    messages = [Message(f"t/{n}", b"", device=f"d{n % 5}") for n in range(50)]
+    publish(rig, publisher, 1, *messages, Message("t/x", b"", device="other", key="d3"))
+    rig.turn()
+    rig.store.complete_all()
+    batch = Batch.of(rig.store.frames[0])
+    queues = {}
+    for message, queue in zip(batch.messages, batch.queues, strict=True):
+        assert queue in rig.controller.topic("t").queues
+        assert queues.setdefault(message.key or message.device, queue) == queue
+
+
+async def test_a_refused_message_leaves_the_others_in(rig):
+    publisher = Publisher()
+    publish(
+        rig,
+        publisher,
+        1,
+        Message("t/1", b"x"),
+        Message("t/+", b""),
+        Message("$SYS/x", b""),
+        Message("t/2", b"y" * 2000),
+        Message("$amqp/none/x", b""),
+        Message("t/2", b"y"),
+    )
+    rig.turn()
+    rig.store.complete_all()
+    [(_, outcome)] = publisher.outcomes
+    assert {index: refusal.cause for index, refusal in outcome.refused.items()} == {
+        1: Cause.MALFORMED,
+        2: Cause.FORBIDDEN,
+        3: Cause.TOO_LARGE,
+        4: Cause.NOT_FOUND,
+    }
+    assert [m.body for m in rig.messages()] == [b"x", b"y"]
+
+
+async def test_an_answer_that_needs_no_write_still_waits_its_turn(rig):
+    publisher = Publisher()
+    publish(rig, publisher, 1, Message("t/1", b"x"))
+    rig.turn()
+    publish(rig, publisher, 2, Message("", b""))
+    rig.turn()
+    assert not publisher.outcomes
+    rig.store.complete_all()
+    assert [token for token, _ in publisher.outcomes] == [1, 2]
+
+
+async def test_a_missing_topic_is_asked_for_and_everything_waits_behind_it(rig):
+    publisher = Publisher()
+    publish(rig, publisher, 1, Message("t/1", b"1"))
+    publish(rig, publisher, 2, Message("new/1", b"2"))
+    publish(rig, publisher, 3, Message("t/1", b"3"))
+    rig.turn()
+    assert rig.wanted == ["new"]
+    publish(rig, publisher, 4, Message("t/1", b"4"))
+    rig.turn()
+    rig.store.complete_all()
+    assert [token for token, _ in publisher.outcomes] == [1]
+    await rig.controller.create_topic("new")
+    rig.ingest.resume("new", None)
+    rig.store.complete_all()
+    assert [m.body for m in rig.messages()] == [b"1", b"2", b"3", b"4"]
+    assert [token for token, _ in publisher.outcomes] == [1, 2, 3, 4]
+
+
+async def test_a_topic_that_cannot_be_made_refuses_its_messages_only(rig):
+    publisher = Publisher()
+    publish(rig, publisher, 1, Message("new/1", b"1"), Message("t/1", b"2"), Message("newer/1", b"3"))
+    rig.turn()
+    rig.ingest.resume("new", Refusal(Cause.QUOTA, "full"))
+    assert rig.wanted == ["new", "newer"]
+    await rig.controller.create_topic("newer")
+    rig.ingest.resume("newer", None)
+    rig.store.complete_all()
+    [(_, outcome)] = publisher.outcomes
+    assert {index: refusal.cause for index, refusal in outcome.refused.items()} == {0: Cause.QUOTA}
+    assert [m.body for m in rig.messages()] == [b"2", b"3"]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"), [(StoreOverloaded(), Cause.OVERLOAD), (AppendOutcomeUnknown(), Cause.UNKNOWN)]
+)
+async def test_what_the_store_refuses_is_refused_with_its_cause(rig, error, cause):
+    publisher = Publisher()
+    publish(rig, publisher, 1, Message("t/1", b"x"))
+    rig.turn()
+    rig.store.complete(error)
+    assert publisher.outcomes[0][1].error.cause is cause
+
+
+async def test_named_queues_get_rows_and_no_copies(rig):
+    rig.router.bind("t/#", 900, key="all")
+    rig.router.bind("t/#", 900, key="all again")
+    rig.router.bind("t/1", 901, predicate=lambda m: m.body == b"x", key="some")
+    publisher = Publisher()
+    publish(rig, publisher, 1, Message("t/1", b"x"), Message("t/1", b"y"))
+    rig.turn()
+    rig.store.complete_all()
+    rows = rig.store.frames[0].rows
+    extra = rows[rows["flags"] & ROW_EXTRA != 0]
+    assert extra["queue"].tolist() == [900, 901, 900]
+    assert [decode(rig.store.frames[0].record(row)).body for row in (2, 3, 4)] == [b"x", b"x", b"y"]
+    assert len(Batch.of(rig.store.frames[0]).messages) == 2
+    assert sorted(rig.named) == [900, 901]
+    rig.router.unbind("all")
+    rig.router.unbind("all again")
+    assert rig.router.named_queues(Message("t/1", b"x")) == [901]
+
+
+async def test_a_retained_message_travels_with_its_change_of_the_kv(rig):
+    publisher = Publisher()
+    publish(rig, publisher, 1, Message("t/1", b"x", retain=True), Message("t/1", b"", retain=True))
+    rig.turn()
+    rig.store.complete_all()
+    frame = rig.store.frames[0]
+    records = [decode_record(frame.record(row)) for row in np.flatnonzero(frame.rows["queue"] == KV_QUEUE).tolist()]
+    assert isinstance(records[0], KvPut)
+    assert decode(records[0].value).body == b"x"
+    assert records[1] == KvDelete("retained/t/1")
+
+
+async def test_a_long_turn_is_cut_into_frames_with_ascending_sequences(rig):
+    publisher = Publisher()
+    for token in range(3):
+        publish(rig, publisher, token, *[Message("t/1", b"")] * FRAME_ROWS)
+    rig.turn()
+    frames = [frame for frame, _ in rig.store.waiting]
+    assert [frame.sequence for frame in frames] == [1, 2, 3]
+    assert {frame.producer_id for frame in frames} == {7}
+    assert all(len(np.frombuffer(frame.rows, ROWS_DTYPE)) == FRAME_ROWS for frame in frames)
+    rig.store.complete_all()
+    assert [token for token, _ in publisher.outcomes] == [0, 1, 2]
