@@ -1,0 +1,75 @@
+"""Responses, before they are put into a message: what is refused, and in which code (RFC 7252, 5.9)."""
+
+from typing import NamedTuple
+
+from adapters.coap.registry import (
+    BAD_REQUEST,
+    CONFLICT,
+    FORBIDDEN,
+    GATEWAY_TIMEOUT,
+    MAX_AGE,
+    NOT_FOUND,
+    PRECONDITION_FAILED,
+    REQUEST_ENTITY_TOO_LARGE,
+    SERVICE_UNAVAILABLE,
+    SIZE1,
+    TOO_MANY_REQUESTS,
+    UNAUTHORIZED,
+)
+from adapters.coap.wire import Option, encode_uint
+from gateway.errors import Cause, ProtocolError, Refusal
+
+__all__ = ["Answer", "busy", "refused", "wrong"]
+
+DIAGNOSTIC_BYTES_MAX = 128  # a refusal is not to be larger than what it refuses (RFC 7252, 11.3)
+RETRY_AFTER_S = 2  # where nobody knows better
+
+_CODES = {
+    Cause.UNAUTHENTICATED: UNAUTHORIZED,
+    Cause.FORBIDDEN: FORBIDDEN,
+    Cause.MALFORMED: BAD_REQUEST,
+    Cause.TOO_LARGE: REQUEST_ENTITY_TOO_LARGE,
+    Cause.NOT_FOUND: NOT_FOUND,
+    Cause.CONFLICT: CONFLICT,
+    Cause.PRECONDITION: PRECONDITION_FAILED,
+    Cause.QUOTA: TOO_MANY_REQUESTS,
+    Cause.OVERLOAD: SERVICE_UNAVAILABLE,
+    Cause.UNAVAILABLE: SERVICE_UNAVAILABLE,
+    Cause.UNKNOWN: GATEWAY_TIMEOUT,  # may have been stored, so not simply "try again"
+}
+_WITH_MAX_AGE = frozenset({TOO_MANY_REQUESTS, SERVICE_UNAVAILABLE})
+
+
+class Answer(NamedTuple):
+    """The code, options and payload of a response."""
+
+    code: int
+    options: tuple[Option, ...] = ()
+    payload: bytes = b""
+
+
+def _diagnostic(text: str) -> bytes:
+    """A diagnostic payload (RFC 7252, 5.5.2), cut between characters."""
+    return text.encode("utf-8", "replace")[:DIAGNOSTIC_BYTES_MAX].decode("utf-8", "ignore").encode()
+
+
+def wrong(error: ProtocolError, *, max_body_bytes: int) -> Answer:
+    """The response to a request that is at fault; 4.13 says what would have been taken (RFC 7959, 2.9.3)."""
+    options: tuple[Option, ...] = ()
+    if error.code == REQUEST_ENTITY_TOO_LARGE:
+        options = ((SIZE1, encode_uint(max_body_bytes)),)
+    return Answer(error.code, options, _diagnostic(error.detail))
+
+
+def refused(refusal: Refusal, *, max_body_bytes: int) -> Answer:
+    """The response to what the gateway refuses; Max-Age says when to try again (RFC 7252, 5.9.3.4; RFC 8516)."""
+    code = _CODES[refusal.cause]
+    if code in _WITH_MAX_AGE:
+        seconds = -(-refusal.retry_after_ms // 1000) or RETRY_AFTER_S
+        return Answer(code, ((MAX_AGE, encode_uint(seconds)),), _diagnostic(refusal.detail))
+    return wrong(ProtocolError(code, refusal.detail), max_body_bytes=max_body_bytes)
+
+
+def busy(detail: str) -> Answer:
+    """The response when a limit of ours is reached."""
+    return refused(Refusal(Cause.OVERLOAD, detail), max_body_bytes=0)

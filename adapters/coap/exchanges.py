@@ -1,0 +1,150 @@
+"""Which requests have been seen, and what they were answered (RFC 7252, 4.5).
+
+Requests are kept for EXCHANGE_LIFETIME, under their sender and Message ID; all requests of one wake are taken in, and
+given up, together. Where a limit is reached, those go first that their sender has stopped sending again
+(MAX_TRANSMIT_SPAN); if none are as old as that, new ones are refused.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.port import Peer
+
+__all__ = ["Conversation", "Exchange", "Exchanges"]
+
+MAX_TRANSMIT_SPAN_MS = 45_000  # RFC 7252, 4.8.2
+EXPIRY_SLACK_MS = 1_000  # the past is tidied up once a second, not once a message
+DROPPED_PER_TICK_MAX = 16_384
+
+
+class Exchange(msgspec.Struct, gc=False):
+    """One request, from its arrival to the end of its lifetime. It refers to nothing that could refer back to it."""
+
+    peer: Peer
+    tag: bytes  # Message ID and Token, as they came
+    head: bytes  # the first two bytes of its response when all is well
+    arrival_ms: int
+    confirmable: bool
+    acked: bool = False  # an empty acknowledgement was sent: the response travels in a message of its own
+    response: bytes = b""  # what a repeated request is answered with
+    tail: bytes = b""  # options of its response when all is well
+
+    @property
+    def mid(self) -> int:
+        """The request's Message ID."""
+        return self.tag[0] << 8 | self.tag[1]
+
+
+class Conversation:
+    """What is remembered of one peer."""
+
+    __slots__ = ("by_mid", "peer")
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.by_mid: dict[int, Exchange] = {}
+
+
+class Exchanges:
+    """All exchanges of one socket. `by_peer` has a conversation for every peer that has an exchange, and no other."""
+
+    def __init__(self, *, lifetime_ms: int, total_max: int, peer_max: int, peers_max: int) -> None:
+        self.lifetime_ms = lifetime_ms
+        self.total_max = total_max
+        self.peer_max = peer_max
+        self.peers_max = peers_max
+        self.by_peer: dict[Peer, Conversation] = {}
+        self._wakes: deque[tuple[int, Sequence[Exchange]]] = deque()  # by arrival
+        self._count = 0  # == sum(len(exchanges) for _, exchanges in _wakes)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def room(self, now_ms: int) -> int:
+        """How many more can be remembered, after giving up what is old enough to make room."""
+        if self._count >= self.total_max or len(self.by_peer) >= self.peers_max:
+            self._make_room(now_ms)
+        return self.total_max - self._count
+
+    def find(self, peer: Peer, tag: bytes, now_ms: int) -> Exchange | None:
+        """The exchange that a message repeats: the same Message ID from the same peer within EXCHANGE_LIFETIME.
+
+        A different Token tells that the peer has used a Message ID again too soon; that is a new request.
+        """
+        conversation = self.by_peer.get(peer)
+        if conversation is None:
+            return None
+        known = conversation.by_mid.get(tag[0] << 8 | tag[1])
+        if known is None or known.tag != tag or now_ms - known.arrival_ms >= self.lifetime_ms:
+            return None
+        return known
+
+    def has_room_for(self, peer: Peer) -> bool:
+        """Whether an exchange with this peer would be within the limits for peers."""
+        conversation = self.by_peer.get(peer)
+        if conversation is None:
+            return len(self.by_peer) < self.peers_max
+        return len(conversation.by_mid) < self.peer_max
+
+    def open(self, exchange: Exchange) -> None:
+        """Recognise an exchange from now on. It is forgotten by `forget`, or by its age once it was `remember`ed."""
+        conversation = self.by_peer.get(exchange.peer)
+        if conversation is None:
+            conversation = self.by_peer[exchange.peer] = Conversation(exchange.peer)
+        else:
+            exchange.peer = conversation.peer  # one tuple for all of them
+        conversation.by_mid[exchange.mid] = exchange
+
+    def remember(self, exchanges: Sequence[Exchange], now_ms: int) -> None:
+        """Keep exchanges that are open for EXCHANGE_LIFETIME."""
+        self._wakes.append((now_ms, exchanges))
+        self._count += len(exchanges)
+
+    def forget(self, exchange: Exchange) -> None:
+        """Recognise an exchange no longer."""
+        conversation = self.by_peer.get(exchange.peer)
+        if conversation is not None and conversation.by_mid.get(exchange.mid) is exchange:
+            del conversation.by_mid[exchange.mid]
+            if not conversation.by_mid:
+                del self.by_peer[exchange.peer]
+
+    def expire(self, now_ms: int, at_least: int = 0) -> None:
+        """Forget exchanges whose lifetime is over, about `at_least` and two wakes of them, so that no call is long."""
+        horizon = now_ms - self.lifetime_ms
+        wakes = self._wakes
+        dropped = wakes_dropped = 0
+        while wakes and wakes[0][0] <= horizon and (dropped < at_least or wakes_dropped < 2):
+            _, exchanges = wakes.popleft()
+            self._count -= len(exchanges)
+            for exchange in exchanges:
+                self.forget(exchange)
+            dropped += len(exchanges)
+            wakes_dropped += 1
+
+    def deadline_ms(self) -> int | None:
+        """When `expire` should be called again."""
+        return self._wakes[0][0] + self.lifetime_ms + EXPIRY_SLACK_MS if self._wakes else None
+
+    def _make_room(self, now_ms: int) -> None:
+        """Give up, from the oldest on, what has been replaced by a later use of its Message ID or is sent no more."""
+        horizon = now_ms - min(MAX_TRANSMIT_SPAN_MS, self.lifetime_ms)
+        given_up = 0
+        while self._wakes and given_up < DROPPED_PER_TICK_MAX:
+            arrival_ms, exchanges = self._wakes.popleft()
+            self._count -= len(exchanges)
+            if arrival_ms > horizon:
+                kept = [exchange for exchange in exchanges if self._is_open(exchange)]
+                if kept:
+                    self._wakes.appendleft((arrival_ms, kept))
+                    self._count += len(kept)
+                    break
+            else:
+                for exchange in exchanges:
+                    self.forget(exchange)
+            given_up += len(exchanges)
+
+    def _is_open(self, exchange: Exchange) -> bool:
+        conversation = self.by_peer.get(exchange.peer)
+        return conversation is not None and conversation.by_mid.get(exchange.mid) is exchange

@@ -1,0 +1,37 @@
+"""Content-Formats: CoAP's numbers for a media type together with a content coding (RFC 7252, 12.3)."""
+
+from aiocoap.numbers.contentformat import ContentFormat
+
+__all__ = ["JSON", "LINK_FORMAT", "media_type", "number_of"]
+
+IDENTITY = "identity"
+LINK_FORMAT = int(ContentFormat.LINKFORMAT)
+JSON = int(ContentFormat.JSON)
+
+# Asking aiocoap's registry for a number that is not there adds it for good, so peers must not be the ones to ask.
+_REGISTERED: dict[int, tuple[str, str | None]] = {
+    int(entry): (entry.media_type, None if entry.encoding == IDENTITY else entry.encoding)
+    for entry in ContentFormat._value2member_map_.values()
+    if entry.is_known()
+}
+
+
+def media_type(number: int) -> tuple[str, str | None] | None:
+    """The media type and coding that a number stands for; None for one that is not registered."""
+    return _REGISTERED.get(number)
+
+
+def number_of(content_type: str, content_encoding: str | None) -> int | None:
+    """The number of a media type and coding; None where there is none.
+
+    White space and case do not count. UTF-8 is what JSON always is and what text is here, said or unsaid.
+    """
+    coding = (content_encoding or IDENTITY).lower()
+    parts = [part.strip() for part in content_type.lower().split(";")]
+    plain = [part for part in parts if part not in {"charset=utf-8", 'charset="utf-8"'}]
+    for form in (parts, plain, [*plain, "charset=utf-8"]):
+        try:
+            return int(ContentFormat.by_media_type(";".join(form), coding))
+        except KeyError:
+            continue
+    return None

@@ -1,0 +1,71 @@
+"""The list of addresses as web links (RFC 6690)."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from adapters.coap.formats import LINK_FORMAT
+from adapters.coap.request import ROOTS
+
+__all__ = ["Filter", "address_prefix", "link_list", "read_filter"]
+
+DATA_TYPE = "core.ps.data"  # resource types of the CoAP publish-subscribe draft
+COLLECTION_TYPE = "core.ps.coll"
+SAFE = "-._~!$'()*@:&="  # in a segment, unescaped: RFC 3986's pchar without what separates links and their parts
+
+
+class Filter(NamedTuple):
+    """One Uri-Query item of a request for links: `text` is what `name` has to be, or begin with."""
+
+    name: str
+    text: str
+    begins: bool
+
+
+def read_filter(query: Sequence[str]) -> list[Filter]:
+    """The items of a query; `*` at the end stands for anything (RFC 6690, 4.1)."""
+    filters = []
+    for item in query:
+        name, _, text = item.partition("=")
+        begins = text.endswith("*")
+        filters.append(Filter(name, text[:-1] if begins else text, begins))
+    return filters
+
+
+def _holds(filters: Iterable[Filter], attributes: dict[str, str]) -> bool:
+    for name, text, begins in filters:
+        values = [attributes[name]] if name == "href" else attributes.get(name, "").split()
+        if not any(value.startswith(text) if begins else value == text for value in values):
+            return False
+    return True
+
+
+def address_prefix(filters: Sequence[Filter]) -> str:
+    """What every address listed begins with, as far as a filter by `href` says."""
+    for name, text, _ in filters:
+        if name == "href":
+            for root in ROOTS:
+                if text.startswith(f"/{root}/"):
+                    return unquote(text[len(root) + 2 :])
+    return ""
+
+
+def link_list(addresses: Iterable[str], filters: Sequence[Filter], *, root: str) -> str:
+    """Links to addresses below a root, or with "" to the roots themselves and all addresses below the first."""
+    below = root or ROOTS[0]
+    entries = []
+    if not root:
+        entries = [{"href": f"/{name}", "rt": COLLECTION_TYPE, "ct": str(LINK_FORMAT)} for name in ROOTS]
+    for address in addresses:
+        path = "/".join([quote(level, safe=SAFE) for level in address.split("/")])
+        entries.append({"href": f"/{below}/{path}", "rt": DATA_TYPE})
+    return ",".join([_link(entry) for entry in entries if _holds(filters, entry)])
+
+
+def _link(attributes: dict[str, str]) -> str:
+    """One link; numbers stand without quotation marks."""
+    text = f"<{attributes['href']}>"
+    for name, value in attributes.items():
+        if name != "href":
+            text += f";{name}={value}" if value.isdigit() else f';{name}="{value}"'
+    return text

@@ -1,0 +1,255 @@
+"""How the options of a POST or PUT become a message.
+
+Uri-Path is the address, Content-Format the content type. Uri-Query items have these names; any other is a property of
+the message, in order, repeats kept:
+
+    id key type  text, as `Message` has it         qos          0, 1 or 2; unsaid: 1 when confirmable, else 0
+    retain       true or false                     expiry       seconds until the message is worth nothing
+    delay        seconds until it is delivered     time         ms since 1970, or an RFC 3339 timestamp
+    reply        an address                        corr         correlation data, base64url
+    traceparent  W3C Trace Context                 ct           the content type, whatever Content-Format says
+"""
+
+import binascii
+import re
+from base64 import b64decode
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from adapters.cloudevents import STRUCTURED_JSON, from_structured, parse_ms
+from adapters.coap.formats import media_type
+from adapters.coap.registry import BAD_REQUEST, METHOD_NOT_ALLOWED
+from adapters.coap.request import Request, resolve
+from adapters.coap.settings import CoapOptions
+from gateway.address import check_address
+from gateway.errors import ProtocolError, Refusal
+from gateway.message import Message
+
+__all__ = ["Plan", "make_plan", "read_query"]
+
+PROTOCOL = "coap"
+SECONDS_MAX = 0xFFFF_FFFF  # as MQTT's Message Expiry Interval
+TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
+
+_TRACEPARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_BASE64URL = re.compile("[A-Za-z0-9_-]*={0,2}")
+_DIGITS = re.compile("[0-9]{1,15}")
+# What differs from message to message: a plan with one of these is not worth remembering.
+_FLEETING = frozenset({"id", "time", "corr", "traceparent"})
+_SAID_BY_EVENT = {"id": "id", "type": "type", "time_ms": "time"}
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the options of a POST or PUT say of its message, whatever its body.
+
+    `fields` are fields of `Message` by name, as they are; a plan without any is `plain`.
+    """
+
+    address: str
+    device: str  # "": the peer's host
+    content_type: str | None = None
+    qos: int | None = None  # None: as the request is confirmable or not
+    expiry_ms: int | None = None
+    delay_ms: int | None = None
+    fields: dict[str, Any] = {}
+    plain: bool = False  # nothing but address, device and content type
+    lasting: bool = False  # the same options may well come again
+    event: bool = False  # the body is a CloudEvent in structured JSON
+
+    def message(self, body: bytes, *, confirmable: bool, host: str, now_ms: int) -> Message:
+        """The message of one request. Raises `Refusal` (MALFORMED) when it should be a CloudEvent and is none."""
+        fields = dict(self.fields)
+        fields["qos"] = int(confirmable) if self.qos is None else self.qos
+        if self.expiry_ms is not None:
+            fields["expires_at_ms"] = now_ms + self.expiry_ms
+        if self.delay_ms:
+            fields["deliver_at_ms"] = now_ms + self.delay_ms
+        device = self.device or host
+        if self.event:
+            return from_structured(
+                body, now_ms=now_ms, protocol=PROTOCOL, device=device, address=self.address, **fields
+            )
+        fields.setdefault("time_ms", now_ms)
+        return Message(
+            address=self.address,
+            body=body,
+            protocol=PROTOCOL,
+            device=device,
+            content_type=self.content_type,
+            **fields,
+        )
+
+
+def make_plan(request: Request, settings: CoapOptions) -> Plan:
+    """Read the options of a POST or PUT; raises `ProtocolError` (4.00, 4.02, 4.04, 4.05)."""
+    address = resolve(request.path, bare_paths=settings.bare_paths).address
+    if address is None:
+        raise ProtocolError(METHOD_NOT_ALLOWED, "links can only be read")
+    try:
+        check_address(address)
+    except Refusal as refusal:
+        raise ProtocolError(BAD_REQUEST, f"Uri-Path: {refusal.detail}") from refusal
+    said, properties = read_query(request.query)
+    lasting = _FLEETING.isdisjoint(said)
+    fields = {_FIELDS[name]: value for name, value in said.items() if name in _FIELDS}
+    if properties:
+        fields["properties"] = properties
+    content_type = _content_type(request.content_format, settings.cloudevents_format, fields)
+    content_type = said.get("ct", content_type)
+    event = content_type is not None and content_type.split(";")[0].strip().lower() == STRUCTURED_JSON
+    if event:
+        for field, name in _SAID_BY_EVENT.items():
+            if field in fields:
+                raise ProtocolError(BAD_REQUEST, f"{name}: the CloudEvent says it")
+    qos, expiry_s, delay_s = said.get("qos"), said.get("expiry"), said.get("delay")
+    return Plan(
+        address=address,
+        device=_device(address, settings.device_level),
+        content_type=content_type,
+        qos=qos,
+        expiry_ms=None if expiry_s is None else expiry_s * 1000,
+        delay_ms=None if delay_s is None else delay_s * 1000,
+        fields=fields,
+        plain=not fields and not event and qos is expiry_s is delay_s is None,
+        lasting=lasting,
+        event=event,
+    )
+
+
+def _content_type(number: int | None, cloudevents_format: int, fields: dict[str, Any]) -> str | None:
+    """The media type of a Content-Format; its coding, or a number that means nothing here, goes into `fields`."""
+    if number is None:
+        return None
+    if number == cloudevents_format:
+        return STRUCTURED_JSON
+    registered = media_type(number)
+    if registered is None:
+        fields["native"] = {PROTOCOL: {"content_format": number}}
+        return None
+    content_type, coding = registered
+    if coding is not None:
+        fields["content_encoding"] = coding
+    return content_type
+
+
+def _device(address: str, level: int | None) -> str:
+    """The level of an address that names the device; "" when it has none."""
+    if level is None:
+        return ""
+    levels = address.split("/", level + 1)
+    return levels[level] if level < len(levels) else ""
+
+
+def read_query(query: tuple[str, ...]) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
+    """Uri-Query items: what those with a meaning say, by their names, and the others as properties.
+
+    Raises `ProtocolError` (4.00), its text beginning with the item's name.
+    """
+    said: dict[str, Any] = {}
+    properties: list[tuple[str, str]] = []
+    for item in query:
+        name, _, text = item.partition("=")
+        read = _QUERY.get(name)
+        if read is None:
+            properties.append((name, text))
+            continue
+        if name in said:
+            raise ProtocolError(BAD_REQUEST, f"{name}: given twice")
+        try:
+            said[name] = read(text)
+        except ValueError as error:
+            raise ProtocolError(BAD_REQUEST, f"{name}: {error}") from error
+    return said, tuple(properties)
+
+
+# ---- readers of one item's text; they raise ValueError saying what it should have been
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise ValueError("must not be empty")
+    return text
+
+
+def _number(text: str, what: str, most: int) -> int:
+    if _DIGITS.fullmatch(text) is None or (value := int(text)) > most:
+        raise ValueError(f"must be {what}")
+    return value
+
+
+def _qos(text: str) -> int:
+    return _number(text, "0, 1 or 2", 2)
+
+
+def _seconds(text: str) -> int:
+    return _number(text, f"whole seconds, at most {SECONDS_MAX}", SECONDS_MAX)
+
+
+def _flag(text: str) -> bool:
+    if text not in {"true", "false"}:
+        raise ValueError("must be true or false")
+    return text == "true"
+
+
+def _time_ms(text: str) -> int:
+    if text.isdigit():
+        return _number(text, "ms since 1970, up to the year 9999", TIME_MS_MAX)
+    try:
+        time_ms = parse_ms(text)
+    except ValueError:
+        time_ms = -1
+    if not 0 <= time_ms <= TIME_MS_MAX:
+        raise ValueError("must be ms since 1970 or an RFC 3339 timestamp")
+    return time_ms
+
+
+def _address(text: str) -> str:
+    try:
+        return check_address(text)
+    except Refusal as refusal:
+        raise ValueError(refusal.detail) from refusal
+
+
+def _base64url(text: str) -> bytes:
+    if _BASE64URL.fullmatch(text) is None:
+        raise ValueError("must be base64url")
+    bare = text.rstrip("=")
+    try:
+        return b64decode(bare + "=" * (-len(bare) % 4), b"-_")
+    except binascii.Error:
+        raise ValueError("must be base64url") from None
+
+
+def _traceparent(text: str) -> str:
+    if _TRACEPARENT.fullmatch(text) is None:
+        raise ValueError("must be as W3C Trace Context 3.2 says")
+    return text
+
+
+_QUERY: dict[str, Callable[[str], Any]] = {
+    "id": _text,
+    "key": _text,
+    "type": _text,
+    "qos": _qos,
+    "retain": _flag,
+    "expiry": _seconds,
+    "delay": _seconds,
+    "time": _time_ms,
+    "reply": _address,
+    "corr": _base64url,
+    "traceparent": _traceparent,
+    "ct": _text,
+}
+_FIELDS = {
+    "id": "id",
+    "key": "key",
+    "type": "type",
+    "retain": "retain",
+    "time": "time_ms",
+    "reply": "reply_to",
+    "corr": "correlation",
+    "traceparent": "traceparent",
+}
+"""Items whose value is a field of `Message` as it is."""

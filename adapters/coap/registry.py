@@ -1,0 +1,75 @@
+"""CoAP's numbers, by the names the specifications give them, and the rules options are held to.
+
+The numbers come from aiocoap's copies of the IANA registries, as plain integers because the hot paths compare them.
+"""
+
+from typing import NamedTuple
+
+from aiocoap.numbers.codes import Code
+from aiocoap.numbers.optionnumbers import OptionNumber
+
+__all__ = ["OPTIONS", "OptionRule", "is_critical"]
+
+# Message types (RFC 7252, 3)
+CON, NON, ACK, RST = 0, 1, 2, 3
+
+# Method codes (RFC 7252, 12.1.1) and the response codes that this endpoint uses (12.1.2, RFC 7959, RFC 8516)
+EMPTY = int(Code.EMPTY)
+GET, POST, PUT = int(Code.GET), int(Code.POST), int(Code.PUT)
+CREATED, VALID, CHANGED = int(Code.CREATED), int(Code.VALID), int(Code.CHANGED)
+CONTENT, CONTINUE = int(Code.CONTENT), int(Code.CONTINUE)
+BAD_REQUEST, UNAUTHORIZED, BAD_OPTION = int(Code.BAD_REQUEST), int(Code.UNAUTHORIZED), int(Code.BAD_OPTION)
+FORBIDDEN, NOT_FOUND = int(Code.FORBIDDEN), int(Code.NOT_FOUND)
+METHOD_NOT_ALLOWED, NOT_ACCEPTABLE = int(Code.METHOD_NOT_ALLOWED), int(Code.NOT_ACCEPTABLE)
+REQUEST_ENTITY_INCOMPLETE = int(Code.REQUEST_ENTITY_INCOMPLETE)
+REQUEST_ENTITY_TOO_LARGE = int(Code.REQUEST_ENTITY_TOO_LARGE)
+CONFLICT, PRECONDITION_FAILED = int(Code.CONFLICT), int(Code.PRECONDITION_FAILED)
+TOO_MANY_REQUESTS = int(Code.TOO_MANY_REQUESTS)
+SERVICE_UNAVAILABLE, GATEWAY_TIMEOUT = int(Code.SERVICE_UNAVAILABLE), int(Code.GATEWAY_TIMEOUT)
+PROXYING_NOT_SUPPORTED = int(Code.PROXYING_NOT_SUPPORTED)
+
+# Option numbers (RFC 7252, 12.2; RFC 7959; RFC 9175 for Request-Tag)
+IF_MATCH, IF_NONE_MATCH = int(OptionNumber.IF_MATCH), int(OptionNumber.IF_NONE_MATCH)
+URI_HOST, URI_PORT = int(OptionNumber.URI_HOST), int(OptionNumber.URI_PORT)
+URI_PATH, URI_QUERY = int(OptionNumber.URI_PATH), int(OptionNumber.URI_QUERY)
+ETAG, MAX_AGE, OBSERVE = int(OptionNumber.ETAG), int(OptionNumber.MAX_AGE), int(OptionNumber.OBSERVE)
+CONTENT_FORMAT, ACCEPT = int(OptionNumber.CONTENT_FORMAT), int(OptionNumber.ACCEPT)
+BLOCK1, BLOCK2 = int(OptionNumber.BLOCK1), int(OptionNumber.BLOCK2)
+SIZE1, SIZE2 = int(OptionNumber.SIZE1), int(OptionNumber.SIZE2)
+PROXY_URI, PROXY_SCHEME = int(OptionNumber.PROXY_URI), int(OptionNumber.PROXY_SCHEME)
+REQUEST_TAG = int(OptionNumber.REQUEST_TAG)
+
+
+class OptionRule(NamedTuple):
+    """How long an option's value may be, in bytes, and whether the option may be repeated."""
+
+    shortest: int
+    longest: int
+    repeatable: bool = False
+
+
+OPTIONS: dict[int, OptionRule] = {
+    IF_MATCH: OptionRule(0, 8, True),
+    URI_HOST: OptionRule(1, 255),
+    ETAG: OptionRule(1, 8, True),
+    IF_NONE_MATCH: OptionRule(0, 0),
+    OBSERVE: OptionRule(0, 3),
+    URI_PORT: OptionRule(0, 2),
+    URI_PATH: OptionRule(0, 255, True),
+    CONTENT_FORMAT: OptionRule(0, 2),
+    URI_QUERY: OptionRule(0, 255, True),
+    ACCEPT: OptionRule(0, 2),
+    BLOCK2: OptionRule(0, 3),
+    BLOCK1: OptionRule(0, 3),
+    SIZE2: OptionRule(0, 4),
+    PROXY_URI: OptionRule(1, 1034),
+    PROXY_SCHEME: OptionRule(1, 255),
+    SIZE1: OptionRule(0, 4),
+    REQUEST_TAG: OptionRule(0, 8, True),
+}
+"""The options this endpoint recognises (RFC 7252, table 4; RFC 7959, table 1; RFC 9175, table 2)."""
+
+
+def is_critical(number: int) -> bool:
+    """Whether a request with this option must be refused where it is not understood (RFC 7252, 5.4.1)."""
+    return bool(number & 1)

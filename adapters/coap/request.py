@@ -1,0 +1,171 @@
+"""What the options of a request say, each held to its rule (RFC 7252, 5.4; RFC 7959, 2)."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from adapters.coap.registry import (
+    ACCEPT,
+    BAD_OPTION,
+    BAD_REQUEST,
+    BLOCK1,
+    BLOCK2,
+    CONTENT_FORMAT,
+    ETAG,
+    IF_MATCH,
+    IF_NONE_MATCH,
+    NOT_FOUND,
+    OBSERVE,
+    OPTIONS,
+    PROXY_SCHEME,
+    PROXY_URI,
+    PROXYING_NOT_SUPPORTED,
+    SIZE1,
+    SIZE2,
+    URI_PATH,
+    URI_QUERY,
+    is_critical,
+)
+from adapters.coap.wire import Option, encode_uint, read_uint
+from gateway.errors import ProtocolError
+
+__all__ = ["Block", "Request", "Target", "read_request", "resolve"]
+
+SIZE_EXPONENT_RESERVED = 7
+WELL_KNOWN, CORE = ".well-known", "core"
+ROOTS = ("t", "ps")  # what addresses stand below; "ps" as the CoAP publish-subscribe draft has it
+
+# What tells one transfer from another of the same peer: all options but these (RFC 7959, 2.5; RFC 7252, 5.4.6).
+_NOT_IN_KEY = frozenset({BLOCK1, BLOCK2, SIZE1, SIZE2, OBSERVE, ETAG})
+
+
+class Block(NamedTuple):
+    """A Block1 or Block2 option: NUM 4-20 bits, M 1 bit, SZX 3 bits; a block is 2 ** (SZX + 4) bytes."""
+
+    number: int
+    more: bool
+    exponent: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of a block."""
+        return 16 << self.exponent
+
+    @property
+    def offset(self) -> int:
+        """Where the block begins in the body."""
+        return self.number * self.size
+
+    def encode(self) -> bytes:
+        """The option's value."""
+        return encode_uint(self.number << 4 | self.more << 3 | self.exponent)
+
+    @classmethod
+    def of_size(cls, size: int) -> "Block":
+        """The first block of a body in blocks of `size` bytes, a power of two from 16 to 1024."""
+        return cls(0, False, size.bit_length() - 5)
+
+    @classmethod
+    def decode(cls, value: bytes, name: str) -> "Block":
+        """Read an option's value; raises `ProtocolError` (4.00) for the reserved size (RFC 7959, 2.2)."""
+        word = read_uint(value)
+        if word & 7 == SIZE_EXPONENT_RESERVED:
+            raise ProtocolError(BAD_REQUEST, f"{name}: the block size 7 is reserved")
+        return cls(word >> 4, bool(word & 8), word & 7)
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of one request."""
+
+    path: tuple[str, ...] = ()
+    query: tuple[str, ...] = ()
+    content_format: int | None = None
+    accept: int | None = None
+    etags: tuple[bytes, ...] = ()
+    block1: Block | None = None
+    block2: Block | None = None
+    size1: int | None = None
+    key: tuple[Option, ...] = ()  # names the transfer that a block of it belongs to
+
+
+def read_request(options: Sequence[Option]) -> Request:
+    """Check the options of a request and read them.
+
+    Raises `ProtocolError`: 4.02 for a critical option that is unknown, repeated against its rule, of a wrong length or
+    not UTF-8; 5.05 for a proxy's options. Conditional requests are not offered, so If-Match and If-None-Match count as
+    unknown: a last value can change between the look and the append. Elective options are passed over instead.
+    """
+    found: dict[int, list[bytes]] = {}
+    for number, value in options:
+        rule = OPTIONS.get(number)
+        if rule is None or not rule.shortest <= len(value) <= rule.longest:
+            if is_critical(number):
+                raise ProtocolError(BAD_OPTION, f"option {number} is not understood")
+        elif number not in found:
+            found[number] = [value]
+        elif rule.repeatable:
+            found[number].append(value)
+        elif is_critical(number):
+            raise ProtocolError(BAD_OPTION, f"option {number} is repeated")
+    if PROXY_URI in found or PROXY_SCHEME in found:
+        raise ProtocolError(PROXYING_NOT_SUPPORTED, "this is no proxy")
+    if IF_MATCH in found or IF_NONE_MATCH in found:
+        raise ProtocolError(BAD_OPTION, "conditional requests are not supported")
+    block1, block2 = found.get(BLOCK1), found.get(BLOCK2)
+    return Request(
+        path=_texts(found, URI_PATH),
+        query=_texts(found, URI_QUERY),
+        content_format=_uint(found, CONTENT_FORMAT),
+        accept=_uint(found, ACCEPT),
+        etags=tuple(found.get(ETAG, ())),
+        block1=Block.decode(block1[0], "Block1") if block1 is not None else None,
+        block2=Block.decode(block2[0], "Block2") if block2 is not None else None,
+        size1=_uint(found, SIZE1),
+        key=tuple(option for option in options if option[0] not in _NOT_IN_KEY),
+    )
+
+
+def _texts(found: dict[int, list[bytes]], number: int) -> tuple[str, ...]:
+    try:
+        return tuple([value.decode() for value in found.get(number, ())])
+    except UnicodeDecodeError:
+        raise ProtocolError(BAD_OPTION, f"option {number} is not UTF-8") from None
+
+
+def _uint(found: dict[int, list[bytes]], number: int) -> int | None:
+    values = found.get(number)
+    return None if values is None else read_uint(values[0])
+
+
+class Target(NamedTuple):
+    """What a path names: an address, or where `address` is None the links to all below a root ("" for every root)."""
+
+    address: str | None
+    root: str = ""
+
+
+def resolve(path: tuple[str, ...], *, bare_paths: bool) -> Target:
+    """What a Uri-Path names; raises `ProtocolError` (4.04, 4.00).
+
+    Addresses stand below /t/ and /ps/, and with `bare_paths` anywhere else but below /.well-known/.
+    """
+    if not path:
+        raise ProtocolError(NOT_FOUND, "addresses stand below /t/")
+    first = path[0]
+    if first in ROOTS:
+        levels = path[1:]
+        if not levels:
+            return Target(None, first)
+    elif path == (WELL_KNOWN, CORE):
+        return Target(None)
+    elif bare_paths and first != WELL_KNOWN:
+        levels = path
+    else:
+        raise ProtocolError(NOT_FOUND, "addresses stand below /t/")
+    for level in levels:
+        if "/" in level:
+            raise ProtocolError(BAD_REQUEST, "Uri-Path: a level of an address cannot hold '/'")
+        if level in {".", ".."}:
+            raise ProtocolError(BAD_OPTION, "Uri-Path: '.' and '..' are no segments (RFC 7252, 5.10.1)")
+    return Target("/".join(levels))

@@ -1,0 +1,85 @@
+"""Confirmable messages of ours, sent again until they are acknowledged (RFC 7252, 4.2)."""
+
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from gateway.port import Peer, Random
+
+__all__ = ["Retransmitter"]
+
+JITTER_BITS = 16
+HEAP_SLACK = 64
+
+
+@dataclass(slots=True)
+class _Pending:
+    datagram: bytes
+    timeout_ms: int
+    due_ms: int
+    sent_again: int = 0
+
+
+class Retransmitter:
+    """Messages under way. The first timeout is ACK_TIMEOUT, stretched by chance; each further one is twice the last."""
+
+    def __init__(
+        self, *, ack_timeout_ms: int, ack_random_factor: float, max_retransmit: int, pending_max: int, random: Random
+    ) -> None:
+        self._ack_timeout_ms = ack_timeout_ms
+        self._spread_ms = int(ack_timeout_ms * (ack_random_factor - 1))
+        self._max_retransmit = max_retransmit
+        self._pending_max = pending_max
+        self._random = random
+        self._pending: dict[tuple[Peer, int], _Pending] = {}
+        self._due: list[tuple[int, Peer, int]] = []  # a heap; entries that no longer agree with _pending are stale
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more can be taken."""
+        return len(self._pending) >= self._pending_max
+
+    def add(self, peer: Peer, mid: int, datagram: bytes, now_ms: int) -> None:
+        """Watch over a Confirmable message that is sent now for the first time."""
+        assert not self.full
+        jitter_ms = self._spread_ms * self._random.getrandbits(JITTER_BITS) >> JITTER_BITS
+        timeout_ms = self._ack_timeout_ms + jitter_ms
+        self._pending[peer, mid] = _Pending(datagram, timeout_ms, now_ms + timeout_ms)
+        heappush(self._due, (now_ms + timeout_ms, peer, mid))
+        if len(self._due) > 2 * len(self._pending) + HEAP_SLACK:
+            self._due = [(pending.due_ms, *key) for key, pending in self._pending.items()]
+            heapify(self._due)
+
+    def settle(self, peer: Peer, mid: int) -> bool:
+        """The peer has acknowledged or reset a message; whether it was one under way."""
+        return self._pending.pop((peer, mid), None) is not None
+
+    def again(self, now_ms: int) -> list[tuple[bytes, Peer]]:
+        """What is to be sent again by now. After MAX_RETRANSMIT times and one more timeout a message is given up."""
+        out: list[tuple[bytes, Peer]] = []
+        while self._due and self._due[0][0] <= now_ms:
+            due_ms, peer, mid = heappop(self._due)
+            pending = self._pending.get((peer, mid))
+            if pending is None or pending.due_ms != due_ms:
+                continue
+            if pending.sent_again >= self._max_retransmit:
+                del self._pending[peer, mid]
+                continue
+            out.append((pending.datagram, peer))
+            pending.sent_again += 1
+            pending.timeout_ms *= 2
+            pending.due_ms = now_ms + pending.timeout_ms
+            heappush(self._due, (pending.due_ms, peer, mid))
+        return out
+
+    def deadline_ms(self) -> int | None:
+        """When `again` is wanted."""
+        while self._due:
+            due_ms, peer, mid = self._due[0]
+            pending = self._pending.get((peer, mid))
+            if pending is not None and pending.due_ms == due_ms:
+                return due_ms
+            heappop(self._due)
+        return None

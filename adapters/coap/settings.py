@@ -1,0 +1,60 @@
+"""What an operator can set for CoAP: the section `adapters.coap` of the configuration."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+__all__ = ["CoapOptions"]
+
+MiB = 1024 * 1024
+
+
+class CoapOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Transmission parameters (RFC 7252, 4.8), limits, and how requests become messages."""
+
+    ack_timeout_ms: Annotated[
+        int, Meta(ge=100, le=60_000, description="ACK_TIMEOUT: when a separate response is first sent again")
+    ] = 2_000
+    ack_random_factor: Annotated[
+        float, Meta(ge=1.0, le=3.0, description="ACK_RANDOM_FACTOR: that time is stretched by chance up to this")
+    ] = 1.5
+    max_retransmit: Annotated[int, Meta(ge=0, le=10, description="MAX_RETRANSMIT: how often it is sent again")] = 4
+    exchange_lifetime_ms: Annotated[
+        int, Meta(ge=1_000, le=3_600_000, description="EXCHANGE_LIFETIME: how long a repeated message is recognised")
+    ] = 247_000
+    ack_delay_ms: Annotated[
+        int, Meta(ge=10, le=2_000, description="a request not answered by then gets an empty acknowledgement first")
+    ] = 1_000
+
+    dedup_peer_max: Annotated[int, Meta(ge=1, le=65_536, description="messages remembered of one peer")] = 65_536
+    dedup_total_max: Annotated[
+        int, Meta(ge=1, le=16_000_000, description="messages remembered of all peers, about 200 bytes each")
+    ] = 1_000_000
+    peers_max: Annotated[int, Meta(ge=1, le=4_000_000, description="peers of whom messages are remembered")] = 200_000
+    requests_outstanding_max: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="requests taken in and not answered yet")
+    ] = 16_384
+
+    max_body_bytes: Annotated[int, Meta(ge=1, le=256 * MiB, description="the largest body, blocks put together")] = MiB
+    block_size: Annotated[
+        Literal[16, 32, 64, 128, 256, 512, 1024],
+        Meta(description="bytes of the largest block sent, and asked for"),
+    ] = 1024
+    block_transfers_max: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="bodies under way in blocks, each direction")
+    ] = 1_024
+    block_transfers_peer_max: Annotated[int, Meta(ge=1, le=65_536, description="of these, of one peer")] = 8
+    block_bytes_max: Annotated[
+        int, Meta(ge=1, description="bytes held for bodies under way in blocks, each direction")
+    ] = 64 * MiB
+
+    device_level: Annotated[
+        int | None, Meta(description="the level of the address, from 0, that names the device; without one: the host")
+    ] = 1
+    bare_paths: Annotated[bool, Meta(description="whether a path not below /t/ or /ps/ is an address, too")] = True
+    cloudevents_format: Annotated[
+        int, Meta(ge=65_000, le=65_535, description="the Content-Format of CloudEvents as structured JSON")
+    ] = 65_011
+    max_age_s: Annotated[int, Meta(ge=0, le=86_400, description="how long a last value may be cached")] = 0
+    list_max: Annotated[int, Meta(ge=1, le=100_000, description="addresses listed by /.well-known/core")] = 1_000
