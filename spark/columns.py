@@ -1,0 +1,238 @@
+"""The data source's columns: their Spark types, and how each is made from a chunk of the log.
+
+A chunk becomes one Arrow record batch, built column by column. Only what the asked-for columns need is done: where
+none of them comes from the message itself, no record is decoded.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from gateway.message import Message, decode
+from spark import samples
+from spark.errors import BadOption
+from store.client import Fetched
+from store.errors import CorruptFrame
+
+__all__ = ["DERIVED", "TIME_MS_MAX", "TYPES", "Columns", "schema_of"]
+
+TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999: the last instant Spark and Python can both show
+
+_TEXT = StringType()
+_PAIRS = ArrayType(StructType([StructField("name", _TEXT), StructField("value", _TEXT)]))
+_SAMPLES = ArrayType(StructType([StructField("metric", _TEXT), StructField("value", DoubleType())]))
+
+TYPES: Mapping[str, DataType] = {
+    "topic": _TEXT,
+    "queue": IntegerType(),
+    "offset": LongType(),
+    "position": _TEXT,
+    "id": _TEXT,
+    "address": _TEXT,
+    "key": _TEXT,
+    "type": _TEXT,
+    "content_type": _TEXT,
+    "content_encoding": _TEXT,
+    "time": TimestampType(),
+    "stored_at": TimestampType(),
+    "protocol": _TEXT,
+    "device": _TEXT,
+    "principal": _TEXT,
+    "qos": ByteType(),
+    "retain": BooleanType(),
+    "expires_at": TimestampType(),
+    "reply_to": _TEXT,
+    "correlation": BinaryType(),
+    "traceparent": _TEXT,
+    "properties": _PAIRS,
+    "body": BinaryType(),
+    "samples": _SAMPLES,
+    "quality": _TEXT,
+}
+DERIVED = ("samples", "quality")  # made from the body as telemetry; only on request
+
+
+def schema_of(names: Sequence[str]) -> StructType:
+    """The Spark schema of these columns, in this order; none named: all but `DERIVED`. Raises `BadOption`."""
+    wanted = names or [name for name in TYPES if name not in DERIVED]
+    if unknown := [name for name in wanted if name not in TYPES]:
+        raise BadOption("columns", f"names {', '.join(unknown)}; there are: {', '.join(TYPES)}")
+    return StructType([StructField(name, TYPES[name]) for name in wanted])
+
+
+class Columns:
+    """Makes record batches of one schema. Raises `BadOption` when the schema has a column that there is not."""
+
+    def __init__(self, schema: StructType) -> None:
+        for field in schema.fields:
+            if TYPES.get(field.name) != field.dataType:
+                known = TYPES.get(field.name)
+                why = f"is {known.simpleString()}" if known else f"is none of: {', '.join(TYPES)}"
+                raise BadOption("schema", f"has {field.name} {field.dataType.simpleString()}, which {why}")
+        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._make = [(_MAKERS[field.name], self._schema.field(field.name).type) for field in schema.fields]
+
+    def batch(self, fetched: Fetched, *, queue: int, topic: str) -> pa.RecordBatch:
+        """The records of a chunk. Raises `CorruptFrame` for a record that is no message."""
+        chunk = _Chunk(fetched, queue, topic)
+        return pa.RecordBatch.from_arrays([make(chunk, kind) for make, kind in self._make], schema=self._schema)
+
+
+class _Chunk:
+    """One chunk; what several columns share is made once, on demand."""
+
+    def __init__(self, fetched: Fetched, queue: int, topic: str) -> None:
+        self.fetched, self.queue, self.topic = fetched, queue, topic
+        self.count = fetched.next - fetched.offset
+        self.sizes = [len(rows) for rows in fetched.rows]
+
+    @cached_property
+    def rows(self) -> npt.NDArray[np.void]:
+        """The queue's rows of all frames."""
+        return np.concatenate(
+            [frame.rows[rows] for frame, rows in zip(self.fetched.frames, self.fetched.rows, strict=True)]
+        )
+
+    @cached_property
+    def messages(self) -> list[Message]:
+        """The records, decoded: 0.25 us each with the slicing here, the one step that is the same for every reader."""
+        starts = self.rows["pos"].astype(np.int64)
+        starts += np.repeat([frame.payload_start for frame in self.fetched.frames], self.sizes)
+        ends = (starts + self.rows["len"]).tolist()
+        begins = starts.tolist()
+        found: list[Message] = []
+        at = 0
+        for frame, size in zip(self.fetched.frames, self.sizes, strict=True):
+            data, upto = frame.data, at + size
+            try:
+                found += [decode(data[s:e]) for s, e in zip(begins[at:upto], ends[at:upto], strict=True)]
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise CorruptFrame(frame.start, f"a record of queue {self.queue} is no message: {error}") from error
+            at = upto
+        return found
+
+    @cached_property
+    def positions(self) -> list[str]:
+        """Each record's position, as `str(Position)` writes it."""
+        return [
+            f"{prefix}{row:x}"
+            for frame, rows in zip(self.fetched.frames, self.fetched.rows, strict=True)
+            for prefix in (f"{frame.start:x}.",)
+            for row in np.asarray(rows).tolist()
+        ]
+
+    @cached_property
+    def samples(self) -> samples.Samples:
+        return samples.read(self.messages)
+
+
+Maker = Callable[[_Chunk, pa.DataType], pa.Array]
+
+
+def _plain(attribute: str) -> Maker:
+    """A column that is an attribute of the message."""
+    get = attrgetter(attribute)
+    return lambda chunk, kind: pa.array(list(map(get, chunk.messages)), kind)
+
+
+def _constant(attribute: str) -> Maker:
+    get = attrgetter(attribute)
+    return lambda chunk, kind: pa.repeat(pa.scalar(get(chunk), kind), chunk.count)
+
+
+def _instants(times_ms: npt.NDArray[np.uint64], kind: pa.DataType) -> pa.Array:
+    return pa.array(np.minimum(times_ms, TIME_MS_MAX).astype(np.int64) * 1000, kind)
+
+
+def _offset(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
+    return pa.array(np.arange(chunk.fetched.offset, chunk.fetched.next, dtype=np.int64), kind)
+
+
+def _position(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
+    return pa.array(chunk.positions, kind)
+
+
+def _id(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
+    """The message's id, or the position when the log gives it."""
+    return pa.array([m.id or p for m, p in zip(chunk.messages, chunk.positions, strict=True)], kind)
+
+
+def _time(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
+    return _instants(chunk.rows["time_ms"], kind)
+
+
+def _stored_at(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
+    stored = np.array([frame.header.stored_at_ms for frame in chunk.fetched.frames], np.uint64)
+    return _instants(np.repeat(stored, chunk.sizes), kind)
+
+
+def _expires_at(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
+    times = [m.expires_at_ms for m in chunk.messages]
+    return pa.array([None if t is None else max(0, min(t, TIME_MS_MAX)) * 1000 for t in times], kind)
+
+
+def _qos(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
+    return pa.array([m.qos & 0x7F for m in chunk.messages], kind)
+
+
+def _structs(kind: pa.DataType, bounds: Sequence[int], columns: Sequence[Sequence[Any]]) -> pa.Array:
+    """An array of lists of structs, from the structs' fields back to back."""
+    fields = list(kind.value_type)
+    children = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
+    return pa.ListArray.from_arrays(
+        pa.array(bounds, pa.int32()), pa.StructArray.from_arrays(children, fields=fields), type=kind
+    )
+
+
+def _properties(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
+    pairs = [m.properties for m in chunk.messages]
+    bounds = [0, *np.cumsum([len(p) for p in pairs]).tolist()]
+    flat = [pair for p in pairs if p for pair in p]
+    return _structs(kind, bounds, ([name for name, _ in flat], [value for _, value in flat]))
+
+
+def _samples(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
+    read = chunk.samples
+    return _structs(kind, read.bounds, (read.metrics, read.values))
+
+
+def _quality(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
+    return pa.array(chunk.samples.quality, kind)
+
+
+_MAKERS: Mapping[str, Maker] = {name: _plain(name) for name in TYPES if name in Message.__struct_fields__} | {
+    "topic": _constant("topic"),
+    "queue": _constant("queue"),
+    "offset": _offset,
+    "position": _position,
+    "id": _id,
+    "time": _time,
+    "stored_at": _stored_at,
+    "expires_at": _expires_at,
+    "qos": _qos,
+    "properties": _properties,
+    "samples": _samples,
+    "quality": _quality,
+}
+assert _MAKERS.keys() == TYPES.keys()

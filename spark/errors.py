@@ -1,0 +1,40 @@
+"""What the analytics side raises on purpose."""
+
+__all__ = ["BadOption", "DataLoss", "MissingJdk", "OutputMismatch", "SparkError"]
+
+
+class SparkError(Exception):
+    """The root."""
+
+
+class BadOption(SparkError, ValueError):
+    """An option that cannot be used; the text names it."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(name, why)
+        self.name, self.why = name, why
+
+    def __str__(self) -> str:
+        return f"option {self.name} {self.why}"
+
+
+class DataLoss(SparkError):
+    """Records that a query still had to read are gone from the store."""
+
+    def __init__(self, queue: int, start: int, first: int, next_: int) -> None:
+        super().__init__(queue, start, first, next_)
+        self.queue, self.start, self.first, self.next = queue, start, first, next_
+
+    def __str__(self) -> str:
+        return (
+            f"queue {self.queue} was to be read from offset {self.start} on, but holds {self.first} to {self.next}: "
+            "records are lost to this query. Set failOnDataLoss to false to go on with what is left."
+        )
+
+
+class MissingJdk(SparkError):
+    """No Java that Spark can run on; the text is one line and says what to install."""
+
+
+class OutputMismatch(SparkError):
+    """An output directory and a checkpoint that do not belong together; writing on would lose or double records."""

@@ -1,0 +1,106 @@
+"""Where a query is: queue offsets, as plain dictionaries from queue number to the next offset to read.
+
+Arithmetic alone, so that every rule of resuming can be tested without Spark. A queue that a position does not
+name was not there when the position was taken: it begins at 0, never before and never in the middle.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from spark.errors import BadOption
+from spark.options import EARLIEST, LATEST, Place
+from store.client import Bounds
+
+__all__ = ["Range", "advance", "chosen_queues", "decode", "encode", "place", "ranges"]
+
+
+class Range(NamedTuple):
+    """Records `start` (inclusive) to `end` (exclusive) of one queue: what one task reads."""
+
+    queue: int
+    start: int
+    end: int
+
+
+def encode(offsets: Mapping[int, int]) -> dict[str, int]:
+    """The position as Spark keeps it in its checkpoint: `{"16": 120}`, by queue."""
+    return {str(queue): offsets[queue] for queue in sorted(offsets)}
+
+
+def decode(offsets: Mapping[str, int]) -> dict[int, int]:
+    """What `encode` was given."""
+    return {int(queue): offset for queue, offset in offsets.items()}
+
+
+def chosen_queues(topics: Mapping[str, Iterable[int]], wanted: Iterable[str], *, must_exist: bool) -> dict[int, str]:
+    """Queue number to topic name of the wanted topics (none named: all). Raises `BadOption` for one that is not there.
+
+    A stream may be told of a topic before its first message creates it: not `must_exist`.
+    """
+    names = list(wanted)
+    if must_exist and (missing := [name for name in names if name not in topics]):
+        raise BadOption("topic", f"names {', '.join(missing)}; there are: {', '.join(sorted(topics)) or 'none'}")
+    return {queue: name for name in names or sorted(topics) for queue in topics.get(name, ())}
+
+
+def place(where: Place, bounds: Mapping[int, Bounds], *, default: str) -> dict[int, int]:
+    """An offset for each queue of `bounds`; `default` is for those that `where` does not name.
+
+    Raises `BadOption` for a queue that is not there, or an offset beyond its end.
+    """
+    word = where if isinstance(where, str) else default
+    found = {queue: int(b.next if word == LATEST else b.first) for queue, b in bounds.items()}
+    assert word in (EARLIEST, LATEST)
+    if not isinstance(where, str):
+        for queue, offset in where.items():
+            if queue not in bounds:
+                raise BadOption(
+                    "startingOffsets or endingOffsets", f"names queue {queue}, which is none of the topics'"
+                )
+            if offset > bounds[queue].next:
+                raise BadOption(
+                    "startingOffsets or endingOffsets",
+                    f"names offset {offset} of queue {queue}, which ends at {bounds[queue].next}",
+                )
+            found[queue] = offset
+    return found
+
+
+def advance(start: Mapping[int, int], bounds: Mapping[int, Bounds], limit: int | None) -> dict[int, int]:
+    """How far the micro-batch after `start` goes: to the end of every queue, or `limit` records in all.
+
+    A limit is shared out in proportion to what each queue has waiting, at least one each, so that no queue runs ahead
+    of the others in time. A queue of `start` that is no longer there stays where it was. A queue whose end is now below
+    `start` was begun anew: its end goes back, and `ranges` reads it from 0.
+    """
+    end = dict(start)
+    waiting: dict[int, int] = {}
+    for queue, b in bounds.items():
+        begin = start.get(queue, 0)
+        if begin > b.next:
+            begin = 0
+        waiting[queue] = b.next - max(begin, b.first)
+        end[queue] = int(b.next)
+    total = sum(waiting.values())
+    if limit is None or total <= limit:
+        return end
+    for queue, count in waiting.items():
+        if count:
+            share = max(1, count * limit // total)
+            end[queue] = int(bounds[queue].next) - count + share
+    return end
+
+
+def ranges(start: Mapping[int, int], end: Mapping[int, int], *, records_max: int) -> list[Range]:
+    """What to read between two positions, by queue, no range longer than `records_max`."""
+    found = []
+    for queue in sorted(end):
+        at, until = start.get(queue, 0), end[queue]
+        if at > until:
+            at = 0  # begun anew
+        pieces = -(-(until - at) // records_max)
+        for piece in range(pieces):
+            upto = at + -(-(until - at) // (pieces - piece))
+            found.append(Range(queue, at, upto))
+            at = upto
+    return found

@@ -1,0 +1,126 @@
+"""A local Spark: finds a Java it can run on, and builds a session that keeps to this machine."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from spark.errors import MissingJdk
+
+__all__ = ["JAVA_MIN", "build_session", "find_java_home"]
+
+JAVA_MIN = 17
+_JVMS = Path("/usr/lib/jvm")
+_VERSION = re.compile(r'"(?:1\.)?(\d+)')
+_PROBE_S = 20
+_MODULE = "jdk.incubator.vector"  # Spark does not start without it, and trimmed runtimes leave it out
+
+
+def find_java_home(environment: Mapping[str, str] | None = None, jvms: Path = _JVMS) -> Path:
+    """The home of a Java that Spark can run on: `JAVA_HOME`, else the one on `PATH`, else the newest of `/usr/lib/jvm`.
+
+    Raises `MissingJdk`.
+    """
+    environment = os.environ if environment is None else environment
+    seen: list[str] = []
+    for home in _candidates(environment, jvms):
+        version = _java_version(home)
+        if version is not None and version >= JAVA_MIN and _complete(home):
+            return home
+        if version is not None:
+            seen.append(f"{home} is {version}" + ("" if version < JAVA_MIN else f" without {_MODULE}"))
+    found = f" ({'; '.join(dict.fromkeys(seen))})" if seen else ""
+    raise MissingJdk(
+        f"Spark needs a JDK {JAVA_MIN} or newer and there is none{found}: "
+        "install one (Debian and Ubuntu: apt install openjdk-17-jre-headless) or set JAVA_HOME"
+    )
+
+
+def _candidates(environment: Mapping[str, str], jvms: Path) -> Iterator[Path]:
+    if home := environment.get("JAVA_HOME"):
+        yield Path(home)
+    if java := shutil.which("java", path=environment.get("PATH", "")):
+        yield Path(java).resolve().parent.parent
+    if jvms.is_dir():
+        homes = sorted({path.resolve() for path in jvms.iterdir() if (path / "bin" / "java").exists()})
+        yield from sorted(homes, key=lambda home: _java_version(home) or 0, reverse=True)
+
+
+def _java_version(home: Path) -> int | None:
+    """The major version of the Java there; None when there is none that runs."""
+    java = home / "bin" / "java"
+    if not java.exists():
+        return None
+    if (text := _release(home).get("JAVA_VERSION")) is None:
+        try:
+            ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_PROBE_S, check=False)  # noqa: S603  # the user's own Java
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        text = ran.stderr + ran.stdout
+    found = _VERSION.search(text)
+    return int(found[1]) if found else None
+
+
+def _complete(home: Path) -> bool:
+    """Whether the runtime has the module Spark needs; one that does not list its modules is believed to."""
+    modules = _release(home).get("MODULES")
+    return modules is None or _MODULE in modules.strip('"').split()
+
+
+def _release(home: Path) -> dict[str, str]:
+    """The `release` file of a Java home, which says more, and sooner, than starting it; empty when there is none."""
+    try:
+        lines = (home / "release").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def build_session(
+    name: str = "headgate",
+    *,
+    cores: int = 2,
+    shuffle_partitions: int = 4,
+    driver_memory: str = "1g",
+    local_dir: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session on this machine, with the `headgate` source registered. Raises `MissingJdk` before anything starts.
+
+    It listens on loopback only, shows no web page, and logs warnings. `settings` go over everything set here.
+    """
+    from spark.source import HeadgateDataSource  # noqa: PLC0415  # pyarrow is not needed to look for a JDK
+
+    os.environ["JAVA_HOME"] = str(find_java_home())
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
+    for key, value in (_settings(shuffle_partitions, driver_memory, local_dir) | dict(settings or {})).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("WARN")
+    session.dataSource.register(HeadgateDataSource)
+    return session
+
+
+def _settings(shuffle_partitions: int, driver_memory: str, local_dir: Path | None) -> dict[str, str]:
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": driver_memory,
+        "spark.log.level": "WARN",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(shuffle_partitions),
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if local_dir is not None:
+        settings["spark.local.dir"] = str(local_dir)
+        settings["spark.sql.warehouse.dir"] = str(local_dir / "warehouse")
+    return settings
