@@ -69,7 +69,9 @@ class StoreClient(Protocol):
     def append(self, frame: UnplacedFrame, done: OnAppended) -> None:
         """Append a frame; `done` is called on the event loop when it is durable or has failed.
 
-        Frames of one client are stored, and `done` is called, in the order of the calls.
+        Frames of one client are stored, and `done` is called, in the order of the calls. Only a refusal comes at
+        once, ahead of frames still being written, and never before this call returns: `StoreOverloaded`,
+        `StoreClosed`, `StoreFailed`, `FrameTooLarge`.
         """
 
     @property

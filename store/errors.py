@@ -4,6 +4,7 @@ __all__ = [
     "AppendOutcomeUnknown",
     "CorruptFrame",
     "DataDirLocked",
+    "FrameTooLarge",
     "KeyTooLong",
     "OffsetOutOfRange",
     "RevisionConflict",
@@ -39,6 +40,10 @@ class StoreFailed(StoreError):
 
 class AppendOutcomeUnknown(StoreError):
     """Perhaps stored: write or fdatasync failed with the frame under way. Only an idempotent retry is safe."""
+
+
+class FrameTooLarge(StoreError):
+    """Not stored: the frame is over `FRAME_BYTES_MAX`."""
 
 
 class SequenceOutOfOrder(StoreError):

@@ -25,6 +25,7 @@ from google_crc32c import extend, value
 from store.errors import CorruptFrame
 
 __all__ = [
+    "FIRST_QUEUE",
     "FRAME_BYTES_MAX",
     "HEADER",
     "MAGIC",
@@ -84,6 +85,7 @@ assert ROW.size == 48 == ROWS_DTYPE.itemsize
 
 _CRC_START = 8  # the header's checksum covers what follows magic and itself
 ROW_EXTRA = 1  # row flag: this record already has a row in its topic's queue
+FIRST_QUEUE = 16  # queue numbers below are the store's own records: KV operations, offsets, settlements
 FRAME_BYTES_MAX = 64 << 20  # no frame is larger; a header that claims more is corrupt
 
 

@@ -1,0 +1,49 @@
+"""Verified frames in memory: what was written or read last."""
+
+from collections import OrderedDict
+from threading import Lock
+
+from store.format import Frame, LogOffset
+from store.log import Placed
+
+__all__ = ["CACHE_BYTES_MAX", "FrameCache"]
+
+CACHE_BYTES_MAX = 64 << 20
+
+
+class FrameCache:
+    """The frames used last, bounded in bytes, by log offset. Any thread may use it."""
+
+    def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._frames: OrderedDict[LogOffset, Frame | Placed] = OrderedDict()
+        self._bytes = 0  # of what _frames holds; <= _bytes_max between calls
+        self._lock = Lock()
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the frames held."""
+        return self._bytes
+
+    def get(self, log_offset: LogOffset) -> Frame | None:
+        """A frame. One that was just written is put together when it is first asked for."""
+        with self._lock:
+            found = self._frames.get(log_offset)
+            if found is None:
+                return None
+            self._frames.move_to_end(log_offset)
+            if isinstance(found, Placed):
+                found = self._frames[log_offset] = found.whole()
+            return found
+
+    def put(self, frame: Frame | Placed) -> None:
+        """Keep a frame and let the ones used longest ago go."""
+        size = frame.end - frame.start
+        with self._lock:
+            if frame.start in self._frames or size > self._bytes_max:
+                return
+            self._frames[frame.start] = frame
+            self._bytes += size
+            while self._bytes > self._bytes_max:
+                _, old = self._frames.popitem(last=False)
+                self._bytes -= old.end - old.start

@@ -1,0 +1,261 @@
+"""The engine: two threads around the log and the views.
+
+The commit thread takes whatever was appended since the last write, places it, writes and syncs it once, and reports
+the group. The dispatcher thread follows behind with the views, off the path of an acknowledgement. Readers use the
+log and the views directly.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+
+from store.client import Appended, OnAppended
+from store.errors import AppendOutcomeUnknown, SequenceOutOfOrder, StoreError, StoreFailed
+from store.files import Files, OsFiles
+from store.format import LogOffset, QueueNumber, QueueOffset, UnplacedFrame
+from store.lock import DataDirLock
+from store.log import SEGMENT_SIZE_BYTES, CommitLog, Placed
+from store.producers import ProducerTable
+from store.run import Run, RunBuilder
+from store.views import MAP_SIZE_BYTES, Views
+
+__all__ = ["Committed", "Engine"]
+
+logger = logging.getLogger(__name__)
+
+GROUP_BYTES_MAX = 8 << 20  # in one write: what arrives later need not wait for more than that
+RUN_BYTES = 8 << 20  # read in recovery before the views are brought up
+LINGER_S = 0.1  # how long the dispatcher lets runs gather: one transaction, and its sync, for all of them
+EAGER_BYTES = 16 << 20  # gathered, it does not wait any longer
+LAG_BYTES_MAX = 256 << 20  # the views may be behind before commits wait for them: bounds what memory holds for them
+PROGRESS_BYTES = 256 << 20  # between two reports of recovery
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A group: what became of each append, in order, and the frames that were stored."""
+
+    outcomes: list[tuple[OnAppended, Appended | StoreError]]
+    size_bytes: int  # of all frames asked for, stored or not
+    run: Run | None = None
+
+
+class Engine:
+    """One open data directory.
+
+    `on_committed` and `on_dispatched` are called on the engine's threads, in log order: a group is reported durable
+    before the views are reported to have it. They must not block and not raise.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        now_ms: Callable[[], int],
+        on_committed: Callable[[Committed], None],
+        on_dispatched: Callable[[LogOffset], None],
+        files: Files | None = None,
+        epoch: int = 1,
+        segment_size_bytes: int = SEGMENT_SIZE_BYTES,
+        map_size_bytes: int = MAP_SIZE_BYTES,
+        linger_s: float = LINGER_S,
+    ) -> None:
+        """Open and recover a data directory; takes as long as the views are behind. Raises `DataDirLocked`, OSError."""
+        files = files if files is not None else OsFiles()
+        files.make_directory(data_dir)
+        self._lock = DataDirLock(data_dir)
+        self._now_ms = now_ms
+        self._on_committed = on_committed
+        self._on_dispatched = on_dispatched
+        self._epoch = epoch
+        self._linger_s = linger_s
+        self._closed = False
+        self.error: StoreFailed | None = None  # set once; from then on nothing more is stored
+        self._views_failed = False  # they stay where they are; the log gives the rest again after a restart
+        self._appends: SimpleQueue[tuple[UnplacedFrame, OnAppended] | None] = SimpleQueue()
+        self._runs: SimpleQueue[Run | None] = SimpleQueue()
+        self._kick = Event()  # the dispatcher is not to linger
+        self._progress = Event()  # the dispatcher has got on
+        try:
+            self.log = CommitLog(files, data_dir / "log", segment_size_bytes=segment_size_bytes)
+            self.views = Views(data_dir / "views", map_size_bytes=map_size_bytes)
+            self._builder = RunBuilder(self._stored_next_offset)
+            self._recover()
+            self._producers = ProducerTable()
+            with self.views.reading() as txn:
+                self.views.producers.restore(txn, self._producers)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._stored_at_ms = self.views.stored_at_ms  # of the newest frame; never goes back
+        self._threads = (
+            Thread(target=self._commit_forever, name="store-commit", daemon=True),
+            Thread(target=self._dispatch_forever, name="store-dispatch", daemon=True),
+        )
+        for thread in self._threads:
+            thread.start()
+
+    def append(self, frame: UnplacedFrame, done: OnAppended) -> None:
+        """Queue a frame; `done` comes back in a `Committed`. Not after `close`."""
+        self._appends.put((frame, done))
+
+    def kick(self) -> None:
+        """Somebody waits for the views: bring them up now."""
+        self._kick.set()
+
+    def close(self) -> None:
+        """Store what was appended, bring the views up, close. Again does nothing. Nobody may be reading."""
+        if self._closed:
+            return
+        self._closed = True
+        self._appends.put(None)
+        self._threads[0].join()
+        self._runs.put(None)
+        self._kick.set()
+        self._threads[1].join()
+        self.log.close()
+        self.views.close()
+        self._lock.release()
+
+    # ---- recovery
+
+    def _recover(self) -> None:
+        log, views = self.log, self.views
+        if views.dispatched > log.end:
+            logger.error(
+                "the views are ahead of the log, which has lost its end; they are rebuilt from what it has",
+                extra={"dispatched": views.dispatched, "log_end": log.end, "log_first": log.first},
+            )
+            views.reset()
+        start = reported = max(views.dispatched, log.first)
+        gathered: list[Placed] = []
+        size = 0
+        for frame in log.recover(start):
+            gathered.append(Placed.of(frame))
+            size += frame.header.size_bytes
+            if size >= RUN_BYTES:
+                views.apply([self._builder.build(gathered)])
+                gathered, size = [], 0
+                if views.dispatched - reported >= PROGRESS_BYTES:
+                    reported = views.dispatched
+                    logger.info("recovering", extra={"from": start, "at": reported, "to": log.end})
+        if gathered:
+            views.apply([self._builder.build(gathered)])
+        if log.end > start:
+            logger.info("recovered", extra={"from": start, "to": log.end, "damaged": len(log.corruptions)})
+
+    def _stored_next_offset(self, queue: QueueNumber) -> QueueOffset:
+        with self.views.reading() as txn:
+            return self.views.queues.next_offset(txn, queue)
+
+    # ---- the commit thread
+
+    def _commit_forever(self) -> None:
+        stopping = False
+        while not stopping:
+            item = self._appends.get()
+            group: list[tuple[UnplacedFrame, OnAppended]] = []
+            size = 0
+            while item is not None:
+                group.append(item)
+                size += item[0].size_bytes
+                if size >= GROUP_BYTES_MAX:
+                    break
+                try:
+                    item = self._appends.get_nowait()
+                except Empty:
+                    break
+            stopping = item is None
+            if group:
+                self._wait_for_views()
+                committed = self._commit(group, size)
+                self._on_committed(committed)
+                if committed.run is not None:
+                    self._runs.put(committed.run)
+
+    def _commit(self, group: list[tuple[UnplacedFrame, OnAppended]], size: int) -> Committed:
+        """Store a group. The order is the promise: write, sync, then let readers and senders know."""
+        if self.error is not None:
+            return Committed([(done, self.error) for _, done in group], size)
+        placed: list[Placed] = []
+        outcomes: list[tuple[OnAppended, Appended | StoreError]] = []
+        try:
+            self._stored_at_ms = max(self._stored_at_ms, self._now_ms())
+            for frame, done in group:
+                outcomes.append((done, self._place(frame, placed)))
+            if not placed:
+                return Committed(outcomes, size)
+            self.log.flush()
+            run = self._builder.build(placed)
+            self.log.confirm(self.log.flushed)
+        except Exception as error:
+            logger.exception("a write has failed")
+            self._fail(error)
+            unknown = AppendOutcomeUnknown(f"the write did not end well: {error}")
+            return Committed([(done, unknown) for _, done in group], size)
+        return Committed(outcomes, size, run)
+
+    def _place(self, frame: UnplacedFrame, placed: list[Placed]) -> Appended | StoreError:
+        if frame.producer_id:
+            try:
+                known = self._producers.find(frame.producer_id, frame.sequence)
+            except SequenceOutOfOrder as error:
+                return error
+            if known is not None:
+                return Appended(known, duplicate=True)
+        at = self.log.place(frame, epoch=self._epoch, stored_at_ms=self._stored_at_ms)
+        placed.append(at)
+        if frame.producer_id:
+            self._producers.add(frame.producer_id, frame.sequence, at.start)
+        return Appended(at.start)
+
+    def _wait_for_views(self) -> None:
+        lag = self.log.end - self.views.dispatched
+        if lag > EAGER_BYTES:
+            self._kick.set()
+        while lag > LAG_BYTES_MAX and self.error is None:
+            self._progress.wait()
+            self._progress.clear()
+            lag = self.log.end - self.views.dispatched
+
+    def _fail(self, error: Exception) -> None:
+        """Store nothing any more: after a failed sync nobody knows what the disk has, so it is never tried again."""
+        logger.critical("the store takes no more until it is restarted")
+        if self.error is None:
+            self.error = StoreFailed(f"the store has failed: {error}")
+            self.error.__cause__ = error
+        self._progress.set()
+
+    # ---- the dispatcher thread
+
+    def _dispatch_forever(self) -> None:
+        stopping = False
+        while not stopping:
+            run = self._runs.get()
+            if run is not None:
+                self._kick.wait(self._linger_s)
+            self._kick.clear()
+            runs: list[Run] = []
+            while run is not None:
+                runs.append(run)
+                try:
+                    run = self._runs.get_nowait()
+                except Empty:
+                    break
+            stopping = run is None
+            if runs and not self._views_failed:
+                self._dispatch(runs)
+
+    def _dispatch(self, runs: list[Run]) -> None:
+        try:
+            self.views.apply(runs)
+        except Exception as error:
+            logger.exception("the views cannot be brought up")
+            self._views_failed = True
+            self._fail(error)
+            return
+        self._progress.set()
+        self._on_dispatched(self.views.dispatched)

@@ -1,0 +1,125 @@
+"""The file layer: the few operations the log needs, so that tests can put a failing disk in their place."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+__all__ = ["File", "Files", "OsFile", "OsFiles"]
+
+
+class File(Protocol):
+    """One open file, written and read by position. Methods raise OSError."""
+
+    def pwritev(self, parts: Sequence[bytes | memoryview], offset: int) -> int:
+        """Write parts back to back at an offset; how many bytes were, which may be fewer than given."""
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Up to `size` bytes at an offset; fewer at the end of the file."""
+
+    def size(self) -> int:
+        """The file's size, in bytes."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file."""
+
+    def sync(self) -> None:
+        """Return when everything written is on disk (fdatasync)."""
+
+    def close(self) -> None:
+        """Give the file back."""
+
+
+class Files(Protocol):
+    """The directory operations. Methods raise OSError."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """Open a file for reading and writing; with `create` it must not be there yet."""
+
+    def make_directory(self, path: Path) -> None:
+        """Create a directory and its parents where they are missing."""
+
+    def names(self, directory: Path) -> Sequence[str]:
+        """The names in a directory, sorted."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename a file, in one step."""
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Return when names created in or removed from a directory are on disk."""
+
+
+class OsFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def pwritev(self, parts: Sequence[bytes | memoryview], offset: int) -> int:
+        """See `File`."""
+        return os.pwritev(self._fd, parts, offset)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """See `File`."""
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts, got = [data], len(data)
+        while got < size and (more := os.pread(self._fd, size - got, offset + got)):
+            parts.append(more)
+            got += len(more)
+        return b"".join(parts)
+
+    def size(self) -> int:
+        """See `File`."""
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        """See `File`."""
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        """See `File`."""
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        """See `File`."""
+        os.close(self._fd)
+
+
+class OsFiles:
+    """The file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """See `Files`."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        return OsFile(os.open(path, flags, 0o640))
+
+    def make_directory(self, path: Path) -> None:
+        """See `Files`."""
+        path.mkdir(mode=0o750, parents=True, exist_ok=True)
+
+    def names(self, directory: Path) -> Sequence[str]:
+        """See `Files`."""
+        return sorted(entry.name for entry in directory.iterdir())
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See `Files`."""
+        source.rename(target)
+
+    def unlink(self, path: Path) -> None:
+        """See `Files`."""
+        path.unlink()
+
+    def sync_directory(self, path: Path) -> None:
+        """See `Files`."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

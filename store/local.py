@@ -1,0 +1,546 @@
+"""A store group in this process: `StoreClient` over the engine, on an asyncio loop.
+
+All methods belong to the thread of the loop. What is in memory is answered at once; what may wait for a disk runs in
+a small pool of threads. With the engine's threads a write is handed between threads twice, so a program that cares
+for latency under load lowers `sys.setswitchinterval` from 5 ms to 0.5 ms.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from store.cache import CACHE_BYTES_MAX, FrameCache
+from store.client import Appended, Bounds, Entry, Fetched, Lease, OnAppended, TailListener
+from store.engine import Committed, Engine
+from store.errors import (
+    CorruptFrame,
+    FrameTooLarge,
+    OffsetOutOfRange,
+    StoreClosed,
+    StoreError,
+    StoreOverloaded,
+)
+from store.format import (
+    FRAME_BYTES_MAX,
+    ROW,
+    Frame,
+    LogOffset,
+    Position,
+    QueueNumber,
+    QueueOffset,
+    UnplacedFrame,
+)
+from store.leases import LeaseQueue
+from store.ranges import Range
+from store.reader import NotInMemory, Reader
+from store.recent import Outcome, Recent
+from store.records import (
+    GroupDeleted,
+    GroupOffsets,
+    KvDelete,
+    KvPut,
+    QueueDeleted,
+    Record,
+    Settled,
+    encode,
+    queue_of,
+)
+from store.segment import BadRange
+from store.views.kv import check_key
+
+__all__ = ["PENDING_BYTES_MAX", "LocalStore"]
+
+logger = logging.getLogger(__name__)
+
+PENDING_BYTES_MAX = 64 << 20
+RECORDS_BYTES = 1 << 20  # of the store's own records gathered in one frame
+READERS = 4  # threads that may wait for a disk
+PURGE_RANGES = 10_000  # in one settlement record
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class LocalStore:
+    """A `StoreClient` in process. `async with await LocalStore.open(data_dir) as store: ...`"""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: Callable[[], int] = _clock_ms,
+        pending_bytes_max: int = PENDING_BYTES_MAX,
+        cache_bytes_max: int = CACHE_BYTES_MAX,
+        **engine: Any,
+    ) -> None:
+        """Open and recover; blocks. Programs use `open`."""
+        self._loop = loop
+        self._now_ms = now_ms
+        self._pending_bytes_max = pending_bytes_max
+        self._pending_bytes = 0  # handed to the engine and not yet answered
+        self._engine = Engine(
+            data_dir, now_ms=now_ms, on_committed=self._post_committed, on_dispatched=self._post_dispatched, **engine
+        )
+        self._cache = FrameCache(cache_bytes_max)
+        self._reader = Reader(self._engine.log, self._engine.views, self._cache)
+        self._recent = Recent(self._engine.log.confirmed)
+        self._pool = ThreadPoolExecutor(READERS, "store-read")
+        self._listeners: dict[int, TailListener] = {}  # by the order of their calls to tail
+        self._listener_count = 0
+        self._records: list[tuple[Record, asyncio.Future[Outcome]]] = []  # gathered in this turn of the loop
+        self._records_size = 0
+        self._outcomes: Mapping[Position, Outcome] = {}  # of the group that is being reported
+        self._dispatch_waiters: list[tuple[LogOffset, asyncio.Future[None]]] = []
+        self._closing: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def open(cls, data_dir: Path, **options: Any) -> "LocalStore":
+        """Open a data directory, creating and recovering it as needed, off the loop.
+
+        Options: `now_ms`, `pending_bytes_max`, `cache_bytes_max`, and those of `Engine`. Raises `DataDirLocked`,
+        OSError.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, partial(cls, data_dir, loop=loop, **options))
+
+    async def __aenter__(self) -> "LocalStore":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Store what was appended and answer for it, bring the views up, close. Again waits for the first call."""
+        if self._closing is None:
+            self._flush_records()
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        await self._loop.run_in_executor(None, self._close_blocking)
+        for _, waiter in self._dispatch_waiters:
+            if not waiter.done():
+                waiter.set_exception(StoreClosed("the store is shut down"))
+
+    def _close_blocking(self) -> None:
+        self._pool.shutdown(wait=True)
+        self._engine.close()
+
+    @property
+    def error(self) -> StoreError | None:
+        """Why nothing can be stored any more, None while all is well."""
+        return self._engine.error
+
+    @property
+    def corruptions(self) -> Sequence[BadRange]:
+        """Damage that recovery met in front of valid frames."""
+        return self._engine.log.corruptions
+
+    # ---- the log
+
+    def append(self, frame: UnplacedFrame, done: OnAppended) -> None:
+        """See `StoreClient.append`. A refusal comes on the next turn of the loop, ahead of what is being written."""
+        size = frame.size_bytes
+        refused = self._refusal(size)
+        if refused is not None:
+            self._loop.call_soon(done, refused)
+            return
+        self._pending_bytes += size
+        self._engine.append(frame, done)
+
+    def _refusal(self, size: int) -> StoreError | None:
+        if self._closing is not None:
+            return StoreClosed("the store is shut down")
+        if self._engine.error is not None:
+            return self._engine.error
+        if size > FRAME_BYTES_MAX:
+            return FrameTooLarge(f"{size} bytes in one frame, which may have {FRAME_BYTES_MAX}")
+        if self._pending_bytes and self._pending_bytes + size > self._pending_bytes_max:
+            return StoreOverloaded(f"{self._pending_bytes} bytes wait to be written")
+        return None
+
+    @property
+    def pending_bytes(self) -> int:
+        """See `StoreClient.pending_bytes`."""
+        return self._pending_bytes
+
+    @property
+    def confirmed(self) -> LogOffset:
+        """See `StoreClient.confirmed`."""
+        return self._recent.confirmed
+
+    def tail(self, listener: TailListener) -> Callable[[], None]:
+        """See `StoreClient.tail`."""
+        number = self._listener_count
+        self._listener_count += 1
+        self._listeners[number] = listener
+        return lambda: self._listeners.pop(number, None) and None
+
+    def _post_committed(self, committed: Committed) -> None:
+        self._post(self._committed, committed)
+
+    def _post_dispatched(self, dispatched: LogOffset) -> None:
+        self._post(self._dispatched, dispatched)
+
+    def _post(self, call: Callable[[T], None], value: T) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, value)
+        except RuntimeError:  # the loop is closed: nobody is left to be told
+            logger.warning("the event loop ended before the store was closed")
+
+    def _committed(self, committed: Committed) -> None:
+        """A group is durable, or has failed: first what reads see, then the senders, then the listeners."""
+        self._pending_bytes -= committed.size_bytes
+        run = committed.run
+        if run is not None:
+            for placed in run.placed:
+                self._cache.put(placed)
+            self._outcomes = self._recent.add(run, self._kv_revision)
+        for done, outcome in committed.outcomes:
+            try:
+                done(outcome)
+            except Exception:
+                logger.exception("an append's callback has failed")
+        self._outcomes = {}
+        if run is None or not self._listeners:
+            return
+        frames = [self._cache.get(placed.start) or placed.whole() for placed in run.placed]
+        for listener in list(self._listeners.values()):
+            try:
+                listener(frames)
+            except Exception:
+                logger.exception("a listener on the log's tail has failed")
+
+    def _dispatched(self, dispatched: LogOffset) -> None:
+        self._recent.trim(dispatched)
+        waiting = []
+        for until, waiter in self._dispatch_waiters:
+            if until > dispatched:
+                waiting.append((until, waiter))
+            elif not waiter.done():
+                waiter.set_result(None)
+        self._dispatch_waiters = waiting
+
+    async def _until_dispatched(self, until: LogOffset) -> None:
+        """Wait until the views hold everything before a log offset."""
+        if self._engine.error is not None:
+            raise self._engine.error
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._dispatch_waiters.append((until, waiter))
+        self._engine.kick()
+        await waiter
+
+    def _kv_revision(self, key: str) -> int:
+        with self._engine.views.reading() as txn:
+            return self._engine.views.kv.revision(txn, key)
+
+    # ---- reading
+
+    async def _read(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Ask the reader: here when memory is enough, else in a thread."""
+        try:
+            return call(*args, **kwargs, in_memory=True)  # type: ignore[arg-type]
+        except NotInMemory:
+            return await self._blocking(call, *args, **kwargs)
+
+    async def _blocking(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        self._check_open()
+        return await self._loop.run_in_executor(self._pool, partial(call, *args, **kwargs))
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise StoreClosed("the store is shut down")
+
+    async def _queue(self, queue: QueueNumber) -> None:
+        """Wait while the views still hold what a deleted queue had."""
+        self._check_open()
+        while (at := self._recent.deletion(queue)) is not None:
+            await self._until_dispatched(LogOffset(at + 1))
+
+    async def scan(
+        self, start: Position, queues: Sequence[QueueNumber] | None, *, max_bytes: int
+    ) -> tuple[Sequence[Frame], LogOffset]:
+        """See `StoreClient.scan`."""
+        self._check_open()
+        end = self._recent.confirmed
+        if queues is None:
+            return await self._read(self._reader.scan, start.frame, end, max_bytes=max_bytes)
+        for queue in queues:
+            await self._queue(queue)
+        recent = {queue: self._recent.chunks(queue) for queue in queues}
+        end = self._recent.confirmed
+        return await self._read(self._reader.scan_queues, start.frame, end, recent, max_bytes=max_bytes)
+
+    async def fetch(
+        self, queue: QueueNumber, offset: QueueOffset, *, max_bytes: int, max_rows: int = 1 << 30
+    ) -> Fetched:
+        """See `StoreClient.fetch`. Raises `CorruptFrame` when the first record is in a damaged frame."""
+        await self._queue(queue)
+        if offset < 0:
+            bounds = await self.bounds(queue)
+            raise OffsetOutOfRange(offset, bounds.first, bounds.next)
+        if offset == self._recent.next_offset(queue):
+            return Fetched((), (), offset, offset)
+        recent = self._recent.chunks(queue)
+        return await self._read(
+            self._reader.fetch, queue, offset, recent, max_bytes=max_bytes, max_rows=max(max_rows, 1)
+        )
+
+    async def read(self, position: Position) -> bytes | None:
+        """See `StoreClient.read`. Raises `CorruptFrame` when the record's frame is damaged."""
+        self._check_open()
+        if not 0 <= position.frame < self._recent.confirmed:
+            return None
+        try:
+            frame = await self._read(self._reader.frame, position.frame)
+        except CorruptFrame as error:
+            if error.why == "body checksum":
+                raise
+            return None
+        if frame is None or not 0 <= position.row < frame.header.row_count:
+            return None
+        return frame.record(position.row)
+
+    async def bounds(self, queue: QueueNumber) -> Bounds:
+        """See `StoreClient.bounds`."""
+        await self._queue(queue)
+        return await self._read(self._reader.bounds, queue, self._recent.chunks(queue))
+
+    async def offset_at_time(self, queue: QueueNumber, time_ms: int) -> QueueOffset:
+        """See `StoreClient.offset_at_time`."""
+        await self._queue(queue)
+        return await self._blocking(self._reader.offset_at_time, queue, time_ms, self._recent.chunks(queue))
+
+    async def last(self, address_hash: int) -> Position | None:
+        """See `StoreClient.last`."""
+        self._check_open()
+        found = self._recent.last(address_hash)
+        if found is not None:
+            return found
+        with self._engine.views.reading() as txn:  # a lookup takes 5 us, a thread 50 to 100 us
+            return self._engine.views.last.get(txn, address_hash)
+
+    # ---- the store's own records
+
+    def _record(self, record: Record) -> asyncio.Future[Outcome]:
+        """Append a record of a reserved queue, in one frame with the others of this turn of the loop."""
+        self._check_open()
+        outcome: asyncio.Future[Outcome] = self._loop.create_future()
+        if not self._records:
+            self._loop.call_soon(self._flush_records)
+        self._records.append((record, outcome))
+        return outcome
+
+    def _flush_records(self) -> None:
+        """Append what was gathered, in frames of about RECORDS_BYTES."""
+        gathered, self._records = self._records, []
+        rows: list[bytes] = []
+        data: list[bytes] = []
+        waiting: list[asyncio.Future[Outcome]] = []
+        at, now_ms = 0, self._now_ms()
+        for record, outcome in gathered:
+            encoded = encode(record)
+            if rows and at + len(encoded) > RECORDS_BYTES:
+                self._append_records(rows, data, waiting)
+                rows, data, waiting, at = [], [], [], 0
+            rows.append(ROW.pack(queue_of(record), at, len(encoded), 0, 0, 0, 0, now_ms))
+            data.append(encoded)
+            waiting.append(outcome)
+            at += len(encoded)
+        if rows:
+            self._append_records(rows, data, waiting)
+
+    def _append_records(self, rows: list[bytes], data: list[bytes], waiting: list[asyncio.Future[Outcome]]) -> None:
+        def done(appended: Appended | StoreError) -> None:
+            for row, future in enumerate(waiting):
+                if future.done():  # its caller was cancelled
+                    continue
+                if isinstance(appended, StoreError):
+                    future.set_exception(appended)
+                    continue
+                outcome = self._outcomes.get(Position(appended.frame, row))
+                if isinstance(outcome, StoreError):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
+
+        self.append(UnplacedFrame.build(b"".join(rows), b"".join(data)), done)
+
+    async def kv_get(self, key: str) -> Entry | None:
+        """See `StoreClient.kv_get`."""
+        self._check_open()
+        check_key(key)
+        change = self._recent.kv(key)
+        if change is not None:
+            return Entry(key, change.value, change.revision) if change.revision else None
+        with self._engine.views.reading() as txn:  # a lookup takes 5 us, a thread 50 to 100 us
+            return self._engine.views.kv.get(txn, key)
+
+    async def kv_put(self, key: str, value: bytes, *, expected_revision: int | None = None) -> int:
+        """See `StoreClient.kv_put`. Raises `RevisionConflict`, `KeyTooLong`, `FrameTooLarge`."""
+        outcome = await self._record(KvPut(check_key(key), value, expected_revision))
+        assert isinstance(outcome, int)
+        return outcome
+
+    async def kv_delete(self, key: str, *, expected_revision: int | None = None) -> bool:
+        """See `StoreClient.kv_delete`. Raises `RevisionConflict`, `KeyTooLong`."""
+        return bool(await self._record(KvDelete(check_key(key), expected_revision)))
+
+    async def kv_prefix(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[Entry]:
+        """See `StoreClient.kv_prefix`."""
+        self._check_open()
+        changes = self._recent.kv_prefix(check_key(prefix), check_key(after))
+
+        def stored() -> list[Entry]:
+            with self._engine.views.reading() as txn:
+                entries = self._engine.views.kv.prefix(txn, prefix, after)
+                return list(islice((entry for entry in entries if entry.key not in changes), limit))
+
+        found = await self._blocking(stored)
+        found += [Entry(key, change.value, change.revision) for key, change in changes.items() if change.revision]
+        return sorted(found)[:limit]
+
+    # ---- groups
+
+    async def commit_offsets(self, group: str, offsets: Mapping[QueueNumber, int]) -> None:
+        """See `StoreClient.commit_offsets`. Raises `KeyTooLong`."""
+        await self._record(GroupOffsets(check_key(group), {int(queue): at for queue, at in offsets.items()}))
+
+    async def offsets(self, group: str) -> Mapping[QueueNumber, int]:
+        """See `StoreClient.offsets`."""
+        self._check_open()
+        change = self._recent.group(check_key(group))
+        if change is not None and change.cleared:
+            return dict(change.offsets)
+
+        def stored() -> dict[QueueNumber, int]:
+            with self._engine.views.reading() as txn:
+                return self._engine.views.groups.get(txn, group)
+
+        found = await self._blocking(stored)
+        return {**found, **change.offsets} if change is not None else found
+
+    async def delete_group(self, group: str) -> None:
+        """See `StoreClient.delete_group`."""
+        await self._record(GroupDeleted(check_key(group)))
+
+    # ---- leases
+
+    async def _leases(self, queue: QueueNumber) -> tuple[LeaseQueue, QueueOffset]:
+        """The leases of a queue and the offset its next record will have."""
+        await self._queue(queue)
+        leases, following = self._recent.leases.get(queue), self._recent.next_offset(queue)
+        if leases is not None and following is not None:
+            return leases, following
+
+        def stored() -> tuple[list[Range], QueueOffset]:
+            with self._engine.views.reading() as txn:
+                views = self._engine.views
+                return views.settled.get(txn, queue), views.queues.next_offset(txn, queue)
+
+        settled, known = await self._blocking(stored)
+        leases = self._recent.leases.get(queue) or self._recent.leases.load(queue, settled)
+        return leases, self._recent.learn_next_offset(queue, known)
+
+    async def take(
+        self, queue: QueueNumber, owner: int, *, max_count: int, max_bytes: int = 1 << 20
+    ) -> Sequence[Lease]:
+        """See `StoreClient.take`. What is released while this waits for a disk is not lent."""
+        leases, following = await self._leases(queue)
+        lent = self._recent.leases.lend(queue, owner, max_count, following)
+        if not lent:
+            return ()
+        recent = self._recent.chunks(queue)
+        try:
+            located = await self._read(self._reader.locate, queue, lent, recent, max_bytes=max_bytes)
+        except BaseException:
+            leases.requeue(owner, (o for start, end in lent for o in range(start, end)), delivered=False)
+            raise
+        held = leases.held(owner)
+        found = [
+            Lease(QueueOffset(offset), leases.deliveries(offset), frame, row)
+            for offset, frame, row in located.records
+            if offset in held
+        ]
+        self._return_unlent(leases, owner, lent, {lease.offset for lease in found}, located.unreadable)
+        return found
+
+    @staticmethod
+    def _return_unlent(
+        leases: LeaseQueue, owner: int, lent: Sequence[Range], given: set[QueueOffset], unreadable: Sequence[Range]
+    ) -> None:
+        """Take back what did not fit. What cannot be read is nobody's until the next start."""
+        leases.begin_settling(owner, (o for start, end in unreadable for o in range(start, end)))
+        rest = [o for start, end in lent for o in range(start, end) if o not in given]
+        if rest:
+            leases.requeue(owner, rest, delivered=False)
+
+    async def settle(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset]) -> None:
+        """See `StoreClient.settle`. When it raises, the messages will be lent again."""
+        self._check_open()
+        leases = self._recent.leases.get(queue)
+        ranges = leases.begin_settling(owner, offsets) if leases is not None else []
+        if leases is not None and ranges:
+            await self._settle(leases, queue, ranges, delivered=True)
+
+    async def _settle(
+        self, leases: LeaseQueue, queue: QueueNumber, ranges: Sequence[Range], *, delivered: bool
+    ) -> None:
+        settling = self._record(Settled(queue, tuple(ranges)))
+        settling.add_done_callback(partial(self._settled, leases, ranges, delivered))
+        await asyncio.shield(settling)
+
+    @staticmethod
+    def _settled(
+        leases: LeaseQueue, ranges: Sequence[Range], delivered: bool, outcome: asyncio.Future[Outcome]
+    ) -> None:
+        if outcome.cancelled() or outcome.exception() is not None:
+            leases.restore(ranges, delivered=delivered)
+
+    def requeue(
+        self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, delivered: bool = True
+    ) -> None:
+        """See `StoreClient.requeue`."""
+        leases = self._recent.leases.get(queue)
+        if leases is not None:
+            leases.requeue(owner, offsets, delivered=delivered)
+
+    def release(self, owner: int) -> Sequence[QueueNumber]:
+        """See `StoreClient.release`."""
+        return self._recent.leases.release(owner)
+
+    async def waiting(self, queue: QueueNumber) -> int:
+        """See `StoreClient.waiting`."""
+        leases, following = await self._leases(queue)
+        return leases.waiting(following)
+
+    async def purge(self, queue: QueueNumber) -> int:
+        """See `StoreClient.purge`."""
+        leases, following = await self._leases(queue)
+        ranges = leases.begin_purge(following)
+        await asyncio.gather(
+            *(
+                self._settle(leases, queue, ranges[i : i + PURGE_RANGES], delivered=False)
+                for i in range(0, len(ranges), PURGE_RANGES)
+            )
+        )
+        return sum(end - start for start, end in ranges)
+
+    async def delete_queue(self, queue: QueueNumber) -> None:
+        """See `StoreClient.delete_queue`."""
+        await self._record(QueueDeleted(queue))
+        await self._queue(queue)

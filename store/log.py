@@ -1,0 +1,188 @@
+"""The commit log: frames back to back in segments, one offset space."""
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import NamedTuple
+
+from store.errors import CorruptFrame
+from store.files import Files
+from store.format import HEADER, Frame, Header, LogOffset, UnplacedFrame, parse_header
+from store.segment import BadRange, Segment, segment_name, segment_start
+
+__all__ = ["SEGMENT_SIZE_BYTES", "CommitLog", "Placed"]
+
+logger = logging.getLogger(__name__)
+
+SEGMENT_SIZE_BYTES = 256 << 20
+_by_start = attrgetter("start")
+
+
+class Placed(NamedTuple):
+    """A frame that has its place in the log."""
+
+    start: LogOffset
+    stored_at_ms: int
+    header: bytes
+    frame: UnplacedFrame
+
+    @property
+    def end(self) -> LogOffset:
+        """The log offset behind it."""
+        return LogOffset(self.start + self.frame.size_bytes)
+
+    def whole(self) -> Frame:
+        """The frame as readers see it; its checksums are its producer's and ours, and not computed again."""
+        data = b"".join((self.header, self.frame.rows, self.frame.payload))
+        return Frame(Header(*HEADER.unpack(self.header)), data)
+
+    @classmethod
+    def of(cls, frame: Frame) -> "Placed":
+        """The parts of a frame that was read."""
+        header, data = frame.header, frame.data
+        parts = UnplacedFrame(
+            rows=data[HEADER.size : frame.payload_start],
+            payload=data[frame.payload_start :],
+            row_count=header.row_count,
+            body_crc32c=header.body_crc32c,
+            producer_id=header.producer_id,
+            sequence=header.sequence,
+            flags=header.flags,
+        )
+        return cls(frame.start, header.stored_at_ms, data[: HEADER.size], parts)
+
+
+class CommitLog:
+    """Segments in a directory. One thread places and flushes; any thread reads below `confirmed`.
+
+    A frame never spans segments: one that does not fit begins the next, and one larger than a segment has its own.
+    Segments are contiguous, so a log offset is also a place in the concatenation of all files.
+    """
+
+    def __init__(self, files: Files, directory: Path, *, segment_size_bytes: int = SEGMENT_SIZE_BYTES) -> None:
+        """Open the log; `recover` must be exhausted before anything else is asked of it."""
+        self._files = files
+        self._directory = directory
+        self._segment_size_bytes = segment_size_bytes
+        self._parts: list[bytes] = []  # placed in the last segment and not yet written
+        files.make_directory(directory)
+        starts = sorted(s for name in files.names(directory) if (s := segment_start(name)) is not None)
+        self._segments = [Segment(files, directory / segment_name(start), start) for start in starts]
+        if not self._segments:
+            self._add_segment(LogOffset(0))
+        self.end = self._segments[-1].end  # of what was placed
+        self.flushed = self.first  # of what is on this disk; flushed <= end
+        self.confirmed = self.first  # of what readers may see; confirmed <= flushed
+        self.corruptions: list[BadRange] = []  # met by recovery in front of valid frames
+
+    @property
+    def first(self) -> LogOffset:
+        """The log offset of the first frame that is kept."""
+        return self._segments[0].start
+
+    @property
+    def segment_count(self) -> int:
+        """How many files."""
+        return len(self._segments)
+
+    def close(self) -> None:
+        """Close the files."""
+        for segment in self._segments:
+            segment.close()
+
+    # ---- writing
+
+    def place(self, frame: UnplacedFrame, *, epoch: int, stored_at_ms: int) -> Placed:
+        """Give a frame the next place. Raises OSError when a full segment cannot be finished."""
+        start = self.end
+        size = frame.size_bytes
+        used = start - self._segments[-1].start
+        if used and used + size > self._segment_size_bytes:
+            self.flush()  # first, so that only the last segment can ever be torn
+            self._add_segment(start)
+        header = frame.header(log_offset=start, epoch=epoch, stored_at_ms=stored_at_ms)
+        self._parts += (header, frame.rows, frame.payload)
+        self.end = LogOffset(start + size)
+        return Placed(start, stored_at_ms, header, frame)
+
+    def flush(self) -> None:
+        """Write and sync all that was placed. Raises OSError, after which the log may not be written again."""
+        segment = self._segments[-1]
+        parts, self._parts = self._parts, []
+        segment.write(parts)
+        segment.sync()
+        self.flushed = self.end
+
+    def confirm(self, end: LogOffset) -> None:
+        """Let readers see what lies before a log offset."""
+        assert self.confirmed <= end <= self.flushed
+        self.confirmed = end
+
+    def _add_segment(self, start: LogOffset) -> None:
+        segment = Segment(self._files, self._directory / segment_name(start), start, create=True)
+        self._files.sync_directory(self._directory)
+        self._segments.append(segment)
+
+    # ---- reading
+
+    def read(self, log_offset: LogOffset, size: int = 0) -> Frame | None:
+        """The frame at a log offset, verified; `size` saves a read where it is known. None: nothing confirmed there.
+
+        Raises `CorruptFrame`, also for a log offset inside a frame.
+        """
+        if not self.first <= log_offset < self.confirmed:
+            return None
+        segment = self._segment_of(log_offset)
+        if not size:
+            header = parse_header(segment.read(log_offset, HEADER.size), log_offset=log_offset)
+            if header is None:
+                raise CorruptFrame(log_offset, "cut short")
+            size = header.size_bytes
+        frame = Frame.parse(segment.read(log_offset, size), log_offset=log_offset)
+        if frame is None:
+            raise CorruptFrame(log_offset, "cut short")
+        return frame
+
+    def scan(self, start: LogOffset, end: LogOffset) -> Iterator[Frame | BadRange]:
+        """Frames in order from one log offset up to another, and the ranges between them that hold none."""
+        start = max(start, self.first)
+        segments = self._segments
+        for i in range(max(bisect_right(segments, start, key=_by_start) - 1, 0), len(segments)):
+            segment = segments[i]
+            if segment.start >= end:
+                break
+            limit = min(end, segment.end)
+            if i + 1 < len(segments):
+                limit = min(limit, segments[i + 1].start)
+            yield from segment.scan(max(start, segment.start), limit)
+            if i + 1 < len(segments) and limit < (following := segments[i + 1].start) and limit < end:
+                yield BadRange(max(limit, start), min(following, end), "the segment's file is too short")
+
+    def _segment_of(self, log_offset: LogOffset) -> Segment:
+        return self._segments[bisect_right(self._segments, log_offset, key=_by_start) - 1]
+
+    # ---- recovery
+
+    def recover(self, start: LogOffset) -> Iterator[Frame]:
+        """The valid frames from a frame boundary on. When exhausted the torn tail is cut and the log may be used.
+
+        The tail is what lies behind the last valid frame of the last segment. A bad range in front of a valid frame
+        is no torn tail but damage: it is reported, kept in `corruptions` and left as it is.
+        """
+        last = self._segments[-1]
+        for found in self.scan(start, last.end):
+            if isinstance(found, Frame):
+                yield found
+            elif found.end == last.end and found.start >= last.start:
+                logger.warning(
+                    "cut a torn tail off the log",
+                    extra={"log_offset": found.start, "bytes": found.end - found.start, "why": found.why},
+                )
+                last.truncate(found.start)
+            else:
+                logger.error("the log is damaged in front of valid frames", extra=found._asdict())
+                self.corruptions.append(found)
+        last.sync()  # what a killed process wrote may still be in memory only
+        self.end = self.flushed = self.confirmed = last.end

@@ -1,0 +1,64 @@
+"""Idempotent producers: which sequences of which producer are stored, and where."""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+
+from store.errors import SequenceOutOfOrder
+from store.format import LogOffset
+
+__all__ = ["PRODUCERS_MAX", "SEQUENCES_KEPT", "ProducerTable"]
+
+PRODUCERS_MAX = 1024  # the ones that wrote last are remembered
+SEQUENCES_KEPT = 1024  # of each producer: how far back a repeat is recognised
+
+
+class _Producer:
+    __slots__ = ("frames", "last")
+
+    def __init__(self, last: int, frames: Iterable[LogOffset]) -> None:
+        self.last = last  # the newest sequence stored
+        self.frames = deque(frames, SEQUENCES_KEPT)  # where the newest ones are; frames[-1] is that of `last`
+
+
+class ProducerTable:
+    """Decides for each frame of an idempotent producer whether it is new, stored already, or out of order.
+
+    Sequences count up by one. The first one that is seen of an unknown producer is accepted whatever it is.
+    """
+
+    def __init__(self) -> None:
+        self._producers: OrderedDict[int, _Producer] = OrderedDict()  # by last use; at most PRODUCERS_MAX
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter([(number, p.last) for number, p in self._producers.items()])
+
+    def find(self, producer_id: int, sequence: int) -> LogOffset | None:
+        """Where the frame is stored, None when it is new. Raises `SequenceOutOfOrder`."""
+        producer = self._producers.get(producer_id)
+        if producer is None or sequence == producer.last + 1:
+            return None
+        if sequence > producer.last:
+            raise SequenceOutOfOrder(f"producer {producer_id:x}: {sequence} follows {producer.last}")
+        back = producer.last - sequence + 1
+        if back > len(producer.frames):
+            raise SequenceOutOfOrder(
+                f"producer {producer_id:x}: {sequence} is {back} before the newest, too old to know"
+            )
+        return producer.frames[-back]
+
+    def add(self, producer_id: int, sequence: int, frame: LogOffset) -> None:
+        """Remember where a new frame went."""
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            self.restore(producer_id, sequence, [frame])
+            return
+        assert sequence == producer.last + 1
+        producer.last = sequence
+        producer.frames.append(frame)
+        self._producers.move_to_end(producer_id)
+
+    def restore(self, producer_id: int, last: int, frames: Iterable[LogOffset]) -> None:
+        """Put a producer in as the one used last."""
+        self._producers[producer_id] = _Producer(last, frames)
+        if len(self._producers) > PRODUCERS_MAX:
+            self._producers.popitem(last=False)

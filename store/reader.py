@@ -1,0 +1,285 @@
+"""Reading frames and queues: from memory where it can, else from the views and the log, which may block."""
+
+import heapq
+import logging
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+
+from store.cache import FrameCache
+from store.client import Bounds, Fetched
+from store.errors import CorruptFrame, OffsetOutOfRange
+from store.format import Frame, LogOffset, QueueNumber, QueueOffset
+from store.log import CommitLog
+from store.ranges import Range
+from store.run import Chunk
+from store.views import Views
+
+__all__ = ["Located", "NotInMemory", "Reader"]
+
+logger = logging.getLogger(__name__)
+_frame = attrgetter("frame")
+
+
+class NotInMemory(Exception):
+    """What was asked for takes a disk; ask again from a thread that may wait."""
+
+
+class Located(NamedTuple):
+    """Where records of a queue are: (offset, frame, row), ascending; and offsets whose frame is damaged."""
+
+    records: Sequence[tuple[int, Frame, int]]
+    unreadable: Sequence[Range]
+
+
+def _rows(frame: Frame, queue: QueueNumber) -> list[int]:
+    """The rows of a frame that belong to a queue."""
+    if frame.header.row_count == 1:
+        return [0]
+    found: list[int] = np.flatnonzero(frame.rows["queue"] == queue).tolist()
+    return found
+
+
+class Reader:
+    """The read side of a store. Any thread may call; with `in_memory` a call raises `NotInMemory` instead of waiting.
+
+    `recent` are chunks that the view may lack (`Recent.chunks`), taken before the call.
+    """
+
+    def __init__(self, log: CommitLog, views: Views, cache: FrameCache) -> None:
+        self._log = log
+        self._views = views
+        self._cache = cache
+
+    def frame(self, at: LogOffset, size: int = 0, *, in_memory: bool = False) -> Frame | None:
+        """The frame at a log offset; None when nothing is there. Raises `CorruptFrame`."""
+        found = self._cache.get(at)
+        if found is None:
+            if in_memory:
+                raise NotInMemory
+            found = self._log.read(at, size)
+            if found is not None:
+                self._cache.put(found)
+        return found
+
+    def _chunk_frame(self, chunk: Chunk, queue: QueueNumber, *, in_memory: bool) -> tuple[Frame, list[int]]:
+        """A chunk's frame and rows. Raises `CorruptFrame` unless both are what the index says."""
+        frame = self.frame(chunk.frame, chunk.frame_size_bytes, in_memory=in_memory)
+        if frame is None:
+            raise CorruptFrame(chunk.frame, "the index names a frame that the log does not have")
+        rows = _rows(frame, queue)
+        if len(rows) != chunk.row_count:
+            raise CorruptFrame(chunk.frame, f"{len(rows)} rows of queue {queue} where the index has {chunk.row_count}")
+        return frame, rows
+
+    def _chunks(
+        self, queue: QueueNumber, offset: QueueOffset, recent: Sequence[Chunk], *, in_memory: bool
+    ) -> Iterator[Chunk]:
+        """The chunks of a queue from the one that holds an offset on."""
+        if not recent or offset < recent[0].first:
+            if in_memory:
+                raise NotInMemory
+            limit = recent[0].first if recent else None
+            with self._views.reading() as txn:
+                for chunk in self._views.queues.chunks(txn, queue, offset):
+                    if limit is not None and chunk.first >= limit:
+                        break
+                    yield chunk
+        for chunk in recent:
+            if chunk.next > offset:
+                yield chunk
+
+    def fetch(
+        self,
+        queue: QueueNumber,
+        offset: QueueOffset,
+        recent: Sequence[Chunk],
+        *,
+        max_bytes: int,
+        max_rows: int,
+        in_memory: bool = False,
+    ) -> Fetched:
+        """See `StoreClient.fetch`."""
+        if recent and offset == recent[-1].next:
+            return Fetched((), (), offset, offset)
+        wanted: list[Chunk] = []
+        size = rows = 0
+        for chunk in self._chunks(queue, offset, recent, in_memory=in_memory):
+            size += chunk.frame_size_bytes
+            if wanted and size > max_bytes:
+                break
+            wanted.append(chunk)
+            rows += chunk.next - max(offset, chunk.first)
+            if rows >= max_rows:
+                break
+        if not wanted or wanted[0].first > offset:
+            bounds = self.bounds(queue, recent, in_memory=in_memory)
+            if offset == bounds.next:
+                return Fetched((), (), offset, offset)
+            raise OffsetOutOfRange(offset, bounds.first, bounds.next)
+        return self._fetched(queue, offset, wanted, max_rows, in_memory=in_memory)
+
+    def _fetched(
+        self, queue: QueueNumber, offset: QueueOffset, chunks: Sequence[Chunk], max_rows: int, *, in_memory: bool
+    ) -> Fetched:
+        frames: list[Frame] = []
+        rows: list[Sequence[int]] = []
+        at: int = offset
+        for chunk in chunks:
+            try:
+                frame, found = self._chunk_frame(chunk, queue, in_memory=in_memory)
+            except CorruptFrame:
+                if frames:  # what is sound comes first; the next fetch meets the damage
+                    break
+                raise
+            picked = found[at - chunk.first :][: max_rows - (at - offset)]
+            frames.append(frame)
+            rows.append(picked)
+            at += len(picked)
+        return Fetched(frames, rows, offset, QueueOffset(at))
+
+    def bounds(self, queue: QueueNumber, recent: Sequence[Chunk], *, in_memory: bool = False) -> Bounds:
+        """See `StoreClient.bounds`."""
+        if in_memory:
+            raise NotInMemory
+        with self._views.reading() as txn:
+            first = self._views.queues.first_offset(txn, queue)
+            following = recent[-1].next if recent else self._views.queues.next_offset(txn, queue)
+        if first is None:
+            first = recent[0].first if recent else QueueOffset(0)
+        return Bounds(first, following)
+
+    def offset_at_time(self, queue: QueueNumber, time_ms: int, recent: Sequence[Chunk]) -> QueueOffset:
+        """See `StoreClient.offset_at_time`."""
+        if recent and recent[0].stored_at_ms < time_ms:
+            i = bisect_left(recent, time_ms, key=attrgetter("stored_at_ms"))
+            return recent[i].first if i < len(recent) else recent[-1].next
+        with self._views.reading() as txn:
+            found = self._views.queues.search(txn, queue, lambda chunk: chunk.stored_at_ms >= time_ms)
+        return min(found, recent[0].first) if recent else found
+
+    def locate(
+        self,
+        queue: QueueNumber,
+        ranges: Iterable[Range],
+        recent: Sequence[Chunk],
+        *,
+        max_bytes: int,
+        in_memory: bool = False,
+    ) -> Located:
+        """The records at some offsets, in order, until they come to `max_bytes`; at least one when there is one."""
+        records: list[tuple[int, Frame, int]] = []
+        unreadable: list[Range] = []
+        left = max_bytes
+        for start, end in ranges:
+            for chunk in self._chunks(queue, QueueOffset(start), recent, in_memory=in_memory):
+                low, high = max(start, chunk.first), min(end, chunk.next)
+                if low >= high:
+                    break
+                try:
+                    frame, rows = self._chunk_frame(chunk, queue, in_memory=in_memory)
+                except CorruptFrame:
+                    logger.exception("records of a queue are damaged and passed over", extra={"queue": queue})
+                    unreadable.append((low, high))
+                    continue
+                picked = rows[low - chunk.first : high - chunk.first]
+                ends = np.cumsum(frame.rows["len"][picked], dtype=np.int64)
+                fit = max(int(np.searchsorted(ends, left, side="right")), 0 if records else 1)
+                records += [(low + i, frame, row) for i, row in enumerate(picked[:fit])]
+                if fit < len(picked):
+                    return Located(records, unreadable)
+                left -= int(ends[-1])
+        return Located(records, unreadable)
+
+    # ---- log order
+
+    def scan(
+        self, start: LogOffset, end: LogOffset, *, max_bytes: int, in_memory: bool = False
+    ) -> tuple[list[Frame], LogOffset]:
+        """All frames in log order; see `StoreClient.scan`. Damaged stretches are passed over and reported."""
+        frames: list[Frame] = []
+        at = max(start, self._log.first)
+        size = 0
+        while at < end and (found := self._cache.get(at)) is not None:
+            size += found.end - found.start
+            if frames and size > max_bytes:
+                return frames, at
+            frames.append(found)
+            at = found.end
+        if at >= end:
+            return frames, max(at, start)
+        if in_memory:
+            raise NotInMemory
+        for item in self._log.scan(at, end):
+            if not isinstance(item, Frame):
+                logger.error("a damaged stretch of the log is passed over", extra=item._asdict())
+                at = item.end
+                continue
+            size += item.end - item.start
+            if frames and size > max_bytes:
+                break
+            frames.append(item)
+            at = item.end
+        return frames, at
+
+    def scan_queues(
+        self,
+        start: LogOffset,
+        end: LogOffset,
+        recent: Mapping[QueueNumber, Sequence[Chunk]],
+        *,
+        max_bytes: int,
+        in_memory: bool = False,
+    ) -> tuple[list[Frame], LogOffset]:
+        """The frames that hold a row of one of the queues, in log order, by merging the queues' chunks."""
+        if start >= end:
+            return [], start
+        wanted: list[Chunk] = []
+        size, looked = 0, end
+        for chunk in self._merged(start, recent, in_memory=in_memory):
+            if chunk.frame >= end:
+                break
+            if wanted and wanted[-1].frame == chunk.frame:
+                continue
+            size += chunk.frame_size_bytes
+            if wanted and size > max_bytes:
+                looked = chunk.frame
+                break
+            wanted.append(chunk)
+        frames = []
+        for chunk in wanted:
+            try:
+                frame = self.frame(chunk.frame, chunk.frame_size_bytes, in_memory=in_memory)
+            except CorruptFrame:
+                logger.exception("a damaged frame is passed over")
+                continue
+            if frame is not None:
+                frames.append(frame)
+        return frames, looked
+
+    def _merged(
+        self, start: LogOffset, recent: Mapping[QueueNumber, Sequence[Chunk]], *, in_memory: bool
+    ) -> Iterator[Chunk]:
+        """The chunks of several queues from a log offset on, in log order."""
+        tails = [chunks[bisect_left(chunks, start, key=_frame) :] for chunks in recent.values()]
+        if all(chunks and chunks[0].frame <= start for chunks in recent.values()):
+            yield from heapq.merge(*tails, key=_frame)
+            return
+        if in_memory:
+            raise NotInMemory
+        queues = self._views.queues
+        with self._views.reading() as txn:
+
+            def stored(queue: QueueNumber, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
+                if chunks and chunks[0].frame <= start:
+                    return
+                first = queues.search(txn, queue, lambda chunk: chunk.frame >= start)
+                for chunk in queues.chunks(txn, queue, first):
+                    if chunks and chunk.first >= chunks[0].first:
+                        break
+                    yield chunk
+
+            yield from heapq.merge(*(stored(queue, chunks) for queue, chunks in recent.items()), *tails, key=_frame)

@@ -1,0 +1,186 @@
+"""What is confirmed and may not be in LMDB yet. Belongs to one thread, the event loop's.
+
+A read asks here first and then the views. Entries are let go only after the transaction that holds them, so whatever
+is missing here is there.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+from store.errors import RevisionConflict
+from store.format import LogOffset, Position, QueueNumber, QueueOffset
+from store.leases import LeaseTable
+from store.records import GroupDeleted, GroupOffsets, KvDelete, KvPut, QueueDeleted, Record, Settled
+from store.run import Chunk, Run
+from store.views.kv import conflict, revision
+
+__all__ = ["GroupChange", "KvChange", "Outcome", "Recent"]
+
+Outcome: TypeAlias = int | bool | RevisionConflict | None  # what a record came to: a revision, whether it was there
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class KvChange(NamedTuple):
+    """What a key has become; `revision` 0: it is gone."""
+
+    revision: int
+    value: bytes
+
+
+class GroupChange(NamedTuple):
+    """What a group has become: with `cleared`, `offsets` are all it has."""
+
+    cleared: bool
+    offsets: Mapping[QueueNumber, int]
+
+
+class _Pending(Generic[K, V]):
+    """Newest values by key, let go in the order of the log."""
+
+    def __init__(self) -> None:
+        self._values: dict[K, tuple[LogOffset, V]] = {}
+        self._order: deque[tuple[LogOffset, K]] = deque()
+
+    def put(self, frame: LogOffset, key: K, value: V) -> None:
+        self._values[key] = (frame, value)
+        self._order.append((frame, key))
+
+    def get(self, key: K) -> V | None:
+        found = self._values.get(key)
+        return found[1] if found is not None else None
+
+    def items(self) -> list[tuple[K, V]]:
+        return [(key, value) for key, (_, value) in self._values.items()]
+
+    def trim(self, below: LogOffset) -> None:
+        order = self._order
+        while order and order[0][0] < below:
+            frame, key = order.popleft()
+            found = self._values.get(key)
+            if found is not None and found[0] == frame:
+                del self._values[key]
+
+
+class Recent:
+    """The newest part of every view, up to `confirmed`."""
+
+    def __init__(self, confirmed: LogOffset) -> None:
+        self.confirmed = confirmed
+        self.leases = LeaseTable()
+        self._runs: deque[Run] = deque()  # not dispatched, oldest first
+        self._chunks: dict[QueueNumber, list[Chunk]] = {}  # not dispatched, ascending
+        self._next: dict[QueueNumber, QueueOffset] = {}  # one entry a queue that was asked for or written to
+        self._kv: _Pending[str, KvChange] = _Pending()
+        self._groups: _Pending[str, GroupChange] = _Pending()
+        self._deleted: _Pending[QueueNumber, LogOffset] = _Pending()
+
+    # ---- following the log
+
+    def add(self, run: Run, kv_revision: Callable[[str], int]) -> dict[Position, Outcome]:
+        """Take in the next run; `kv_revision` looks up a key in the view. What became of each record."""
+        deleted = deque((at, record) for at, record in run.records if isinstance(record, QueueDeleted))
+        newest = self._chunks
+        for queue, chunk in run.chunks:
+            while deleted and deleted[0][0].frame < chunk.frame:
+                self._delete_queue(*deleted.popleft())
+            chunks = newest.get(queue)
+            if chunks is None:
+                newest[queue] = [chunk]
+            else:
+                chunks.append(chunk)
+            self._next[queue] = chunk.next
+        while deleted:
+            self._delete_queue(*deleted.popleft())
+        self._runs.append(run)
+        self.confirmed = run.end
+        return {at: self._apply(at, record, kv_revision) for at, record in run.records}
+
+    def trim(self, dispatched: LogOffset) -> None:
+        """Let go of what the views hold by now."""
+        while self._runs and self._runs[0].end <= dispatched:
+            for queue in {queue for queue, _ in self._runs.popleft().chunks}:
+                chunks = self._chunks.get(queue, [])
+                keep = next((i for i, chunk in enumerate(chunks) if chunk.frame >= dispatched), len(chunks))
+                if keep < len(chunks):
+                    del chunks[:keep]
+                else:
+                    self._chunks.pop(queue, None)
+        for pending in (self._kv, self._groups, self._deleted):
+            pending.trim(dispatched)
+
+    def _apply(self, at: Position, record: Record, kv_revision: Callable[[str], int]) -> Outcome:
+        match record:
+            case KvPut() | KvDelete():
+                return self._change(at, record, kv_revision)
+            case GroupOffsets(group=group, offsets=offsets):
+                before = self._groups.get(group) or GroupChange(False, {})
+                now = {QueueNumber(queue): offset for queue, offset in offsets.items()}
+                self._groups.put(at.frame, group, GroupChange(before.cleared, {**before.offsets, **now}))
+            case GroupDeleted(group=group):
+                self._groups.put(at.frame, group, GroupChange(True, {}))
+            case Settled(queue=queue, ranges=ranges):
+                self.leases.settle(QueueNumber(queue), ranges)
+            case QueueDeleted(queue=queue):
+                self.leases.forget(QueueNumber(queue))
+        return None
+
+    def _change(self, at: Position, record: KvPut | KvDelete, kv_revision: Callable[[str], int]) -> Outcome:
+        found = self._kv.get(record.key)
+        if isinstance(record, KvPut) and record.expected is None:
+            actual = 0  # it does not matter, and is not looked up
+        else:
+            actual = found.revision if found is not None else kv_revision(record.key)
+        refused = conflict(record, actual)
+        if refused is not None:
+            return refused
+        if isinstance(record, KvDelete):
+            self._kv.put(at.frame, record.key, KvChange(0, b""))
+            return actual != 0
+        self._kv.put(at.frame, record.key, KvChange(revision(at), record.value))
+        return revision(at)
+
+    def _delete_queue(self, at: Position, record: QueueDeleted) -> None:
+        queue = QueueNumber(record.queue)
+        self._chunks.pop(queue, None)
+        self._next[queue] = QueueOffset(0)
+        self._deleted.put(at.frame, queue, at.frame)
+
+    # ---- reading
+
+    def chunks(self, queue: QueueNumber) -> Sequence[Chunk]:
+        """The chunks of a queue that may not be in the view yet: a copy, safe to hand to a thread."""
+        return tuple(self._chunks.get(queue, ()))
+
+    def next_offset(self, queue: QueueNumber) -> QueueOffset | None:
+        """The offset the queue's next record will have, None when only the view knows."""
+        return self._next.get(queue)
+
+    def learn_next_offset(self, queue: QueueNumber, offset: QueueOffset) -> QueueOffset:
+        """Remember what the view knows, unless something newer was written meanwhile; the newer one."""
+        return self._next.setdefault(queue, offset)
+
+    def kv(self, key: str) -> KvChange | None:
+        """A key's newest change, None when there is none that the view may lack."""
+        return self._kv.get(key)
+
+    def kv_prefix(self, prefix: str, after: str) -> dict[str, KvChange]:
+        """The newest changes of keys that begin with `prefix` and are greater than `after`."""
+        return {key: change for key, change in self._kv.items() if key.startswith(prefix) and key > after}
+
+    def group(self, group: str) -> GroupChange | None:
+        """A group's newest change."""
+        return self._groups.get(group)
+
+    def deletion(self, queue: QueueNumber) -> LogOffset | None:
+        """Where a queue was deleted, while the view may still hold what it had."""
+        return self._deleted.get(queue)
+
+    def last(self, address_hash: int) -> Position | None:
+        """Where the newest record of an address is, among what the view may lack."""
+        for run in reversed(self._runs):
+            found = run.last(address_hash)
+            if found is not None:
+                return found
+        return None

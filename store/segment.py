@@ -1,0 +1,155 @@
+"""One file of the commit log."""
+
+import errno
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from store.errors import CorruptFrame
+from store.files import File, Files
+from store.format import HEADER, MAGIC, Frame, LogOffset, parse_header
+
+__all__ = ["BadRange", "Segment", "segment_name", "segment_start"]
+
+_IOV_MAX = 1024  # parts in one pwritev (POSIX sysconf _SC_IOV_MAX on Linux)
+_WINDOW_BYTES = 4 << 20  # read at once when scanning
+_MAGIC = MAGIC.to_bytes(4, "little")
+_SUFFIX = ".log"
+
+
+class BadRange(NamedTuple):
+    """Bytes of the log that hold no valid frame."""
+
+    start: LogOffset
+    end: LogOffset
+    why: str
+
+
+def segment_name(start: LogOffset) -> str:
+    """The file name of the segment whose first byte is at `start`: its log offset in 20 digits."""
+    return f"{start:020d}{_SUFFIX}"
+
+
+def segment_start(name: str) -> LogOffset | None:
+    """The inverse of `segment_name`; None for a name that is no segment's."""
+    stem = name.removesuffix(_SUFFIX)
+    return LogOffset(int(stem)) if stem != name and len(stem) == 20 and stem.isascii() and stem.isdigit() else None
+
+
+class Segment:
+    """An append-only file of whole frames. One thread writes; any may read what was written."""
+
+    __slots__ = ("_file", "path", "size_bytes", "start")
+
+    def __init__(self, files: Files, path: Path, start: LogOffset, *, create: bool = False) -> None:
+        self._file: File = files.open(path, create=create)
+        self.path = path
+        self.start = start
+        self.size_bytes = self._file.size()
+
+    @property
+    def end(self) -> LogOffset:
+        """The log offset behind the last byte."""
+        return LogOffset(self.start + self.size_bytes)
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        """Append parts back to back. Raises OSError, after which what the file holds is not known."""
+        at, left = self.size_bytes, iter(parts)
+        while some := list(islice(left, _IOV_MAX)):
+            size = sum(map(len, some))
+            done = self._file.pwritev(some, at)
+            if done < size:
+                self._write_rest(memoryview(b"".join(some))[done:], at + done)
+            at += size
+        self.size_bytes = at
+
+    def _write_rest(self, rest: memoryview, at: int) -> None:
+        while rest:
+            done = self._file.pwritev([rest], at)
+            if done <= 0:
+                raise OSError(errno.EIO, "a write made no progress", str(self.path))
+            rest, at = rest[done:], at + done
+
+    def sync(self) -> None:
+        """Return when all that was written is on disk."""
+        self._file.sync()
+
+    def truncate(self, end: LogOffset) -> None:
+        """Cut what lies at and behind a log offset, durably."""
+        self._file.truncate(end - self.start)
+        self._file.sync()
+        self.size_bytes = end - self.start
+
+    def read(self, log_offset: LogOffset, size: int) -> bytes:
+        """Up to `size` bytes from a log offset on."""
+        return self._file.pread(size, log_offset - self.start)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def scan(self, start: LogOffset, end: LogOffset) -> Iterator[Frame | BadRange]:
+        """Every valid frame between two log offsets, in order, and what lies between them that is none.
+
+        A bad range is followed by the next frame that is whole and carries its own place, or by nothing.
+        """
+        window = _Window(self, end)
+        at = start
+        while at < end:
+            frame, bad, resume = window.frame(at)
+            if frame is not None:
+                yield frame
+                at = frame.end
+            else:
+                following = window.next_frame(resume)
+                yield BadRange(at, following, bad)
+                at = following
+
+
+class _Window:
+    """A stretch of a segment in memory, moved along by a scan."""
+
+    def __init__(self, segment: Segment, end: LogOffset) -> None:
+        self._segment = segment
+        self._end = end
+        self._data = b""
+        self._start = LogOffset(0)
+
+    def bytes_at(self, at: LogOffset, size: int) -> bytes:
+        """`size` bytes at a log offset, fewer at the end."""
+        size = min(size, self._end - at)
+        skip = at - self._start
+        if skip < 0 or skip + size > len(self._data):
+            self._data = self._segment.read(at, min(max(size, _WINDOW_BYTES), self._end - at))
+            self._start, skip = at, 0
+        return self._data[skip : skip + size]
+
+    def frame(self, at: LogOffset) -> tuple[Frame | None, str, LogOffset]:
+        """The frame at a log offset, or why there is none and from where on to look for the next."""
+        resume = LogOffset(at + 1)
+        try:
+            header = parse_header(self.bytes_at(at, HEADER.size), log_offset=at)
+            if header is None:
+                return None, "cut short", self._end
+            # Where the header is sound its length is too, and what lies in the body is not searched: a record could
+            # hold the bytes of a frame.
+            resume = LogOffset(min(at + header.size_bytes, self._end))
+            frame = Frame.parse(self.bytes_at(at, header.size_bytes), log_offset=at)
+        except CorruptFrame as error:
+            return None, error.why, resume
+        return frame, "cut short", resume
+
+    def next_frame(self, at: LogOffset) -> LogOffset:
+        """Where the next valid frame begins, at or after a log offset; the end when there is none."""
+        while at + HEADER.size <= self._end:
+            block = self.bytes_at(at, _WINDOW_BYTES)
+            found = block.find(_MAGIC)
+            if found < 0:
+                at = LogOffset(at + max(len(block) - len(_MAGIC) + 1, 1))
+                continue
+            at = LogOffset(at + found)
+            if self.frame(at)[0] is not None:
+                return at
+            at = LogOffset(at + 1)
+        return self._end

@@ -1,0 +1,149 @@
+"""The views: what is derived from the log, in one LMDB environment, and can be rebuilt from the log.
+
+The dispatcher applies runs of frames in one transaction together with the log offset behind them, so after any crash
+the views are a prefix of the log. What a view holds depends on the frames alone, not on how they were cut into runs:
+a rebuilt view is the same byte for byte.
+"""
+
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Condition
+from typing import Any
+
+import lmdb
+
+from store.format import LogOffset
+from store.run import Run
+from store.views.consume_queue import ConsumeQueueView
+from store.views.groups import GroupsView
+from store.views.kv import KvView
+from store.views.last import LastView
+from store.views.leases import SettledView
+from store.views.producers import ProducersView
+
+__all__ = ["MAP_SIZE_BYTES", "Views"]
+
+logger = logging.getLogger(__name__)
+
+MAP_SIZE_BYTES = 64 << 30  # address space, not disk: the file grows as it is used
+_FORMAT = b"1"  # of all views together; another one found means: rebuild
+_READERS_MAX = 126
+
+
+class Views:
+    """All views and how far they have followed the log. One thread applies; any reads."""
+
+    def __init__(self, path: Path, *, map_size_bytes: int = MAP_SIZE_BYTES) -> None:
+        """Open or create the environment; one that is damaged or of another format is begun anew, empty."""
+        self._path = path
+        self._readers = 0
+        self._gate = Condition()
+        self._resizing = False
+        try:
+            self._open(map_size_bytes)
+        except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError):
+            logger.exception("the views are damaged and are rebuilt from the log")
+            self.reset(map_size_bytes=map_size_bytes)
+
+    def _open(self, map_size_bytes: int) -> None:
+        # metasync off: a crash may take back the newest transaction, which the log then gives again, but never
+        # leaves a torn one; one sync a transaction instead of two.
+        self._env = lmdb.open(
+            str(self._path),
+            map_size=map_size_bytes,
+            max_dbs=8,
+            max_readers=_READERS_MAX,
+            metasync=False,
+            meminit=False,
+            mode=0o640,
+        )
+        self._meta = self._env.open_db(b"meta")
+        self.queues = ConsumeQueueView(self._env.open_db(b"queues"))
+        self.last = LastView(self._env.open_db(b"last"))
+        self.kv = KvView(self._env.open_db(b"kv"))
+        self.groups = GroupsView(self._env.open_db(b"groups"))
+        self.settled = SettledView(self._env.open_db(b"settled"))
+        self.producers = ProducersView(self._env.open_db(b"producers"))
+        self._all = (self.queues, self.last, self.kv, self.groups, self.settled, self.producers)
+        with self._env.begin() as txn:
+            found = txn.get(b"format", db=self._meta)
+            self.dispatched = LogOffset(int.from_bytes(txn.get(b"dispatched", b"", db=self._meta), "big"))
+            self.stored_at_ms = int.from_bytes(txn.get(b"stored_at_ms", b"", db=self._meta), "big")
+        if found is None:
+            with self._env.begin(write=True) as txn:
+                txn.put(b"format", _FORMAT, db=self._meta)
+        elif found != _FORMAT:
+            logger.warning("the views are of another format and are rebuilt from the log")
+            self.reset(map_size_bytes=map_size_bytes)
+
+    def reset(self, *, map_size_bytes: int = MAP_SIZE_BYTES) -> None:
+        """Throw everything away and begin at log offset 0. Nobody may be reading."""
+        env = getattr(self, "_env", None)
+        if env is not None:
+            env.close()
+        shutil.rmtree(self._path, ignore_errors=True)
+        self._open(map_size_bytes)
+
+    def apply(self, runs: Sequence[Run]) -> None:
+        """Apply consecutive runs, the first of which begins at `dispatched`, in one durable transaction."""
+        assert runs[0].start >= self.dispatched
+        newest = runs[-1].placed[-1]
+        while True:
+            try:
+                with self._env.begin(write=True) as txn:
+                    for view in self._all:
+                        view.apply(txn, runs)
+                    txn.put(b"dispatched", newest.end.to_bytes(8, "big"), db=self._meta)
+                    txn.put(b"stored_at_ms", newest.stored_at_ms.to_bytes(8, "big"), db=self._meta)
+            except lmdb.MapFullError:
+                self._grow()
+            else:
+                self.dispatched, self.stored_at_ms = newest.end, newest.stored_at_ms
+                return
+
+    def _grow(self) -> None:
+        """Double the map, with no transaction open (LMDB, mdb_env_set_mapsize)."""
+        with self._gate:
+            self._resizing = True
+            self._gate.wait_for(lambda: self._readers == 0)
+            try:
+                size = self._env.info()["map_size"] * 2
+                logger.info("the views' map grows", extra={"bytes": size})
+                self._env.set_mapsize(size)
+            finally:
+                self._resizing = False
+                self._gate.notify_all()
+
+    @contextmanager
+    def reading(self) -> Iterator[Any]:
+        """A read transaction: everything applied before, nothing applied later."""
+        with self._gate:
+            self._gate.wait_for(lambda: not self._resizing)
+            self._readers += 1
+        try:
+            with self._env.begin() as txn:
+                yield txn
+        finally:
+            with self._gate:
+                self._readers -= 1
+                if self._resizing:
+                    self._gate.notify_all()
+
+    def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """Every entry of every view as (view, key, value): for comparing two environments."""
+        with self._env.begin() as txn:
+            for name in [key for key, _ in txn.cursor()]:
+                for key, value in txn.cursor(db=self._env.open_db(name, txn=txn, create=False)):
+                    yield name, key, value
+
+    def copy(self, path: Path) -> None:
+        """A consistent copy of the environment, while it is in use, into an existing empty directory."""
+        self._env.copy(str(path))
+
+    def close(self) -> None:
+        """Sync and close. Nobody may be reading."""
+        self._env.sync(True)
+        self._env.close()

@@ -1,0 +1,135 @@
+"""The consume queues: where the n-th record of a queue is.
+
+One entry a frame and queue: (queue u32, first queue offset u64) -> (log offset u64, frame size u32, count u32, stored
+at u64), all big-endian. The first queue offset, the log offset and the time all grow together within a queue, so each
+can be searched for by halving.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from store.format import LogOffset, QueueNumber, QueueOffset
+from store.records import QueueDeleted
+from store.run import Chunk, Run
+
+__all__ = ["ConsumeQueueView"]
+
+_KEY = struct.Struct(">IQ")
+_VALUE = struct.Struct(">QIIQ")
+_PUTS = 512  # in one call: the GIL is held that long
+
+
+class ConsumeQueueView:
+    """The index of all queues. Methods take the transaction they are to read or write in."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+
+    # ---- writing
+
+    def apply(self, txn: Any, runs: Sequence[Run]) -> None:
+        """Add the chunks of some runs; a deleted queue loses those of its frame and before."""
+        pending: list[tuple[QueueNumber, Chunk]] = []
+        for run in runs:
+            deleted = [(at.frame, record.queue) for at, record in run.records if isinstance(record, QueueDeleted)]
+            done = 0
+            for frame, queue in deleted:
+                stop = next(
+                    (i for i in range(done, len(run.chunks)) if run.chunks[i][1].frame > frame), len(run.chunks)
+                )
+                pending += run.chunks[done:stop]
+                done = stop
+                self._put(txn, pending)
+                pending = []
+                self._delete(txn, queue)
+            pending += run.chunks[done:] if done else run.chunks
+        self._put(txn, pending)
+
+    def _put(self, txn: Any, chunks: Sequence[tuple[QueueNumber, Chunk]]) -> None:
+        key, value = _KEY.pack, _VALUE.pack
+        items = [(key(queue, c[0]), value(c[2], c[3], c[1], c[4])) for queue, c in chunks]
+        items.sort()
+        with txn.cursor(db=self._db) as cursor:
+            for i in range(0, len(items), _PUTS):
+                cursor.putmulti(items[i : i + _PUTS])
+
+    def _delete(self, txn: Any, queue: int) -> None:
+        with txn.cursor(db=self._db) as cursor:
+            prefix = queue.to_bytes(4, "big")
+            found = cursor.set_range(prefix)
+            while found and cursor.key().startswith(prefix):
+                found = cursor.delete()
+
+    # ---- reading
+
+    def next_offset(self, txn: Any, queue: QueueNumber) -> QueueOffset:
+        """The offset that the queue's next record will have; 0 for one that was never written."""
+        last = self.last_chunk(txn, queue)
+        return last.next if last is not None else QueueOffset(0)
+
+    def last_chunk(self, txn: Any, queue: QueueNumber) -> Chunk | None:
+        """The newest chunk of a queue."""
+        with txn.cursor(db=self._db) as cursor:
+            return self._at_or_before(cursor, queue, (1 << 64) - 1)
+
+    def first_offset(self, txn: Any, queue: QueueNumber) -> QueueOffset | None:
+        """The offset of the oldest record of a queue."""
+        for chunk in self.chunks(txn, queue, QueueOffset(0)):
+            return chunk.first
+        return None
+
+    def chunks(self, txn: Any, queue: QueueNumber, offset: QueueOffset) -> Iterator[Chunk]:
+        """The chunks of a queue from the one that holds an offset on; the first one above it when none does."""
+        prefix = queue.to_bytes(4, "big")
+        with txn.cursor(db=self._db) as cursor:
+            start = self._at_or_before(cursor, queue, offset)
+            if start is not None and start.next <= offset:
+                start = None
+                found = cursor.next()
+            elif start is None:
+                found = cursor.set_range(_KEY.pack(queue, offset))
+            else:
+                found = True
+            while found and cursor.key().startswith(prefix):
+                yield _chunk(cursor.key(), cursor.value())
+                found = cursor.next()
+
+    def search(self, txn: Any, queue: QueueNumber, reached: Callable[[Chunk], bool]) -> QueueOffset:
+        """The first offset of the first chunk for which `reached` is true; the next offset when there is none.
+
+        `reached` must be false up to some chunk of the queue and true from there on.
+        """
+        with txn.cursor(db=self._db) as cursor:
+            last = self._at_or_before(cursor, queue, (1 << 64) - 1)
+            if last is None:
+                return QueueOffset(0)
+            if not reached(last):
+                return last.next
+            low, high = 0, last.first  # the chunk sought begins in low..high
+            while low < high:
+                middle = self._at_or_before(cursor, queue, (low + high) // 2)
+                if middle is None:  # nothing begins so low
+                    low = (low + high) // 2 + 1
+                elif reached(middle):
+                    high = middle.first
+                else:
+                    low = middle.next
+            return QueueOffset(high)
+
+    @staticmethod
+    def _at_or_before(cursor: Any, queue: QueueNumber, offset: int) -> Chunk | None:
+        """The chunk that begins at an offset or nearest before it; the cursor is left on it."""
+        key = _KEY.pack(queue, offset)
+        if cursor.set_range(key):
+            if cursor.key() != key and not cursor.prev():
+                return None
+        elif not cursor.last():
+            return None
+        found = cursor.key()
+        return _chunk(found, cursor.value()) if found[:4] == key[:4] else None
+
+
+def _chunk(key: bytes, value: bytes) -> Chunk:
+    frame, size, count, stored_at_ms = _VALUE.unpack(value)
+    return Chunk(QueueOffset(_KEY.unpack(key)[1]), count, LogOffset(frame), size, stored_at_ms)

@@ -1,0 +1,57 @@
+"""The newest record of every address: address hash u64 -> (log offset u64, row u32), big-endian."""
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from store.format import LogOffset, Position
+from store.run import Run
+
+__all__ = ["LastView"]
+
+_VALUE = struct.Struct(">QI")
+_VALUE_DTYPE = np.dtype([("frame", ">u8"), ("row", ">u4")])
+_PUTS = 512  # in one call: the GIL is held that long
+assert _VALUE.size == _VALUE_DTYPE.itemsize
+
+
+class LastView:
+    """Where the newest record of an address is."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+
+    def apply(self, txn: Any, runs: Sequence[Run]) -> None:
+        """Put the last position of every address in some runs. Costs a put an address, not a row."""
+        hashes, starts, rows = [], [], []
+        for run in runs:
+            kept = run.counted()
+            if not len(kept):
+                continue
+            frame = np.searchsorted(run.ends, kept, side="right")
+            begins = np.concatenate(([0], run.ends[:-1]))
+            hashes.append(run.rows["address_hash"][kept])
+            starts.append(np.array([p.start for p in run.placed], np.uint64)[frame])
+            rows.append(kept - begins[frame])
+        if not hashes:
+            return
+        found, newest = np.unique(np.concatenate(hashes)[::-1], return_index=True)
+        values = np.empty(len(found), _VALUE_DTYPE)
+        values["frame"] = np.concatenate(starts)[::-1][newest]
+        values["row"] = np.concatenate(rows)[::-1][newest]
+        keys, data = found.astype(">u8").tobytes(), values.tobytes()
+        size = _VALUE.size
+        with txn.cursor(db=self._db) as cursor:
+            for first in range(0, len(found), _PUTS):
+                some = range(first, min(first + _PUTS, len(found)))
+                cursor.putmulti([(keys[8 * i : 8 * i + 8], data[size * i : size * i + size]) for i in some])
+
+    def get(self, txn: Any, address_hash: int) -> Position | None:
+        """The position, None for an address that has no record."""
+        value = txn.get(address_hash.to_bytes(8, "big"), db=self._db)
+        if value is None:
+            return None
+        frame, row = _VALUE.unpack(value)
+        return Position(LogOffset(frame), row)
