@@ -1,0 +1,185 @@
+import asyncio
+
+import pytest
+
+from gateway.fanout import Fanout, Subscriber
+from gateway.message import Message, encode
+from gateway.port import OpenSession, SaveSession, SubscriptionId
+from gateway.sessions import IDLE_COMMIT_BYTES, Sessions
+from store.format import ROW, Position, UnplacedFrame
+from store.local import LocalStore
+
+pytestmark = pytest.mark.anyio
+
+
+class Holder:
+    protocol = "mqtt"
+
+    def __init__(self):
+        self.subscriber = Subscriber(self)
+        self.superseded = 0
+        self.got = []
+
+    def deliver(self, deliveries):
+        self.got += [deliveries.batch.messages[index].body for index in deliveries.picks]
+        return len(deliveries.picks)
+
+    def supersede(self):
+        self.superseded += 1
+
+
+class Rig:
+    def __init__(self, store, clock):
+        self.store = store
+        self.clock = clock
+        self.fanout = Fanout(store, queues_of=lambda _: None, spawn=asyncio.ensure_future)
+        self.sessions = Sessions(store, self.fanout, now_ms=lambda: self.clock[0])
+
+    async def write(self, *bodies):
+        records = [encode(Message("t", body)) for body in bodies]
+        rows, pos = [], 0
+        for record in records:
+            rows.append(ROW.pack(16, pos, len(record), 0, 0, 1, 0, 0))
+            pos += len(record)
+        done = asyncio.get_running_loop().create_future()
+        self.store.append(UnplacedFrame.build(b"".join(rows), b"".join(records)), done.set_result)
+        return (await done).frame
+
+    async def open(self, session_id="dev", *, clean=False, expiry_s=None):
+        holder = Holder()
+        opened = await self.sessions.open(holder, OpenSession(session_id=session_id, clean=clean, expiry_s=expiry_s))
+        return holder, opened
+
+
+@pytest.fixture
+async def rig(tmp_path):
+    async with await LocalStore.open(tmp_path) as store:
+        yield Rig(store, [1_000_000])
+
+
+async def test_a_new_session_is_not_present_and_an_old_one_is(rig):
+    holder, opened = await rig.open()
+    assert not opened.present
+    await rig.sessions.save(holder, SaveSession(state=b"subscriptions", expiry_s=None))
+    await rig.sessions.close(holder)
+    _, again = await rig.open()
+    assert again.present
+    assert again.state == b"subscriptions"
+
+
+async def test_a_clean_start_forgets(rig):
+    holder, _ = await rig.open()
+    await rig.sessions.save(holder, SaveSession(state=b"old", expiry_s=None))
+    await rig.sessions.close(holder)
+    holder, opened = await rig.open(clean=True)
+    assert not opened.present
+    await rig.sessions.close(holder)
+    _, opened = await rig.open()
+    assert opened.present
+    assert opened.state == b""
+
+
+async def test_a_session_without_expiry_leaves_nothing(rig):
+    holder, _ = await rig.open(expiry_s=0)
+    await rig.sessions.save(holder, SaveSession(state=b"x", expiry_s=0))
+    await rig.sessions.close(holder)
+    assert await rig.store.kv_prefix("sessions/") == []
+
+
+async def test_deliveries_go_on_where_the_oldest_unacknowledged_one_is(rig):
+    holder, _ = await rig.open()
+    rig.fanout.subscribe(holder.subscriber, SubscriptionId(1), "t", None)
+    await rig.write(b"1", b"2")
+    frame = await rig.write(b"3", b"4")
+    assert holder.got == [b"1", b"2", b"3", b"4"]
+    rig.sessions.settled(holder, Position(frame, 1))
+    await rig.sessions.close(holder)
+    rig.fanout.leave(holder.subscriber)
+    await rig.write(b"5")
+    holder, opened = await rig.open()
+    assert opened.cursor == Position(frame, 1)
+    rig.fanout.subscribe(holder.subscriber, SubscriptionId(1), "t", opened.cursor)
+    await rig.write(b"6")
+    while len(holder.got) < 3:
+        await asyncio.sleep(0)
+    assert holder.got == [b"4", b"5", b"6"]
+
+
+async def test_a_crash_repeats_only_what_was_acknowledged_since_the_last_commit(rig):
+    holder, _ = await rig.open()
+    rig.fanout.subscribe(holder.subscriber, SubscriptionId(1), "t", None)
+    await rig.write(b"1")
+    rig.sessions.settled(holder, None)
+    await rig.sessions.commit()
+    second = await rig.write(b"2")
+    survivor = Rig(rig.store, rig.clock)
+    _, opened = await survivor.open()
+    assert opened.present
+    assert opened.cursor.frame <= second
+    assert opened.cursor > Position(0, 0)
+
+
+async def test_an_idle_session_is_moved_along_now_and_then(rig, monkeypatch):
+    monkeypatch.setattr("gateway.sessions.IDLE_COMMIT_BYTES", 1000)
+    assert IDLE_COMMIT_BYTES > 1000
+    holder, opened = await rig.open()
+    start = rig.store.confirmed
+    for _ in range(10):
+        await rig.write(b"x" * 200)
+    await rig.sessions.commit()
+    _, opened = await Rig(rig.store, rig.clock).open()
+    assert opened.cursor.frame > start + 1000
+    assert holder.superseded == 0
+
+
+async def test_the_older_connection_is_told_and_the_newer_one_goes_on(rig):
+    first, _ = await rig.open()
+    await rig.sessions.save(first, SaveSession(state=b"1", expiry_s=None))
+    second, opened = await rig.open()
+    assert first.superseded == 1
+    assert opened.state == b"1"
+    await rig.sessions.save(first, SaveSession(state=b"too late", expiry_s=None))
+    await rig.sessions.close(first)
+    await rig.sessions.close(second)
+    _, opened = await rig.open()
+    assert opened.state == b"1"
+
+
+async def test_many_connections_for_one_session_leave_one_holder(rig):
+    opened = await asyncio.gather(*[rig.open() for _ in range(10)])
+    told = [holder.superseded for holder, _ in opened]
+    assert sum(told) == 9
+    assert max(told) == 1
+
+
+async def test_sessions_end_when_their_time_is_over(rig):
+    holder, _ = await rig.open("short", expiry_s=10)
+    await rig.sessions.close(holder)
+    holder, _ = await rig.open("long", expiry_s=100)
+    await rig.sessions.close(holder)
+    await rig.open("here", expiry_s=10)
+    rig.clock[0] += 10_000
+    assert await rig.sessions.sweep() == 1
+    _, opened = await rig.open("long", expiry_s=100)
+    assert opened.present
+    rig.clock[0] += 1_000_000
+    _, opened = await Rig(rig.store, rig.clock).open("here")
+    assert opened.present
+
+
+async def test_an_ended_session_is_gone(rig):
+    holder, _ = await rig.open()
+    await rig.sessions.end(holder)
+    await rig.sessions.close(holder)
+    assert await rig.store.kv_prefix("sessions/") == []
+    assert await rig.store.offsets("sessions/mqtt/dev") == {}
+
+
+async def test_a_very_long_name_is_a_session_too(rig):
+    name = "é" * 30_000
+    holder, _ = await rig.open(name)
+    await rig.sessions.close(holder)
+    _, opened = await rig.open(name)
+    assert opened.present
+    _, other = await rig.open(name + "x")
+    assert not other.present
