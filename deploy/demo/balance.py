@@ -1,0 +1,62 @@
+"""The balance: what was published is in the log, and what is in the log has been counted by Spark and read back."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+__all__ = ["Row", "faults", "rows"]
+
+
+class Row(NamedTuple):
+    """One fleet. `counted` is None when Spark does not run."""
+
+    fleet: str
+    acked: int
+    unknown: int
+    refused: int
+    logged: int  # distinct messages
+    counted: int | None
+
+    @property
+    def balanced(self) -> bool:
+        """Everything acknowledged is in the log, nothing refused or never sent is, and Spark counted just that."""
+        return self.acked <= self.logged <= self.acked + self.unknown and self.counted in {None, self.logged}
+
+
+def rows(
+    reports: Mapping[str, Mapping[str, int]], logged: Mapping[str, int], counted: Mapping[str, int] | None
+) -> list[Row]:
+    """A row for each fleet, from its last report, the log and Spark's counts by fleet."""
+    return [
+        Row(
+            fleet,
+            report.get("acked", 0),
+            report.get("unknown", 0),
+            report.get("refused", 0),
+            logged.get(fleet, 0),
+            None if counted is None else counted.get(fleet, 0),
+        )
+        for fleet, report in reports.items()
+    ]
+
+
+def faults(found: Sequence[Row], readers: Mapping[str, Mapping[str, int]], repeats: int) -> list[str]:
+    """What does not balance, a line each; none means that it does."""
+    lines: list[str] = []
+    for row in found:
+        if row.logged < row.acked:
+            lines.append(f"{row.fleet}: {row.acked - row.logged} acknowledged messages are not in the log")
+        elif row.logged > row.acked + row.unknown:
+            lines.append(f"{row.fleet}: {row.logged - row.acked - row.unknown} messages are in the log unasked")
+        if row.counted is not None and row.counted != row.logged:
+            lines.append(f"{row.fleet}: Spark has counted {row.counted} of {row.logged} messages")
+        if row.acked == 0:
+            lines.append(f"{row.fleet}: nothing was acknowledged")
+    if repeats:
+        lines.append(f"{repeats} messages are in the log twice")
+    lines += [
+        f"{reader}: read {seen} of {row.logged} messages of {row.fleet}"
+        for reader, read in readers.items()
+        for row in found
+        if (seen := read.get(row.fleet, 0)) != row.logged
+    ]
+    return lines

@@ -1,0 +1,256 @@
+"""Runs the demonstration: the gateway, Spark and the fleets up; watch; everything down, with the balance."""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import msgspec
+from rich.console import Console
+from rich.live import Live
+
+from deploy.demo import balance, view
+from deploy.demo.balance import Row
+from deploy.demo.children import Child, FleetChild, wait_until
+from deploy.demo.log_reader import LogReader
+from deploy.demo.plan import Target
+from deploy.demo.spark_job import SparkJob
+from gateway.status import Status
+from store.errors import StoreError
+
+__all__ = ["Options", "Show", "ShowFailed"]
+
+READY_S = 30.0  # for the gateway to be ready
+FLEETS_READY_S = 60.0
+DRAIN_S = 60.0  # for everything under way to be answered
+LOGGED_S, READ_S, COUNTED_S = 15.0, 30.0, 180.0  # for the log, the readers and Spark to have everything
+WATCH_S = 1.0
+LINE_S = 5.0  # between the lines where there is no terminal
+
+
+class ShowFailed(Exception):
+    """It could not run: a port is taken, a process has ended early."""
+
+
+class Options(NamedTuple):
+    """What the command line says. Without `seconds` it runs until it is stopped."""
+
+    root: Path
+    target: Target
+    fleets: tuple[str, ...]
+    seconds: float | None = None
+    rate: float = 1.0
+    spark: bool = True
+
+
+class Show:
+    """One run."""
+
+    def __init__(self, options: Options, console: Console, stopped: asyncio.Event) -> None:
+        self._options = options
+        self._console = console
+        self._stopped = stopped  # set by the operator
+        self._run = secrets.token_hex(4)
+        self._logs = options.root / "logs"
+        self._gateway: Child | None = None
+        self._spark: SparkJob | None = None
+        self._fleets: dict[str, FleetChild] = {}
+        self._log: LogReader | None = None
+        self._status: Status | None = None
+        self._begun = time.monotonic()
+        self._before: dict[str, tuple[float, int]] = {}
+
+    async def run(self) -> int:
+        """Everything; 0 when it balances. Raises `ShowFailed`."""
+        self._logs.mkdir(parents=True, exist_ok=True)
+        async with contextlib.AsyncExitStack() as stack:
+            await self._start(stack)
+            await self._watch()
+            self._say("stopping the fleets")
+            for fleet in self._fleets.values():
+                fleet.tell("stop")
+            await self._wait(lambda: self._all_are("stopped"), DRAIN_S)
+            await self._settle()
+            rows, readers, found = self._rows(), self._read_by_reader(), list[str]()
+            if self._held:
+                assert self._log is not None
+                found = balance.faults(rows, readers, self._log.seen.repeats)
+                found += [f"{name}: {f.report.error}" for name, f in self._fleets.items() if f.report.error]
+            view.summary(self._console, rows, _totals(readers), found, held=self._held)
+        return 1 if found else 0
+
+    @property
+    def _held(self) -> bool:
+        """Whether it must balance: not when it was stopped in the middle, for then nothing is waited for."""
+        return self._options.seconds is not None and not self._stopped.is_set()
+
+    # ---- up
+
+    async def _start(self, stack: contextlib.AsyncExitStack) -> None:
+        options = self._options
+        self._say(f"starting the gateway; data and logs in {options.root}")
+        serve = ("-m", "gateway.cli", "serve", "--data-dir", str(options.root / "gateway"))
+        offset = ("--port-offset", str(options.target.port_offset))
+        self._gateway = await Child.start("gateway", *serve, *offset, logs=self._logs)
+        stack.push_async_callback(self._gateway.stop)
+        async with httpx.AsyncClient(base_url=options.target.admin, trust_env=False, timeout=2) as admin:
+            await self._await_gateway(admin)
+        if options.spark:
+            self._spark = await SparkJob.start(options.target, options.root / "spark", self._logs)
+            if self._spark is None:
+                self._say("Spark is left out: it needs a Java runtime 17 or newer")
+            else:
+                stack.push_async_callback(self._spark.stop)
+        self._log = LogReader(options.target, self._run)
+        stack.callback(self._log.close)
+        await asyncio.to_thread(self._log.skip)
+        for name in options.fleets:
+            fleet = await FleetChild.start(name, self._run, options.target, rate=options.rate, logs=self._logs)
+            self._fleets[name] = fleet
+            stack.push_async_callback(fleet.stop)
+        if not await self._wait(lambda: self._all_are("ready"), FLEETS_READY_S):
+            late = [fleet.child for fleet in self._fleets.values() if fleet.report.phase != "ready"]
+            raise ShowFailed("not ready: " + "; ".join(f"{child.name} ({child.last_words()})" for child in late))
+        for fleet in self._fleets.values():
+            fleet.tell("go")
+        self._begun = time.monotonic()
+
+    async def _await_gateway(self, admin: httpx.AsyncClient) -> None:
+        assert self._gateway is not None
+        until = time.monotonic() + READY_S
+        while time.monotonic() < until:
+            if not self._gateway.running:
+                raise ShowFailed(f"the gateway did not start: {self._gateway.last_words()}")
+            with contextlib.suppress(httpx.HTTPError):
+                if (await admin.get("/readyz")).is_success:
+                    return
+            await asyncio.sleep(0.1)
+        raise ShowFailed(f"the gateway is not ready after {READY_S:.0f} s; see {self._gateway.log}")
+
+    # ---- while it runs
+
+    async def _watch(self) -> None:
+        """Show how it goes until the time is over or somebody stops it. Raises `ShowFailed` when a process ends."""
+        options = self._options
+        until = None if options.seconds is None else self._begun + options.seconds
+        terminal = self._console.is_terminal
+        next_line = self._begun + LINE_S
+        with contextlib.ExitStack() as stack:
+            picture = stack.enter_context(Live(console=self._console, auto_refresh=False)) if terminal else None
+            while not self._stopped.is_set() and (until is None or time.monotonic() < until):
+                await self._look()
+                scene = self._scene()
+                if picture is not None:
+                    picture.update(view.live(scene), refresh=True)
+                elif time.monotonic() >= next_line:
+                    next_line += LINE_S
+                    self._console.print(view.line(scene), highlight=False, soft_wrap=True)
+                self._check_alive()
+                left = WATCH_S if until is None else min(WATCH_S, max(0.0, until - time.monotonic()))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await self._stopped.wait()
+
+    async def _look(self) -> None:
+        """Ask everybody; one who does not answer this time is asked again the next."""
+        assert self._log is not None
+        with contextlib.suppress(StoreError):
+            await asyncio.to_thread(self._log.advance)
+        async with httpx.AsyncClient(base_url=self._options.target.admin, trust_env=False, timeout=2) as admin:
+            with contextlib.suppress(httpx.HTTPError, msgspec.DecodeError):
+                self._status = msgspec.json.decode((await admin.get("/status")).content, type=Status)
+        if self._spark is not None:
+            await asyncio.to_thread(self._spark.look)
+
+    def _check_alive(self) -> None:
+        children = [self._gateway, *(fleet.child for fleet in self._fleets.values())]
+        if self._spark is not None:
+            children.append(self._spark.child)
+        for child in children:
+            if child is not None and not child.running:
+                raise ShowFailed(f"{child.name} has ended: {child.last_words()}; see {child.log}")
+
+    def _scene(self) -> view.Scene:
+        now = time.monotonic()
+        rates = {}
+        for name, fleet in self._fleets.items():
+            acked = fleet.report.acked
+            at, before = self._before.get(name, (self._begun, 0))
+            rates[name] = (acked - before) / max(now - at, 1e-3)
+            self._before[name] = (now, acked)
+        return view.Scene(
+            elapsed_s=now - self._begun,
+            rows=self._rows(),
+            rates=rates,
+            readers=_totals(self._read_by_reader()),
+            status=self._status,
+            spark=self._spark.words if self._spark is not None else "left out",
+            aggregates=self._spark.aggregates if self._spark is not None else (),
+        )
+
+    # ---- down
+
+    async def _settle(self) -> None:
+        """Wait until log, readers and Spark have everything that was published, each for a bounded time."""
+        assert self._log is not None
+        log = self._log
+        if not self._held:
+            await self._look()
+            return
+        acked = {name: fleet.report.acked for name, fleet in self._fleets.items()}
+        await self._wait_looking(lambda: all(log.seen.by_fleet[name] >= n for name, n in acked.items()), LOGGED_S)
+        self._say(f"{log.seen.total:,} messages are in the log; waiting for the readers")
+        await self._wait_looking(
+            lambda: all(read == self._logged() for read in self._read_by_reader().values()), READ_S
+        )
+        if self._spark is not None:
+            self._say("waiting for Spark to have counted them")
+            spark = self._spark
+            await self._wait_looking(lambda: spark.counts == self._logged() or not spark.child.running, COUNTED_S)
+
+    async def _wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait for something that a process which has ended cannot bring about any more."""
+        await wait_until(lambda: condition() or self._broken(), seconds)
+        return condition()
+
+    async def _wait_looking(self, condition: Callable[[], bool], seconds: float) -> None:
+        until = time.monotonic() + seconds
+        await self._look()
+        while not condition() and time.monotonic() < until and not self._broken():
+            await asyncio.sleep(0.5)
+            await self._look()
+
+    def _broken(self) -> bool:
+        children = [self._gateway, *(fleet.child for fleet in self._fleets.values())]
+        return any(child is not None and not child.running for child in children)
+
+    def _all_are(self, phase: str) -> bool:
+        return all(fleet.report.phase == phase for fleet in self._fleets.values())
+
+    def _logged(self) -> dict[str, int]:
+        assert self._log is not None
+        return {name: self._log.seen.by_fleet[name] for name in self._fleets}
+
+    def _rows(self) -> list[Row]:
+        reports = {name: msgspec.to_builtins(fleet.report) for name, fleet in self._fleets.items()}
+        counted = None if self._spark is None else self._spark.counts
+        return balance.rows(reports, self._logged(), counted)
+
+    def _read_by_reader(self) -> dict[str, Mapping[str, int]]:
+        """reader -> fleet -> messages."""
+        return {
+            name: {fleet: read.get(fleet, 0) for fleet in self._fleets}
+            for child in self._fleets.values()
+            for name, read in child.report.read.items()
+        }
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, style="dim", highlight=False, soft_wrap=True)
+
+
+def _totals(readers: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    return {name: sum(read.values()) for name, read in readers.items()}
