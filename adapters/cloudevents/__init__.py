@@ -6,7 +6,7 @@ names as the specification writes them; a binding adds and strips its own prefix
 event. Everything malformed raises `gateway.errors.Refusal` (MALFORMED) whose detail begins with the attribute's name.
 """
 
-from adapters.cloudevents.attributes import Route, is_name, split
+from adapters.cloudevents.attributes import AttributeRefusal, Route, clean, is_name, split
 from adapters.cloudevents.event import DEFAULT_TYPE, NATIVE, attributes_of, from_attributes, wrap
 from adapters.cloudevents.structured import (
     BATCH_JSON,
@@ -26,9 +26,11 @@ __all__ = [
     "DEFAULT_TYPE",
     "NATIVE",
     "STRUCTURED_JSON",
+    "AttributeRefusal",
     "BatchRefusal",
     "Route",
     "attributes_of",
+    "clean",
     "format_ms",
     "from_attributes",
     "from_batch",

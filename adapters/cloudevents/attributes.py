@@ -8,7 +8,7 @@ from urllib.parse import quote
 from gateway.address import check_address
 from gateway.errors import Cause, Refusal
 
-__all__ = ["CORE", "Route", "address_of", "check", "clean", "is_name", "malformed", "split"]
+__all__ = ["CORE", "AttributeRefusal", "Route", "address_of", "check", "clean", "is_name", "malformed", "split"]
 
 Route: TypeAlias = Callable[[Mapping[str, str]], str | None]  # context attributes to an address, or None: the default
 
@@ -30,9 +30,15 @@ _INTO_LEVEL = re.compile("[/+#]|%((?:25)*)(2F|2B|23)")
 _CODES = {"/": "2F", "+": "2B", "#": "23"}
 
 
-def malformed(attribute: str, why: str) -> Refusal:
-    """The one error of this package; its detail begins with the attribute's name."""
-    return Refusal(Cause.MALFORMED, f"{attribute}: {why}")
+class AttributeRefusal(Refusal):
+    """An attribute is malformed; the detail begins with its name."""
+
+    def __init__(self, attribute: str, why: str) -> None:
+        super().__init__(Cause.MALFORMED, f"{attribute}: {why}")
+        self.attribute = attribute
+
+
+malformed = AttributeRefusal
 
 
 def is_name(name: str) -> bool:
@@ -62,11 +68,9 @@ def check(attributes: Mapping[str, str]) -> None:
             raise malformed(name, "is required" if name not in attributes else "must not be empty")
     if attributes["specversion"] != SPECVERSION:
         raise malformed("specversion", f"{attributes['specversion'][:16]!r} is not supported, {SPECVERSION!r} is")
-    for name, value in attributes.items():
-        if _NAME.fullmatch(name) is None:
-            raise malformed(name[:64] or "''", "an attribute's name is lower-case letters and digits")
-        if (found := _FORBIDDEN.search(value)) is not None:
-            raise malformed(name, f"holds U+{ord(found[0]):04X}, which no attribute may")
+    names, values = "".join(attributes), "".join(attributes.values())
+    if "" in attributes or _NAME.fullmatch(names) is None or not (values.isascii() and values.isprintable()):
+        _check_each(attributes)
     if _URI.fullmatch(attributes["source"]) is None:
         raise malformed("source", "is not a URI-reference (RFC 3986)")
     if "data" in attributes:
@@ -79,6 +83,14 @@ def check(attributes: Mapping[str, str]) -> None:
     media_type = attributes.get("datacontenttype")
     if media_type is not None and _MEDIA_TYPE.fullmatch(media_type) is None:
         raise malformed("datacontenttype", "is not a media type (RFC 2046)")
+
+
+def _check_each(attributes: Mapping[str, str]) -> None:
+    for name, value in attributes.items():
+        if _NAME.fullmatch(name) is None:
+            raise malformed(name[:64] or "''", "an attribute's name is lower-case letters and digits")
+        if (found := _FORBIDDEN.search(value)) is not None:
+            raise malformed(name, f"holds U+{ord(found[0]):04X}, which no attribute may")
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -1,1 +1,36 @@
 """HTTP/1.1 and HTTP/2, carrying CloudEvents, plain messages and server-sent events."""
+
+from typing import NoReturn
+
+from adapters.http.connection import HttpConnection
+from adapters.http.options import HttpOptions
+from gateway.port import ConnectionInfo, Listener, Random
+
+__all__ = ["FACTORY", "HttpConnection", "HttpFactory", "HttpOptions"]
+
+
+class HttpFactory:
+    """The entry point of HTTP (`gateway.port.AdapterFactory`)."""
+
+    listeners = (
+        Listener(
+            name="http",
+            port=8080,
+            transport="tcp",
+            tls_port=8443,
+            alpn=("h2", "http/1.1"),
+            summary="HTTP/1.1 and HTTP/2: CloudEvents, /topics, server-sent events",
+        ),
+    )
+    options = HttpOptions
+
+    def connect(self, info: ConnectionInfo, options: HttpOptions, *, random: Random) -> HttpConnection:
+        """The state machine of a new connection."""
+        return HttpConnection(info, options)
+
+    def bind(self, options: HttpOptions, *, random: Random) -> NoReturn:
+        """HTTP/3 is not spoken here."""
+        raise NotImplementedError
+
+
+FACTORY = HttpFactory()

@@ -1,0 +1,446 @@
+"""The adapter: one connection, from its first bytes to the last response."""
+
+from base64 import b64decode
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, NamedTuple
+
+import msgspec
+
+from adapters.http.h1 import Http1
+from adapters.http.h2 import PREFACE, Http2
+from adapters.http.options import HttpOptions
+from adapters.http.origin import check_origin, shared, with_preflight
+from adapters.http.request import HttpError, Request
+from adapters.http.response import CHALLENGE, Response, refused
+from adapters.http.routes import Action, Answer, Ask, Context, Found, Store, Stored, Stream, resolve
+from adapters.http.sse import OPENING, EventStream, EventStreams
+from adapters.http.transport import Arrived, Drained, Event, Exchange, Gone, Transport, Upgrade
+from gateway.errors import Cause, Refusal
+from gateway.message import Message
+from gateway.port import (
+    Authenticate,
+    Call,
+    Close,
+    ConnectionInfo,
+    Deliveries,
+    Effect,
+    Leased,
+    Outcome,
+    Principal,
+    Publish,
+    Settled,
+    Subscribe,
+    SubscriptionId,
+    Token,
+    Unsubscribe,
+)
+
+__all__ = ["HttpConnection"]
+
+PRINCIPALS_MAX: Final = 16  # identities remembered on one connection
+SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: h2c\r\n\r\n"
+
+_Credentials = tuple[str, bytes] | None  # name and password; None: anonymous
+
+
+class _Pending(NamedTuple):
+    """A request that has a handler and waits for its turn, or for its sender to be known."""
+
+    exchange: Exchange
+    request: Request
+    found: Found
+    credentials: _Credentials
+
+
+class _Part(NamedTuple):
+    """The messages of one request among those of a `Publish`."""
+
+    exchange: Exchange
+    request: Request
+    start: int
+    size: int
+    reply: Callable[[Stored], Response]
+
+
+class _Asked(NamedTuple):
+    """A question that the gateway has been asked for a request."""
+
+    exchange: Exchange
+    request: Request
+    reply: Callable[[Any], Response]
+
+
+class HttpConnection:
+    """One HTTP connection, of either version (`gateway.port.Adapter`).
+
+    All requests that are complete in one read are published together; a request is answered when its messages are
+    durable. On HTTP/1.1, requests that change something and requests that do not wait for each other, so that
+    pipelined requests take effect in their order.
+    """
+
+    def __init__(self, info: ConnectionInfo, options: HttpOptions) -> None:
+        self._info = info
+        self._options = options
+        self._transport: Transport | None = None
+        self._streams: EventStreams | None = None
+        self._opening = b""  # the first bytes, until they tell the version
+        self._upgraded = b""  # written before what the transport has to say
+        self._now_ms = 0
+        self._active_ms: int | None = None  # when something last happened
+        self._closed = False
+        self._tokens = 0
+        self._subs = 0
+        self._blocked = False  # fewer deliveries were taken than offered
+        self._principals: OrderedDict[_Credentials, Principal] = OrderedDict()
+        self._asking: dict[Token, _Credentials] = {}
+        self._waiting: dict[_Credentials, list[_Pending]] = {}
+        self._queue: deque[_Pending] = deque()  # requests whose turn has not come
+        self._published: dict[Token, list[_Part]] = {}
+        self._asked: dict[Token, _Asked] = {}
+        # What this turn has collected.
+        self._effects: list[Effect] = []
+        self._messages: list[Message] = []
+        self._parts: list[_Part] = []
+
+    # ---- Adapter
+
+    @property
+    def wants_data(self) -> bool:
+        """Whether more may be read."""
+        return not self._closed and (self._transport is None or self._transport.wants_data)
+
+    def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
+        """Bytes from the peer."""
+        self._begin_turn(now_ms)
+        if self._closed:
+            return ()
+        given = bytes(data)
+        transport = self._transport
+        if transport is None:
+            self._opening += given
+            transport = self._choose()
+            if transport is None:
+                return ()
+            given, self._opening = self._opening, b""
+        self._take(transport.receive(given, now_ms=now_ms))
+        return self._end_turn()
+
+    def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
+        """Messages are durable, a question is answered, or a sender is known: or refused."""
+        self._begin_turn(now_ms)
+        if (parts := self._published.pop(token, None)) is not None:
+            for exchange, request, start, size, reply in parts:
+                self._respond(exchange, request, reply(Stored.of(outcome, start, size)))
+        elif (asked := self._asked.pop(token, None)) is not None:
+            response = refused(outcome.error) if outcome.error is not None else asked.reply(outcome.value)
+            self._respond(asked.exchange, asked.request, response)
+        elif token in self._asking:
+            self._identified(self._asking.pop(token), outcome)
+        self._advance()
+        return self._end_turn()
+
+    def deliver(self, deliveries: Deliveries | Leased, *, now_ms: int) -> int:
+        """Messages for event streams."""
+        assert isinstance(deliveries, Deliveries)
+        if self._streams is None or self._closed:
+            return len(deliveries.picks)
+        self._now_ms = self._active_ms = now_ms
+        taken = self._streams.deliver(deliveries, now_ms=now_ms)
+        self._blocked = self._blocked or taken < len(deliveries.picks)
+        return taken
+
+    def tick(self, *, now_ms: int) -> Sequence[Effect]:
+        """Heartbeats, and the end of what takes too long."""
+        self._now_ms = now_ms
+        if self._active_ms is None:
+            self._active_ms = now_ms
+        transport, streams = self._transport, self._streams
+        if transport is not None and streams is not None:
+            streams.beat(self._options.sse_heartbeat_s * 1000, now_ms=now_ms)
+            for stream in streams.stalled():
+                since = stream.stalled_since_ms
+                if since is not None and now_ms - since >= self._options.sse_stall_s * 1000:
+                    transport.abandon(stream.exchange)
+                    self._gone(stream.exchange)
+            self._take(transport.tick(now_ms=now_ms))
+        if not self._busy and now_ms - self._active_ms >= self._options.idle_timeout_s * 1000:
+            self._say_goodbye()
+        return self._end_turn()
+
+    def deadline_ms(self) -> int | None:
+        """The earliest thing that `tick` would do."""
+        if self._closed:
+            return None
+        if self._active_ms is None:
+            return 0  # the clock is not known before the first call that brings it
+        times = []
+        if not self._busy:
+            times.append(self._active_ms + self._options.idle_timeout_s * 1000)
+        if self._transport is not None and (at := self._transport.deadline_ms()) is not None:
+            times.append(at)
+        if self._streams:
+            quiet = self._streams.quietest_ms()
+            if quiet is not None:
+                times.append(quiet + self._options.sse_heartbeat_s * 1000)
+            times += [
+                stream.stalled_since_ms + self._options.sse_stall_s * 1000
+                for stream in self._streams.stalled()
+                if stream.stalled_since_ms is not None
+            ]
+        return min(times, default=None)
+
+    def superseded(self, *, now_ms: int) -> Sequence[Effect]:
+        """HTTP has no sessions to take over."""
+        return ()
+
+    def shutdown(self, *, now_ms: int) -> Sequence[Effect]:
+        """The gateway is going down: streams end, what is under way is answered, then the connection closes."""
+        self._begin_turn(now_ms)
+        self._say_goodbye()
+        return self._end_turn()
+
+    def lost(self, *, now_ms: int) -> Sequence[Effect]:
+        """The connection is gone."""
+        self._closed = True
+        return ()
+
+    def take_output(self) -> bytes:
+        """The bytes to write now."""
+        out = self._transport.take_output() if self._transport is not None else b""
+        if self._upgraded:
+            out, self._upgraded = self._upgraded + out, b""
+        return out
+
+    # ---- turns
+
+    @property
+    def _busy(self) -> bool:
+        return self._transport is not None and self._transport.busy
+
+    def _begin_turn(self, now_ms: int) -> None:
+        self._now_ms = self._active_ms = now_ms
+
+    def _end_turn(self) -> Sequence[Effect]:
+        """What this turn has come to."""
+        if self._messages:
+            token = self._token()
+            self._effects.append(Publish(self._messages, token))
+            self._published[token] = self._parts
+            self._messages, self._parts = [], []
+        if self._transport is not None and self._transport.finished and not self._closed:
+            self._closed = True
+            self._effects.append(Close())
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _token(self) -> Token:
+        self._tokens += 1
+        return Token(self._tokens)
+
+    # ---- versions
+
+    def _choose(self) -> Transport | None:
+        """HTTP/2 by ALPN or by its preface, else HTTP/1.1; None while the first bytes could be either."""
+        opening = self._opening
+        if self._info.alpn == "h2" or opening.startswith(PREFACE):
+            http2 = Http2(self._options)
+            http2.open()
+            return self._use(http2)
+        if self._info.alpn is None and PREFACE.startswith(opening):
+            return None
+        return self._use(Http1(self._options))
+
+    def _use(self, transport: Transport) -> Transport:
+        self._transport = transport
+        self._streams = EventStreams(transport)
+        return transport
+
+    def _upgrade(self, event: Upgrade) -> None:
+        """Go on in HTTP/2, the request being its first; where that cannot be, as if it had not been offered."""
+        http1 = self._transport
+        assert isinstance(http1, Http1)
+        http2 = Http2(self._options)
+        exchange = http2.upgrade(event.request, event.settings, now_ms=self._now_ms)
+        if exchange is None or self._info.secure:
+            self._take(http1.receive(http1.decline(event.request, event.rest), now_ms=self._now_ms))
+            return
+        self._upgraded = http1.take_output() + SWITCHING
+        self._use(http2)
+        self._take([Arrived(exchange, event.request)])
+        if event.rest:
+            self._take(http2.receive(event.rest, now_ms=self._now_ms))
+
+    # ---- events of the transport
+
+    def _take(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Arrived):
+                self._arrived(event.exchange, event.request)
+            elif isinstance(event, Gone):
+                self._gone(event.exchange)
+            elif isinstance(event, Drained):
+                self._drained(event.exchange)
+            else:
+                self._upgrade(event)
+        self._advance()
+
+    def _arrived(self, exchange: Exchange, request: Request) -> None:
+        """Find the handler and the sender of a request; what has none is answered at once."""
+        try:
+            found = resolve(request)
+            if isinstance(found, Response):
+                self._respond(exchange, request, with_preflight(request, found, self._options))
+                return
+            check_origin(request, self._options)
+            credentials = _credentials(request)
+        except (HttpError, Refusal) as error:
+            self._respond(exchange, request, refused(error))
+            return
+        self._queue.append(_Pending(exchange, request, found, credentials))
+
+    def _gone(self, exchange: Exchange) -> None:
+        stream = self._streams.remove(exchange) if self._streams is not None else None
+        if stream is not None:
+            self._effects += [Unsubscribe(sub=sub) for sub in stream.subs]
+            self._resume()
+
+    def _drained(self, exchange: Exchange) -> None:
+        if self._streams is not None:
+            self._streams.has_room(exchange)
+        self._resume()
+
+    def _resume(self) -> None:
+        """Ask again for what was not taken."""
+        if self._blocked and self._streams is not None and not self._streams.stalled():
+            self._blocked = False
+            self._effects.append(Settled())
+
+    # ---- requests
+
+    def _advance(self) -> None:
+        """Handle the requests whose turn has come."""
+        queue = self._queue
+        while queue and self._may_begin(queue[0]):
+            pending = queue.popleft()
+            principal = self._principals.get(pending.credentials)
+            if principal is not None:
+                self._handle(pending, principal)
+            else:
+                self._identify(pending)
+
+    def _may_begin(self, pending: _Pending) -> bool:
+        """Whether nothing under way has to take effect before this request (RFC 9112, 9.3.2)."""
+        if self._transport is None or not self._transport.ordered:
+            return True
+        if self._waiting:
+            return False
+        if pending.request.safe:
+            return not self._published and not self._messages
+        return not self._asked
+
+    def _identify(self, pending: _Pending) -> None:
+        """Ask the gateway who sends this, once for all requests with the same credentials."""
+        credentials = pending.credentials
+        waiting = self._waiting.setdefault(credentials, [])
+        waiting.append(pending)
+        if len(waiting) > 1:
+            return
+        token = self._token()
+        self._asking[token] = credentials
+        if credentials is None:
+            request = Authenticate(mechanism="anonymous")
+        else:
+            request = Authenticate(mechanism="password", username=credentials[0], password=credentials[1])
+        self._effects.append(Call(request=request, token=token))
+
+    def _identified(self, credentials: _Credentials, outcome: Outcome) -> None:
+        waiting = self._waiting.pop(credentials, [])
+        if outcome.error is not None:
+            for pending in waiting:
+                self._respond(pending.exchange, pending.request, refused(outcome.error))
+            return
+        self._principals[credentials] = outcome.value
+        if len(self._principals) > PRINCIPALS_MAX:
+            self._principals.popitem(last=False)
+        for pending in waiting:
+            self._handle(pending, outcome.value)
+
+    def _handle(self, pending: _Pending, principal: Principal) -> None:
+        exchange, request, found, _ = pending
+        context = Context(options=self._options, principal=principal, now_ms=self._now_ms, address=found.address)
+        try:
+            action = found.handler(request, context)
+        except (HttpError, Refusal) as error:
+            self._respond(exchange, request, refused(error))
+            return
+        self._actions[type(action)](self, exchange, request, action)
+
+    def _answer(self, exchange: Exchange, request: Request, action: Answer) -> None:
+        self._respond(exchange, request, action.response)
+
+    def _store(self, exchange: Exchange, request: Request, action: Store) -> None:
+        part = _Part(exchange, request, len(self._messages), len(action.messages), action.reply)
+        self._messages += action.messages
+        self._parts.append(part)
+
+    def _ask(self, exchange: Exchange, request: Request, action: Ask) -> None:
+        token = self._token()
+        self._asked[token] = _Asked(exchange, request, action.reply)
+        self._effects.append(Call(request=action.request, token=token))
+
+    def _stream(self, exchange: Exchange, request: Request, action: Stream) -> None:
+        transport, streams = self._transport, self._streams
+        assert transport is not None
+        assert streams is not None
+        if request.method == "HEAD":
+            self._respond(exchange, request, msgspec.structs.replace(OPENING, body=b""))
+            return
+        subs = []
+        for pattern in action.patterns:
+            self._subs += 1
+            subs.append(SubscriptionId(self._subs))
+            self._effects.append(Subscribe(sub=subs[-1], pattern=pattern, start=action.start))
+        transport.begin(exchange, shared(request, OPENING, self._options), now_ms=self._now_ms)
+        streams.add(EventStream(exchange, subs, action.start, self._now_ms))
+
+    def _respond(self, exchange: Exchange, request: Request, response: Response) -> None:
+        assert self._transport is not None
+        self._transport.respond(exchange, shared(request, response, self._options), now_ms=self._now_ms)
+
+    def _say_goodbye(self) -> None:
+        """Take no more requests; end what would never end."""
+        if self._transport is None:
+            if not self._closed:
+                self._closed = True
+                self._effects.append(Close())
+            return
+        self._transport.say_goodbye()
+        for stream in self._streams or ():
+            self._transport.finish(stream.exchange)
+            self._gone(stream.exchange)
+
+    _actions: ClassVar[dict[type[Action], Callable[..., None]]] = {
+        Answer: _answer,
+        Store: _store,
+        Ask: _ask,
+        Stream: _stream,
+    }
+
+
+def _credentials(request: Request) -> _Credentials:
+    """Name and password of the Basic scheme (RFC 7617, 2); None where the request has no Authorization."""
+    header = request.get(b"authorization")
+    if header is None:
+        return None
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() != "basic":
+        raise HttpError(401, "authorization: only the Basic scheme is known", headers=(CHALLENGE,))
+    try:
+        name, colon, password = b64decode(token.strip(), validate=True).partition(b":")
+        username = name.decode()
+    except ValueError as error:
+        raise HttpError(400, "authorization: not Basic credentials", attribute="authorization") from error
+    if not colon:
+        raise Refusal(Cause.UNAUTHENTICATED, "authorization: there is no colon between name and password")
+    return username, password

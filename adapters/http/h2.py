@@ -1,0 +1,459 @@
+"""HTTP/2 (RFC 9113) on the h2 library: streams, flow control in both directions, and limits on what a peer can cost."""
+
+from binascii import Error as Base64Error
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar, Final
+
+import h2.events
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.exceptions import H2Error, ProtocolError, StreamClosedError
+from h2.settings import SettingCodes, Settings
+from hyperframe.exceptions import HyperframeError
+from hyperframe.frame import GoAwayFrame
+
+from adapters.http.options import HttpOptions
+from adapters.http.request import Request
+from adapters.http.response import EMPTY_STATUSES, Response, date_header, problem
+from adapters.http.transport import Arrived, Drained, Event, Exchange, Gone
+
+__all__ = ["PREFACE", "Http2"]
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # RFC 9113, 3.4
+WINDOW_BYTES: Final = 1024 * 1024  # what a peer may send before we say that it has arrived
+STREAM_BUFFER_BYTES: Final = 256 * 1024  # of one event stream, beyond what its window takes
+CALM_PERIOD_MS: Final = 10_000
+RESETS_MAX: Final = 200  # streams a peer may reset in a period (CVE-2023-44487)
+CONTROL_FRAMES_MAX: Final = 2_000  # frames in a period that ask for work and bring nothing: PING, SETTINGS, empty DATA
+
+
+class _Stream:
+    """One request and its response."""
+
+    __slots__ = (
+        "arrived",
+        "body",
+        "body_bytes",
+        "ended",
+        "head_only",
+        "headers",
+        "method",
+        "out",
+        "since_ms",
+        "target",
+    )
+
+    def __init__(self, headers: Sequence[tuple[bytes, bytes]], now_ms: int) -> None:
+        pseudo = dict(headers)
+        self.method = pseudo.get(b":method", b"").decode("latin-1")
+        self.target = pseudo.get(b":path", b"")
+        self.headers = [header for header in headers if not header[0].startswith(b":")]
+        if b":authority" in pseudo and b"host" not in pseudo:
+            self.headers.append((b"host", pseudo[b":authority"]))
+        self.head_only = self.method == "HEAD"
+        self.body: list[bytes] = []
+        self.body_bytes = 0
+        self.arrived = False  # the whole request is there
+        self.out = bytearray()  # body that no window takes yet
+        self.ended = False  # nothing is added to `out`
+        self.since_ms = now_ms  # the last progress
+
+
+class Http2:
+    """The transport of an HTTP/2 connection."""
+
+    ordered = False
+
+    def __init__(self, options: HttpOptions) -> None:
+        self._options = options
+        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
+        self._h2.local_settings = Settings(
+            client=False,
+            initial_values={
+                SettingCodes.MAX_CONCURRENT_STREAMS: options.max_concurrent_streams,
+                SettingCodes.MAX_HEADER_LIST_SIZE: options.max_header_bytes,
+                SettingCodes.INITIAL_WINDOW_SIZE: WINDOW_BYTES,
+            },
+        )
+        self._h2.decoder.max_header_list_size = options.max_header_bytes
+        self._streams: dict[Exchange, _Stream] = {}
+        self._blocked: dict[Exchange, None] = {}  # responses with bytes that no window takes, longest first
+        self._starved: dict[Exchange, None] = {}  # event streams that found no room
+        self._held_in_bytes = 0
+        self._held_out_bytes = 0
+        self._now_ms = 0
+        self._period_ms = 0
+        self._resets = 0
+        self._control_frames = 0
+        self._leaving = False
+        self._failed = False
+        self._goaway = b""
+        self._events: list[Event] = []
+
+    def open(self) -> None:
+        """Begin with our SETTINGS: the peer's preface is fed by `receive`."""
+        self._h2.initiate_connection()
+        self._widen()
+
+    def upgrade(self, request: Request, settings: bytes, *, now_ms: int) -> Exchange | None:
+        """Begin behind an upgrade from HTTP/1.1, its request being stream 1; None when its settings are malformed."""
+        try:
+            self._h2.initiate_upgrade_connection(settings + b"=" * (-len(settings) % 4))
+        except (H2Error, HyperframeError, Base64Error, ValueError):
+            return None
+        self._widen()
+        stream = _Stream(request.headers, now_ms)
+        stream.arrived, stream.head_only = True, request.method == "HEAD"
+        self._streams[Exchange(1)] = stream
+        return Exchange(1)
+
+    def _widen(self) -> None:
+        self._h2.increment_flow_control_window(WINDOW_BYTES)
+
+    # ---- Transport
+
+    @property
+    def wants_data(self) -> bool:
+        """True until the end: flow control is what holds a peer back."""
+        return not self.finished
+
+    @property
+    def busy(self) -> bool:
+        """Whether a stream is open."""
+        return bool(self._streams)
+
+    @property
+    def finished(self) -> bool:
+        """Whether GOAWAY is said and no stream is left."""
+        return self._failed or (self._leaving and not self._streams)
+
+    def receive(self, data: bytes, *, now_ms: int) -> Sequence[Event]:
+        """Feed h2; requests that are complete come as events. A connection error is answered by GOAWAY."""
+        self._now_ms = now_ms
+        if self._failed:
+            return ()
+        try:
+            for event in self._h2.receive_data(data):
+                handler = self._handlers.get(type(event))
+                if handler is not None:
+                    handler(self, event)
+                if self._failed:
+                    break
+        except ProtocolError:
+            self._failed = True  # h2 has put the GOAWAY into its output
+        except (H2Error, HyperframeError, ValueError):
+            self._fail(ErrorCodes.PROTOCOL_ERROR)
+        events, self._events = self._events, []
+        return events
+
+    def respond(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
+        """Send a whole response, as much of its body as the windows take."""
+        length = () if response.status in EMPTY_STATUSES else ((b"content-length", b"%d" % len(response.body)),)
+        empty = response.status in EMPTY_STATUSES or not response.body
+        stream = self._send_head(exchange, response, length, now_ms, end=empty)
+        if stream is not None:
+            stream.ended = True
+            self._add(exchange, stream, response.body)
+
+    def begin(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
+        """Send a head whose body follows."""
+        stream = self._send_head(exchange, response, (), now_ms, end=False)
+        if stream is not None:
+            self._add(exchange, stream, response.body)
+
+    def send(self, exchange: Exchange, data: bytes) -> None:
+        """Send some of the body, or hold it until a window opens."""
+        stream = self._streams.get(exchange)
+        if stream is not None:
+            self._add(exchange, stream, data)
+
+    def finish(self, exchange: Exchange) -> None:
+        """END_STREAM behind what is held."""
+        stream = self._streams.get(exchange)
+        if stream is not None:
+            stream.ended = True
+            self._add(exchange, stream, b"")
+
+    def abandon(self, exchange: Exchange) -> None:
+        """RST_STREAM with CANCEL."""
+        self._reset(exchange, ErrorCodes.CANCEL)
+
+    def room(self, exchange: Exchange) -> int:
+        """What is free of the stream's buffer."""
+        stream = self._streams.get(exchange)
+        if stream is None:
+            return STREAM_BUFFER_BYTES  # what is sent to it is dropped
+        free = STREAM_BUFFER_BYTES - len(stream.out)
+        if free <= 0:
+            self._starved[exchange] = None
+        return free
+
+    def say_goodbye(self) -> None:
+        """GOAWAY: streams that are open may end, no others begin."""
+        if self._leaving or self._failed:
+            return
+        self._leaving = True
+        # h2 lets nothing follow its own GOAWAY, so that streams could not end.
+        goaway = GoAwayFrame(0, last_stream_id=self._h2.highest_inbound_stream_id, error_code=ErrorCodes.NO_ERROR)
+        self._goaway = goaway.serialize()
+
+    def tick(self, *, now_ms: int) -> Sequence[Event]:
+        """End what makes no progress: requests that do not arrive, responses that are not read."""
+        self._now_ms = now_ms
+        limit_ms = now_ms - self._options.request_timeout_s * 1000
+        late = [
+            exchange for exchange, stream in self._streams.items() if _waits(stream) and stream.since_ms <= limit_ms
+        ]
+        for exchange in late:
+            if not self._streams[exchange].arrived:
+                detail = f"the request took more than {self._options.request_timeout_s} s"
+                self.respond(exchange, problem(408, detail), now_ms=now_ms)
+            self._reset(exchange, ErrorCodes.CANCEL)
+        events, self._events = [*self._events, *(Gone(exchange) for exchange in late)], []
+        return events
+
+    def deadline_ms(self) -> int | None:
+        """When the first stream that waits for its peer has waited too long."""
+        if self._events:
+            return 0
+        waiting = [stream.since_ms for stream in self._streams.values() if _waits(stream)]
+        return min(waiting) + self._options.request_timeout_s * 1000 if waiting else None
+
+    def take_output(self) -> bytes:
+        """The frames to write."""
+        out: bytes = self._h2.data_to_send()
+        if self._goaway:
+            out += self._goaway
+            self._goaway = b""
+        return out
+
+    # ---- events of h2
+
+    def _on_request(self, event: h2.events.RequestReceived) -> None:
+        exchange = Exchange(event.stream_id)
+        if self._leaving:
+            self._rst(exchange, ErrorCodes.REFUSED_STREAM)
+            return
+        stream = self._streams[exchange] = _Stream(event.headers, self._now_ms)
+        length = dict(stream.headers).get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self._options.max_body_bytes:
+            self._refuse_body(exchange, 413, f"the body is larger than {self._options.max_body_bytes} bytes")
+        elif self._held_out_bytes > self._options.max_held_bytes:
+            self._refuse_body(exchange, 503, "the responses to earlier requests are not read")
+        elif event.stream_ended is None and (b"expect", b"100-continue") in stream.headers:
+            self._h2.send_headers(exchange, [(b":status", b"100")])
+
+    def _on_data(self, event: h2.events.DataReceived) -> None:
+        exchange = Exchange(event.stream_id)
+        stream = self._streams.get(exchange)
+        if event.flow_controlled_length:
+            with suppress(StreamClosedError):  # the connection's window is given back; the stream's is of no use
+                self._h2.acknowledge_received_data(event.flow_controlled_length, exchange)
+        if not event.data and event.stream_ended is None:
+            self._count_control()
+        if stream is None or stream.arrived:
+            return
+        stream.body.append(event.data)
+        stream.body_bytes += len(event.data)
+        stream.since_ms = self._now_ms
+        self._held_in_bytes += len(event.data)
+        if stream.body_bytes > self._options.max_body_bytes:
+            self._refuse_body(exchange, 413, f"the body is larger than {self._options.max_body_bytes} bytes")
+        elif self._held_in_bytes > self._options.max_held_bytes:
+            self._refuse_body(exchange, 503, "too many bodies arrive on this connection at once")
+
+    def _on_end(self, event: h2.events.StreamEnded) -> None:
+        exchange = Exchange(event.stream_id)
+        stream = self._streams.get(exchange)
+        if stream is None or stream.arrived:
+            return
+        stream.arrived = True
+        self._held_in_bytes -= stream.body_bytes
+        body = stream.body[0] if len(stream.body) == 1 else b"".join(stream.body)
+        stream.body = []
+        request = Request(method=stream.method, target=stream.target, headers=stream.headers, body=body)
+        self._events.append(Arrived(exchange, request))
+
+    def _on_reset(self, event: h2.events.StreamReset) -> None:
+        exchange = Exchange(event.stream_id)
+        if self._forget(exchange):
+            self._events.append(Gone(exchange))
+        self._count_reset()
+
+    def _on_window(self, event: h2.events.WindowUpdated) -> None:
+        self._count_control()
+        if not event.stream_id:
+            self._pump(list(self._blocked))
+        elif Exchange(event.stream_id) in self._blocked:
+            self._pump([Exchange(event.stream_id)])
+
+    def _on_settings(self, _event: h2.events.RemoteSettingsChanged) -> None:
+        self._count_control()
+        self._pump(list(self._blocked))
+
+    def _on_nothing(self, _event: h2.events.Event) -> None:
+        self._count_control()
+
+    def _on_goaway(self, _event: h2.events.ConnectionTerminated) -> None:
+        self._leaving = True  # h2 accepts nothing to send after it, GOAWAY included
+        self._failed = True
+
+    # ---- sending
+
+    def _send_head(
+        self, exchange: Exchange, response: Response, extra: Sequence[tuple[bytes, bytes]], now_ms: int, *, end: bool
+    ) -> _Stream | None:
+        """Send HEADERS; the stream, unless it is gone or this was all."""
+        self._now_ms = now_ms
+        stream = self._streams.get(exchange)
+        if stream is None or self._failed:
+            return None
+        end = end or stream.head_only
+        head = [
+            (b":status", b"%d" % response.status),
+            (b"date", date_header(now_ms // 1000)),
+            *response.headers,
+            *extra,
+        ]
+        stream.since_ms = now_ms
+        try:
+            self._h2.send_headers(exchange, head, end_stream=end)
+        except H2Error:
+            self._forget(exchange)
+            return None
+        if end:
+            self._end(exchange, stream)
+            return None
+        return stream
+
+    def _add(self, exchange: Exchange, stream: _Stream, data: bytes) -> None:
+        if self._failed:
+            return
+        if not stream.out:
+            stream.since_ms = self._now_ms
+        stream.out += data
+        self._held_out_bytes += len(data)
+        self._pump([exchange])
+
+    def _pump(self, exchanges: list[Exchange]) -> None:
+        """Send what the windows take, a frame a stream in turn."""
+        while exchanges:
+            exchanges = [exchange for exchange in exchanges if self._pump_one(exchange)]
+
+    def _pump_one(self, exchange: Exchange) -> bool:
+        """Send one frame; whether there may be another."""
+        stream = self._streams.get(exchange)
+        if stream is None or self._failed:
+            return False
+        out = stream.out
+        try:
+            size = min(len(out), self._h2.local_flow_control_window(exchange), self._h2.max_outbound_frame_size)
+            if out and size <= 0:
+                self._blocked[exchange] = None
+                return False
+            end = stream.ended and size == len(out)
+            if out or end:
+                self._h2.send_data(exchange, bytes(out[:size]), end_stream=end)
+        except H2Error:
+            self._forget(exchange)
+            return False
+        if size > 0:
+            self._control_frames = max(self._control_frames - 2, 0)  # what a window update may answer
+            del out[:size]
+            self._held_out_bytes -= size
+            stream.since_ms = self._now_ms
+        if end:
+            self._end(exchange, stream)
+            return False
+        if len(out) * 2 <= STREAM_BUFFER_BYTES and exchange in self._starved:
+            del self._starved[exchange]
+            self._events.append(Drained(exchange))
+        if not out:
+            self._blocked.pop(exchange, None)
+            return False
+        return True
+
+    # ---- the end of streams
+
+    def _end(self, exchange: Exchange, stream: _Stream) -> None:
+        """The response is sent; a request that is still arriving is not read on (RFC 9113, 8.1)."""
+        arrived = stream.arrived
+        self._forget(exchange)
+        if not arrived:
+            self._rst(exchange, ErrorCodes.NO_ERROR)
+
+    def _forget(self, exchange: Exchange) -> bool:
+        stream = self._streams.pop(exchange, None)
+        if stream is None:
+            return False
+        self._held_out_bytes -= len(stream.out)
+        if not stream.arrived:
+            self._held_in_bytes -= stream.body_bytes
+        self._blocked.pop(exchange, None)
+        self._starved.pop(exchange, None)
+        return True
+
+    def _reset(self, exchange: Exchange, code: ErrorCodes) -> None:
+        if self._forget(exchange):
+            self._rst(exchange, code)
+
+    def _rst(self, exchange: Exchange, code: ErrorCodes) -> None:
+        with suppress(H2Error):  # it has ended on both sides meanwhile
+            self._h2.reset_stream(exchange, code)
+
+    def _refuse_body(self, exchange: Exchange, status: int, detail: str) -> None:
+        headers = ((b"retry-after", b"1"),) if status == 503 else ()
+        self.respond(exchange, problem(status, detail, *headers), now_ms=self._now_ms)
+        # Where no window took the answer, the request is at least not read on.
+        stream = self._streams.get(exchange)
+        if stream is not None and not stream.arrived:
+            self._held_in_bytes -= stream.body_bytes
+            stream.body, stream.body_bytes = [], 0
+            stream.arrived = True
+
+    # ---- calm
+
+    def _count_reset(self) -> None:
+        self._enter_period()
+        self._resets += 1
+        if self._resets > RESETS_MAX:
+            self._fail(ErrorCodes.ENHANCE_YOUR_CALM)
+
+    def _count_control(self) -> None:
+        self._enter_period()
+        self._control_frames += 1
+        if self._control_frames > CONTROL_FRAMES_MAX:
+            self._fail(ErrorCodes.ENHANCE_YOUR_CALM)
+
+    def _enter_period(self) -> None:
+        if self._now_ms - self._period_ms >= CALM_PERIOD_MS:
+            self._period_ms = self._now_ms
+            self._resets = self._control_frames = 0
+
+    def _fail(self, code: ErrorCodes) -> None:
+        """GOAWAY with an error; nothing else is said behind it."""
+        if not self._failed:
+            self._failed = True
+            with suppress(H2Error):  # the peer has said GOAWAY before
+                self._h2.close_connection(code)
+
+    _handlers: ClassVar[dict[type, Callable[["Http2", Any], None]]] = {
+        h2.events.RequestReceived: _on_request,
+        h2.events.DataReceived: _on_data,
+        h2.events.StreamEnded: _on_end,
+        h2.events.StreamReset: _on_reset,
+        h2.events.WindowUpdated: _on_window,
+        h2.events.RemoteSettingsChanged: _on_settings,
+        h2.events.PingReceived: _on_nothing,
+        h2.events.PingAckReceived: _on_nothing,
+        h2.events.PriorityUpdated: _on_nothing,
+        h2.events.UnknownFrameReceived: _on_nothing,
+        h2.events.ConnectionTerminated: _on_goaway,
+    }
+
+
+def _waits(stream: _Stream) -> bool:
+    """Whether it is the peer's turn: to send the request, or to read the response."""
+    return not stream.arrived or (stream.ended and bool(stream.out))

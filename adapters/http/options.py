@@ -1,0 +1,41 @@
+"""What an operator can set for HTTP: the section `adapters.http` of the configuration."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+__all__ = ["HttpOptions"]
+
+MiB = 1024 * 1024
+
+
+class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits and times of one connection, and which headers become properties."""
+
+    max_body_bytes: Annotated[int, Meta(ge=1, le=256 * MiB, description="the largest request body")] = 4 * MiB
+    max_header_bytes: Annotated[int, Meta(ge=1024, le=MiB, description="the largest request head")] = 64 * 1024
+    max_held_bytes: Annotated[
+        int, Meta(ge=64 * 1024, description="bytes of bodies held for one HTTP/2 connection, each direction")
+    ] = 16 * MiB
+    max_concurrent_streams: Annotated[
+        int, Meta(ge=1, le=10_000, description="HTTP/2 streams open at a time (SETTINGS_MAX_CONCURRENT_STREAMS)")
+    ] = 256
+    max_pipelined: Annotated[
+        int, Meta(ge=1, le=10_000, description="HTTP/1.1 requests not answered yet; beyond, nothing is read")
+    ] = 256
+    max_filters: Annotated[int, Meta(ge=1, le=1_000, description="filters of one subscription")] = 64
+    idle_timeout_s: Annotated[int, Meta(ge=1, le=86_400, description="a connection without requests is closed")] = 75
+    request_timeout_s: Annotated[
+        int, Meta(ge=1, le=3_600, description="how long a request may take to arrive, and its answer to be read")
+    ] = 30
+    sse_heartbeat_s: Annotated[int, Meta(ge=1, le=3_600, description="how often a quiet event stream says so")] = 15
+    sse_stall_s: Annotated[
+        int, Meta(ge=1, le=3_600, description="an event stream that takes nothing this long is ended")
+    ] = 30
+    cors_origins: Annotated[
+        tuple[str, ...], Meta(description='origins whose pages may use this from a browser; "*" for all')
+    ] = ()
+    property_headers: Annotated[
+        tuple[str, ...], Meta(description='headers, beginning with "x-", that are kept as properties')
+    ] = ()

@@ -1,0 +1,278 @@
+"""What is served where, as a table, and what each request asks of the gateway.
+
+A handler answers with an action: a response at once; messages to store; a question to the gateway; an event stream.
+Handlers raise `Refusal` and `HttpError` for what they refuse.
+
+    POST    /events             200, once durable: {"id","position"}, or a list of them for a batch
+    POST    /topics/{address}   201, once durable, with Location: {"id","position"}
+    GET     /topics/{address}   200 the last value, 304, or 404
+    GET     /topics?prefix=     200 a JSON list of addresses
+    GET     /subscribe?filter=  200 server-sent events
+    OPTIONS anywhere            204 with Allow
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple, TypeAlias
+from urllib.parse import quote
+
+import msgspec
+
+from adapters.cloudevents import STRUCTURED_JSON, AttributeRefusal, BatchRefusal
+from adapters.http.messages import event_response, message_response, read_events, read_message
+from adapters.http.options import HttpOptions
+from adapters.http.request import HttpError, Request, percent_decode, qualities
+from adapters.http.response import Response, json_response, refused
+from gateway.errors import Refusal
+from gateway.filters import check_filter
+from gateway.message import Message, encode
+from gateway.port import LastValue, ListAddresses, Outcome, Principal
+from gateway.port import Request as GatewayRequest
+from store.format import Position
+
+__all__ = ["Action", "Answer", "Ask", "Context", "Found", "Store", "Stream", "resolve"]
+
+LIST_MAX: Final = 1_000  # addresses listed at most
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True):
+    """What a handler knows besides the request."""
+
+    options: HttpOptions
+    principal: Principal
+    now_ms: int
+    address: str = ""  # what the path names below /topics/
+
+
+class Answer(NamedTuple):
+    """Say this."""
+
+    response: Response
+
+
+class Store(NamedTuple):
+    """Store these; `reply` makes the response from the outcome and the place of the first stored one."""
+
+    messages: Sequence[Message]
+    reply: Callable[["Stored"], Response]
+
+
+class Ask(NamedTuple):
+    """Ask the gateway; `reply` makes the response from the answer."""
+
+    request: GatewayRequest
+    reply: Callable[[Any], Response]
+
+
+class Stream(NamedTuple):
+    """Stream what is published to these filters, from `start` on."""
+
+    patterns: Sequence[str]
+    start: Position | None
+
+
+Action: TypeAlias = Answer | Store | Ask | Stream
+Handler: TypeAlias = Callable[[Request, Context], Action]
+
+
+class Stored(NamedTuple):
+    """How the messages of one request ended: places of those stored, refusals of the others, by index."""
+
+    places: Mapping[int, Position | None]
+    refused: Mapping[int, Refusal]
+
+    @classmethod
+    def of(cls, outcome: Outcome, start: int, count: int) -> "Stored":
+        """The part of an outcome that belongs to `count` messages from index `start` on."""
+        if outcome.error is not None:
+            return cls({}, dict.fromkeys(range(count), outcome.error))
+        places: dict[int, Position | None] = {}
+        refused_: dict[int, Refusal] = {}
+        first = outcome.first
+        row = 0 if first is None else first.row + start - sum(1 for index in outcome.refused if index < start)
+        for index in range(count):
+            refusal = outcome.refused.get(start + index)
+            if refusal is not None:
+                refused_[index] = refusal
+            else:
+                places[index] = None if first is None else Position(first.frame, row)
+                row += 1
+        return cls(places, refused_)
+
+
+# ---- /events
+
+
+def post_events(request: Request, context: Context) -> Action:
+    """Publish events in binary, structured or batch mode; a batch is stored only if all its events are events."""
+    try:
+        messages, batch = read_events(request, context.principal, context.options, now_ms=context.now_ms)
+    except BatchRefusal as refusal:
+        errors = [_index_error(index, error) for index, error in refusal.refused.items()]
+        return Answer(refused(refusal, errors=errors))
+    if not messages:
+        return Answer(json_response(200, []))
+    return Store(messages, lambda stored: _events_stored(messages, stored, batch=batch))
+
+
+def _events_stored(messages: Sequence[Message], stored: Stored, *, batch: bool) -> Response:
+    receipts = [_receipt(messages[index], place) for index, place in stored.places.items()]
+    if not stored.refused:
+        return json_response(200, receipts if batch else receipts[0])
+    first = next(iter(stored.refused.values()))
+    if not batch:
+        return refused(first)
+    kept = [{"index": index, **receipt} for index, receipt in zip(stored.places, receipts, strict=True)]
+    return refused(first, errors=[_index_error(*item) for item in stored.refused.items()], stored=kept)
+
+
+def _index_error(index: int, refusal: Refusal) -> dict[str, Any]:
+    error = {"index": index, "cause": refusal.cause.value, "detail": refusal.detail}
+    attribute = getattr(refusal, "attribute", None)
+    return error if attribute is None else {**error, "attribute": attribute}
+
+
+def _receipt(message: Message, place: Position | None) -> dict[str, Any]:
+    """What a publisher is told: the id, which is the position where it gave none."""
+    position = None if place is None else str(place)
+    return {"id": message.id or position, "position": position}
+
+
+# ---- /topics
+
+
+def post_topic(request: Request, context: Context) -> Action:
+    """Publish one message to an address."""
+    message = read_message(request, context.address, context.principal, context.options, now_ms=context.now_ms)
+    location = (b"location", f"/topics/{quote(context.address, safe='/')}".encode())
+
+    def reply(stored: Stored) -> Response:
+        if stored.refused:
+            return refused(stored.refused[0])
+        return json_response(201, _receipt(message, stored.places[0]), location)
+
+    return Store((message,), reply)
+
+
+def get_topic(request: Request, context: Context) -> Action:
+    """The last value of an address."""
+    _no_query(request)
+    structured = _wants_event(request)
+    wanted = request.get(b"if-none-match")
+
+    def reply(message: Message | None) -> Response:
+        if message is None:
+            return refused(HttpError(404, f"nothing has been published to {context.address!r}"))
+        tag = _etag(message, structured=structured)
+        headers = ((b"etag", tag), (b"vary", b"accept"), (b"cache-control", b"no-cache"))
+        if wanted is not None and _tag_matches(wanted, tag.decode()):
+            return Response(status=304, headers=headers)
+        if structured:
+            return event_response(message, *headers)
+        return message_response(message, context.options, *headers)
+
+    return Ask(LastValue(address=context.address), reply)
+
+
+def _wants_event(request: Request) -> bool:
+    """Whether Accept names the structured mode and nothing it likes better."""
+    accept = qualities(request.get(b"accept") or "")
+    weight = accept.get(STRUCTURED_JSON, 0.0)
+    return weight > 0 and weight >= max(accept.values())
+
+
+def _etag(message: Message, *, structured: bool) -> bytes:
+    """A strong validator (RFC 9110, 8.8.3): of the message, and of the form it is given in."""
+    digest = blake2b(encode(message), digest_size=16).hexdigest()
+    return f'"{digest}{".ce" if structured else ""}"'.encode()
+
+
+def _tag_matches(wanted: str, tag: str) -> bool:
+    """If-None-Match compares weakly (RFC 9110, 13.1.2)."""
+    return wanted == "*" or tag in (item.strip().removeprefix("W/") for item in wanted.split(","))
+
+
+def list_topics(request: Request, context: Context) -> Action:
+    """Addresses that begin with a prefix."""
+    query = dict(request.query())
+    prefix, limit = query.pop("prefix", ""), query.pop("limit", str(LIST_MAX))
+    if query:
+        raise _unknown_parameter(next(iter(query)), "prefix, limit")
+    if not (limit.isascii() and limit.isdigit()) or not 0 < int(limit[:9]) <= LIST_MAX:
+        raise AttributeRefusal("limit", f"is not a number from 1 to {LIST_MAX}")
+    return Ask(ListAddresses(prefix=prefix, limit=int(limit)), lambda addresses: json_response(200, addresses))
+
+
+# ---- /subscribe
+
+
+def subscribe(request: Request, context: Context) -> Action:
+    """Stream what is published; a client that comes back goes on behind the last event it has seen."""
+    patterns: dict[str, None] = {}
+    for name, text in request.query():
+        if name != "filter":
+            raise _unknown_parameter(name, "filter")
+        try:
+            patterns[check_filter(text)] = None
+        except Refusal as refusal:
+            raise AttributeRefusal("filter", refusal.detail) from refusal
+    if not 0 < len(patterns) <= context.options.max_filters:
+        raise AttributeRefusal("filter", f"is given once to {context.options.max_filters} times")
+    seen = request.get(b"last-event-id")
+    if not seen:
+        return Stream(tuple(patterns), None)
+    try:
+        last = Position.parse(seen)
+    except ValueError as error:
+        raise AttributeRefusal("last-event-id", "is not the id of an event from here") from error
+    return Stream(tuple(patterns), Position(last.frame, last.row + 1))
+
+
+def _no_query(request: Request) -> None:
+    for name, _ in request.query():
+        raise HttpError(400, f"{name[:64]}: there are no parameters here", attribute=name[:64])
+
+
+def _unknown_parameter(name: str, known: str) -> HttpError:
+    return HttpError(400, f"{name[:64]}: is no parameter here; {known} are", attribute=name[:64])
+
+
+# ---- the table
+
+
+class Found(NamedTuple):
+    """A handler for a request, and the address in its path."""
+
+    handler: Handler
+    address: str
+
+
+_TOPICS: Final = "/topics/"
+EXACT: Final[dict[str, dict[str, Handler]]] = {
+    "/events": {"POST": post_events},
+    "/topics": {"GET": list_topics},
+    "/subscribe": {"GET": subscribe},
+}
+BELOW_TOPICS: Final[dict[str, Handler]] = {"GET": get_topic, "POST": post_topic}
+
+
+def _allowed(methods: Mapping[str, Handler]) -> str:
+    names = [*methods, "OPTIONS"] if "GET" not in methods else [*methods, "HEAD", "OPTIONS"]
+    return ", ".join(sorted(names))
+
+
+def resolve(request: Request) -> Found | Response:
+    """The handler for a request, or the answer where there is none. HEAD is served as GET, its body left out."""
+    path, _ = request.split_target()
+    methods = BELOW_TOPICS if path.startswith(_TOPICS) and path != _TOPICS else EXACT.get(path)
+    if request.method == "OPTIONS":
+        allow = "GET, HEAD, OPTIONS, POST" if methods is None else _allowed(methods)
+        if methods is not None or path == "*":
+            return Response(status=204, headers=((b"allow", allow.encode()),))
+    if methods is None:
+        raise HttpError(404, "there is nothing here; /events, /topics and /subscribe are")
+    handler = methods.get("GET" if request.method == "HEAD" else request.method)
+    if handler is None:
+        allow = _allowed(methods)
+        raise HttpError(405, f"{request.method} is not for this; {allow} are", headers=((b"allow", allow.encode()),))
+    return Found(handler, percent_decode(path[len(_TOPICS) :]) if methods is BELOW_TOPICS else "")
