@@ -1,8 +1,10 @@
 """`headgate pub`, `sub` and `topics`: the commands that speak to a running gateway."""
 
+import base64
 import sys
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -59,12 +61,16 @@ def sub(
     start: Annotated[
         str | None, typer.Option("--from", help="The position after which to begin, as printed by --verbose.")
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="The position and type in front.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Position and address in front.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Each as a CloudEvent in JSON.")] = False,
 ) -> None:
-    """Print messages as they are published, one a line, until interrupted."""
+    """Print the bodies of messages as they are published, one a line, until interrupted."""
+    out = sys.stdout.buffer
     with RemoteGateway(_url(url, host, port + port_offset)) as gateway:
         for seen, event in enumerate(gateway.subscribe(pattern, start=start), 1):
-            typer.echo(_shown(event) if verbose else event.data)
+            out.write(event.data.encode() if as_json else _shown(event, verbose=verbose))
+            out.write(b"\n")
+            out.flush()
             if seen == count:
                 break
 
@@ -107,5 +113,17 @@ def _url(url: str | None, host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _shown(event: Event) -> str:
-    return f"{event.id}\t{event.type}\t{event.data}"
+def _shown(event: Event, *, verbose: bool) -> bytes:
+    """A message's body as it was published, from the CloudEvent that the event holds (JSON format, 3.1)."""
+    try:
+        found = msgspec.json.decode(event.data)
+        data, subject = found.get("data"), str(found.get("subject", ""))
+        if "data_base64" in found:
+            body = base64.b64decode(found["data_base64"])
+        elif isinstance(data, str) and "json" not in found.get("datacontenttype", "json"):
+            body = data.encode()
+        else:
+            body = b"" if data is None else msgspec.json.encode(data)
+    except (msgspec.DecodeError, AttributeError, TypeError, ValueError):
+        body, subject = event.data.encode(), ""
+    return f"{event.id}\t{subject}\t".encode() + body if verbose else body

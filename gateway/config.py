@@ -67,12 +67,6 @@ class StoreConfig(_Section, frozen=True, kw_only=True):
     pending_bytes_max: Annotated[int, Meta(ge=MiB, description="bytes that may wait to be written before refusals")] = (
         256 * MiB
     )
-    views_size_bytes_max: Annotated[
-        int, Meta(ge=16 * MiB, description="the largest the indexes may grow (LMDB map)")
-    ] = 64 * 1024 * MiB
-    flush: Annotated[
-        Literal["sync", "async"], Meta(description='"sync" acknowledges what is on disk, "async" what is written')
-    ] = "sync"
 
 
 class GatewayConfig(_Section, frozen=True, kw_only=True):

@@ -164,15 +164,27 @@ def test_pub_refused_is_one_line_and_code_1(gateway, monkeypatch, capsys):
     assert capsys.readouterr().err == ("headgate: 413 Request Entity Too Large: a body is at most 1048576 bytes\n")
 
 
+EVENTS = [
+    ("1-0", {"subject": "a/1", "datacontenttype": "application/json", "data": {"v": 1}}),
+    ("1-1", {"subject": "a/2", "datacontenttype": "text/plain", "data": "two\nlines"}),
+    ("2-0", {"subject": "a/3", "data_base64": "/wA="}),
+    ("2-1", {"subject": "a/4", "data": "json"}),
+    ("3-0", {"subject": "a/5"}),
+]
+
+
 def test_sub_prints_what_comes_and_stops_at_count(gateway):
-    stream = b": hello\n\nid: 1-0\nevent: x\ndata: one\n\ndata: two\ndata: lines\n\ndata: three\n\n"
+    stream = b"".join(b"id: %b\ndata: %b\n\n" % (at.encode(), json.dumps(event).encode()) for at, event in EVENTS)
+    stream = b": hello\n\n" + stream + b"data: not an event\n\n"
     gateway.answers["/subscribe"] = httpx.Response(200, content=stream, headers={"content-type": "text/event-stream"})
     result = run("sub", "a/#", "--count", "2", "--from", "7-1")
-    assert (result.exit_code, result.output) == (0, "one\ntwo\nlines\n")
+    assert (result.exit_code, result.output) == (0, '{"v":1}\ntwo\nlines\n')
     request = gateway.asked[0]
     assert request.url.params["filter"] == "a/#"
     assert request.headers["last-event-id"] == "7-1"
-    assert run("sub", "a/#", "-v", "-n", "1").output == "1-0\tx\tone\n"
+    assert run("sub", "a/#").stdout_bytes == b'{"v":1}\ntwo\nlines\n\xff\x00\n"json"\n\nnot an event\n'
+    assert run("sub", "a/#", "-v", "-n", "1").output == '1-0\ta/1\t{"v":1}\n'
+    assert json.loads(run("sub", "a/#", "--json", "-n", "1").output) == EVENTS[0][1]
 
 
 def test_topics_lists_records(gateway):
