@@ -128,9 +128,9 @@ class CoapEndpoint:
     ) -> Sequence[Effect]:
         """Datagrams that arrived together: one `Publish` for all they publish, one `Call` for each they read.
 
-        This loop is the hot path: from datagram to response a POST whose options have been seen before
-        costs 1.6 us here, read by way of its `Request` it would cost 11. The options of a device's telemetry do not change, so they are looked up as bytes;
-        bytes that were once read as options up to a 0xFF are always followed by the payload marker.
+        This loop is the hot path: from datagram to response a POST whose options have been seen before costs 1.6 us
+        here; read by way of its `Request` it would cost 11. The options of a device's telemetry do not change, so they
+        are looked up as bytes: bytes that were once read as options up to a 0xFF always have the payload marker there.
         """
         settings, exchanges, plans = self._settings, self._exchanges, self._plans
         exchanges.expire(now_ms, at_least=2 * len(datagrams))

@@ -1,0 +1,110 @@
+"""A CoAP peer for tests: makes datagrams, hands them to an endpoint, reads what comes back."""
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from adapters.coap import FACTORY
+from adapters.coap.registry import ACK, CON, CONTENT_FORMAT, GET, POST, URI_PATH, URI_QUERY
+from adapters.coap.settings import CoapOptions
+from adapters.coap.wire import Packet, decode, encode, encode_uint
+from gateway.message import Message
+from gateway.port import DONE, Call, Outcome, Publish
+
+PEER = ("192.0.2.7", 40_000)
+OTHER = ("192.0.2.8", 40_000)
+
+
+def request(
+    path: str,
+    code: int = POST,
+    *,
+    type: int = CON,
+    mid: int = 1,
+    token: bytes = b"tk",
+    query: tuple[str, ...] = (),
+    content_format: int | None = None,
+    options: tuple[tuple[int, bytes], ...] = (),
+    payload: bytes = b"",
+) -> bytes:
+    """The datagram of a request."""
+    all_options = [(URI_PATH, level.encode()) for level in path.split("/")] if path else []
+    all_options += [(URI_QUERY, item.encode()) for item in query]
+    if content_format is not None:
+        all_options.append((CONTENT_FORMAT, encode_uint(content_format)))
+    all_options += options
+    packet = Packet(type=type, code=code, mid=mid, token=token, options=tuple(all_options), payload=payload)
+    return encode(packet)
+
+
+def options_of(packet: Packet) -> dict[int, bytes]:
+    """The options of a response, none of which is repeated."""
+    assert len({number for number, _ in packet.options}) == len(packet.options)
+    return dict(packet.options)
+
+
+def dotted(code: int) -> str:
+    """A code as the specifications write it."""
+    return f"{code >> 5}.{code & 31:02d}"
+
+
+@dataclass
+class Driver:
+    """An endpoint and its gateway: `stored` is what was published, `last` and `listed` what reads are told."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    now_ms: int = 1_000_000
+    stored: list[Message] = field(default_factory=list)
+    last: Message | None = None
+    listed: list[str] = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.endpoint = FACTORY.bind(CoapOptions(**self.settings), random=Random(7))
+
+    def receive(self, *datagrams: bytes, peer: tuple[Any, ...] = PEER) -> list[Any]:
+        """Hand over datagrams of one wake; their effects."""
+        return list(self.endpoint.receive([(data, peer) for data in datagrams], now_ms=self.now_ms))
+
+    def complete(self, effects: list[Any], outcome: Outcome | None = None) -> None:
+        """Do what the effects ask for."""
+        for effect in effects:
+            if isinstance(effect, Publish):
+                self.stored += effect.messages
+                self.endpoint.completed(effect.token, outcome or DONE, now_ms=self.now_ms)
+            else:
+                assert isinstance(effect, Call)
+                self.calls.append(effect.request)
+                value = self.last if type(effect.request).__name__ == "LastValue" else self.listed
+                self.endpoint.completed(effect.token, outcome or Outcome(value=value), now_ms=self.now_ms)
+
+    def sent(self) -> list[Packet]:
+        """The messages to be sent now, each checked to be one."""
+        return [decode(data) for data, _ in self.endpoint.take_output()]
+
+    def exchange(self, *datagrams: bytes, outcome: Outcome | None = None, peer: tuple[Any, ...] = PEER) -> list[Packet]:
+        """Hand over datagrams, do what they ask for, read what comes back."""
+        self.complete(self.receive(*datagrams, peer=peer), outcome)
+        return self.sent()
+
+    def ask(self, path: str, code: int = POST, *, outcome: Outcome | None = None, **parts: Any) -> Packet:
+        """One request answered by one message."""
+        (answer,) = self.exchange(request(path, code, **parts), outcome=outcome)
+        return answer
+
+    def get(self, path: str, **parts: Any) -> Packet:
+        """A GET."""
+        return self.ask(path, GET, **parts)
+
+    def tick(self, after_ms: int) -> list[Packet]:
+        """Let time pass; what is sent when its deadline has come."""
+        self.now_ms += after_ms
+        deadline = self.endpoint.deadline_ms()
+        if deadline is not None and deadline <= self.now_ms:
+            assert self.endpoint.tick(now_ms=self.now_ms) == ()
+        return self.sent()
+
+
+def is_ack(packet: Packet, code: str, mid: int = 1, token: bytes = b"tk") -> bool:
+    """Whether a message is the piggy-backed response to a request."""
+    return (packet.type, dotted(packet.code), packet.mid, packet.token) == (ACK, code, mid, token)

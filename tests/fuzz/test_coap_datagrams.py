@@ -1,0 +1,103 @@
+"""Random, cut and patched datagrams: a Reset, an error of the protocol's own, or nothing; never an exception."""
+
+from random import Random
+from typing import Any
+
+import pytest
+from coap_driver import Driver, request
+
+from adapters.coap.registry import ACK, BLOCK1, BLOCK2, CON, GET, NON, POST, RST
+from adapters.coap.wire import Packet, decode, encode
+from gateway.message import Message
+
+ROUNDS = 3_000
+SEEDS = [
+    request("t/a/b", payload=b"body", content_format=50, query=("qos=1", "expiry=5", "x=y")),
+    request("t/a/b", type=NON, token=b"12345678", payload=b"\xff\xff"),
+    request("t/a", options=((BLOCK1, b"\x0e"),), payload=bytes(1024)),
+    request("t/a", content_format=65_011, payload=b'{"specversion":"1.0","id":"1","source":"s","type":"t","data":1}'),
+    request("t/a", GET, options=((BLOCK2, b"\x10"), (17, b"\x32"), (4, b"etag"))),
+    request(".well-known/core", GET, query=("href=/t/%41*", "rt=core")),
+    request("a", GET, query=("ct=application/cloudevents+json",)),
+    encode(Packet(type=ACK, code=0, mid=1)),
+    encode(Packet(type=CON, code=0, mid=1)),
+]
+LIMITS = {
+    "dedup_peer_max": 50,
+    "dedup_total_max": 80,
+    "peers_max": 3,
+    "requests_outstanding_max": 5,
+    "block_transfers_max": 3,
+    "block_bytes_max": 4096,
+    "max_body_bytes": 1500,
+}
+
+
+def check(driver: Driver, out: list[tuple[bytes, Any]]) -> None:
+    for data, _ in out:
+        packet = decode(data)
+        if packet.type == RST:
+            assert packet.code == 0
+        else:
+            assert packet.code == 0 or packet.code >> 5 in {2, 4, 5}
+
+
+def mangled(random: Random) -> bytes:
+    data = bytearray(random.choice(SEEDS))
+    for _ in range(random.randrange(4)):
+        what, at = random.randrange(4), random.randrange(len(data) or 1)
+        if what == 0:
+            del data[at:]
+        elif what == 1:
+            data[at : at + 1] = bytes([random.randrange(256)])
+        elif what == 2:
+            data[at:at] = random.randbytes(random.randrange(20))
+        else:
+            data[2:4] = random.randbytes(2)
+    return bytes(data)
+
+
+def noise(random: Random) -> bytes:
+    data = random.randbytes(random.randrange(40))
+    if random.random() < 0.7:  # the right version, a request
+        data = bytes([0x40 | random.randrange(32), random.choice([0, GET, POST, 3, 4, 69])]) + data
+    return data
+
+
+@pytest.mark.parametrize("make", [noise, mangled])
+@pytest.mark.parametrize("limits", [{}, LIMITS])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_datagrams_of_any_kind(make: Any, limits: dict[str, Any], seed: int) -> None:
+    random = Random(seed)
+    driver = Driver(limits, last=Message(address="a", body=bytes(1300), id="1"), listed=["a", "b/ü"])
+    waiting: list[Any] = []
+    for _ in range(ROUNDS):
+        peer = (f"host{random.randrange(4)}", 1)
+        waiting += driver.receive(*[make(random) for _ in range(random.randrange(1, 4))], peer=peer)
+        if random.random() < 0.4:
+            driver.complete(waiting)
+            waiting = []
+        check(driver, list(driver.endpoint.take_output()))
+        if random.random() < 0.1:
+            driver.now_ms += random.randrange(20_000)
+            assert driver.endpoint.tick(now_ms=driver.now_ms) == ()
+            check(driver, list(driver.endpoint.take_output()))
+    driver.complete(waiting)
+    check(driver, list(driver.endpoint.take_output()))
+    assert driver.endpoint._outstanding == 0
+    for _ in range(1000):
+        deadline = driver.endpoint.deadline_ms()
+        if deadline is None:
+            break
+        driver.endpoint.tick(now_ms=deadline)
+    assert driver.endpoint._exchanges.by_peer == {}
+    assert len(driver.endpoint._exchanges) == 0
+    assert len(driver.endpoint._uploads) == len(driver.endpoint._reads.snapshots) == 0
+    assert driver.endpoint._uploads._size_bytes == 0
+
+
+@pytest.mark.parametrize("data", SEEDS)
+def test_every_prefix_of_a_message(data: bytes) -> None:
+    driver = Driver(last=Message(address="a", id="1"))
+    for end in range(len(data)):
+        check(driver, [(encode(packet), None) for packet in driver.exchange(data[:end], peer=(str(end), 1))])

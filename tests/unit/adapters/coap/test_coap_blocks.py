@@ -1,0 +1,276 @@
+"""Bodies in blocks (RFC 7959)."""
+
+from typing import Any
+
+import pytest
+from coap_driver import OTHER, PEER, Driver, dotted, is_ack, options_of, request
+
+from adapters.coap.registry import ACK, BLOCK1, BLOCK2, CON, ETAG, GET, MAX_AGE, NON, PUT, SIZE1, SIZE2
+from adapters.coap.request import Block
+from adapters.coap.wire import Packet, encode_uint
+from gateway.errors import Cause, Refusal
+from gateway.message import Message
+from gateway.port import Outcome
+
+BODY = bytes(range(256)) * 10  # 2560 bytes: two and a half blocks of 1024
+
+
+def upload(number: int, more: bool, payload: bytes, *, exponent: int = 6, path: str = "t/a", **parts: Any) -> bytes:
+    options = ((BLOCK1, Block(number, more, exponent).encode()), *parts.pop("options", ()))
+    parts.setdefault("mid", number)
+    return request(path, options=options, payload=payload, **parts)
+
+
+def block1(packet: Packet) -> Block:
+    return Block.decode(options_of(packet)[BLOCK1], "Block1")
+
+
+def block2(packet: Packet) -> Block:
+    return Block.decode(options_of(packet)[BLOCK2], "Block2")
+
+
+# ---- Block1
+
+
+def test_a_body_in_blocks_is_published_as_a_whole() -> None:
+    driver = Driver()
+    first, second, third = (
+        driver.exchange(upload(n, n < 2, BODY[n * 1024 : n * 1024 + 1024], content_format=50))[0] for n in range(3)
+    )
+    assert is_ack(first, "2.31", mid=0)
+    assert is_ack(second, "2.31", mid=1)
+    assert is_ack(third, "2.01", mid=2)
+    assert [block1(packet) for packet in (first, second, third)] == [
+        Block(0, True, 6),
+        Block(1, True, 6),
+        Block(2, False, 6),
+    ]
+    (message,) = driver.stored
+    assert (message.body, message.content_type, message.address) == (BODY, "application/json", "a")
+
+
+def test_blocks_of_one_wake_and_of_one_block() -> None:
+    driver = Driver()
+    answers = driver.exchange(*[upload(n, n < 2, BODY[n * 1024 : n * 1024 + 1024]) for n in range(3)])
+    assert [dotted(answer.code) for answer in answers] == ["2.31", "2.31", "2.01"]
+    (answer,) = driver.exchange(upload(0, False, b"short", mid=9))
+    assert is_ack(answer, "2.01", mid=9)
+    assert block1(answer) == Block(0, False, 6)
+    assert [message.body for message in driver.stored] == [BODY, b"short"]
+
+
+def test_blocks_that_are_not_confirmable() -> None:
+    driver = Driver()
+    answers = driver.exchange(*[upload(n, n < 2, BODY[n * 1024 : n * 1024 + 1024], type=NON) for n in range(3)])
+    assert [(answer.type, dotted(answer.code)) for answer in answers] == [(NON, "2.31"), (NON, "2.31"), (NON, "2.01")]
+    assert driver.stored[0].qos == 0
+
+
+def test_a_repeated_block_is_taken_once() -> None:
+    driver = Driver()
+    datagrams = [upload(n, n < 2, BODY[n * 1024 : n * 1024 + 1024]) for n in range(3)]
+    for data in datagrams:
+        answers = driver.exchange(data, data)
+        assert len(set(map(str, answers + driver.exchange(data)))) == 1
+    assert [message.body for message in driver.stored] == [BODY]
+
+
+def test_two_transfers_at_a_time_are_kept_apart() -> None:
+    driver = Driver()
+    for n in range(3):
+        part = BODY[n * 1024 : n * 1024 + 1024]
+        driver.exchange(upload(n, n < 2, part))
+        driver.exchange(upload(n, n < 2, part[::-1], mid=10 + n, path="t/b"))
+        driver.exchange(upload(n, n < 2, part, mid=20 + n, options=((292, b"tag"),)))
+        driver.exchange(upload(n, n < 2, part), peer=OTHER)
+    assert [(message.address, len(message.body)) for message in driver.stored] == [
+        ("a", 2560),
+        ("b", 2560),
+        ("a", 2560),
+        ("a", 2560),
+    ]
+
+
+def test_a_smaller_block_size_is_asked_for() -> None:
+    driver = Driver({"block_size": 256})
+    (answer,) = driver.exchange(upload(0, True, BODY[:1024]))
+    assert block1(answer) == Block(0, True, 4)
+    for n in range(4, 10):
+        (answer,) = driver.exchange(upload(n, n < 9, BODY[n * 256 : n * 256 + 256], exponent=4))
+    assert is_ack(answer, "2.01", mid=9)
+    assert driver.stored[0].body == BODY
+
+
+def test_a_block_is_missing() -> None:
+    driver = Driver()
+    driver.exchange(upload(0, True, BODY[:1024]))
+    (answer,) = driver.exchange(upload(2, False, BODY[2048:]))
+    assert is_ack(answer, "4.08", mid=2)
+    (answer,) = driver.exchange(upload(1, False, BODY[1024:2048]))
+    assert is_ack(answer, "4.08", mid=1)  # the transfer is over
+    assert driver.stored == []
+
+
+def test_the_first_block_begins_anew() -> None:
+    driver = Driver()
+    driver.exchange(upload(0, True, b"x" * 1024))
+    driver.exchange(upload(0, True, BODY[:1024], mid=7))
+    driver.exchange(upload(1, False, BODY[1024:2048]))
+    assert driver.stored[0].body == BODY[:2048]
+
+
+@pytest.mark.parametrize(
+    ("number", "more", "size", "exponent"),
+    [(0, True, 1023, 6), (0, True, 0, 6), (0, False, 17, 0), (0, True, 17, 0), (0, True, 16, 7)],
+)
+def test_a_block_that_is_not_what_it_says(number: int, more: bool, size: int, exponent: int) -> None:
+    (answer,) = Driver().exchange(upload(number, more, b"x" * size, exponent=exponent))
+    assert is_ack(answer, "4.00", mid=0)
+    assert b"Block1" in answer.payload
+
+
+def test_too_large_a_body_in_blocks() -> None:
+    driver = Driver({"max_body_bytes": 2_000})
+    driver.exchange(upload(0, True, BODY[:1024]))
+    (answer,) = driver.exchange(upload(1, True, BODY[1024:2048]))
+    assert is_ack(answer, "4.13", mid=1)
+    assert options_of(answer)[SIZE1] == encode_uint(2_000)
+    (answer,) = driver.exchange(upload(0, True, BODY[:1024], mid=5, options=((SIZE1, encode_uint(2_560)),)))
+    assert is_ack(answer, "4.13", mid=5)
+    assert len(driver.endpoint._uploads) == 0
+
+
+def test_limits_of_transfers() -> None:
+    driver = Driver({"block_transfers_peer_max": 1, "block_transfers_max": 2})
+    codes = [
+        dotted(driver.exchange(upload(0, True, BODY[:1024], path=path, mid=mid), peer=peer)[0].code)
+        for mid, (path, peer) in enumerate([("t/a", PEER), ("t/b", PEER), ("t/a", OTHER), ("t/a", ("third", 1))])
+    ]
+    assert codes == ["2.31", "5.03", "2.31", "5.03"]
+
+
+def test_the_limit_of_bytes_in_blocks() -> None:
+    driver = Driver({"block_bytes_max": 2_048})
+    assert [dotted(packet.code) for packet in driver.exchange(upload(0, True, BODY[:1024]))] == ["2.31"]
+    assert [dotted(packet.code) for packet in driver.exchange(upload(1, True, BODY[:1024]))] == ["2.31"]
+    (answer,) = driver.exchange(upload(2, True, BODY[:1024]))
+    assert is_ack(answer, "5.03", mid=2)
+    assert options_of(answer)[MAX_AGE] == b"\x02"
+    assert len(driver.endpoint._uploads) == 0
+
+
+def test_a_silent_transfer_is_forgotten() -> None:
+    driver = Driver()
+    driver.exchange(upload(0, True, BODY[:1024]))
+    driver.tick(247_000)
+    (answer,) = driver.exchange(upload(1, False, BODY[1024:]))
+    assert is_ack(answer, "4.00", mid=1) or is_ack(answer, "4.08", mid=1)
+    assert len(driver.endpoint._uploads) == 0
+
+
+def test_a_refused_body_is_refused_with_its_last_block() -> None:
+    driver = Driver()
+    driver.exchange(upload(0, True, BODY[:1024]))
+    outcome = Outcome(error=Refusal(Cause.FORBIDDEN, "no"))
+    (answer,) = driver.exchange(upload(1, False, BODY[1024:2048]), outcome=outcome)
+    assert is_ack(answer, "4.03", mid=1)
+
+
+def test_a_late_answer_to_the_last_block() -> None:
+    driver = Driver()
+    driver.exchange(upload(0, True, BODY[:1024]))
+    effects = driver.receive(upload(1, False, BODY[1024:2048]))
+    assert driver.tick(1_000)[0].type == ACK
+    driver.complete(effects)
+    (answer,) = driver.sent()
+    assert (answer.type, dotted(answer.code), block1(answer)) == (CON, "2.01", Block(1, False, 6))
+
+
+def test_a_put_in_blocks() -> None:
+    driver = Driver()
+    driver.exchange(upload(0, True, BODY[:1024], code=PUT))
+    (answer,) = driver.exchange(upload(1, False, b"", code=PUT))
+    assert is_ack(answer, "2.04", mid=1)
+    assert driver.stored[0].body == BODY[:1024]
+
+
+# ---- Block2
+
+
+def read(driver: Driver, number: int, exponent: int, mid: int = 1) -> Packet:
+    return driver.get("t/a", mid=mid, options=((BLOCK2, Block(number, False, exponent).encode()),))
+
+
+def test_a_large_value_is_read_in_blocks() -> None:
+    driver = Driver(last=Message(address="a", body=BODY, id="1", content_type="application/json"))
+    first = driver.get("t/a")
+    assert block2(first) == Block(0, True, 6)
+    assert options_of(first)[SIZE2] == encode_uint(2_560)
+    driver.last = Message(address="a", body=b"changed meanwhile", id="2")
+    rest = [read(driver, n, 6, mid=n + 1) for n in (1, 2)]
+    assert [block2(packet) for packet in rest] == [Block(1, True, 6), Block(2, False, 6)]
+    assert first.payload + rest[0].payload + rest[1].payload == BODY
+    assert len({options_of(packet)[ETAG] for packet in (first, *rest)}) == 1
+    assert len(driver.calls) == 1
+    assert len(driver.endpoint._reads.snapshots) == 0
+
+
+def test_smaller_blocks_from_the_second_one_on() -> None:
+    driver = Driver(last=Message(address="a", body=BODY, id="1"))
+    body = driver.get("t/a").payload
+    number, more = len(body) // 64, True
+    while more:
+        packet = read(driver, number, 2, mid=number)
+        more = block2(packet).more
+        body += packet.payload
+        number += 1
+    assert body == BODY
+
+
+def test_blocks_no_larger_than_asked_for_nor_than_ours() -> None:
+    driver = Driver({"block_size": 64}, last=Message(address="a", body=BODY, id="1"))
+    assert block2(read(driver, 0, 1)) == Block(0, True, 1)
+    assert block2(read(driver, 0, 6, mid=2)) == Block(0, True, 2)
+    assert block2(driver.get("t/a", mid=3)) == Block(0, True, 2)
+
+
+def test_a_small_value_asked_for_in_blocks() -> None:
+    driver = Driver(last=Message(address="a", body=b"small", id="1"))
+    packet = read(driver, 0, 6)
+    assert (block2(packet), packet.payload) == (Block(0, False, 6), b"small")
+    assert len(driver.endpoint._reads.snapshots) == 0
+
+
+def test_without_room_each_block_is_read_anew() -> None:
+    driver = Driver({"block_bytes_max": 100}, last=Message(address="a", body=BODY, id="1"))
+    body = b"".join(read(driver, n, 6, mid=n).payload for n in range(3))
+    assert body == BODY
+    assert len(driver.calls) == 3
+
+
+def test_a_block_behind_the_end() -> None:
+    driver = Driver(last=Message(address="a", body=BODY, id="1"))
+    assert is_ack(read(driver, 3, 6), "4.00")
+    assert is_ack(read(driver, 0, 7), "4.00")
+    driver.get("t/a", mid=2)
+    assert is_ack(read(driver, 0xFFFFF, 6, mid=3), "4.00", mid=3)
+
+
+def test_snapshots_are_forgotten() -> None:
+    driver = Driver(last=Message(address="a", body=BODY, id="1"))
+    driver.exchange(request("t/a", GET))
+    assert len(driver.endpoint._reads.snapshots) == 1
+    driver.tick(247_000)
+    assert len(driver.endpoint._reads.snapshots) == 0
+
+
+def test_a_long_list_of_links_in_blocks() -> None:
+    driver = Driver(listed=[f"plant/line{n}" for n in range(100)])
+    first = driver.get(".well-known/core")
+    assert len(first.payload) == 1024
+    body, number = first.payload, 0
+    while block2(first).more:
+        number += 1
+        first = driver.get(".well-known/core", mid=number + 1, options=((BLOCK2, Block(number, False, 6).encode()),))
+        body += first.payload
+    assert body.decode().count("core.ps.data") == 100
