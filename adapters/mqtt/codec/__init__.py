@@ -1,0 +1,8 @@
+"""The wire format of MQTT 3.1, 3.1.1 and 5.0: bytes to packets and back, without any state."""
+
+from adapters.mqtt.codec.decoder import Frame, decode, peel
+from adapters.mqtt.codec.encoder import encode
+from adapters.mqtt.codec.properties import Properties
+from adapters.mqtt.codec.reason import ReasonCode
+
+__all__ = ["Frame", "Properties", "ReasonCode", "decode", "encode", "peel"]

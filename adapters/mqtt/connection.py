@@ -1,0 +1,344 @@
+"""One MQTT connection: bytes and time in, effects and bytes out (`gateway.port.Adapter`)."""
+
+from collections.abc import Sequence
+from enum import Enum
+
+from adapters.mqtt.codec.decoder import decode, peek_version, peel
+from adapters.mqtt.codec.packet_type import PacketType
+from adapters.mqtt.codec.packets import Connect, Disconnect
+from adapters.mqtt.codec.primitives import clean_text
+from adapters.mqtt.codec.properties import Properties
+from adapters.mqtt.codec.reason import CONNACK_CODES, DISCONNECTING, ReasonCode
+from adapters.mqtt.handshake import Terms, agree, authentication, granted_expiry, refusal, welcome, will_message
+from adapters.mqtt.link import Link
+from adapters.mqtt.options import Options
+from adapters.mqtt.session import Session
+from adapters.mqtt.session_state import EMPTY, load
+from gateway.errors import Cause, ProtocolError, Refusal
+from gateway.port import (
+    Close,
+    ConnectionInfo,
+    Deliveries,
+    Effect,
+    EndSession,
+    Leased,
+    OpenedSession,
+    OpenSession,
+    Outcome,
+    Principal,
+    Publish,
+    Random,
+    Token,
+)
+
+__all__ = ["Connection", "Phase"]
+
+_GATED = 1 << 62  # more bytes than ever come: nothing is parsed
+
+
+class Phase(Enum):
+    """How far a connection has got."""
+
+    AWAITING_CONNECT = "awaiting CONNECT"
+    AUTHENTICATING = "authenticating"
+    OPENING = "opening the session"
+    CONNECTED = "connected"
+    CLOSED = "closed"
+
+
+# Every phase also leads to CLOSED.
+_NEXT: dict[Phase, Phase] = {
+    Phase.AWAITING_CONNECT: Phase.AUTHENTICATING,
+    Phase.AUTHENTICATING: Phase.OPENING,
+    Phase.OPENING: Phase.CONNECTED,
+}
+_GATES = frozenset({Phase.AUTHENTICATING, Phase.OPENING})  # the client waits for its CONNACK, and we for the gateway
+
+
+class Connection:
+    """A client of MQTT 3.1, 3.1.1 or 5.0, from its first byte to its last."""
+
+    __slots__ = (
+        "_anonymous",
+        "_connect_by_ms",
+        "_heard_ms",
+        "_held",
+        "_link",
+        "_needed",
+        "_options",
+        "_random",
+        "_session",
+        "_terms",
+        "_will_due",
+        "info",
+        "phase",
+        "wants_data",
+    )
+
+    def __init__(self, info: ConnectionInfo, options: Options, random: Random) -> None:
+        self.info = info
+        self.phase = Phase.AWAITING_CONNECT
+        self.wants_data = True
+        self._options = options
+        self._random = random
+        self._link = Link(options)
+        self._session = Session(self._link, self._control, self._not_saved)
+        self._terms: Terms | None = None  # set by the CONNECT
+        self._anonymous = True  # it offered no credentials
+        self._held = bytearray()  # input that is not parsed yet
+        self._needed = 0  # bytes of it that make parsing worth while
+        self._connect_by_ms: int | None = None  # None: nobody has told yet what time it is
+        self._heard_ms = 0  # when input came last
+        self._will_due = False  # connected, and no DISCONNECT has taken the will back
+
+    # ---- the port
+
+    def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
+        """Bytes from the client, cut anywhere."""
+        if self.phase is Phase.CLOSED:
+            return ()
+        self._start(now_ms)
+        self._heard_ms = now_ms
+        held = self._held
+        if held or self.phase in _GATES:
+            if len(held) + len(data) < self._needed:
+                held += data
+                return ()
+            data = b"".join((held, data))
+            held.clear()
+        elif not isinstance(data, bytes):
+            data = bytes(data)
+        self._parse(data, now_ms)
+        return self._finish(now_ms)
+
+    def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
+        """The gateway has done, or refused, what an effect asked."""
+        try:
+            if not self._session.intake.stored(token, outcome) and self.phase is not Phase.CLOSED:
+                self._link.answered(token, outcome, now_ms)
+        except ProtocolError as error:
+            self._fail(error.code, error.detail)
+        return self._finish(now_ms)
+
+    def deliver(self, deliveries: Deliveries | Leased, *, now_ms: int) -> int:
+        """Messages for this client; what it has no room for is offered again after `Settled`."""
+        assert isinstance(deliveries, Deliveries), "MQTT consumes no named queues"
+        return self._session.delivery.deliver(deliveries, now_ms) if self.phase is Phase.CONNECTED else 0
+
+    def tick(self, *, now_ms: int) -> Sequence[Effect]:
+        """A deadline has come."""
+        self._start(now_ms)
+        if self.phase is Phase.AWAITING_CONNECT and self._connect_by_ms is not None and now_ms >= self._connect_by_ms:
+            self._close("no CONNECT in time")
+        limit_ms = self._silence_limit_ms()
+        if limit_ms is not None and now_ms >= limit_ms:
+            if self.wants_data:
+                self._fail(ReasonCode.KEEP_ALIVE_TIMEOUT, "the client has been silent for too long")
+            else:  # it is we who have not been listening
+                self._heard_ms = now_ms
+        return self._finish(now_ms)
+
+    def deadline_ms(self) -> int | None:
+        """When `tick` is wanted next: 0 is at once."""
+        if self.phase is Phase.AWAITING_CONNECT:
+            return self._connect_by_ms or 0
+        if self.phase is not Phase.CONNECTED:
+            return None
+        if self._session.keeper.owes:
+            return 0
+        settle_ms, silence_ms = self._session.delivery.deadline_ms(), self._silence_limit_ms()
+        if settle_ms is None or silence_ms is None:
+            return silence_ms if settle_ms is None else settle_ms
+        return min(settle_ms, silence_ms)
+
+    def superseded(self, *, now_ms: int) -> Sequence[Effect]:
+        """The client has connected again, here or elsewhere (MQTT-3.1.4-3)."""
+        self._link.durable = False  # the session is no longer ours to save
+        if self._terms is not None and self._terms.will is not None and self._terms.will.properties.will_delay_s:
+            self._will_due = False  # back before the delay was over (MQTT-3.1.3-9)
+        self._fail(ReasonCode.SESSION_TAKEN_OVER, "the session was taken over")
+        return self._finish(now_ms)
+
+    def shutdown(self, *, now_ms: int) -> Sequence[Effect]:
+        """The gateway is going down."""
+        connected = self.phase is Phase.CONNECTED
+        code = ReasonCode.SERVER_SHUTTING_DOWN if connected else ReasonCode.SERVER_UNAVAILABLE
+        self._fail(code, "the gateway is going down")
+        return self._finish(now_ms)
+
+    def lost(self, *, now_ms: int) -> Sequence[Effect]:
+        """The connection is gone. What is owed to others, and to a later connection, is done now."""
+        self._close("")
+        self._link.effects.clear()
+        if self._will_due and self._terms is not None:
+            self._will_due = False
+            will = will_message(self._terms, device=self._link.device, now_ms=now_ms)
+            self._link.effects.append(Publish((will,), self._link.token()))
+        self._session.end()
+        return self._link.take_effects()
+
+    def take_output(self) -> bytes:
+        """What to write to the client now."""
+        return self._link.take_output()
+
+    # ---- input
+
+    def _parse(self, data: bytes, now_ms: int) -> None:
+        """Parse what can be parsed and keep the rest."""
+        intake = self._session.intake
+        at = 0
+        try:
+            if self.phase is Phase.AWAITING_CONNECT:
+                at = self._read_connect(data)
+            if self.phase is Phase.CONNECTED:
+                at = intake.read(data, now_ms)
+                self._needed = intake.needed
+        except ProtocolError as error:
+            self._fail(error.code, error.detail)
+        if self.phase is not Phase.CLOSED and at < len(data):
+            self._held += data[at:]
+
+    def _control(self, first: int, body: bytes) -> bool:
+        """A packet that is no PUBLISH, of a connected client; whether to read on. Raises `ProtocolError`."""
+        packet = decode(first, body, self._link.version)
+        if isinstance(packet, Disconnect):
+            self._disconnected(packet)
+            return False
+        self._session.handle(packet)
+        return True
+
+    def _finish(self, now_ms: int) -> Sequence[Effect]:
+        """What every input ends with: progress, saves, back-pressure, and the effects of it all."""
+        if self.phase is Phase.CONNECTED:
+            self._session.advance(now_ms)
+        stored = self._session.intake.unstored_bytes < self._options.unstored_bytes_max
+        self.wants_data = stored and self.phase not in _GATES
+        return self._link.take_effects()
+
+    def _silence_limit_ms(self) -> int | None:
+        """When a client that goes on saying nothing is given up: one and a half keep alives (MQTT-3.1.2-22)."""
+        if self.phase is not Phase.CONNECTED or self._terms is None or not self._terms.keep_alive_s:
+            return None
+        return self._heard_ms + self._terms.keep_alive_s * 1_500
+
+    def _start(self, now_ms: int) -> None:
+        """The clock starts with the first time we are told."""
+        if self._connect_by_ms is None:
+            self._connect_by_ms = now_ms + self._options.connect_timeout_s * 1_000
+
+    # ---- the way in
+
+    def _read_connect(self, data: bytes) -> int:
+        """Read the CONNECT, once it is all there; how many bytes it took. Raises `ProtocolError`."""
+        if data and data[0] != PacketType.CONNECT << 4:
+            self._close("the first packet is no CONNECT")
+            return 0
+        frame = peel(data)
+        self._needed = len(data) + 1
+        if frame is None:
+            return 0
+        self._needed = frame.end
+        if frame.end > self._options.connect_bytes_max:
+            raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, f"a CONNECT of {frame.end} bytes")
+        if frame.end > len(data):
+            return 0
+        body = data[frame.start : frame.end]
+        self._link.version = peek_version(body) or 0  # the words for whatever is wrong with the rest
+        packet = decode(frame.first, body, self._link.version)
+        assert isinstance(packet, Connect)
+        self._connected(packet)
+        return frame.end
+
+    def _connected(self, connect: Connect) -> None:
+        """A CONNECT: ask who this is. Nothing more is parsed until the gateway has answered."""
+        terms = self._terms = agree(connect, self._options, self._random)
+        self._link.client_id = terms.client_id
+        self._link.packet_bytes_max = terms.packet_bytes_max
+        self._anonymous = connect.username is None and connect.password is None
+        self._needed = _GATED
+        self.phase = _NEXT[self.phase]
+        self._link.call(authentication(connect, terms), self._authenticated)
+
+    def _authenticated(self, outcome: Outcome, _now_ms: int) -> None:
+        """We know who this is: ask for the session."""
+        terms = self._terms
+        assert terms is not None
+        if outcome.error is not None:
+            self._refuse(outcome.error)
+            return
+        principal: Principal = outcome.value
+        self._link.device = terms.client_id if principal.anonymous else principal.name
+        self.phase = _NEXT[self.phase]
+        request = OpenSession(session_id=terms.client_id, clean=terms.clean, expiry_s=terms.expiry_s)
+        self._link.call(request, self._opened)
+
+    def _opened(self, outcome: Outcome, now_ms: int) -> None:
+        """The session is ours: say CONNACK, take up what it remembers, and read what has come meanwhile."""
+        terms = self._terms
+        assert terms is not None
+        if outcome.error is not None:
+            self._refuse(outcome.error)
+            return
+        opened: OpenedSession = outcome.value
+        # A state that cannot be read is no session: the client is told so, and subscribes anew.
+        state = load(opened.state) if opened.state else EMPTY
+        present = opened.present and not terms.clean and state is not None
+        if not self._link.send(welcome(terms, self._options, session_present=present)):
+            self._close("the client takes no packet as large as a CONNACK")
+            return
+        self.phase = _NEXT[self.phase]
+        self._heard_ms = now_ms
+        self._will_due = terms.will is not None
+        self._session.begin(expiry_s=terms.expiry_s, inflight_max=terms.inflight_max)
+        if present and state is not None:
+            self._session.resume(state, opened.cursor)
+        data = bytes(self._held)
+        self._held.clear()
+        self._parse(data, now_ms)
+
+    def _refuse(self, why: Refusal) -> None:
+        code = CONNACK_CODES[why.cause]
+        if why.cause is Cause.UNAUTHENTICATED and self._anonymous:
+            code = ReasonCode.NOT_AUTHORIZED
+        self._fail(code, why.detail)
+
+    # ---- the way out
+
+    def _disconnected(self, packet: Disconnect) -> None:
+        """A DISCONNECT: it may take back the will and change the session's expiry (3.14). Raises `ProtocolError`."""
+        asked_s, link = packet.properties.session_expiry_s, self._link
+        if asked_s and not link.durable:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a session without expiry cannot be given one")
+        if packet.code == ReasonCode.SUCCESS:
+            self._will_due = False
+        if asked_s == 0 and link.durable:
+            link.durable = False
+            link.call(EndSession())
+        elif asked_s:
+            self._session.keeper.save_now(granted_expiry(asked_s, self._options))
+        self._close("")
+
+    def _not_saved(self, why: Refusal) -> None:
+        """What waited for the save can never be said: the client has to try again on a new connection."""
+        self._fail(DISCONNECTING.get(why.cause, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR), why.detail)
+
+    def _fail(self, code: int, detail: str) -> None:
+        """End the connection and say why, as far as the client's version has a word for it."""
+        link = self._link
+        if self.phase is Phase.CONNECTED:
+            if link.version == 5:
+                explained = Disconnect(code=code, properties=Properties(reason=clean_text(detail)))
+                if not link.send(explained):
+                    link.send(Disconnect(code=code))
+        elif self.phase is not Phase.CLOSED and link.version:
+            connack = refusal(link.version, code, detail)
+            if connack is not None:
+                link.send(connack)
+        self._close(detail)
+
+    def _close(self, reason: str) -> None:
+        if self.phase is not Phase.CLOSED:
+            self.phase = Phase.CLOSED
+            self._held.clear()
+            self._link.close()
+            self._link.effects.append(Close(reason=reason))

@@ -1,0 +1,234 @@
+"""Deliveries: from the gateway's batches to PUBLISH packets, within what the client has said it can take."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from adapters.mqtt.inflight import Inflight
+from adapters.mqtt.keeper import Keeper
+from adapters.mqtt.link import Link
+from adapters.mqtt.messages import PROTOCOL, publish_pieces
+from adapters.mqtt.session_state import Place, position
+from adapters.mqtt.subscriptions import Plan, Subscriptions
+from gateway.batch import Batch
+from gateway.message import Message
+from gateway.port import Deliveries, Settled, SubscriptionId
+
+__all__ = ["Delivery", "encode_message", "is_own", "size_bytes"]
+
+SETTLE_INTERVAL_MS = 1_000  # how long a durable session's progress at QoS 0 may go unreported
+
+Piece: TypeAlias = tuple[int, bytes, bytes]  # QoS, then what stands before and behind the packet identifier
+_NOTHING: Piece = (0, b"", b"")
+_PUBREL = b"\x62\x02"
+
+
+class _Encoded:
+    """The PUBLISH packets of one batch for one kind of subscriber, each made when it is first wanted.
+
+    It lives in `Batch.memo`, so that a hundred subscribers of a kind cost one encoding and a hundred appends.
+    """
+
+    __slots__ = ("_batch", "_plan", "_version", "largest", "now_ms", "pieces", "timed", "whole")
+
+    def __init__(self, batch: Batch, plan: Plan, version: int, now_ms: int) -> None:
+        self._batch = batch
+        self._plan = plan
+        self._version = version
+        self.now_ms = now_ms
+        self.timed = False  # some message expires: what is encoded is right for `now_ms` only
+        self.largest = 0  # bytes of the largest packet encoded
+        self.pieces: list[Piece | None] = [None] * len(batch.messages)
+        self.whole: bytes | None = None  # at QoS 0: all packets of the batch
+
+    @classmethod
+    def of(cls, batch: Batch, plan: Plan, version: int, now_ms: int) -> "_Encoded":
+        key = (PROTOCOL, version == 5, plan.qos, plan.retain_as_published, plan.identifiers if version == 5 else ())
+        found = batch.memo.get(key)
+        if not isinstance(found, cls) or (found.timed and found.now_ms != now_ms):
+            found = batch.memo[key] = cls(batch, plan, version, now_ms)
+        return found
+
+    def make(self, index: int) -> Piece:
+        message = self._batch.messages[index]
+        piece = encode_message(message, self._plan, self._version, self.now_ms, retained=False)
+        if message.expires_at_ms is not None:
+            self.timed = True
+        self.pieces[index] = piece
+        self.largest = max(self.largest, size_bytes(piece))
+        return piece
+
+    def join(self) -> bytes:
+        if self.whole is None:
+            self.whole = b"".join([(piece or self.make(i))[1] for i, piece in enumerate(self.pieces)])
+        return self.whole
+
+
+def encode_message(message: Message, plan: Plan, version: int, now_ms: int, *, retained: bool) -> Piece:
+    """A message as its subscriber gets it; nothing when it has expired (MQTT-3.3.2-5)."""
+    if message.expired(now_ms):
+        return _NOTHING
+    qos = min(message.qos, plan.qos)
+    # 3.3.1.3: set on what is sent because of a new subscription; on live messages only with Retain As Published.
+    retain = retained or (plan.retain_as_published and message.retain)
+    head, tail = publish_pieces(
+        message, version=version, qos=qos, retain=retain, now_ms=now_ms, subscription_ids=plan.identifiers
+    )
+    return (qos, head, tail) if qos else (0, head + tail, b"")
+
+
+def size_bytes(piece: Piece) -> int:
+    """The whole packet's size."""
+    qos, head, tail = piece
+    return len(head) + len(tail) + (2 if qos else 0)
+
+
+def is_own(message: Message, link: Link) -> bool:
+    """Whether this very client published it, as far as can be told: a device's name is not always its client id."""
+    return message.device == link.client_id and message.protocol == PROTOCOL
+
+
+class Delivery:
+    """Turns deliveries into output and reports their progress."""
+
+    __slots__ = ("_inflight", "_keeper", "_link", "_settle_at_ms", "_starved", "_subscriptions")
+
+    def __init__(self, link: Link, keeper: Keeper, subscriptions: Subscriptions, inflight: Inflight) -> None:
+        self._link = link
+        self._keeper = keeper
+        self._subscriptions = subscriptions
+        self._inflight = inflight
+        self._starved = False  # took less than was offered
+        self._settle_at_ms: int | None = None
+
+    # ---- live messages and those of the log
+
+    def deliver(self, deliveries: Deliveries, now_ms: int) -> int:
+        """Take as many deliveries as the client has room for; how many that were."""
+        batch, picks, subs = deliveries.batch, deliveries.picks, deliveries.subs
+        if not picks:
+            return 0
+        first = subs[0]
+        plan = self._subscriptions.plan(first)
+        uniform = plan is not None and subs.count(first) == len(subs)
+        if uniform and plan is not None and not plan.qos and not plan.no_local and self._inflight.resume is None:
+            taken = self._share(batch, picks, plan, now_ms) or self._each(batch, picks, subs, now_ms)
+        else:
+            taken = self._each(batch, picks, subs, now_ms)
+        if taken < len(picks):
+            self._starved = True
+        if taken:
+            self._inflight.taken = (batch.frame, batch.rows[picks[taken - 1]] + 1)
+            self._inflight.moved = True
+            if self._link.durable and self._settle_at_ms is None:
+                self._settle_at_ms = now_ms + SETTLE_INTERVAL_MS
+        return taken
+
+    def _share(self, batch: Batch, picks: Sequence[int], plan: Plan, now_ms: int) -> int:
+        """QoS 0 to a subscriber whose messages all go by one plan; 0 when a packet is too large for it.
+
+        Hot: for a batch that goes to it as a whole, a subscriber costs one append of shared bytes.
+        """
+        encoded = _Encoded.of(batch, plan, self._link.version, now_ms)
+        pieces = encoded.pieces
+        if len(picks) == len(pieces):
+            packets = [encoded.join()]
+        else:
+            packets = [(pieces[pick] or encoded.make(pick))[1] for pick in picks]
+        if encoded.largest > self._link.packet_bytes_max:
+            return 0
+        self._link.out += packets
+        return len(picks)
+
+    def _each(self, batch: Batch, picks: Sequence[int], subs: Sequence[tuple[SubscriptionId, ...]], now_ms: int) -> int:
+        """Message by message: any QoS, any mixture of subscriptions. How many were taken.
+
+        Hot for QoS 1, hence one loop: what is encoded is shared, only the packet identifiers are the client's own.
+        """
+        link, inflight, plan_of = self._link, self._inflight, self._subscriptions.plan
+        sent, rows, frame, messages = inflight.sent, batch.rows, batch.frame, batch.messages
+        limit, send, room = link.packet_bytes_max, link.out.append, inflight.room
+        last_plan: Plan | None = None
+        encoded: _Encoded | None = None
+        for count, pick in enumerate(picks):
+            plan = plan_of(subs[count])
+            if plan is not None and plan.no_local and is_own(messages[pick], link):
+                plan = self._subscriptions.plan_for_own(subs[count])
+            if plan is None:
+                continue
+            if encoded is None or plan is not last_plan:
+                encoded, last_plan = _Encoded.of(batch, plan, link.version, now_ms), plan
+            qos, head, tail = piece = encoded.pieces[pick] or encoded.make(pick)
+            if not head or (encoded.largest > limit and size_bytes(piece) > limit):
+                continue  # expired, or larger than the client takes (MQTT-3.1.2-25): done with
+            if inflight.resume is not None:
+                if room <= 0:
+                    return count
+                if self._known((frame, rows[pick]), messages[pick], plan, now_ms):
+                    room = inflight.room
+                    continue
+            if not qos:
+                send(head)
+                continue
+            if room <= 0:
+                return count
+            room -= 1
+            packet_id = inflight.take_id()
+            sent[packet_id] = (frame, rows[pick])
+            if qos == 1:
+                send(head)
+                send(packet_id.to_bytes(2, "big"))
+                send(tail)
+            else:
+                inflight.exact[packet_id] = None
+                self._keeper.after_save(head + packet_id.to_bytes(2, "big") + tail)
+        return len(picks)
+
+    def _known(self, place: Place, message: Message, plan: Plan, now_ms: int) -> bool:
+        """Deal with a place that an earlier connection of the session knew; False when it is a new one."""
+        inflight = self._inflight
+        assert inflight.resume is not None
+        for gone in inflight.resume.overtaken(place):
+            if gone.qos == 2:  # frees the identifier on the client's side, too
+                inflight.released[gone.packet_id] = None
+                self._link.out.append(_PUBREL + gone.packet_id.to_bytes(2, "big"))
+        found = inflight.resume.recall(place)
+        if inflight.resume.over(place):
+            inflight.resume = None
+        if found is None:
+            return False
+        if not found.done:
+            # Sent again with its identifier, QoS and DUP (MQTT-4.4.0-1), whatever the subscription says by now.
+            exact = plan._replace(qos=found.qos)
+            head, tail = publish_pieces(
+                message,
+                version=self._link.version,
+                qos=found.qos,
+                retain=exact.retain_as_published and message.retain,
+                now_ms=now_ms,
+                subscription_ids=exact.identifiers,
+            )
+            inflight.sent[found.packet_id] = place
+            if found.qos == 2:
+                inflight.exact[found.packet_id] = None
+            self._link.out.append(bytes((head[0] | 8,)) + head[1:] + found.packet_id.to_bytes(2, "big") + tail)
+        return True
+
+    # ---- progress
+
+    def deadline_ms(self) -> int | None:
+        """When `report` is due although the client has said nothing."""
+        return self._settle_at_ms
+
+    def report(self, now_ms: int) -> None:
+        """Emit `Settled` when there is room again, or when a durable session has got on."""
+        inflight = self._inflight
+        fed = self._starved and inflight.freed and inflight.room > 0
+        due = self._settle_at_ms is not None and now_ms >= self._settle_at_ms
+        if fed or (self._link.durable and inflight.moved and (inflight.freed or due)):
+            inflight.settled()
+            self._link.effects.append(Settled(oldest=position(inflight.oldest())))
+            self._settle_at_ms, inflight.moved = None, False
+            self._starved = self._starved and not fed
+        elif due:
+            self._settle_at_ms = None
+        inflight.freed = False

@@ -1,0 +1,144 @@
+"""CONNECT: what the client asks for, what it gets, and how a CONNACK says so (MQTT 5.0, 3.1 and 3.2)."""
+
+import msgspec
+from msgspec.structs import replace
+
+from adapters.mqtt.codec.packets import Connack, Connect, Will
+from adapters.mqtt.codec.primitives import VARINT_MAX, clean_text
+from adapters.mqtt.codec.properties import Properties
+from adapters.mqtt.codec.reason import RETURN_CODES, ReasonCode
+from adapters.mqtt.messages import message_of
+from adapters.mqtt.options import Options
+from gateway.errors import ProtocolError
+from gateway.message import Message
+from gateway.port import Authenticate, Random
+
+__all__ = ["Terms", "agree", "authentication", "granted_expiry", "refusal", "welcome", "will_message"]
+
+NEVER_EXPIRES_S = 0xFFFF_FFFF  # 3.1.2.11.2
+_ASSIGNED_BITS = 128
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What client and gateway have agreed on."""
+
+    version: int
+    client_id: str
+    assigned: bool  # the client left the choice of its identifier to us
+    clean: bool
+    expiry_s: int | None  # how long the session outlives the connection; None: for ever
+    expiry_lowered: bool
+    keep_alive_s: int  # 0: none
+    keep_alive_ours: bool
+    inflight_max: int  # QoS 1 and 2 deliveries that may be unacknowledged
+    packet_bytes_max: int  # the largest packet the client takes
+    will: Will | None
+
+
+def will_message(terms: Terms, *, device: str, now_ms: int) -> Message:
+    """The will (3.1.2.5), published now. One that is to be delayed says so and is delivered then (3.1.3.2.2)."""
+    will = terms.will
+    assert will is not None
+    message = message_of(
+        will.topic,
+        will.payload,
+        qos=will.qos,
+        retain=will.retain,
+        properties=will.properties,
+        device=device,
+        now_ms=now_ms,
+    )
+    delay_s = will.properties.will_delay_s or 0
+    if terms.expiry_s is not None:  # the end of the session is the end of the delay (MQTT-3.1.3-9)
+        delay_s = min(delay_s, terms.expiry_s)
+    return replace(message, deliver_at_ms=now_ms + delay_s * 1_000) if delay_s else message
+
+
+def granted_expiry(asked_s: int | None, options: Options) -> int | None:
+    """How long a session may outlive its connection, of what was asked for; None: for ever."""
+    most = options.session_expiry_max_s
+    if asked_s is None or asked_s == NEVER_EXPIRES_S:
+        return most
+    return asked_s if most is None else min(asked_s, most)
+
+
+def agree(connect: Connect, options: Options, random: Random) -> Terms:
+    """The terms of a connection. Raises `ProtocolError` (0x82, 0x85, 0x8C, 0x90) when there can be none."""
+    properties = connect.properties
+    if properties.authentication_method is not None:
+        raise ProtocolError(ReasonCode.BAD_AUTHENTICATION_METHOD, properties.authentication_method)
+    will = connect.will
+    if will is not None and will.properties.response_topic is not None:
+        _check_response_topic(will.properties.response_topic)
+    assigned = not connect.client_id
+    if assigned and (connect.version == 3 or (connect.version == 4 and not connect.clean)):
+        raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a session needs a client identifier")
+    if len(connect.client_id.encode()) > options.client_id_bytes_max:
+        raise ProtocolError(
+            ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+            f"a client identifier has at most {options.client_id_bytes_max} bytes",
+        )
+    asked_s = properties.session_expiry_s or 0
+    if connect.version < 5 and not connect.clean:  # such a session of 3.1.1 has no end of its own
+        asked_s = NEVER_EXPIRES_S
+    expiry_s = granted_expiry(asked_s, options)
+    keep_alive_s, longest_s = connect.keep_alive_s, options.keep_alive_max_s
+    keep_alive_ours = connect.version == 5 and bool(longest_s) and not 0 < keep_alive_s <= longest_s
+    return Terms(
+        version=connect.version,
+        client_id=connect.client_id or f"auto-{random.getrandbits(_ASSIGNED_BITS):032x}",
+        assigned=assigned,
+        clean=connect.clean,
+        expiry_s=expiry_s,
+        expiry_lowered=expiry_s != (None if asked_s == NEVER_EXPIRES_S else asked_s),
+        keep_alive_s=longest_s if keep_alive_ours else keep_alive_s,
+        keep_alive_ours=keep_alive_ours,
+        inflight_max=min(properties.receive_maximum or 65_535, options.inflight_max),
+        packet_bytes_max=properties.maximum_packet_bytes or VARINT_MAX + 5,
+        will=connect.will,
+    )
+
+
+def _check_response_topic(topic: str) -> None:
+    if not topic or "+" in topic or "#" in topic:
+        raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, "a response topic that is no topic name")
+
+
+def authentication(connect: Connect, terms: Terms) -> Authenticate:
+    """The question who this is. A client of 5.0 may send a password without a user name (3.1.2.9)."""
+    if connect.username is None and connect.password is None:
+        return Authenticate(mechanism="anonymous", client_id=terms.client_id)
+    return Authenticate(
+        mechanism="password",
+        username=connect.username or "",
+        password=connect.password or b"",
+        client_id=terms.client_id,
+    )
+
+
+def welcome(terms: Terms, options: Options, *, session_present: bool) -> Connack:
+    """The CONNACK of a connection that is let in, with what it has to know and cannot guess."""
+    if terms.version < 5:
+        return Connack(session_present=session_present and terms.version == 4)
+    expiry_s = NEVER_EXPIRES_S if terms.expiry_s is None else terms.expiry_s
+    return Connack(
+        session_present=session_present,
+        properties=Properties(
+            session_expiry_s=expiry_s if terms.expiry_lowered else None,
+            receive_maximum=options.receive_maximum if options.receive_maximum < 65_535 else None,
+            maximum_packet_bytes=options.max_packet_bytes,
+            assigned_client_id=terms.client_id if terms.assigned else None,
+            topic_alias_maximum=options.topic_alias_maximum or None,
+            server_keep_alive_s=terms.keep_alive_s if terms.keep_alive_ours else None,
+            # What is absent is available: QoS 2, retain, wildcards, subscription identifiers (3.2.2.3).
+            shared_subscription_available=0,
+        ),
+    )
+
+
+def refusal(version: int, code: int, detail: str) -> Connack | None:
+    """The CONNACK of a connection that is not let in; None when 3.1.1 has no word for the reason (3.1.4)."""
+    if version == 5:
+        return Connack(code=code, properties=Properties(reason=clean_text(detail)))
+    return_code = RETURN_CODES.get(ReasonCode(code))
+    return None if return_code is None else Connack(code=return_code)

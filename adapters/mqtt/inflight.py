@@ -1,0 +1,183 @@
+"""Packet identifiers in use towards the client: QoS 1 and 2 deliveries that it has not acknowledged (MQTT 5.0, 4.3).
+
+    PUBLISH -> sent -> PUBACK                          QoS 1
+    PUBLISH -> sent -> PUBREC -> released -> PUBCOMP   QoS 2
+
+After a session is taken up again, `resume` says what to do with what the log brings a second time.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from adapters.mqtt.codec.reason import ReasonCode
+from adapters.mqtt.session_state import Place, SavedDelivery, SessionState
+from gateway.errors import ProtocolError
+from store.format import LogOffset
+
+__all__ = ["Inflight", "Recall", "Resume"]
+
+PACKET_ID_MAX = 65_535
+
+_ORIGIN: Place = (LogOffset(0), 0)
+
+
+class Recall(NamedTuple):
+    """What a session remembers of a place in the log: delivered for good, or sent with an identifier."""
+
+    done: bool = False
+    packet_id: int = 0
+    qos: int = 0
+
+
+class Resume:
+    """What a session that is taken up again remembers of deliveries that the log will bring once more."""
+
+    __slots__ = ("_done", "_sent", "_settled", "last", "reserved")
+
+    def __init__(self, state: SessionState) -> None:
+        self._settled = state.settled or _ORIGIN
+        self._done = frozenset(state.done)
+        self._sent: dict[Place, SavedDelivery] = {
+            one.place: one for one in state.sent if one.place is not None and not one.released
+        }
+        self.reserved = {one.packet_id: None for one in self._sent.values()}  # not free for new deliveries
+        self.last = max((self._settled, *self._done, *self._sent))
+
+    def recall(self, place: Place) -> Recall | None:
+        """What is remembered of a place; None when it is new."""
+        if place < self._settled or place in self._done:
+            return Recall(done=True)
+        found = self._sent.pop(place, None)
+        if found is None:
+            return None
+        del self.reserved[found.packet_id]
+        return Recall(packet_id=found.packet_id, qos=found.qos)
+
+    def overtaken(self, place: Place) -> list[SavedDelivery]:
+        """Forget and return the deliveries before `place`: the log did not bring them again, and will not."""
+        gone = [one for at, one in self._sent.items() if at < place]
+        for one in gone:
+            assert one.place is not None
+            del self._sent[one.place]
+            del self.reserved[one.packet_id]
+        return gone
+
+    def pending(self) -> Iterable[SavedDelivery]:
+        """The deliveries that the log has not brought again yet."""
+        return self._sent.values()
+
+    def over(self, place: Place) -> bool:
+        """Whether nothing is remembered of what lies behind `place`."""
+        return place >= self.last
+
+
+class Inflight:
+    """The identifiers, and how far in the log the client has acknowledged."""
+
+    __slots__ = (
+        "_next_id",
+        "done",
+        "durable",
+        "exact",
+        "freed",
+        "limit",
+        "moved",
+        "released",
+        "resume",
+        "sent",
+        "taken",
+    )
+
+    def __init__(self) -> None:
+        self.limit = PACKET_ID_MAX  # len(sent) + len(released) + len(done) <= limit
+        self.durable = False  # whether `done` is kept, for a later connection
+        self.sent: dict[int, Place | None] = {}  # awaiting PUBACK or PUBREC, in the order sent
+        self.exact: dict[int, None] = {}  # those of `sent` that are QoS 2
+        self.released: dict[int, None] = {}  # awaiting PUBCOMP
+        self.done: dict[Place, None] = {}  # QoS 2 with a PUBREC, not before `settled`
+        self.taken: Place | None = None  # behind the last delivery taken
+        self.resume: Resume | None = None
+        self.moved = False  # something was acknowledged or taken since the last report
+        self.freed = False  # an identifier has become free since the last report
+        self._next_id = 1
+
+    def restore(self, state: SessionState) -> None:
+        """Take back what a session remembers. Exchanges that the log cannot bring again end with a PUBREL."""
+        self.taken, self._next_id = state.settled, state.next_packet_id
+        self.done = dict.fromkeys(state.done)
+        orphans = (one for one in state.sent if one.released or (one.qos == 2 and one.place is None))
+        self.released = {one.packet_id: None for one in orphans}
+        resume = Resume(state)
+        if resume.last > _ORIGIN:
+            self.resume = resume
+
+    @property
+    def next_id(self) -> int:
+        """Where the search for a free identifier begins."""
+        return self._next_id
+
+    @property
+    def room(self) -> int:
+        """How many more QoS 1 and 2 deliveries may be under way."""
+        return self.limit - len(self.sent) - len(self.released) - len(self.done)
+
+    def take_id(self) -> int:
+        """A free packet identifier; there must be room."""
+        reserved = self.resume.reserved if self.resume is not None else {}
+        packet_id = self._next_id
+        while packet_id in self.sent or packet_id in self.released or packet_id in reserved:
+            packet_id = packet_id % PACKET_ID_MAX + 1
+        self._next_id = packet_id % PACKET_ID_MAX + 1
+        return packet_id
+
+    def acknowledge(self, packet_ids: Sequence[int]) -> None:
+        """PUBACKs. Raises `ProtocolError` (0x82) for a QoS 2 delivery; unknown identifiers are passed over."""
+        sent, exact = self.sent, self.exact
+        self.moved = self.freed = True
+        for packet_id in packet_ids:
+            if packet_id in exact:
+                raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "PUBACK for a QoS 2 message")
+            sent.pop(packet_id, None)
+
+    def received(self, packet_id: int, *, refused: bool) -> bool:
+        """PUBREC; whether a PUBREL has to follow. Raises `ProtocolError` (0x82) for a QoS 1 delivery.
+
+        A client that refuses the message (a code from 0x80 on) has ended the exchange (4.3.3).
+        """
+        if packet_id not in self.sent:
+            return packet_id in self.released
+        if packet_id not in self.exact:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "PUBREC for a QoS 1 message")
+        place = self.sent.pop(packet_id)
+        del self.exact[packet_id]
+        self.moved = self.freed = True
+        if place is not None and self.durable:
+            self.done[place] = None
+        if not refused:
+            self.released[packet_id] = None
+        return not refused
+
+    def completed(self, packet_id: int) -> None:
+        """PUBCOMP; an unknown identifier is passed over."""
+        if packet_id in self.released:
+            del self.released[packet_id]
+            self.freed = True
+
+    def oldest(self) -> Place | None:
+        """The first place whose delivery is not acknowledged."""
+        return next((place for place in self.sent.values() if place is not None), None)
+
+    def settled(self) -> Place | None:
+        """What everything before has been delivered for good; None when nothing was taken yet."""
+        settled = self.oldest() or self.taken
+        if settled is not None and self.done:
+            for place in [place for place in self.done if place < settled]:
+                del self.done[place]
+        return settled
+
+    def saved(self) -> tuple[SavedDelivery, ...]:
+        """What `SessionState.sent` keeps."""
+        exact = self.exact
+        sent = [SavedDelivery(i, 2 if i in exact else 1, place=place) for i, place in self.sent.items()]
+        pending = list(self.resume.pending()) if self.resume is not None else []
+        return (*pending, *sent, *(SavedDelivery(i, 2, released=True) for i in self.released))

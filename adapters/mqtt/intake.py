@@ -1,0 +1,339 @@
+"""What a client sends: PUBLISH packets by the read, everything else handed on.
+
+An acknowledgement leaves only when the gateway has said that the message is durable (`stored`).
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
+
+from adapters.mqtt.codec.decoder import check_topic_name
+from adapters.mqtt.codec.packet_type import PacketType
+from adapters.mqtt.codec.primitives import Reader, decode_text, malformed, read_varint
+from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties, decode_properties
+from adapters.mqtt.codec.reason import DISCONNECTING, PUBACK_CODES, ReasonCode
+from adapters.mqtt.inflight import Inflight
+from adapters.mqtt.keeper import Keeper
+from adapters.mqtt.link import Link
+from adapters.mqtt.messages import PROTOCOL, message_of
+from gateway.errors import Cause, ProtocolError, Refusal
+from gateway.message import Message
+from gateway.port import Outcome, Publish, Token
+
+__all__ = ["Intake"]
+
+TOPICS_MAX = 8_192  # topic names remembered per connection
+TOPIC_BYTES_MAX = 256  # longer ones are checked every time
+_MESSAGE_COST_BYTES = 256  # what a message takes besides its packet's bytes, about
+
+_PUBACK, _PUBREC, _PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
+_PUBACK_CODED, _PUBREC_CODED = b"\x40\x03", b"\x50\x03"
+_PUBCOMP_UNKNOWN = b"\x70\x03"
+_NO_ID = b"\0\0"
+
+# Refusals that end the connection even at QoS 0, where there is no acknowledgement to say them with.
+_ALWAYS_FATAL = frozenset({Cause.UNAUTHENTICATED, Cause.FORBIDDEN, Cause.TOO_LARGE})
+
+Control = Callable[[int, bytes], bool]  # first byte and body of any packet but PUBLISH; whether to read on
+
+
+class _Exact(Enum):
+    """An inbound QoS 2 exchange (4.3.3): the packet identifier is taken until its PUBREL."""
+
+    STORING = "storing"  # the log has not confirmed the message
+    RECEIVED = "received"  # it has: a PUBLISH with this identifier is a repetition
+
+
+class _Unstored(NamedTuple):
+    """Messages under way to the log, and how to acknowledge them."""
+
+    acks: bytes  # every PUBACK, in the order of the PUBLISH packets (MQTT-4.6.0-2)
+    ids: list[bytes]  # packet identifiers of the QoS 1 messages
+    exact: list[tuple[int, bytes]]  # index and packet identifier of the QoS 2 messages
+    messages: list[Message]
+    cost_bytes: int
+
+
+class Intake:
+    """The reading half of a connection."""
+
+    __slots__ = (
+        "_aliases",
+        "_body_bytes_max",
+        "_control",
+        "_exact",
+        "_inflight",
+        "_keeper",
+        "_link",
+        "_topics",
+        "_unacked",
+        "_unstored",
+        "needed",
+        "unstored_bytes",
+    )
+
+    def __init__(self, link: Link, keeper: Keeper, inflight: Inflight, control: Control) -> None:
+        self._link = link
+        self._keeper = keeper
+        self._inflight = inflight
+        self._control = control
+        self._body_bytes_max = body_bytes_max(link.options.max_packet_bytes)
+        self._topics: dict[bytes, str] = {}
+        self._aliases: dict[int, str] = {}
+        self._exact: dict[bytes, _Exact] = {}
+        self._unstored: dict[Token, _Unstored] = {}
+        self._unacked = 0  # QoS 1 messages without a PUBACK
+        self.unstored_bytes = 0  # what the log does not have yet, about
+        self.needed = 2  # bytes from the start of the rest that make the next `read` worth while
+
+    # ---- a read
+
+    def read(self, data: bytes, now_ms: int) -> int:  # noqa: C901, PLR0912, PLR0915
+        """Read every whole packet of `data`; how many bytes those were.
+
+        Raises `ProtocolError` behind the last good packet; what came before it is published all the same.
+
+        The hot loop of the product: one function, local variables, no call per PUBLISH at QoS 0 and 1 but
+        `Message`'s own (0.6 us a message; the same as calls per packet took 2.4 us).
+        """
+        link, control, topics, inflight = self._link, self._control, self._topics, self._inflight
+        device, limit, v5 = link.device, self._body_bytes_max, link.version == 5
+        size = len(data)
+        at = run_start = 0  # where the next packet begins; where the messages collected so far began
+        messages: list[Message] = []
+        ids: list[bytes] = []
+        exact: list[tuple[int, bytes]] = []
+        acked: list[int] = []
+        add, add_id = messages.append, ids.append
+        self.needed = 2
+        fault: ProtocolError | None = None
+        try:
+            while size - at >= 2:
+                first, length, start = data[at], data[at + 1], at + 2
+                if length > 127:
+                    high = data[start] if start < size else 128
+                    if 0 < high < 128:
+                        length += (high << 7) - 128
+                        start += 1
+                    else:  # more than two bytes, or not all there, or not minimal
+                        found = read_varint(data, at + 1, size, minimal=v5)
+                        if found is None:
+                            self.needed = size - at + 1
+                            break
+                        length, start = found
+                end = start + length
+                if length > limit:
+                    raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, f"a packet of {end - at} bytes")
+                if end > size:
+                    self.needed = end - at
+                    break
+                if first == 0x32 or first == 0x30:  # noqa: PLR1714 - a set costs more
+                    body = start + 2 + (data[start] << 8 | data[start + 1])
+                    name = data[start + 2 : body]
+                    identifier = _NO_ID
+                    if first == 0x32:
+                        identifier = data[body : body + 2]
+                        body += 2
+                        if identifier == _NO_ID:
+                            raise malformed("packet identifier 0")
+                    if body > end:
+                        raise malformed("the packet ends inside a field")
+                    address = topics.get(name)
+                    if v5:
+                        if body == end:
+                            raise malformed("the packet ends inside a field")
+                        if data[body] or not name:
+                            message = self._publish(first, data, start, end, now_ms)[0]
+                            assert message is not None
+                            add(message)
+                            if first == 0x32:
+                                add_id(identifier)
+                            at = end
+                            continue
+                        body += 1
+                    if address is None:
+                        address = self._topic(name)
+                    if first == 0x32:
+                        add_id(identifier)
+                        add(Message(address, data[body:end], now_ms, PROTOCOL, device))
+                    else:
+                        add(Message(address, data[body:end], now_ms, PROTOCOL, device, 0))
+                elif first == 0x40 and length == 2:
+                    acked.append(data[start] << 8 | data[start + 1])
+                elif first >> 4 == PacketType.PUBLISH:
+                    message, identifier = self._publish(first, data, start, end, now_ms)
+                    if message is not None:
+                        if message.qos == 1:
+                            add_id(identifier)
+                        elif message.qos == 2:
+                            exact.append((len(messages), identifier))
+                        add(message)
+                else:
+                    if messages and first >= 0x80 and first != 0xC0:  # what it changes comes after what was published
+                        self._store(messages, ids, exact, at - run_start)
+                        messages, ids, exact, run_start = [], [], [], at
+                        add, add_id = messages.append, ids.append
+                    if not control(first, data[start:end]):
+                        at = end
+                        break
+                at = end
+        except ProtocolError as error:
+            fault = error
+        except IndexError:  # the buffer ends inside the packet's first field
+            fault = malformed("the packet ends inside a field")
+        if messages:
+            self._store(messages, ids, exact, at - run_start)
+        if acked:
+            inflight.acknowledge(acked)
+        if fault is not None:
+            raise fault
+        if v5 and self._unacked + len(self._exact) > link.options.receive_maximum:
+            raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more unacknowledged messages than agreed")
+        return at
+
+    def _topic(self, raw: bytes) -> str:
+        """The address of a topic name, remembered. Raises `ProtocolError` (0x81, 0x90)."""
+        address = check_topic_name(decode_text(raw))
+        if len(raw) <= TOPIC_BYTES_MAX:
+            if len(self._topics) >= TOPICS_MAX:
+                self._topics.clear()
+            self._topics[raw] = address
+        return address
+
+    def _publish(self, first: int, data: bytes, start: int, end: int, now_ms: int) -> tuple[Message | None, bytes]:
+        """Any PUBLISH, and its packet identifier. No message: a repetition at QoS 2 (MQTT-4.3.3-10)."""
+        qos, link = first >> 1 & 3, self._link
+        if qos == 3 or (first & 8 and not qos):
+            raise malformed("QoS 3" if qos else "DUP at QoS 0")
+        reader = Reader(data, start, end)
+        name = reader.binary()
+        identifier = reader.take(2) if qos else _NO_ID
+        if qos and identifier == _NO_ID:
+            raise malformed("packet identifier 0")
+        properties = decode_properties(reader, PacketType.PUBLISH) if link.version == 5 else NO_PROPERTIES
+        if properties.subscription_ids:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a subscription identifier from a client")
+        if properties.response_topic is not None:
+            check_topic_name(properties.response_topic)
+        address = self._resolve(name, properties)
+        if qos == 2:
+            known = self._exact.get(identifier)
+            if known is _Exact.RECEIVED:
+                self._keeper.after_save(_PUBREC + identifier)
+            if known is not None:
+                return None, identifier
+            self._exact[identifier] = _Exact.STORING
+        message = message_of(
+            address,
+            reader.rest(),
+            qos=qos,
+            retain=bool(first & 1),
+            properties=properties,
+            device=link.device,
+            now_ms=now_ms,
+        )
+        return message, identifier
+
+    def _resolve(self, name: bytes, properties: Properties) -> str:
+        """The address of a topic name or a topic alias (3.3.2.3.4). Raises `ProtocolError` (0x82, 0x90, 0x94)."""
+        alias = properties.topic_alias
+        if alias is None:
+            if not name and self._link.version == 5:
+                raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "neither a topic name nor a topic alias")
+            return self._topics.get(name) or self._topic(name)
+        if not 0 < alias <= self._link.options.topic_alias_maximum:
+            raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}")
+        if name:
+            address = self._aliases[alias] = self._topics.get(name) or self._topic(name)
+            return address
+        known = self._aliases.get(alias)
+        if known is None:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"topic alias {alias} stands for nothing yet")
+        return known
+
+    # ---- the log's answers
+
+    def _store(self, messages: list[Message], ids: list[bytes], exact: list[tuple[int, bytes]], size: int) -> None:
+        """Hand messages to the gateway, the bytes that will acknowledge them laid ready."""
+        acks = _PUBACK + _PUBACK.join(ids) if ids else b""
+        cost_bytes = size + _MESSAGE_COST_BYTES * len(messages)
+        token = self._link.token()
+        self._unstored[token] = _Unstored(acks, ids, exact, messages, cost_bytes)
+        self._unacked += len(ids)
+        self.unstored_bytes += cost_bytes
+        self._link.effects.append(Publish(messages, token))
+
+    def stored(self, token: Token, outcome: Outcome) -> bool:
+        """The outcome of a `Publish`; False when it is not one of ours.
+
+        Raises `ProtocolError` when a message was refused in a way that only ending the connection can tell.
+        """
+        unstored = self._unstored.pop(token, None)
+        if unstored is None:
+            return False
+        self.unstored_bytes -= unstored.cost_bytes
+        self._unacked -= len(unstored.ids)
+        if outcome.error is not None or outcome.refused:
+            self._answer_each(unstored, outcome)
+            return True
+        if unstored.acks:
+            self._link.out.append(unstored.acks)
+        for _, identifier in unstored.exact:
+            self._exact[identifier] = _Exact.RECEIVED
+            self._keeper.after_save(_PUBREC + identifier)
+        return True
+
+    def _answer_each(self, unstored: _Unstored, outcome: Outcome) -> None:
+        """Acknowledge or refuse message by message.
+
+        Once one got neither, no later PUBACK is sent, for they go in order; the client sends those messages again.
+        """
+        out, v5 = self._link.out, self._link.version == 5
+        ids, exact = iter(unstored.ids), dict(unstored.exact)
+        fatal: Refusal | None = None
+        for index, message in enumerate(unstored.messages):
+            refusal = outcome.error or outcome.refused.get(index)
+            code = PUBACK_CODES.get(refusal.cause) if refusal is not None and v5 else None
+            if refusal is not None and code is None and (message.qos or refusal.cause in _ALWAYS_FATAL):
+                fatal = fatal or refusal
+            if message.qos == 1:
+                identifier = next(ids)
+                if fatal is None:
+                    out.append(_PUBACK + identifier if code is None else _PUBACK_CODED + identifier + bytes((code,)))
+            elif message.qos == 2:
+                identifier = exact[index]
+                if refusal is None:
+                    self._exact[identifier] = _Exact.RECEIVED
+                    self._keeper.after_save(_PUBREC + identifier)
+                    continue
+                del self._exact[identifier]
+                if code is not None:
+                    out.append(_PUBREC_CODED + identifier + bytes((code,)))
+        if fatal is not None:
+            raise ProtocolError(DISCONNECTING.get(fatal.cause) or PUBACK_CODES[fatal.cause], fatal.detail)
+
+    # ---- QoS 2
+
+    def release(self, packet_id: int) -> None:
+        """PUBREL: the identifier is free again (4.3.3)."""
+        identifier = packet_id.to_bytes(2, "big")
+        if self._exact.get(identifier) is _Exact.RECEIVED:
+            del self._exact[identifier]
+            self._keeper.after_save(_PUBCOMP + identifier)
+        elif self._link.version == 5:
+            self._link.out.append(_PUBCOMP_UNKNOWN + identifier + bytes((ReasonCode.PACKET_IDENTIFIER_NOT_FOUND,)))
+        else:
+            self._link.out.append(_PUBCOMP + identifier)
+
+    def received(self) -> tuple[int, ...]:
+        """The identifiers of messages that are stored and not released: what `restore` takes."""
+        return tuple(int.from_bytes(i, "big") for i, state in self._exact.items() if state is _Exact.RECEIVED)
+
+    def restore(self, received: tuple[int, ...]) -> None:
+        """Take back what a session remembers."""
+        self._exact = {packet_id.to_bytes(2, "big"): _Exact.RECEIVED for packet_id in received}
+
+
+def body_bytes_max(packet_bytes: int) -> int:
+    """The largest Remaining Length of a packet of at most `packet_bytes`, fixed header included."""
+    return max(min(packet_bytes - 1 - width, (1 << 7 * width) - 1) for width in range(1, 5))

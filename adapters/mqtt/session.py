@@ -1,0 +1,181 @@
+"""A client's session while a connection holds it: everything that CONNECT has let it ask for (MQTT 5.0, 4.1)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from adapters.mqtt.codec.encoder import encode
+from adapters.mqtt.codec.packets import (
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
+)
+from adapters.mqtt.codec.reason import SUBACK_FAILURE, ReasonCode
+from adapters.mqtt.delivery import Delivery
+from adapters.mqtt.inflight import Inflight
+from adapters.mqtt.intake import Control, Intake
+from adapters.mqtt.keeper import Keeper
+from adapters.mqtt.link import Link
+from adapters.mqtt.retained import RetainedFeed
+from adapters.mqtt.session_state import SessionState, dump, position
+from adapters.mqtt.subscriptions import Subscriptions
+from gateway import port
+from gateway.errors import ProtocolError, Refusal
+from store.format import Position
+
+__all__ = ["Session"]
+
+
+class Session:
+    """Subscriptions, deliveries, QoS 2 exchanges, and how they are saved."""
+
+    __slots__ = ("delivery", "inflight", "intake", "keeper", "link", "retained", "subscriptions")
+
+    def __init__(self, link: Link, control: Control, not_saved: Callable[[Refusal], None]) -> None:
+        self.link = link
+        self.subscriptions = Subscriptions(link.options)
+        self.inflight = Inflight()
+        self.keeper = Keeper(link, self._snapshot, not_saved)
+        self.intake = Intake(link, self.keeper, self.inflight, control)
+        self.delivery = Delivery(link, self.keeper, self.subscriptions, self.inflight)
+        self.retained = RetainedFeed(link, self.keeper, self.subscriptions, self.inflight)
+
+    def begin(self, *, expiry_s: int | None, inflight_max: int) -> None:
+        """The session is open; it outlives the connection by `expiry_s`, None: for ever."""
+        self.link.durable = self.inflight.durable = expiry_s != 0
+        self.inflight.limit = inflight_max
+        self.keeper.begin(expiry_s)
+
+    def advance(self, now_ms: int) -> None:
+        """Behind every input: what there is room for now, what has got on, what has to be saved."""
+        self.retained.pump(now_ms)
+        self.delivery.report(now_ms)
+        self.keeper.flush()
+
+    def end(self) -> None:
+        """The connection is gone: save what a later one needs, unless it has been saved."""
+        if self.link.durable:
+            self.link.durable = False
+            if self.inflight.sent or self.keeper.behind:
+                self.keeper.last_words()
+
+    def handle(self, packet: Packet) -> None:
+        """A packet other than PUBLISH. Raises `ProtocolError` (0x82) for one that no client may send now."""
+        handler = _HANDLERS.get(type(packet))
+        if handler is None:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} has no place here")
+        handler(self, packet)
+
+    def resume(self, state: SessionState, cursor: Position | None) -> None:
+        """Subscribe again, from where the session had got to, and go on with its QoS 2 exchanges (4.4)."""
+        self.subscriptions.restore(state.subscriptions)
+        self.intake.restore(state.received)
+        self.inflight.restore(state)
+        settled = position(state.settled)
+        start = max((at for at in (cursor, settled) if at is not None), default=None)
+        for one in self.subscriptions:
+            self.link.effects.append(port.Subscribe(sub=one.sub, pattern=one.pattern, start=start))
+        for packet_id in self.inflight.released:
+            self.link.send(Pubrel(packet_id=packet_id))
+
+    # ---- packets
+
+    def on_puback(self, packet: Puback) -> None:
+        """PUBACK (3.4). Raises `ProtocolError` (0x82) for a QoS 2 delivery."""
+        self.inflight.acknowledge((packet.packet_id,))
+
+    def on_pubrec(self, packet: Pubrec) -> None:
+        """PUBREC (3.5): the PUBREL follows. Raises `ProtocolError` (0x82) for a QoS 1 delivery."""
+        packet_id, refused = packet.packet_id, packet.code >= ReasonCode.UNSPECIFIED_ERROR
+        if self.inflight.received(packet_id, refused=refused):
+            self.keeper.after_save(encode(Pubrel(packet_id=packet_id), self.link.version))
+        elif not refused:
+            self.link.send(Pubrel(packet_id=packet_id, code=ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+
+    def on_pubcomp(self, packet: Pubcomp) -> None:
+        """PUBCOMP (3.7): the end of a QoS 2 delivery."""
+        self.inflight.completed(packet.packet_id)
+
+    def on_pubrel(self, packet: Pubrel) -> None:
+        """PUBREL (3.6): the end of a QoS 2 publish; the PUBCOMP follows."""
+        self.intake.release(packet.packet_id)
+
+    def on_pingreq(self, _packet: Pingreq) -> None:
+        """PINGREQ (3.12)."""
+        self.link.send(Pingresp())
+
+    # ---- subscriptions
+
+    def on_subscribe(self, packet: Subscribe) -> None:
+        """SUBSCRIBE (3.8): the SUBACK follows when the session knows of it durably."""
+        identifiers = packet.properties.subscription_ids
+        identifier = identifiers[0] if identifiers else None
+        codes = tuple(self._subscribe(request, identifier) for request in packet.requests)
+        self._answer(Suback(packet_id=packet.packet_id, codes=codes), changed=min(codes) < SUBACK_FAILURE)
+
+    def _subscribe(self, request: SubscriptionRequest, identifier: int | None) -> int:
+        """Subscribe to one filter; the code for its SUBACK."""
+        refused = self.subscriptions.refusal(request)
+        if refused is not None:
+            return refused if self.link.version == 5 else SUBACK_FAILURE
+        subscription, new = self.subscriptions.put(request, identifier)
+        if new:
+            self.link.effects.append(port.Subscribe(sub=subscription.sub, pattern=subscription.pattern))
+        if request.retain_handling == 0 or (request.retain_handling == 1 and new):
+            self.retained.want(subscription.sub)
+        return subscription.qos
+
+    def on_unsubscribe(self, packet: Unsubscribe) -> None:
+        """UNSUBSCRIBE (3.10): the UNSUBACK follows when the session knows of it durably."""
+        codes: list[int] = []
+        for pattern in packet.patterns:
+            subscription = self.subscriptions.remove(pattern)
+            if subscription is None:
+                codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
+            else:
+                codes.append(ReasonCode.SUCCESS)
+                self.retained.forget(subscription.sub)
+                self.link.effects.append(port.Unsubscribe(sub=subscription.sub))
+        self._answer(Unsuback(packet_id=packet.packet_id, codes=tuple(codes)), changed=ReasonCode.SUCCESS in codes)
+
+    def _answer(self, packet: Suback | Unsuback, *, changed: bool) -> None:
+        """Answer once what has changed is durable."""
+        encoded = encode(packet, self.link.version)
+        if len(encoded) > self.link.packet_bytes_max:
+            raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, "the client takes no packet as large as this answer")
+        if changed:
+            self.keeper.after_save(encoded)
+        else:
+            self.link.out.append(encoded)
+
+    def _snapshot(self) -> bytes:
+        inflight = self.inflight
+        return dump(
+            SessionState(
+                subscriptions=self.subscriptions.saved(),
+                received=self.intake.received(),
+                settled=inflight.settled(),
+                sent=inflight.saved(),
+                done=tuple(inflight.done),
+                next_packet_id=inflight.next_id,
+            )
+        )
+
+
+_HANDLERS: dict[type[Packet], Callable[[Session, Any], None]] = {
+    Puback: Session.on_puback,
+    Pubrec: Session.on_pubrec,
+    Pubrel: Session.on_pubrel,
+    Pubcomp: Session.on_pubcomp,
+    Subscribe: Session.on_subscribe,
+    Unsubscribe: Session.on_unsubscribe,
+    Pingreq: Session.on_pingreq,
+}

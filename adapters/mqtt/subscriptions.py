@@ -1,0 +1,162 @@
+"""The subscriptions of one connection, and what several of them together mean for a delivery."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from adapters.mqtt.codec.packets import SubscriptionRequest
+from adapters.mqtt.codec.reason import ReasonCode
+from adapters.mqtt.options import Options
+from adapters.mqtt.session_state import SavedSubscription
+from gateway.errors import Refusal
+from gateway.filters import check_filter
+from gateway.port import SubscriptionId
+
+__all__ = ["QOS_MAX", "Plan", "Subscription", "Subscriptions"]
+
+QOS_MAX = 2
+_PLANS_MAX = 1_024  # combinations of overlapping subscriptions remembered per connection
+_SHARED = "$share/"
+
+
+class Subscription(NamedTuple):
+    """A subscription with its options (MQTT 5.0, 3.8.3.1)."""
+
+    sub: SubscriptionId
+    pattern: str
+    qos: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    identifier: int | None = None
+
+
+class Plan(NamedTuple):
+    """How a message that some subscriptions matched is delivered, once (3.3.4)."""
+
+    qos: int  # the highest granted (MQTT-3.3.4-2)
+    retain_as_published: bool = False
+    identifiers: tuple[int, ...] = ()  # of every subscription that has one (MQTT-3.3.4-3)
+    no_local: bool = False  # at least one of them wants no messages of this very client
+
+
+class Subscriptions:
+    """By filter and by id; a filter is subscribed to once, the newest options count (MQTT-3.8.4-3)."""
+
+    __slots__ = ("_by_id", "_by_pattern", "_next", "_options", "_own", "_plans")
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._by_pattern: dict[str, Subscription] = {}
+        self._by_id: dict[SubscriptionId, Subscription] = {}
+        self._plans: dict[tuple[SubscriptionId, ...], Plan | None] = {}
+        self._own: dict[tuple[SubscriptionId, ...], Plan | None] = {}
+        self._next = 1
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Subscription]:
+        return iter(self._by_id.values())
+
+    def get(self, sub: SubscriptionId) -> Subscription | None:
+        """A subscription by its id."""
+        return self._by_id.get(sub)
+
+    def refusal(self, request: SubscriptionRequest) -> ReasonCode | None:
+        """Why a filter cannot be subscribed to; None when it can."""
+        pattern = request.pattern
+        try:
+            check_filter(pattern)
+        except Refusal:
+            return ReasonCode.TOPIC_FILTER_INVALID
+        if pattern.startswith(_SHARED):
+            return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        if len(pattern.encode()) > self._options.filter_bytes_max:
+            return ReasonCode.QUOTA_EXCEEDED
+        if pattern not in self._by_pattern and len(self._by_id) >= self._options.subscriptions_max:
+            return ReasonCode.QUOTA_EXCEEDED
+        return None
+
+    def put(self, request: SubscriptionRequest, identifier: int | None) -> tuple[Subscription, bool]:
+        """Add a subscription or replace its options; and whether it is new."""
+        old = self._by_pattern.get(request.pattern)
+        if old is None:
+            sub = SubscriptionId(self._next)
+            self._next += 1
+        else:
+            sub = old.sub
+        return self._keep(
+            Subscription(
+                sub,
+                request.pattern,
+                min(request.qos, QOS_MAX),
+                request.no_local,
+                request.retain_as_published,
+                identifier,
+            )
+        ), old is None
+
+    def remove(self, pattern: str) -> Subscription | None:
+        """Forget a subscription; None when there was none."""
+        found = self._by_pattern.pop(pattern, None)
+        if found is not None:
+            del self._by_id[found.sub]
+            self._forget_plans()
+        return found
+
+    def restore(self, saved: Iterable[SavedSubscription]) -> None:
+        """Take back the subscriptions of a session."""
+        for one in saved:
+            self._keep(Subscription(SubscriptionId(self._next), *_fields(one)))
+            self._next += 1
+
+    def saved(self) -> tuple[SavedSubscription, ...]:
+        """What `restore` takes."""
+        return tuple(SavedSubscription(*one[1:]) for one in self)
+
+    def plan(self, subs: tuple[SubscriptionId, ...]) -> Plan | None:
+        """How to deliver what these subscriptions matched; None when none of them is left."""
+        try:
+            return self._plans[subs]
+        except KeyError:
+            return self._remember(self._plans, subs, [s for i in subs if (s := self._by_id.get(i)) is not None])
+
+    def plan_for_own(self, subs: tuple[SubscriptionId, ...]) -> Plan | None:
+        """The same for a message of this very client: subscriptions with No Local do not count (MQTT-3.8.3-3)."""
+        try:
+            return self._own[subs]
+        except KeyError:
+            found = [s for i in subs if (s := self._by_id.get(i)) is not None and not s.no_local]
+            return self._remember(self._own, subs, found)
+
+    @staticmethod
+    def _remember(
+        plans: dict[tuple[SubscriptionId, ...], Plan | None],
+        subs: tuple[SubscriptionId, ...],
+        found: list[Subscription],
+    ) -> Plan | None:
+        plan = None
+        if found:
+            plan = Plan(
+                max(s.qos for s in found),
+                any(s.retain_as_published for s in found),
+                tuple(s.identifier for s in found if s.identifier is not None),
+                any(s.no_local for s in found),
+            )
+        if len(plans) >= _PLANS_MAX:
+            plans.clear()
+        plans[subs] = plan
+        return plan
+
+    def _keep(self, subscription: Subscription) -> Subscription:
+        self._by_pattern[subscription.pattern] = subscription
+        self._by_id[subscription.sub] = subscription
+        self._forget_plans()
+        return subscription
+
+    def _forget_plans(self) -> None:
+        self._plans.clear()
+        self._own.clear()
+
+
+def _fields(saved: SavedSubscription) -> tuple[str, int, bool, bool, int | None]:
+    return saved.pattern, saved.qos, saved.no_local, saved.retain_as_published, saved.identifier
