@@ -9,7 +9,7 @@ from aio_pika.exceptions import AMQPError, DeliveryError
 from deploy.demo.fleet import Fleet
 from deploy.demo.plan import TOPIC, Reading
 
-UNDER_WAY_MAX = 256
+UNDER_WAY_MAX = 256  # publishes without an answer; a fleet that cannot keep up publishes less
 PREFETCH = 500
 
 

@@ -8,7 +8,7 @@ from aiocoap.numbers import ContentFormat
 from deploy.demo.fleet import Fleet
 from deploy.demo.plan import Reading
 
-UNDER_WAY_MAX = 64
+UNDER_WAY_MAX = 64  # requests without an answer; a fleet that cannot keep up publishes less
 REQUEST_S = 60.0  # a confirmable request is given up after 45 s (RFC 7252, 4.8.2)
 
 

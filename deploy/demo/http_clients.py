@@ -9,7 +9,7 @@ import httpx
 from deploy.demo.fleet import Fleet
 from deploy.demo.plan import TOPIC, Reading, Seen
 
-UNDER_WAY_MAX = 64
+UNDER_WAY_MAX = 64  # requests without an answer; a fleet that cannot keep up publishes less
 CONNECT_S = 15.0
 
 

@@ -14,13 +14,16 @@ from typing import NamedTuple
 
 import msgspec
 
-__all__ = ["FLEETS", "RATES", "TOPIC", "Reading", "Readings", "Seen", "Target"]
+__all__ = ["FLEETS", "METRICS", "RATES", "TOPIC", "Reading", "Readings", "Seen", "Target"]
 
 TOPIC = "telemetry"
 FLEETS = ("mqtt", "coap", "http", "cloudevents", "amqp")
 RATES = {"mqtt": 400.0, "coap": 60.0, "http": 120.0, "cloudevents": 120.0, "amqp": 200.0}  # messages a second
 DEVICES = 6  # of each fleet
-METRICS = {"temperature": (21.0, 4.0), "humidity": (55.0, 15.0), "pressure": (1013.0, 8.0)}  # mean and swing
+_CLIMATE = {"temperature": (21.0, 4.0), "humidity": (55.0, 15.0), "pressure": (1013.0, 8.0)}  # mean and swing
+_ENERGY = {"power": (340.0, 120.0), "voltage": (231.0, 3.0), "current": (1.5, 0.5)}
+# CloudEvents and plain HTTP are one protocol to the log; metrics of their own let Spark tell the fleets apart.
+METRICS = {fleet: _ENERGY if fleet == "cloudevents" else _CLIMATE for fleet in FLEETS}
 
 
 class Target(NamedTuple):
@@ -79,8 +82,9 @@ class Readings:
         n = self._counts[device]
         self._counts[device] = n + 1
         name = f"{self._fleet}-{device + 1}"
-        metric = tuple(METRICS)[n % len(METRICS)]
-        mean, swing = METRICS[metric]
+        metrics = METRICS[self._fleet]
+        metric = tuple(metrics)[n % len(metrics)]
+        mean, swing = metrics[metric]
         value = mean + swing * (math.sin(n / 50 + device) + self._random.gauss(0, 0.1)) / 2
         mark = f"{self._run}/{name}/{n}"
         body = msgspec.json.encode({"value": round(value, 3), "id": mark})

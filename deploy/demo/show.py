@@ -20,6 +20,7 @@ from deploy.demo.log_reader import LogReader
 from deploy.demo.plan import Target
 from deploy.demo.spark_job import SparkJob
 from gateway.status import Status
+from spark.errors import MissingJdk
 from store.errors import StoreError
 
 __all__ = ["Options", "Show", "ShowFailed"]
@@ -56,6 +57,7 @@ class Show:
         self._stopped = stopped  # set by the operator
         self._run = secrets.token_hex(4)
         self._logs = options.root / "logs"
+        self._resumed = (options.root / "gateway").exists()
         self._gateway: Child | None = None
         self._spark: SparkJob | None = None
         self._fleets: dict[str, FleetChild] = {}
@@ -66,6 +68,8 @@ class Show:
 
     async def run(self) -> int:
         """Everything; 0 when it balances. Raises `ShowFailed`."""
+        if self._resumed and self._options.seconds is not None:
+            raise ShowFailed(f"{self._options.root} holds an earlier run; the balance needs an empty directory")
         self._logs.mkdir(parents=True, exist_ok=True)
         async with contextlib.AsyncExitStack() as stack:
             await self._start(stack)
@@ -100,9 +104,10 @@ class Show:
         async with httpx.AsyncClient(base_url=options.target.admin, trust_env=False, timeout=2) as admin:
             await self._await_gateway(admin)
         if options.spark:
-            self._spark = await SparkJob.start(options.target, options.root / "spark", self._logs)
-            if self._spark is None:
-                self._say("Spark is left out: it needs a Java runtime 17 or newer")
+            try:
+                self._spark = await SparkJob.start(options.target, options.root / "spark", self._logs)
+            except MissingJdk as missing:
+                self._say(f"Spark is left out: {missing}")
             else:
                 stack.push_async_callback(self._spark.stop)
         self._log = LogReader(options.target, self._run)
@@ -237,7 +242,8 @@ class Show:
 
     def _rows(self) -> list[Row]:
         reports = {name: msgspec.to_builtins(fleet.report) for name, fleet in self._fleets.items()}
-        counted = None if self._spark is None else self._spark.counts
+        # Of what was there before this run Spark knows only the protocol, so then it cannot be told by fleet.
+        counted = None if self._spark is None or self._resumed else self._spark.counts
         return balance.rows(reports, self._logged(), counted)
 
     def _read_by_reader(self) -> dict[str, Mapping[str, int]]:

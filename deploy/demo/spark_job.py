@@ -1,33 +1,83 @@
 """The telemetry job in a process of its own, and what its tables say."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import time
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+import pyarrow as pa
+
 from deploy.demo.children import Child
-from deploy.demo.plan import Target
-from deploy.demo.view import Aggregate
+from deploy.demo.plan import METRICS, TOPIC, Target
+from deploy.demo.view import AGGREGATES_SHOWN, Aggregate
+from spark.errors import MissingJdk, SparkError
+from spark.tables import Progress, Tables
 
 __all__ = ["SparkJob"]
+
+TRIGGER_S = 2.0
 
 
 class SparkJob:
     """`headgate spark telemetry`, and its progress as of the last `look`."""
 
-    def __init__(self, child: Child, root: Path) -> None:
+    def __init__(self, child: Child, tables: Tables) -> None:
         self.child = child
-        self.counts: Mapping[str, int] = {}
+        self.counts: Mapping[str, int] = {}  # fleet -> records counted
         self.words = "starting"
         self.aggregates: Sequence[Aggregate] = ()
-        self._root = root
+        self._tables = tables
+        self._batch = -1
+        self._since_ms = round(time.time() * 1000)
 
     @classmethod
-    async def start(cls, target: Target, root: Path, logs: Path) -> "SparkJob | None":
-        """Start it; None when there is no Java runtime for it."""
-        return None
+    async def start(cls, target: Target, output: Path, logs: Path) -> "SparkJob":
+        """Start it. Raises `MissingJdk`, whose text says what to install."""
+        await asyncio.to_thread(_require_java)
+        where = ("--port-offset", str(target.port_offset), "--host", target.host, "--output", str(output))
+        job = ("-m", "gateway.cli", "spark", "telemetry", "--topic", TOPIC, "--trigger", str(TRIGGER_S))
+        return cls(await Child.start("spark", *job, *where, logs=logs), Tables(output))
 
     def look(self) -> None:
-        """Read its tables. Blocking."""
+        """Read its tables, if there is anything new. Blocking."""
+        try:
+            progress = self._tables.progress()
+            if progress.batch == self._batch:
+                return
+            counts = self._tables.counts()
+            windows = self._tables.windows(since_ms=self._since_ms)
+            if self._tables.progress().batch != progress.batch:
+                return  # of two batches; the next look gets it whole
+        except (SparkError, OSError) as error:
+            self.words = f"its tables cannot be read: {error}"
+            return
+        self._batch = progress.batch
+        self.words = _words(progress)
+        events = _of_metrics(windows, METRICS["cloudevents"])
+        self.counts = {**counts, "http": counts.get("http", 0) - events, "cloudevents": events}
+        self.aggregates = [
+            Aggregate(row["device"] or "(unnamed)", row["metric"], row["count"], row["mean"], row["last"])
+            for row in windows.slice(0, AGGREGATES_SHOWN).to_pylist()
+        ]
 
     async def stop(self) -> None:
-        """End it."""
+        """End it, after the batch under way."""
         await self.child.stop()
+
+
+def _require_java() -> None:
+    try:
+        from spark.session import find_java_home  # noqa: PLC0415 - loads pyspark
+    except ImportError as error:
+        raise MissingJdk(f"Spark is not installed ({error.name})") from error
+    find_java_home()
+
+
+def _of_metrics(windows: pa.Table, metrics: Collection[str]) -> int:
+    """The samples of some metrics, over all windows: each message of the fleets is one sample."""
+    return sum(row["count"] for row in windows.select(["metric", "count"]).to_pylist() if row["metric"] in metrics)
+
+
+def _words(progress: Progress) -> str:
+    lag_s = max(0.0, (progress.committed_at_ms - progress.stored_at_ms) / 1000)
+    return f"batch {progress.batch}, {progress.records:,} records counted, {lag_s:.1f} s behind when it was committed"

@@ -1,0 +1,175 @@
+"""What a linter cannot say: that the words in the repository agree with each other and with the code."""
+
+import ast
+import itertools
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from gateway import cli, config
+from gateway.config_reader import describe
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("gateway", "adapters", "store", "controller", "spark", "deploy")
+LINES_SOFT_MAX = 450
+LONGER = {}  # path -> its lines, with the reason it reads better whole: # reason
+
+
+def tracked() -> list[Path]:
+    """Every text file that belongs to the repository."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    paths = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    return [path for path in paths if path.is_file() and b"\0" not in path.read_bytes()[:1024]]
+
+
+FILES = tracked()
+MODULES = [path for path in FILES if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in PACKAGES]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def where(path: Path, pattern: str, flags: int = 0) -> list[str]:
+    """The lines of a file that hold a pattern."""
+    lines = path.read_text("utf-8").splitlines()
+    return [f"{name(path)}:{i}: {line.strip()}" for i, line in enumerate(lines, 1) if re.search(pattern, line, flags)]
+
+
+def others() -> list[Path]:
+    """All files but this one, whose patterns would find themselves, and the lock, which is generated."""
+    return [path for path in FILES if path != Path(__file__).resolve() and path.name != "requirements.lock"]
+
+
+def test_nothing_speaks_of_the_machine_it_was_written_on():
+    assert [hit for path in others() for hit in where(path, r"/work/|/tmp/|/root/|/home/\w")] == []
+
+
+def test_nothing_is_left_to_do():
+    assert [hit for path in others() for hit in where(path, r"\b(TODO|FIXME|XXX|HACK)\b")] == []
+
+
+def test_no_package_registry_is_named():
+    pattern = r"pypi\.org|pythonhosted|--index-url\b|--extra-index-url|artifactory|nexus"
+    found = [hit for path in FILES if path != Path(__file__).resolve() for hit in where(path, pattern)]
+    assert [hit for hit in found if "--no-emit-index-url" not in hit] == []
+
+
+def test_no_noqa_covers_a_whole_file():
+    assert [
+        hit for path in MODULES for hit in where(path, r"#\s*(ruff|flake8):\s*noqa|#\s*mypy:\s*ignore-errors")
+    ] == []
+
+
+def test_every_noqa_names_its_rule():
+    assert [hit for path in MODULES for hit in where(path, r"#\s*noqa(?!:)|#\s*type:\s*ignore(?!\[)")] == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_every_module_says_what_it_is(path):
+    text = path.read_text("utf-8")
+    assert ast.get_docstring(ast.parse(text)) or not text.strip()
+
+
+def test_files_are_short_enough_to_read():
+    lengths = {name(path): len(path.read_text("utf-8").splitlines()) for path in MODULES}
+    assert {path: n for path, n in lengths.items() if n > max(LINES_SOFT_MAX, LONGER.get(path, 0))} == {}
+
+
+# A limit whose name says of what and in which unit, or that a specification's field sets.
+TELLING = re.compile(r"[A-Z0-9_]*_(BYTES|CHARS|ITEMS|COUNT|MS|S|ID)_MAX\b|QOS_MAX\b")
+LIMIT = re.compile(r"[A-Z][A-Z0-9_]*_MAX\b.*=")
+
+
+def test_every_limit_says_what_it_limits():
+    """A named limit is a constant in capitals that ends in _MAX; a comment on it or above it says of what."""
+    bare = []
+    for path in MODULES:
+        lines = ["", *path.read_text("utf-8").splitlines()]
+        for i, (before, line) in enumerate(itertools.pairwise(lines), 1):
+            if LIMIT.match(line) and not (TELLING.match(line) or "#" in line + before or LIMIT.match(before)):
+                bare.append(f"{name(path)}:{i}: {line}")
+    assert bare == []
+
+
+def test_the_example_configuration_loads_and_has_the_defaults():
+    example = ROOT / "headgate.example.toml"
+    assert config.load(example, {}) == config.load(None, {}, factories=config.adapter_factories())
+
+
+def test_the_example_configuration_has_every_key():
+    example = tomllib.loads(re.sub(r"^# (?=\[|\w+ = )", "", (ROOT / "headgate.example.toml").read_text(), flags=re.M))
+    sections = {field.name: field for field in msgspec.structs.fields(config.Config)}
+    missing = []
+    for key, field in sections.items():
+        if key not in example:
+            missing.append(key)
+        elif isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            keys = {one.name for one in msgspec.structs.fields(field.type)}
+            missing += [f"{key}.{one}" for one in sorted(keys - example[key].keys())]
+    assert sorted(missing) == ["adapters"]  # what an adapter can be told is the adapter's own to document
+
+
+def test_every_key_is_described():
+    sections = [config.Config, config.StoreConfig, config.GatewayConfig, config.TlsConfig, config.AuthConfig]
+    sections += [config.TopicsConfig, config.Route, config.AdminConfig, config.RpcConfig, config.LogConfig]
+    bare = []
+    for section in sections:
+        for field in msgspec.structs.fields(section):
+            of_tables = field.name in {"users", "listeners", "adapters", "routes"}
+            is_table = isinstance(field.type, type) and issubclass(field.type, msgspec.Struct)
+            if not (of_tables or is_table or describe(field)):
+                bare.append(f"{section.__name__}.{field.name}")
+    assert bare == []
+
+
+def readme_shell() -> list[str]:
+    """Every line in the README's shell blocks."""
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    return [line.strip() for block in blocks for line in block.splitlines()]
+
+
+def test_the_readmes_commands_exist():
+    listed = {command.name or command.callback.__name__ for command in cli.app.registered_commands}
+    listed |= {group.name for group in cli.app.registered_groups}
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    text = (ROOT / "README.md").read_text("utf-8") + (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    assert set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.MULTILINE)) <= targets
+    assert {line.split()[1] for line in readme_shell() if line.startswith("headgate ")} <= listed
+    assert any(line.startswith("make run") for line in readme_shell())
+
+
+def test_the_readmes_links_lead_somewhere():
+    for page in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/operations.md"):
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / page).read_text("utf-8")):
+            assert (ROOT / page).parent.joinpath(target).exists(), f"{page}: {target}"
+    for folder in re.findall(r'ARGS="(tests/\w+)"', (ROOT / "README.md").read_text("utf-8")):
+        assert (ROOT / folder).is_dir()
+
+
+def test_help_lists_the_commands():
+    text = CliRunner().invoke(cli.app, ["--help"]).output
+    for command in ("serve", "check-config", "pub", "sub", "topics", "spark", "version"):
+        assert re.search(rf"\b{command}\b", text)
+
+
+def test_the_readmes_ports_are_the_adapters():
+    text = (ROOT / "README.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| (\d+)[^|]*\|[^|]*\| `listeners\.(\w+)` \|", text, re.MULTILINE))
+    declared = {str(one.port): one.name for one in config.load(None, {}).listeners.values()}
+    assert rows == declared
+
+
+def test_the_version_is_written_once():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    assert CliRunner().invoke(cli.app, ["version"]).output.strip() == version
