@@ -1,0 +1,167 @@
+"""Real CoAP clients against a whole gateway: aiocoap's, and libcoap's coap-client where it is installed."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiocoap import Context, Message, Unreliable
+from aiocoap.numbers.codes import DELETE, GET, POST, PUT
+
+from adapters.coap import FACTORY
+from controller.local import Limits, LocalController
+from gateway.app import Gateway
+from gateway.config import load
+from gateway.endpoint import now_ms
+from store.local import LocalStore
+
+pytestmark = pytest.mark.anyio
+
+ANSWER_TIMEOUT_S = 20
+LARGE = bytes(range(256)) * 200  # fifty blocks of 1024
+
+
+@asynccontextmanager
+async def serving(data_dir: Path) -> AsyncIterator[str]:
+    """A gateway that speaks CoAP alone; its URI."""
+    overrides = {
+        "store": {"data_dir": str(data_dir)},
+        "listeners": {"coap": {"port": 0}},
+        "rpc": {"enabled": False},
+        "admin": {"port": 0},
+    }
+    config = load(None, {}, overrides, factories={"coap": FACTORY})
+    store = await LocalStore.open(data_dir)
+    controller = LocalController.open(data_dir / "controller", limits=Limits(), now_ms=now_ms)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            gateway = Gateway(config, store, controller, tasks)
+            await gateway.start()
+            port = next(listening.port for listening in gateway.listening if listening.name == "coap")
+            try:
+                yield f"coap://127.0.0.1:{port}"
+            finally:
+                await gateway.stop()
+                await gateway.stop_admin()
+                gateway.hub.cancel_tasks()
+    finally:
+        await controller.close()
+        await store.close()
+
+
+@pytest.fixture(autouse=True)
+def coap_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.app.adapter_factories", lambda: {"coap": FACTORY})
+
+
+class Client:
+    """aiocoap's client."""
+
+    def __init__(self, context: Context, uri: str) -> None:
+        self._context = context
+        self._uri = uri
+
+    async def ask(
+        self, code: int, path: str, payload: bytes = b"", *, reliable: bool = True, **options: Any
+    ) -> Message:
+        tuning = {} if reliable else {"transport_tuning": Unreliable}
+        message = Message(code=code, uri=self._uri + path, payload=payload, **tuning)
+        for name, value in options.items():
+            setattr(message.opt, name, value)
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            return await self._context.request(message).response
+
+
+@asynccontextmanager
+async def client(data_dir: Path) -> AsyncIterator[Client]:
+    async with serving(data_dir) as uri:
+        context = await Context.create_client_context()
+        try:
+            yield Client(context, uri)
+        finally:
+            await context.shutdown()
+
+
+def dotted(message: Message) -> str:
+    return message.code.dotted
+
+
+async def test_aiocoap_publishes_and_reads(tmp_path: Path) -> None:
+    async with client(tmp_path) as peer:
+        assert dotted(await peer.ask(GET, "/t/plant/dev1/temp")) == "4.04"
+        assert dotted(await peer.ask(POST, "/t/plant/dev1/temp", b'{"t":1}', content_format=50)) == "2.01"
+        assert dotted(await peer.ask(PUT, "/ps/plant/dev1/temp", b'{"t":2}', content_format=50)) == "2.04"
+        value = await peer.ask(GET, "/t/plant/dev1/temp")
+        assert (dotted(value), value.payload, int(value.opt.content_format)) == ("2.05", b'{"t":2}', 50)
+        assert value.opt.max_age == 0
+        same = await peer.ask(GET, "/plant/dev1/temp", etags=[value.opt.etag])
+        assert (dotted(same), same.payload) == ("2.03", b"")
+        assert dotted(await peer.ask(POST, "/t/plant/dev1/temp", b"3", reliable=False)) == "2.01"
+        assert (await peer.ask(GET, "/t/plant/dev1/temp", reliable=False)).payload == b"3"
+
+
+async def test_aiocoap_transfers_blocks_both_ways(tmp_path: Path) -> None:
+    async with client(tmp_path) as peer:
+        assert dotted(await peer.ask(POST, "/t/plant/dev1/large", LARGE)) == "2.01"
+        assert (await peer.ask(GET, "/t/plant/dev1/large")).payload == LARGE
+        assert dotted(await peer.ask(POST, "/t/plant/dev1/large", bytes(1024 * 1024 + 1))) == "4.13"
+        assert (await peer.ask(GET, "/t/plant/dev1/large")).payload == LARGE
+
+
+async def test_aiocoap_reads_a_cloudevent(tmp_path: Path) -> None:
+    event = {"specversion": "1.0", "id": "e1", "source": "//dev1", "type": "reading", "data": {"t": 1}}
+    async with client(tmp_path) as peer:
+        answer = await peer.ask(POST, "/t/plant/dev1/event", json.dumps(event).encode(), content_format=65_011)
+        assert dotted(answer) == "2.01"
+        assert json.loads((await peer.ask(GET, "/t/plant/dev1/event", accept=65_011)).payload) == event
+        assert json.loads((await peer.ask(GET, "/t/plant/dev1/event")).payload) == {"t": 1}
+
+
+async def test_aiocoap_is_refused_in_the_protocols_words(tmp_path: Path) -> None:
+    async with client(tmp_path) as peer:
+        wrong = await peer.ask(POST, "/t/plant/dev1/temp?qos=9", b"x")
+        assert (dotted(wrong), wrong.payload) == ("4.00", b"qos: must be 0, 1 or 2")
+        assert dotted(await peer.ask(DELETE, "/t/plant/dev1/temp")) == "4.05"
+        assert dotted(await peer.ask(POST, "/t/plant/+", b"x")) == "4.00"
+        assert dotted(await peer.ask(PUT, "/t/plant/dev1", b"x", if_none_match=True)) == "4.02"
+        await peer.ask(POST, "/t/plant/dev1/temp", b"1", content_format=0)
+        assert dotted(await peer.ask(GET, "/t/plant/dev1/temp", accept=60)) == "4.06"
+
+
+async def test_aiocoap_discovers(tmp_path: Path) -> None:
+    async with client(tmp_path) as peer:
+        await peer.ask(POST, "/t/plant/dev1/temp?retain=true", b"1")
+        links = await peer.ask(GET, "/.well-known/core")
+        assert int(links.opt.content_format) == 40
+        assert b"</t/plant/dev1/temp>" in links.payload
+        below = await peer.ask(GET, "/.well-known/core?href=/t/plant/*")
+        assert below.payload == b'</t/plant/dev1/temp>;rt="core.ps.data"'
+
+
+async def test_many_devices_at_once(tmp_path: Path) -> None:
+    async with client(tmp_path) as peer, asyncio.TaskGroup() as tasks:
+        answers = [tasks.create_task(peer.ask(POST, f"/t/plant/dev{n}/temp", b"%d" % n)) for n in range(200)]
+    assert {dotted(answer.result()) for answer in answers} == {"2.01"}
+
+
+@pytest.mark.skipif(shutil.which("coap-client") is None, reason="libcoap's coap-client is not installed")
+async def test_libcoap_publishes_and_reads(tmp_path: Path) -> None:
+    async def run(*arguments: str) -> bytes:
+        process = await asyncio.create_subprocess_exec("coap-client", *arguments, stdout=asyncio.subprocess.PIPE)
+        out, _ = await process.communicate()
+        assert process.returncode == 0
+        return out
+
+    body = tmp_path / "body"
+    body.write_bytes(LARGE)
+    async with serving(tmp_path / "data") as uri:
+        await run("-m", "post", "-t", "50", "-e", '{"t":1}', f"{uri}/t/plant/dev1/temp")
+        assert (await run("-m", "get", f"{uri}/t/plant/dev1/temp")).strip() == b'{"t":1}'
+        await run("-m", "put", "-b", "1024", "-f", str(body), f"{uri}/t/plant/dev1/large")
+        out = tmp_path / "out"
+        await run("-m", "get", "-b", "1024", "-o", str(out), f"{uri}/t/plant/dev1/large")
+        assert out.read_bytes() == LARGE
