@@ -30,7 +30,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@rm -f $(VENV)/.installed-*
 	@awk '/^[^ #]/ {on = /^setuptools==/} on' requirements.lock > $(VENV)/first.lock
 	@$(PIP) install --quiet --require-hashes --no-deps -r $(VENV)/first.lock
-	@$(PIP) install --quiet --require-hashes --no-deps --no-build-isolation -r requirements.lock
+	@$(PIP) install --quiet --require-hashes --no-deps --no-build-isolation --use-pep517 -r requirements.lock
 	@$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 

@@ -63,6 +63,8 @@ class Fleet:
         """After "go" and until "stop": how many messages are due now. A fleet that cannot keep up falls behind."""
         self.phase = "ready"
         await self.go.wait()
+        if self.stop.is_set():
+            return
         self.phase = "publishing"
         loop = asyncio.get_running_loop()
         last, owed = loop.time(), 0.0
@@ -91,11 +93,11 @@ async def _listen(fleet: Fleet) -> None:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    words = {b"go": fleet.go, b"stop": fleet.stop, b"end": fleet.end}
-    while line := await reader.readline():
-        if event := words.get(line.strip()):
+    words = {b"go": fleet.go, b"stop": fleet.stop}
+    while (word := (await reader.readline()).strip()) not in {b"end", b""}:
+        if event := words.get(word):
             event.set()
-    for event in words.values():
+    for event in (fleet.stop, fleet.go, fleet.end):  # in this order: what waits for "go" then finds it has to stop
         event.set()
 
 

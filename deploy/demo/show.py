@@ -113,13 +113,12 @@ class Show:
         self._log = LogReader(options.target, self._run)
         stack.callback(self._log.close)
         await asyncio.to_thread(self._log.skip)
+        stack.push_async_callback(self._stop_fleets)
         for name in options.fleets:
             fleet = await FleetChild.start(name, self._run, options.target, rate=options.rate, logs=self._logs)
             self._fleets[name] = fleet
-            stack.push_async_callback(fleet.stop)
         if not await self._wait(lambda: self._all_are("ready"), FLEETS_READY_S):
-            late = [fleet.child for fleet in self._fleets.values() if fleet.report.phase != "ready"]
-            raise ShowFailed("not ready: " + "; ".join(f"{child.name} ({child.last_words()})" for child in late))
+            raise ShowFailed("not ready: " + "; ".join(self._excuses()))
         for fleet in self._fleets.values():
             fleet.tell("go")
         self._begun = time.monotonic()
@@ -232,6 +231,15 @@ class Show:
     def _broken(self) -> bool:
         children = [self._gateway, *(fleet.child for fleet in self._fleets.values())]
         return any(child is not None and not child.running for child in children)
+
+    def _excuses(self) -> list[str]:
+        """Why fleets are not ready: those that failed, or else those that are late."""
+        failed = {name: fleet.report.error for name, fleet in self._fleets.items() if fleet.report.error}
+        late = {name: f"still {fleet.report.phase}" for name, fleet in self._fleets.items()}
+        return [f"{name}: {why}" for name, why in (failed or late).items() if why != "still ready"]
+
+    async def _stop_fleets(self) -> None:
+        await asyncio.gather(*(fleet.stop() for fleet in self._fleets.values()))
 
     def _all_are(self, phase: str) -> bool:
         return all(fleet.report.phase == phase for fleet in self._fleets.values())
