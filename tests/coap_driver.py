@@ -9,7 +9,7 @@ from adapters.coap.registry import ACK, CON, CONTENT_FORMAT, GET, POST, URI_PATH
 from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import Packet, decode, encode, encode_uint
 from gateway.message import Message
-from gateway.port import DONE, Call, Outcome, Publish
+from gateway.port import DONE, Authenticate, Call, Outcome, Principal, Publish
 
 PEER = ("192.0.2.7", 40_000)
 OTHER = ("192.0.2.8", 40_000)
@@ -58,9 +58,16 @@ class Driver:
     last: Message | None = None
     listed: list[str] = field(default_factory=list)
     calls: list[Any] = field(default_factory=list)
+    admit: bool = True
 
     def __post_init__(self) -> None:
         self.endpoint = FACTORY.bind(CoapOptions(**self.settings), random=Random(7))
+        (asked,) = self.receive()
+        assert isinstance(asked, Call)
+        assert asked.request == Authenticate(mechanism="anonymous")
+        if self.admit:
+            assert self.endpoint.completed(asked.token, Outcome(value=Principal(name="")), now_ms=self.now_ms) == []
+        self.asked = asked.token
 
     def receive(self, *datagrams: bytes, peer: tuple[Any, ...] = PEER) -> list[Any]:
         """Hand over datagrams of one wake; their effects."""

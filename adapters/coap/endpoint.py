@@ -5,6 +5,9 @@ than `ack_delay_ms` is preceded by an empty acknowledgement and travels in a Con
 (RFC 7252, 5.2.2). Observe is passed over: it is elective, and its absence from a response tells the client
 (RFC 7641, 3.1). Multicast is not joined.
 
+Peers are anonymous: there is no DTLS and no OSCORE yet. Whether such peers are let in is asked once, with the first
+datagrams, which wait for the answer.
+
 Published messages, and blocks of them, are remembered for EXCHANGE_LIFETIME. Not so a GET that has been answered, and
 requests that were refused before anything was done: to look at them again does no harm (RFC 7252, 4.5).
 """
@@ -14,14 +17,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from adapters.coap.answers import Answer, busy, refused, wrong
+from adapters.coap.answers import Answer, busy, refused
 from adapters.coap.blocks import Uploads
 from adapters.coap.exchanges import DROPPED_PER_TICK_MAX, Conversation, Exchange, Exchanges
 from adapters.coap.mapping import PROTOCOL, Plan, make_plan
 from adapters.coap.reads import Read, Reads
 from adapters.coap.registry import (
     ACK,
-    BAD_OPTION,
     BLOCK1,
     CHANGED,
     CON,
@@ -37,7 +39,7 @@ from adapters.coap.registry import (
     RST,
 )
 from adapters.coap.request import Block, read_request
-from adapters.coap.retransmit import Retransmitter
+from adapters.coap.sender import Sender
 from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import (
     HEADER_BYTES,
@@ -50,6 +52,7 @@ from adapters.coap.wire import (
 from gateway.errors import ProtocolError, Refusal
 from gateway.message import Message
 from gateway.port import (
+    Authenticate,
     Call,
     Deliveries,
     Effect,
@@ -63,6 +66,7 @@ from gateway.port import (
 
 __all__ = ["CoapEndpoint"]
 
+PARKED_DATAGRAMS_MAX = 256  # waiting to hear whether peers are let in; what is dropped then, peers send again
 PLANS_MAX = 65_536  # option lists remembered with what they mean
 
 
@@ -101,25 +105,20 @@ class CoapEndpoint:
             peer_max=settings.dedup_peer_max,
             peers_max=settings.peers_max,
         )
-        self._retransmitter = Retransmitter(
-            ack_timeout_ms=settings.ack_timeout_ms,
-            ack_random_factor=settings.ack_random_factor,
-            max_retransmit=settings.max_retransmit,
-            pending_max=settings.requests_outstanding_max,
-            random=random,
-        )
+        self._sender = Sender(settings, random=random)
         self._uploads = Uploads(settings)
         self._reads = Reads(settings)
         self._plans: dict[bytes, Plan] = {}
-        # A message of ours has the Message ID of the request it answers, masked: as unique as the peer's own are.
-        self._mask = random.getrandbits(16).to_bytes(2, "big")
         self._next_token = 0
+        self._admitting: Token | None = None  # under way
+        self._admitted = False
+        self._turned_away: Refusal | None = None  # what every request is answered with
+        self._parked: list[tuple[bytes, Peer]] = []
         self._publishing: dict[Token, list[Exchange]] = {}
         self._reading: dict[Token, _Reading] = {}
         self._outstanding = 0  # requests in _publishing and _reading, <= requests_outstanding_max
         self._slow: deque[tuple[int, Token]] = deque()  # when to acknowledge what is not answered by then
         self._continued: list[Exchange] = []  # blocks of this wake that are not the last
-        self._output: list[tuple[bytes, Peer]] = []
 
     # ---- the port
 
@@ -132,12 +131,14 @@ class CoapEndpoint:
         here; read by way of its `Request` it would cost 11. The options of a device's telemetry do not change, so they
         are looked up as bytes: bytes that were once read as options up to a 0xFF always have the payload marker there.
         """
+        if not self._admitted:
+            return self._admit(datagrams, now_ms)
         settings, exchanges, plans = self._settings, self._exchanges, self._plans
         exchanges.expire(now_ms, at_least=2 * len(datagrams))
         room = min(exchanges.room(now_ms), settings.requests_outstanding_max - self._outstanding)
         by_peer, peer_max, peers_max = exchanges.by_peer, exchanges.peer_max, exchanges.peers_max
         lifetime_ms, body_max = exchanges.lifetime_ms, settings.max_body_bytes
-        heads, output = HEADS, self._output
+        heads, output = HEADS, self._sender.output
         effects: list[Effect] = []
         messages: list[Message] = []
         taken: list[Exchange] = []
@@ -163,7 +164,7 @@ class CoapEndpoint:
             confirmable = data[0] < 0x50
             exchange = Exchange(peer, tag, head, now_ms, confirmable)
             if full or len(taken) >= room:
-                self._answer(exchange, busy("too many requests"), now_ms)
+                self._sender.answer(exchange, busy("too many requests"), now_ms)
                 continue
             marker = data.find(b"\xff", end)
             plan = plans.get(data[end:] if marker < 0 else data[end:marker])
@@ -191,7 +192,7 @@ class CoapEndpoint:
                 else:
                     message = plan.message(body, confirmable=confirmable, host=peer[0], now_ms=now_ms)
             except (ProtocolError, Refusal) as error:
-                self._fail(exchange, error, now_ms)
+                self._sender.fail(exchange, error, now_ms)
                 continue
             if conversation is None:
                 conversation = by_peer[peer] = Conversation(peer)
@@ -211,7 +212,9 @@ class CoapEndpoint:
         return effects
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
-        """Answer what was stored, or refused, or read."""
+        """Answer what was stored, or refused, or read; let peers in."""
+        if token == self._admitting:
+            return self._complete_admission(outcome, now_ms)
         exchanges = self._publishing.pop(token, None)
         if exchanges is None:
             self._complete_read(token, outcome, now_ms)
@@ -221,15 +224,15 @@ class CoapEndpoint:
         if outcome.error is not None:
             answer = refused(outcome.error, max_body_bytes=body_max)
             for exchange in exchanges:
-                self._answer(exchange, answer, now_ms)
+                self._sender.answer(exchange, answer, now_ms)
             return ()
-        output, refusals = self._output, outcome.refused
-        mask_high, mask_low = self._mask
+        output, refusals = self._sender.output, outcome.refused
+        mask_high, mask_low = self._sender.mask
         for index, exchange in enumerate(exchanges):
             tag = exchange.tag
             if exchange.acked or (refusals and index in refusals):
                 refusal = refusals.get(index)
-                self._answer(
+                self._sender.answer(
                     exchange,
                     Answer(exchange.head[1]) if refusal is None else refused(refusal, max_body_bytes=body_max),
                     now_ms,
@@ -254,10 +257,8 @@ class CoapEndpoint:
             waiting = self._publishing.get(token, ()) if reading is None else (reading.exchange,)
             for exchange in waiting:
                 if exchange.confirmable:
-                    exchange.acked = True
-                    exchange.response = bytes((0x40 | ACK << 4, EMPTY)) + exchange.tag[:2]
-                    self._output.append((exchange.response, exchange.peer))
-        self._output += self._retransmitter.again(now_ms)
+                    self._sender.acknowledge(exchange)
+        self._sender.output += self._sender.retransmitter.again(now_ms)
         self._exchanges.expire(now_ms, at_least=DROPPED_PER_TICK_MAX)
         self._uploads.expire(now_ms)
         self._reads.snapshots.expire(now_ms)
@@ -270,7 +271,7 @@ class CoapEndpoint:
             slow.popleft()
         deadlines = (
             slow[0][0] if slow else None,
-            self._retransmitter.deadline_ms(),
+            self._sender.retransmitter.deadline_ms(),
             self._exchanges.deadline_ms(),
             self._uploads.deadline_ms(),
             self._reads.snapshots.deadline_ms(),
@@ -279,8 +280,34 @@ class CoapEndpoint:
 
     def take_output(self) -> Sequence[tuple[bytes, Peer]]:
         """The datagrams to send now."""
-        out, self._output = self._output, []
-        return out
+        return self._sender.take()
+
+    # ---- admission
+
+    def _admit(self, datagrams: Sequence[tuple[bytes, Peer]], now_ms: int) -> Sequence[Effect]:
+        """Ask whether anonymous peers are let in; until it is known, datagrams are parked."""
+        effects: list[Effect] = []
+        if self._turned_away is not None:
+            for data, peer in datagrams:
+                self._receive_other(data, peer, now_ms, effects, full=False)
+            return effects
+        self._parked += datagrams[: PARKED_DATAGRAMS_MAX - len(self._parked)]
+        if self._admitting is None:
+            self._next_token += 1
+            self._admitting = Token(self._next_token)
+            effects.append(Call(request=Authenticate(mechanism="anonymous"), token=self._admitting))
+        return effects
+
+    def _complete_admission(self, outcome: Outcome, now_ms: int) -> Sequence[Effect]:
+        """A refusal for good is kept; one that may pass answers what is parked, and the next datagrams ask again."""
+        self._admitting = None
+        self._admitted = outcome.error is None
+        self._turned_away = outcome.error
+        parked, self._parked = self._parked, []
+        effects = self.receive(parked, now_ms=now_ms)
+        if outcome.error is not None and outcome.error.retriable:
+            self._turned_away = None
+        return effects
 
     # ---- requests off the hot path
 
@@ -296,30 +323,32 @@ class CoapEndpoint:
         confirmable = kind == CON
         if kind in {ACK, RST}:
             if code == EMPTY and len(data) == HEADER_BYTES:
-                self._retransmitter.settle(peer, data[2] << 8 | data[3])
+                self._sender.retransmitter.settle(peer, data[2] << 8 | data[3])
             return 0
         exchange = Exchange(peer, data[2 : HEADER_BYTES + (data[0] & 15)], b"", now_ms, confirmable)
         try:
             packet = decode(data)
             if code == EMPTY or code >> 5:
                 raise MessageFormatError("not a request")
+            if self._turned_away is not None:
+                raise self._turned_away
             known = self._exchanges.find(peer, exchange.tag, now_ms)
             if known is not None:
                 if known.response:
-                    self._output.append((known.response, peer))
+                    self._sender.output.append((known.response, peer))
                 return 0
             if full or not self._exchanges.has_room_for(peer):
-                self._answer(exchange, busy("too many requests"), now_ms)
+                self._sender.answer(exchange, busy("too many requests"), now_ms)
                 return 0
             request = read_request(packet.options)
             if code != GET:
                 raise ProtocolError(METHOD_NOT_ALLOWED, "GET, POST and PUT are all there is")
             begun = self._reads.begin(peer, request, now_ms)
-        except ProtocolError as error:
-            self._fail(exchange, error, now_ms)
+        except (ProtocolError, Refusal) as error:
+            self._sender.fail(exchange, error, now_ms)
             return 0
         if isinstance(begun, Answer):
-            self._answer(exchange, begun, now_ms)
+            self._sender.answer(exchange, begun, now_ms)
             return 0
         read, question = begun
         token = self._token(now_ms)
@@ -340,9 +369,9 @@ class CoapEndpoint:
                 raise outcome.error
             answer = self._reads.finish(reading.read, outcome.value, now_ms)
         except (ProtocolError, Refusal) as error:
-            self._fail(reading.exchange, error, now_ms)
+            self._sender.fail(reading.exchange, error, now_ms)
         else:
-            self._answer(reading.exchange, answer, now_ms)
+            self._sender.answer(reading.exchange, answer, now_ms)
 
     def _read_publish(self, data: bytes, end: int, exchange: Exchange, now_ms: int) -> tuple[Plan, bytes] | None:
         """What a POST or PUT publishes, read by way of its options; None for a block that is not the last.
@@ -374,7 +403,7 @@ class CoapEndpoint:
             return plan, whole
         self._exchanges.open(exchange)
         self._continued.append(exchange)
-        self._answer(exchange, Answer(CONTINUE), now_ms)
+        self._sender.answer(exchange, Answer(CONTINUE), now_ms)
         return None
 
     # ---- responses
@@ -385,33 +414,3 @@ class CoapEndpoint:
         token = Token(self._next_token)
         self._slow.append((now_ms + self._settings.ack_delay_ms, token))
         return token
-
-    def _fail(self, exchange: Exchange, error: ProtocolError | Refusal, now_ms: int) -> None:
-        """Answer what went wrong as far as the message layer lets it be answered."""
-        body_max = self._settings.max_body_bytes
-        if isinstance(error, Refusal):
-            self._answer(exchange, refused(error, max_body_bytes=body_max), now_ms)
-        elif isinstance(error, MessageFormatError):
-            if exchange.confirmable:
-                self._output.append((bytes((0x40 | RST << 4, EMPTY)) + exchange.tag[:2], exchange.peer))
-        elif exchange.confirmable or error.code != BAD_OPTION:  # else rejected in silence (RFC 7252, 5.4.1)
-            self._answer(exchange, wrong(error, max_body_bytes=body_max), now_ms)
-
-    def _answer(self, exchange: Exchange, answer: Answer, now_ms: int) -> None:
-        """Send a response: in the acknowledgement if that is still to be sent, else in a message of its own."""
-        body = encode_options(answer.options) if answer.options else exchange.tail
-        if answer.payload:
-            body += b"\xff" + answer.payload
-        peer, tag = exchange.peer, exchange.tag
-        length = len(tag) - 2
-        if exchange.confirmable and not exchange.acked:
-            exchange.response = bytes((0x40 | ACK << 4 | length, answer.code)) + tag + body
-            self._output.append((exchange.response, peer))
-            return
-        own_mid = bytes((tag[0] ^ self._mask[0], tag[1] ^ self._mask[1]))
-        reliable = exchange.confirmable and not self._retransmitter.full
-        kind = CON if reliable else NON
-        datagram = bytes((0x40 | kind << 4 | length, answer.code)) + own_mid + tag[2:] + body
-        if reliable:
-            self._retransmitter.add(peer, int.from_bytes(own_mid, "big"), datagram, now_ms)
-        self._output.append((datagram, peer))

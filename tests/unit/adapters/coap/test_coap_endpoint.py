@@ -28,7 +28,7 @@ from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import Packet, decode, encode
 from gateway.errors import Cause, Refusal
 from gateway.message import Message
-from gateway.port import DONE, Call, LastValue, Outcome, Publish
+from gateway.port import DONE, Call, LastValue, Outcome, Principal, Publish
 
 LIFETIME_MS = 247_000
 
@@ -404,6 +404,43 @@ def test_an_elective_option_not_understood_is_passed_over(option: tuple[int, byt
 @pytest.mark.parametrize("option", [(35, b"coap://x/"), (39, b"coap")])
 def test_this_is_no_proxy(option: tuple[int, bytes]) -> None:
     assert is_ack(Driver().ask("t/a", options=(option,)), "5.05")
+
+
+# ---- admission
+
+
+def test_the_first_datagrams_wait_until_peers_are_let_in() -> None:
+    driver = Driver(admit=False)
+    assert driver.receive(request("t/a", mid=1)) == []
+    assert driver.receive(request("t/a", GET, mid=2)) == []
+    effects = driver.endpoint.completed(driver.asked, Outcome(value=Principal(name="")), now_ms=driver.now_ms)
+    assert [type(effect) for effect in effects] == [Publish, Call]
+    driver.complete(list(effects))
+    assert [dotted(answer.code) for answer in driver.sent()] == ["2.01", "4.04"]
+
+
+def test_peers_that_are_not_let_in() -> None:
+    driver = Driver(admit=False)
+    assert driver.receive(request("t/a", mid=1)) == []
+    outcome = refusing(Cause.UNAUTHENTICATED)
+    assert driver.endpoint.completed(driver.asked, outcome, now_ms=driver.now_ms) == []
+    assert is_ack(driver.sent()[0], "4.01")
+    assert is_ack(driver.get("t/a"), "4.01")
+    assert dotted(driver.ask("t/a", type=NON).code) == "4.01"
+    assert driver.exchange(bytes.fromhex("40001234"))[0].type == RST
+    assert driver.exchange(b"\x40\x02\x00\x07\xff")[0].type == RST
+    assert driver.stored == driver.calls == []
+
+
+def test_a_question_that_could_not_be_answered_is_asked_again() -> None:
+    driver = Driver(admit=False)
+    assert driver.receive(*[request("t/a", mid=mid) for mid in range(400)]) == []
+    driver.endpoint.completed(driver.asked, refusing(Cause.UNAVAILABLE), now_ms=driver.now_ms)
+    assert [dotted(answer.code) for answer in driver.sent()] == ["5.03"] * 256
+    (again,) = driver.receive(request("t/a"))
+    effects = driver.endpoint.completed(again.token, DONE, now_ms=driver.now_ms)
+    driver.complete(list(effects))
+    assert is_ack(driver.sent()[0], "2.01")
 
 
 # ---- limits

@@ -1,0 +1,73 @@
+"""How responses travel: in the acknowledgement, or in a message of their own (RFC 7252, 5.2)."""
+
+from collections.abc import Sequence
+
+from adapters.coap.answers import Answer, refused, wrong
+from adapters.coap.exchanges import Exchange
+from adapters.coap.registry import ACK, BAD_OPTION, CON, EMPTY, NON, RST
+from adapters.coap.retransmit import Retransmitter
+from adapters.coap.settings import CoapOptions
+from adapters.coap.wire import MessageFormatError, encode_options
+from gateway.errors import ProtocolError, Refusal
+from gateway.port import Peer, Random
+
+__all__ = ["Sender"]
+
+
+class Sender:
+    """Makes datagrams of answers, and sends those again that have to be.
+
+    A message of ours has the Message ID of the request it answers, masked: as unique as the peer's own are.
+    """
+
+    def __init__(self, settings: CoapOptions, *, random: Random) -> None:
+        self.max_body_bytes = settings.max_body_bytes
+        self.mask = random.getrandbits(16).to_bytes(2, "big")
+        self.output: list[tuple[bytes, Peer]] = []
+        self.retransmitter = Retransmitter(
+            ack_timeout_ms=settings.ack_timeout_ms,
+            ack_random_factor=settings.ack_random_factor,
+            max_retransmit=settings.max_retransmit,
+            pending_max=settings.requests_outstanding_max,
+            random=random,
+        )
+
+    def take(self) -> Sequence[tuple[bytes, Peer]]:
+        """The datagrams to send now."""
+        out, self.output = self.output, []
+        return out
+
+    def acknowledge(self, exchange: Exchange) -> None:
+        """Send an empty acknowledgement: the response will take longer (RFC 7252, 5.2.2)."""
+        exchange.acked = True
+        exchange.response = bytes((0x40 | ACK << 4, EMPTY)) + exchange.tag[:2]
+        self.output.append((exchange.response, exchange.peer))
+
+    def fail(self, exchange: Exchange, error: ProtocolError | Refusal, now_ms: int) -> None:
+        """Answer what went wrong, as far as the message layer lets it be answered."""
+        if isinstance(error, Refusal):
+            self.answer(exchange, refused(error, max_body_bytes=self.max_body_bytes), now_ms)
+        elif isinstance(error, MessageFormatError):
+            if exchange.confirmable:
+                self.output.append((bytes((0x40 | RST << 4, EMPTY)) + exchange.tag[:2], exchange.peer))
+        elif exchange.confirmable or error.code != BAD_OPTION:  # else rejected in silence (RFC 7252, 5.4.1)
+            self.answer(exchange, wrong(error, max_body_bytes=self.max_body_bytes), now_ms)
+
+    def answer(self, exchange: Exchange, answer: Answer, now_ms: int) -> None:
+        """Send a response: in the acknowledgement if that is still to be sent, else in a message of its own."""
+        body = encode_options(answer.options) if answer.options else exchange.tail
+        if answer.payload:
+            body += b"\xff" + answer.payload
+        peer, tag = exchange.peer, exchange.tag
+        length = len(tag) - 2
+        if exchange.confirmable and not exchange.acked:
+            exchange.response = bytes((0x40 | ACK << 4 | length, answer.code)) + tag + body
+            self.output.append((exchange.response, peer))
+            return
+        own_mid = bytes((tag[0] ^ self.mask[0], tag[1] ^ self.mask[1]))
+        reliable = exchange.confirmable and not self.retransmitter.full
+        kind = CON if reliable else NON
+        datagram = bytes((0x40 | kind << 4 | length, answer.code)) + own_mid + tag[2:] + body
+        if reliable:
+            self.retransmitter.add(peer, int.from_bytes(own_mid, "big"), datagram, now_ms)
+        self.output.append((datagram, peer))
