@@ -1,0 +1,284 @@
+"""An HTTP peer and a gateway for tests: bytes in both directions, a log in a list, and a clock that stands still."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import h2.config
+import h2.connection
+import h2.events
+import msgspec
+
+from adapters.http import FACTORY, HttpConnection, HttpOptions
+from gateway.batch import Batch
+from gateway.errors import Cause, Refusal
+from gateway.filters import matches
+from gateway.message import Message
+from gateway.port import (
+    Authenticate,
+    Call,
+    Close,
+    ConnectionInfo,
+    Deliveries,
+    Effect,
+    LastValue,
+    ListAddresses,
+    Outcome,
+    Principal,
+    Publish,
+    Settled,
+    Subscribe,
+    Unsubscribe,
+)
+from store.format import LogOffset, Position
+
+NOW_MS = 1_700_000_000_000
+PASSWORDS = {"alice": b"secret"}
+
+
+class Gateway:
+    """What stands behind the adapter: carries out effects at once, or keeps them until `release`."""
+
+    def __init__(self, options: HttpOptions | None = None, *, alpn: str | None = None, hold: bool = False) -> None:
+        info = ConnectionInfo(peer=("192.0.2.1", 40_000), local=("192.0.2.2", 8080), alpn=alpn, secure=alpn is not None)
+        self.adapter: HttpConnection = FACTORY.connect(info, options or HttpOptions(), random=Random(1))
+        self.now_ms = NOW_MS
+        self.hold = hold
+        self.held: list[Effect] = []
+        self.frames: list[list[Message]] = []  # one a Publish
+        self.effects: list[Effect] = []
+        self.subscriptions: dict[int, Subscribe] = {}
+        self.refusals: dict[str, Refusal] = {}  # by address
+        self.anonymous = True
+        self.trusted: set[str] = set()
+        self.closed = False
+        self.tick()
+
+    @property
+    def messages(self) -> list[Message]:
+        """Everything stored."""
+        return [message for frame in self.frames for message in frame]
+
+    def feed(self, data: bytes) -> bytes:
+        """Bytes from the peer; the bytes that answer them."""
+        self.act(self.adapter.receive(data, now_ms=self.now_ms))
+        return self.adapter.take_output()
+
+    def tick(self, *, after_ms: int = 0) -> bytes:
+        """Let time pass; what the adapter says then."""
+        self.now_ms += after_ms
+        deadline_ms = self.adapter.deadline_ms()
+        if deadline_ms is not None and deadline_ms <= self.now_ms:
+            self.act(self.adapter.tick(now_ms=self.now_ms))
+        return self.adapter.take_output()
+
+    def release(self) -> bytes:
+        """Carry out what was held."""
+        held, self.held, self.hold = self.held, [], False
+        self.act(held)
+        return self.adapter.take_output()
+
+    def act(self, effects: Sequence[Effect]) -> None:
+        """Carry out effects, and those that follow from them."""
+        for effect in effects:
+            self.effects.append(effect)
+            if isinstance(effect, Close):
+                self.closed = True
+            elif isinstance(effect, Subscribe):
+                self.subscriptions[effect.sub] = effect
+            elif isinstance(effect, Unsubscribe):
+                del self.subscriptions[effect.sub]
+            elif self.hold and isinstance(effect, Publish | Call):
+                self.held.append(effect)
+            elif isinstance(effect, Publish):
+                outcome = self._store(effect.messages)
+                self.act(self.adapter.completed(effect.token, outcome, now_ms=self.now_ms))
+            elif isinstance(effect, Call):
+                self.act(self.adapter.completed(effect.token, self._answer(effect), now_ms=self.now_ms))
+            else:
+                assert isinstance(effect, Settled)
+
+    def _store(self, messages: Sequence[Message]) -> Outcome:
+        refused = {i: self.refusals[m.address] for i, m in enumerate(messages) if m.address in self.refusals}
+        kept = [message for i, message in enumerate(messages) if i not in refused]
+        self.frames.append(kept)
+        return Outcome(first=Position(LogOffset(len(self.frames)), 0) if kept else None, refused=refused)
+
+    def _answer(self, call: Call) -> Outcome:
+        request = call.request
+        if isinstance(request, Authenticate):
+            return self._authenticate(request)
+        if isinstance(request, LastValue):
+            return Outcome(value=self.last(request.address))
+        assert isinstance(request, ListAddresses)
+        found = sorted({m.address for m in self.messages if m.address.startswith(request.prefix)})
+        return Outcome(value=found[: request.limit])
+
+    def _authenticate(self, request: Authenticate) -> Outcome:
+        if request.mechanism == "anonymous":
+            if self.anonymous:
+                return Outcome(value=Principal(name=""))
+        elif PASSWORDS.get(request.username) == request.password:
+            name = request.username
+            return Outcome(value=Principal(name=name, trusted_gateway=name in self.trusted))
+        return Outcome(error=Refusal(Cause.UNAUTHENTICATED, "a name and a password are needed here"))
+
+    def last(self, address: str) -> Message | None:
+        """The newest message at an address."""
+        for number, frame in reversed(list(enumerate(self.frames, 1))):
+            for row, message in reversed(list(enumerate(frame))):
+                if message.address == address:
+                    return msgspec.structs.replace(message, id=message.id or f"{number:x}.{row:x}")
+        return None
+
+    def deliver(self, messages: Sequence[Message], *, frame: int = 100) -> int:
+        """Offer messages as one frame of the log; how many were taken."""
+        count = len(messages)
+        batch = Batch(LogOffset(frame), LogOffset(frame + 1), list(messages), list(range(count)), [16] * count)
+        picks, subs = [], []
+        for index, message in enumerate(messages):
+            ids = tuple(sub for sub, effect in self.subscriptions.items() if matches(effect.pattern, message.address))
+            if ids:
+                picks.append(index)
+                subs.append(ids)
+        return self.adapter.deliver(Deliveries(batch, picks, subs), now_ms=self.now_ms)
+
+
+@dataclass
+class Answer:
+    """A response as a client sees it."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes = b""
+    ended: bool = True
+
+    def __getitem__(self, name: str) -> str | None:
+        return next((value for key, value in self.headers if key == name), None)
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+
+def request(method: str, target: str, *headers: tuple[str, str], body: bytes | None = None) -> bytes:
+    """A request of HTTP/1.1."""
+    lines = [f"{method} {target} HTTP/1.1", "host: gateway.example", *(f"{name}: {value}" for name, value in headers)]
+    if body is not None:
+        lines.append(f"content-length: {len(body)}")
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + (body or b"")
+
+
+def parse_responses(data: bytes, *, head: bool = False) -> list[Answer]:
+    """Responses of HTTP/1.1, back to back; a chunked one may be unfinished."""
+    answers: list[Answer] = []
+    while data:
+        top, _, data = data.partition(b"\r\n\r\n")
+        first, *lines = top.decode("latin-1").split("\r\n")
+        version, status, _ = first.split(" ", 2)
+        assert version == "HTTP/1.1"
+        headers = [(name, value) for name, _, value in (line.partition(": ") for line in lines)]
+        answer = Answer(int(status), headers)
+        answers.append(answer)
+        if answer["transfer-encoding"] == "chunked":
+            answer.ended = False
+            while data:
+                size, _, data = data.partition(b"\r\n")
+                chunk, data = data[: int(size, 16)], data[int(size, 16) + 2 :]
+                answer.body += chunk
+                if not chunk:
+                    answer.ended = True
+                    break
+        elif answer["content-length"] is not None and not head and int(status) != 304:
+            size = int(answer["content-length"] or 0)
+            assert len(data) >= size
+            answer.body, data = data[:size], data[size:]
+        elif answer["content-type"] == "text/event-stream":
+            answer.body, data = data, b""
+    return answers
+
+
+class Http1Client:
+    """One HTTP/1.1 connection."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+
+    def ask(self, method: str, target: str, *headers: tuple[str, str], body: bytes | None = None) -> Answer:
+        """One request and its response."""
+        out = self.gateway.feed(request(method, target, *headers, body=body))
+        (answer,) = parse_responses(out, head=method == "HEAD")
+        return answer
+
+
+@dataclass
+class _Received:
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    body: bytes = b""
+    ended: bool = False
+    reset: int | None = None
+
+
+class Http2Client:
+    """One HTTP/2 connection, by prior knowledge or ALPN."""
+
+    def __init__(self, gateway: Gateway, *, window: int | None = None) -> None:
+        self.gateway = gateway
+        self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
+        if window is not None:
+            self.h2.local_settings.initial_window_size = window
+            self.h2.local_settings.acknowledge()
+        self.h2.initiate_connection()
+        self.received: dict[int, _Received] = {}
+        self.acknowledge = True
+        self.goaway: int | None = None
+        self.flush()
+
+    def flush(self) -> None:
+        """Carry bytes both ways until there are none."""
+        while out := self.h2.data_to_send():
+            self.read(self.gateway.feed(out))
+
+    def read(self, data: bytes) -> None:
+        """Bytes from the gateway."""
+        for event in self.h2.receive_data(data) if data else ():
+            received = self.received.get(getattr(event, "stream_id", None) or 0, _Received())
+            if isinstance(event, h2.events.ResponseReceived):
+                received.headers = list(event.headers)
+            elif isinstance(event, h2.events.DataReceived):
+                received.body += event.data
+                if self.acknowledge and event.flow_controlled_length:
+                    self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            elif isinstance(event, h2.events.StreamEnded):
+                received.ended = True
+            elif isinstance(event, h2.events.StreamReset):
+                received.reset = int(event.error_code)
+            elif isinstance(event, h2.events.ConnectionTerminated):
+                self.goaway = int(event.error_code or 0)
+
+    def send(
+        self, method: str, target: str, *headers: tuple[str, str], body: bytes | None = None, end: bool = True
+    ) -> int:
+        """Send a request without carrying it over yet; its stream."""
+        stream = self.h2.get_next_available_stream_id()
+        self.received[stream] = _Received()
+        pseudo = [(":method", method), (":scheme", "http"), (":authority", "gateway.example"), (":path", target)]
+        self.h2.send_headers(stream, [*pseudo, *headers], end_stream=end and body is None)
+        if body is not None:
+            self.h2.send_data(stream, body, end_stream=end)
+        return stream
+
+    def answer(self, stream: int) -> Answer:
+        """What a stream has received."""
+        received = self.received[stream]
+        headers = [(name, value) for name, value in received.headers if not name.startswith(":")]
+        return Answer(int(dict(received.headers).get(":status", "0")), headers, received.body, received.ended)
+
+    def ask(self, method: str, target: str, *headers: tuple[str, str], body: bytes | None = None) -> Answer:
+        """One request and its response."""
+        stream = self.send(method, target, *headers, body=body)
+        self.flush()
+        return self.answer(stream)
