@@ -36,14 +36,13 @@ class FrameCache:
                 found = self._frames[log_offset] = found.whole()
             return found
 
-    def put(self, frame: Frame | Placed) -> None:
-        """Keep a frame and let the ones used longest ago go."""
-        size = frame.end - frame.start
+    def put(self, *frames: Frame | Placed) -> None:
+        """Keep frames and let the ones used longest ago go."""
         with self._lock:
-            if frame.start in self._frames or size > self._bytes_max:
-                return
-            self._frames[frame.start] = frame
-            self._bytes += size
+            for frame in frames:
+                if frame.start not in self._frames:
+                    self._frames[frame.start] = frame
+                    self._bytes += frame.end - frame.start
             while self._bytes > self._bytes_max:
                 _, old = self._frames.popitem(last=False)
                 self._bytes -= old.end - old.start

@@ -7,6 +7,7 @@ log and the views directly.
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -47,7 +48,8 @@ class Engine:
     """One open data directory.
 
     `on_committed` and `on_dispatched` are called on the engine's threads, in log order: a group is reported durable
-    before the views are reported to have it. They must not block and not raise.
+    before the views are reported to have it. `on_failed` is called once, when `error` has been set. They must not
+    block and not raise.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Engine:
         now_ms: Callable[[], int],
         on_committed: Callable[[Committed], None],
         on_dispatched: Callable[[LogOffset], None],
+        on_failed: Callable[[], None] = lambda: None,
         files: Files | None = None,
         epoch: int = 1,
         segment_size_bytes: int = SEGMENT_SIZE_BYTES,
@@ -66,30 +69,31 @@ class Engine:
         """Open and recover a data directory; takes as long as the views are behind. Raises `DataDirLocked`, OSError."""
         files = files if files is not None else OsFiles()
         files.make_directory(data_dir)
-        self._lock = DataDirLock(data_dir)
         self._now_ms = now_ms
         self._on_committed = on_committed
         self._on_dispatched = on_dispatched
+        self._on_failed = on_failed
         self._epoch = epoch
         self._linger_s = linger_s
         self._closed = False
-        self.error: StoreFailed | None = None  # set once; from then on nothing more is stored
+        self._error: Exception | None = None  # set once; from then on nothing more is stored
         self._views_failed = False  # they stay where they are; the log gives the rest again after a restart
         self._appends: SimpleQueue[tuple[UnplacedFrame, OnAppended] | None] = SimpleQueue()
         self._runs: SimpleQueue[Run | None] = SimpleQueue()
         self._kick = Event()  # the dispatcher is not to linger
         self._progress = Event()  # the dispatcher has got on
-        try:
+        with ExitStack() as opened:
+            opened.callback(DataDirLock(data_dir).release)
             self.log = CommitLog(files, data_dir / "log", segment_size_bytes=segment_size_bytes)
+            opened.callback(self.log.close)
             self.views = Views(data_dir / "views", map_size_bytes=map_size_bytes)
+            opened.callback(self.views.close)
             self._builder = RunBuilder(self._stored_next_offset)
             self._recover()
             self._producers = ProducerTable()
             with self.views.reading() as txn:
                 self.views.producers.restore(txn, self._producers)
-        except BaseException:
-            self._lock.release()
-            raise
+            self._opened = opened.pop_all()
         self._stored_at_ms = self.views.stored_at_ms  # of the newest frame; never goes back
         self._threads = (
             Thread(target=self._commit_forever, name="store-commit", daemon=True),
@@ -97,6 +101,11 @@ class Engine:
         )
         for thread in self._threads:
             thread.start()
+
+    @property
+    def error(self) -> StoreFailed | None:
+        """Why nothing is stored any more, None while all is well."""
+        return None if self._error is None else StoreFailed(str(self._error))
 
     def append(self, frame: UnplacedFrame, done: OnAppended) -> None:
         """Queue a frame; `done` comes back in a `Committed`. Not after `close`."""
@@ -116,9 +125,7 @@ class Engine:
         self._runs.put(None)
         self._kick.set()
         self._threads[1].join()
-        self.log.close()
-        self.views.close()
-        self._lock.release()
+        self._opened.close()
 
     # ---- recovery
 
@@ -178,8 +185,8 @@ class Engine:
 
     def _commit(self, group: list[tuple[UnplacedFrame, OnAppended]], size: int) -> Committed:
         """Store a group. The order is the promise: write, sync, then let readers and senders know."""
-        if self.error is not None:
-            return Committed([(done, self.error) for _, done in group], size)
+        if self._error is not None:
+            return Committed([(done, StoreFailed(str(self._error))) for _, done in group], size)
         placed: list[Placed] = []
         outcomes: list[tuple[OnAppended, Appended | StoreError]] = []
         try:
@@ -194,8 +201,7 @@ class Engine:
         except Exception as error:
             logger.exception("a write has failed")
             self._fail(error)
-            unknown = AppendOutcomeUnknown(f"the write did not end well: {error}")
-            return Committed([(done, unknown) for _, done in group], size)
+            return Committed([(done, AppendOutcomeUnknown(str(error))) for _, done in group], size)
         return Committed(outcomes, size, run)
 
     def _place(self, frame: UnplacedFrame, placed: list[Placed]) -> Appended | StoreError:
@@ -216,7 +222,7 @@ class Engine:
         lag = self.log.end - self.views.dispatched
         if lag > EAGER_BYTES:
             self._kick.set()
-        while lag > LAG_BYTES_MAX and self.error is None:
+        while lag > LAG_BYTES_MAX and self._error is None:
             self._progress.wait()
             self._progress.clear()
             lag = self.log.end - self.views.dispatched
@@ -224,9 +230,9 @@ class Engine:
     def _fail(self, error: Exception) -> None:
         """Store nothing any more: after a failed sync nobody knows what the disk has, so it is never tried again."""
         logger.critical("the store takes no more until it is restarted")
-        if self.error is None:
-            self.error = StoreFailed(f"the store has failed: {error}")
-            self.error.__cause__ = error
+        if self._error is None:
+            self._error = error
+            self._on_failed()
         self._progress.set()
 
     # ---- the dispatcher thread

@@ -134,5 +134,4 @@ class LeaseTable:
 
     def forget(self, queue: QueueNumber) -> None:
         """A queue is deleted: nothing is held of it and nothing settled."""
-        if queue in self._queues:
-            self._queues[queue] = LeaseQueue()
+        self._queues[queue] = LeaseQueue()

@@ -17,10 +17,9 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from store.cache import CACHE_BYTES_MAX, FrameCache
-from store.client import Appended, Bounds, Entry, Fetched, Lease, OnAppended, TailListener
+from store.client import Bounds, Entry, Fetched, Lease, OnAppended, TailListener
 from store.engine import Committed, Engine
 from store.errors import (
-    CorruptFrame,
     FrameTooLarge,
     OffsetOutOfRange,
     StoreClosed,
@@ -29,7 +28,6 @@ from store.errors import (
 )
 from store.format import (
     FRAME_BYTES_MAX,
-    ROW,
     Frame,
     LogOffset,
     Position,
@@ -41,16 +39,14 @@ from store.leases import LeaseQueue
 from store.ranges import Range
 from store.reader import NotInMemory, Reader
 from store.recent import Outcome, Recent
+from store.recorder import Recorder
 from store.records import (
     GroupDeleted,
     GroupOffsets,
     KvDelete,
     KvPut,
     QueueDeleted,
-    Record,
     Settled,
-    encode,
-    queue_of,
 )
 from store.segment import BadRange
 from store.views.kv import check_key
@@ -60,7 +56,6 @@ __all__ = ["PENDING_BYTES_MAX", "LocalStore"]
 logger = logging.getLogger(__name__)
 
 PENDING_BYTES_MAX = 64 << 20
-RECORDS_BYTES = 1 << 20  # of the store's own records gathered in one frame
 READERS = 4  # threads that may wait for a disk
 PURGE_RANGES = 10_000  # in one settlement record
 
@@ -87,11 +82,15 @@ class LocalStore:
     ) -> None:
         """Open and recover; blocks. Programs use `open`."""
         self._loop = loop
-        self._now_ms = now_ms
         self._pending_bytes_max = pending_bytes_max
         self._pending_bytes = 0  # handed to the engine and not yet answered
         self._engine = Engine(
-            data_dir, now_ms=now_ms, on_committed=self._post_committed, on_dispatched=self._post_dispatched, **engine
+            data_dir,
+            now_ms=now_ms,
+            on_committed=partial(self._post, self._committed),
+            on_dispatched=partial(self._post, self._dispatched),
+            on_failed=partial(self._post, self._fail_waiters),
+            **engine,
         )
         self._cache = FrameCache(cache_bytes_max)
         self._reader = Reader(self._engine.log, self._engine.views, self._cache)
@@ -99,9 +98,7 @@ class LocalStore:
         self._pool = ThreadPoolExecutor(READERS, "store-read")
         self._listeners: dict[int, TailListener] = {}  # by the order of their calls to tail
         self._listener_count = 0
-        self._records: list[tuple[Record, asyncio.Future[Outcome]]] = []  # gathered in this turn of the loop
-        self._records_size = 0
-        self._outcomes: Mapping[Position, Outcome] = {}  # of the group that is being reported
+        self._recorder = Recorder(self.append, loop, now_ms)
         self._dispatch_waiters: list[tuple[LogOffset, asyncio.Future[None]]] = []
         self._closing: asyncio.Future[None] | None = None
 
@@ -126,15 +123,13 @@ class LocalStore:
     async def close(self) -> None:
         """Store what was appended and answer for it, bring the views up, close. Again waits for the first call."""
         if self._closing is None:
-            self._flush_records()
+            self._recorder.flush()
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
         await self._loop.run_in_executor(None, self._close_blocking)
-        for _, waiter in self._dispatch_waiters:
-            if not waiter.done():
-                waiter.set_exception(StoreClosed("the store is shut down"))
+        self._fail_waiters()
 
     def _close_blocking(self) -> None:
         self._pool.shutdown(wait=True)
@@ -183,39 +178,41 @@ class LocalStore:
         """See `StoreClient.confirmed`."""
         return self._recent.confirmed
 
+    @property
+    def end(self) -> LogOffset:
+        """The log offset behind the last frame that was placed, durable or not: end >= confirmed."""
+        return self._engine.log.end
+
     def tail(self, listener: TailListener) -> Callable[[], None]:
         """See `StoreClient.tail`."""
         number = self._listener_count
         self._listener_count += 1
         self._listeners[number] = listener
-        return lambda: self._listeners.pop(number, None) and None
 
-    def _post_committed(self, committed: Committed) -> None:
-        self._post(self._committed, committed)
+        def stop() -> None:
+            self._listeners.pop(number, None)
 
-    def _post_dispatched(self, dispatched: LogOffset) -> None:
-        self._post(self._dispatched, dispatched)
+        return stop
 
-    def _post(self, call: Callable[[T], None], value: T) -> None:
+    def _post(self, call: Callable[..., None], *args: object) -> None:
         try:
-            self._loop.call_soon_threadsafe(call, value)
+            self._loop.call_soon_threadsafe(call, *args)
         except RuntimeError:  # the loop is closed: nobody is left to be told
             logger.warning("the event loop ended before the store was closed")
 
     def _committed(self, committed: Committed) -> None:
         """A group is durable, or has failed: first what reads see, then the senders, then the listeners."""
         self._pending_bytes -= committed.size_bytes
-        run = committed.run
+        run, outcomes = committed.run, {}
         if run is not None:
-            for placed in run.placed:
-                self._cache.put(placed)
-            self._outcomes = self._recent.add(run, self._kv_revision)
+            self._cache.put(*run.placed)
+            outcomes = self._recent.add(run, self._kv_revision)
+        self._recorder.report(outcomes)
         for done, outcome in committed.outcomes:
             try:
                 done(outcome)
             except Exception:
                 logger.exception("an append's callback has failed")
-        self._outcomes = {}
         if run is None or not self._listeners:
             return
         frames = [self._cache.get(placed.start) or placed.whole() for placed in run.placed]
@@ -234,6 +231,13 @@ class LocalStore:
             elif not waiter.done():
                 waiter.set_result(None)
         self._dispatch_waiters = waiting
+
+    def _fail_waiters(self) -> None:
+        """Nothing more will be dispatched."""
+        waiting, self._dispatch_waiters = self._dispatch_waiters, []
+        for _, waiter in waiting:
+            if not waiter.done():
+                waiter.set_exception(self._engine.error or StoreClosed("the store is shut down"))
 
     async def _until_dispatched(self, until: LogOffset) -> None:
         """Wait until the views hold everything before a log offset."""
@@ -305,12 +309,7 @@ class LocalStore:
         self._check_open()
         if not 0 <= position.frame < self._recent.confirmed:
             return None
-        try:
-            frame = await self._read(self._reader.frame, position.frame)
-        except CorruptFrame as error:
-            if error.why == "body checksum":
-                raise
-            return None
+        frame = await self._read(self._reader.frame, position.frame)
         if frame is None or not 0 <= position.row < frame.header.row_count:
             return None
         return frame.record(position.row)
@@ -334,51 +333,7 @@ class LocalStore:
         with self._engine.views.reading() as txn:  # a lookup takes 5 us, a thread 50 to 100 us
             return self._engine.views.last.get(txn, address_hash)
 
-    # ---- the store's own records
-
-    def _record(self, record: Record) -> asyncio.Future[Outcome]:
-        """Append a record of a reserved queue, in one frame with the others of this turn of the loop."""
-        self._check_open()
-        outcome: asyncio.Future[Outcome] = self._loop.create_future()
-        if not self._records:
-            self._loop.call_soon(self._flush_records)
-        self._records.append((record, outcome))
-        return outcome
-
-    def _flush_records(self) -> None:
-        """Append what was gathered, in frames of about RECORDS_BYTES."""
-        gathered, self._records = self._records, []
-        rows: list[bytes] = []
-        data: list[bytes] = []
-        waiting: list[asyncio.Future[Outcome]] = []
-        at, now_ms = 0, self._now_ms()
-        for record, outcome in gathered:
-            encoded = encode(record)
-            if rows and at + len(encoded) > RECORDS_BYTES:
-                self._append_records(rows, data, waiting)
-                rows, data, waiting, at = [], [], [], 0
-            rows.append(ROW.pack(queue_of(record), at, len(encoded), 0, 0, 0, 0, now_ms))
-            data.append(encoded)
-            waiting.append(outcome)
-            at += len(encoded)
-        if rows:
-            self._append_records(rows, data, waiting)
-
-    def _append_records(self, rows: list[bytes], data: list[bytes], waiting: list[asyncio.Future[Outcome]]) -> None:
-        def done(appended: Appended | StoreError) -> None:
-            for row, future in enumerate(waiting):
-                if future.done():  # its caller was cancelled
-                    continue
-                if isinstance(appended, StoreError):
-                    future.set_exception(appended)
-                    continue
-                outcome = self._outcomes.get(Position(appended.frame, row))
-                if isinstance(outcome, StoreError):
-                    future.set_exception(outcome)
-                else:
-                    future.set_result(outcome)
-
-        self.append(UnplacedFrame.build(b"".join(rows), b"".join(data)), done)
+    # ---- the key-value view
 
     async def kv_get(self, key: str) -> Entry | None:
         """See `StoreClient.kv_get`."""
@@ -392,13 +347,13 @@ class LocalStore:
 
     async def kv_put(self, key: str, value: bytes, *, expected_revision: int | None = None) -> int:
         """See `StoreClient.kv_put`. Raises `RevisionConflict`, `KeyTooLong`, `FrameTooLarge`."""
-        outcome = await self._record(KvPut(check_key(key), value, expected_revision))
+        outcome = await self._recorder.record(KvPut(check_key(key), value, expected_revision))
         assert isinstance(outcome, int)
         return outcome
 
     async def kv_delete(self, key: str, *, expected_revision: int | None = None) -> bool:
         """See `StoreClient.kv_delete`. Raises `RevisionConflict`, `KeyTooLong`."""
-        return bool(await self._record(KvDelete(check_key(key), expected_revision)))
+        return bool(await self._recorder.record(KvDelete(check_key(key), expected_revision)))
 
     async def kv_prefix(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[Entry]:
         """See `StoreClient.kv_prefix`."""
@@ -417,8 +372,10 @@ class LocalStore:
     # ---- groups
 
     async def commit_offsets(self, group: str, offsets: Mapping[QueueNumber, int]) -> None:
-        """See `StoreClient.commit_offsets`. Raises `KeyTooLong`."""
-        await self._record(GroupOffsets(check_key(group), {int(queue): at for queue, at in offsets.items()}))
+        """See `StoreClient.commit_offsets`. Raises `KeyTooLong`, and ValueError for an offset beyond 63 bits."""
+        if any(abs(at) >> 63 for at in offsets.values()):
+            raise ValueError(f"an offset of group {group!r} has more than 63 bits")
+        await self._recorder.record(GroupOffsets(check_key(group), {int(queue): at for queue, at in offsets.items()}))
 
     async def offsets(self, group: str) -> Mapping[QueueNumber, int]:
         """See `StoreClient.offsets`."""
@@ -436,7 +393,7 @@ class LocalStore:
 
     async def delete_group(self, group: str) -> None:
         """See `StoreClient.delete_group`."""
-        await self._record(GroupDeleted(check_key(group)))
+        await self._recorder.record(GroupDeleted(check_key(group)))
 
     # ---- leases
 
@@ -500,7 +457,7 @@ class LocalStore:
     async def _settle(
         self, leases: LeaseQueue, queue: QueueNumber, ranges: Sequence[Range], *, delivered: bool
     ) -> None:
-        settling = self._record(Settled(queue, tuple(ranges)))
+        settling = self._recorder.record(Settled(queue, tuple(ranges)))
         settling.add_done_callback(partial(self._settled, leases, ranges, delivered))
         await asyncio.shield(settling)
 
@@ -542,5 +499,5 @@ class LocalStore:
 
     async def delete_queue(self, queue: QueueNumber) -> None:
         """See `StoreClient.delete_queue`."""
-        await self._record(QueueDeleted(queue))
+        await self._recorder.record(QueueDeleted(queue))
         await self._queue(queue)

@@ -128,17 +128,21 @@ class CommitLog:
     # ---- reading
 
     def read(self, log_offset: LogOffset, size: int = 0) -> Frame | None:
-        """The frame at a log offset, verified; `size` saves a read where it is known. None: nothing confirmed there.
+        """The frame at a log offset, verified; None when nothing confirmed is there.
 
-        Raises `CorruptFrame`, also for a log offset inside a frame.
+        With `size` there is known to be one, of that size: anything else raises `CorruptFrame`. Without, None where
+        no sound header is, and `CorruptFrame` where only the rest is damaged.
         """
         if not self.first <= log_offset < self.confirmed:
             return None
         segment = self._segment_of(log_offset)
         if not size:
-            header = parse_header(segment.read(log_offset, HEADER.size), log_offset=log_offset)
+            try:
+                header = parse_header(segment.read(log_offset, HEADER.size), log_offset=log_offset)
+            except CorruptFrame:
+                return None
             if header is None:
-                raise CorruptFrame(log_offset, "cut short")
+                return None
             size = header.size_bytes
         frame = Frame.parse(segment.read(log_offset, size), log_offset=log_offset)
         if frame is None:

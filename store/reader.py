@@ -215,7 +215,7 @@ class Reader:
             raise NotInMemory
         for item in self._log.scan(at, end):
             if not isinstance(item, Frame):
-                logger.error("a damaged stretch of the log is passed over", extra=item._asdict())
+                logger.warning("a stretch of the log that holds no frame is passed over", extra=item._asdict())
                 at = item.end
                 continue
             size += item.end - item.start

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 MAP_SIZE_BYTES = 64 << 30  # address space, not disk: the file grows as it is used
 _FORMAT = b"1"  # of all views together; another one found means: rebuild
 _READERS_MAX = 126
+_SPARE_READERS = 8  # read transactions kept for the next reader
 
 
 class Views:
@@ -56,6 +57,7 @@ class Views:
             map_size=map_size_bytes,
             max_dbs=8,
             max_readers=_READERS_MAX,
+            max_spare_txns=_SPARE_READERS,
             metasync=False,
             meminit=False,
             mode=0o640,

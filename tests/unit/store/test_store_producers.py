@@ -1,0 +1,44 @@
+"""Idempotent producers."""
+
+import pytest
+
+from store import producers
+from store.errors import SequenceOutOfOrder
+from store.producers import ProducerTable
+
+
+def test_new_repeated_and_out_of_order():
+    table = ProducerTable()
+    assert table.find(1, 100) is None
+    for n in range(3):
+        table.add(1, 100 + n, n * 64)
+    assert [table.find(1, 100 + n) for n in range(4)] == [0, 64, 128, None]
+    for sequence in (99, 104):
+        with pytest.raises(SequenceOutOfOrder):
+            table.find(1, sequence)
+
+
+def test_producers_are_apart():
+    table = ProducerTable()
+    table.add(1, 5, 0)
+    assert table.find(2, 5) is None
+
+
+def test_only_the_newest_sequences_are_known(monkeypatch):
+    monkeypatch.setattr(producers, "SEQUENCES_KEPT", 3)
+    table = ProducerTable()
+    for n in range(1, 6):
+        table.add(1, n, n)
+    assert [table.find(1, n) for n in (3, 4, 5)] == [3, 4, 5]
+    with pytest.raises(SequenceOutOfOrder, match="too old"):
+        table.find(1, 2)
+
+
+def test_the_producer_that_wrote_longest_ago_is_forgotten(monkeypatch):
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 2)
+    table = ProducerTable()
+    table.add(1, 1, 0)
+    table.add(2, 1, 64)
+    table.add(1, 2, 128)
+    table.add(3, 1, 192)
+    assert dict(table) == {1: 2, 3: 1}
