@@ -134,9 +134,9 @@ def _content_type(number: int | None, cloudevents_format: int, fields: dict[str,
     return content_type
 
 
-def _device(address: str, level: int | None) -> str:
+def _device(address: str, level: int) -> str:
     """The level of an address that names the device; "" when it has none."""
-    if level is None:
+    if level < 0:
         return ""
     levels = address.split("/", level + 1)
     return levels[level] if level < len(levels) else ""

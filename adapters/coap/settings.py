@@ -50,7 +50,8 @@ class CoapOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = 64 * MiB
 
     device_level: Annotated[
-        int | None, Meta(description="the level of the address, from 0, that names the device; without one: the host")
+        int,
+        Meta(ge=-1, le=127, description="the level of the address, from 0, that names the device; -1: the peer's host"),
     ] = 1
     bare_paths: Annotated[bool, Meta(description="whether a path not below /t/ or /ps/ is an address, too")] = True
     cloudevents_format: Annotated[

@@ -102,7 +102,7 @@ def test_the_device_is_a_level_of_the_address(level: int, path: str, device: str
 
 
 def test_the_device_can_be_the_host() -> None:
-    driver = Driver({"device_level": None})
+    driver = Driver({"device_level": -1})
     driver.ask("t/a/b")
     assert driver.stored[0].device == PEER[0]
 
