@@ -225,17 +225,15 @@ class _Received:
 class Http2Client:
     """One HTTP/2 connection, by prior knowledge or ALPN."""
 
-    def __init__(self, gateway: Gateway, *, window: int | None = None) -> None:
+    def __init__(self, gateway: Gateway, *, eager: bool = True) -> None:
         self.gateway = gateway
         self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
-        if window is not None:
-            self.h2.local_settings.initial_window_size = window
-            self.h2.local_settings.acknowledge()
         self.h2.initiate_connection()
         self.received: dict[int, _Received] = {}
         self.acknowledge = True
         self.goaway: int | None = None
-        self.flush()
+        if eager:
+            self.flush()
 
     def flush(self) -> None:
         """Carry bytes both ways until there are none."""
@@ -268,7 +266,11 @@ class Http2Client:
         pseudo = [(":method", method), (":scheme", "http"), (":authority", "gateway.example"), (":path", target)]
         self.h2.send_headers(stream, [*pseudo, *headers], end_stream=end and body is None)
         if body is not None:
-            self.h2.send_data(stream, body, end_stream=end)
+            size = self.h2.max_outbound_frame_size
+            for start in range(0, len(body), size):
+                self.h2.send_data(stream, body[start : start + size])
+            if end:
+                self.h2.end_stream(stream)
         return stream
 
     def answer(self, stream: int) -> Answer:

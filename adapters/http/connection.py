@@ -242,13 +242,13 @@ class HttpConnection:
 
     def _choose(self) -> Transport | None:
         """HTTP/2 by ALPN or by its preface, else HTTP/1.1; None while the first bytes could be either."""
-        opening = self._opening
-        if self._info.alpn == "h2" or opening.startswith(PREFACE):
+        alpn, opening = self._info.alpn, self._opening
+        if alpn is None and len(opening) < len(PREFACE) and PREFACE.startswith(opening):
+            return None
+        if alpn == "h2" or (alpn is None and opening.startswith(PREFACE)):
             http2 = Http2(self._options)
             http2.open()
             return self._use(http2)
-        if self._info.alpn is None and PREFACE.startswith(opening):
-            return None
         return self._use(Http1(self._options))
 
     def _use(self, transport: Transport) -> Transport:

@@ -403,6 +403,6 @@ class Http1:
 
 def _parse_problem(error: Exception) -> Response:
     detail = str(error) or "this is not HTTP"
-    if "version" in detail:
+    if detail == "Invalid HTTP version":
         return problem(505, "this version of HTTP is not spoken here; 1.1 and 2 are")
     return problem(400, f"not an HTTP request: {detail}")

@@ -1,5 +1,6 @@
 """HTTP/2 (RFC 9113) on the h2 library: streams, flow control in both directions, and limits on what a peer can cost."""
 
+import re
 from binascii import Error as Base64Error
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,6 +28,8 @@ STREAM_BUFFER_BYTES: Final = 256 * 1024  # of one event stream, beyond what its 
 CALM_PERIOD_MS: Final = 10_000
 RESETS_MAX: Final = 200  # streams a peer may reset in a period (CVE-2023-44487)
 CONTROL_FRAMES_MAX: Final = 2_000  # frames in a period that ask for work and bring nothing: PING, SETTINGS, empty DATA
+
+_BASE64URL: Final = re.compile(b"[A-Za-z0-9_-]*")
 
 
 class _Stream:
@@ -99,6 +102,8 @@ class Http2:
 
     def upgrade(self, request: Request, settings: bytes, *, now_ms: int) -> Exchange | None:
         """Begin behind an upgrade from HTTP/1.1, its request being stream 1; None when its settings are malformed."""
+        if _BASE64URL.fullmatch(settings) is None:
+            return None
         try:
             self._h2.initiate_upgrade_connection(settings + b"=" * (-len(settings) % 4))
         except (H2Error, HyperframeError, Base64Error, ValueError):

@@ -1,0 +1,191 @@
+"""Server-sent events over both versions."""
+
+import json
+from typing import Any
+
+import h2.settings
+import pytest
+from http_driver import Gateway, Http1Client, Http2Client, parse_responses, request
+
+from adapters.http import HttpOptions
+from adapters.http.h1 import OUTPUT_BYTES_MAX
+from adapters.http.h2 import STREAM_BUFFER_BYTES
+from gateway.batch import Batch
+from gateway.message import Message
+from gateway.port import Deliveries, Settled, SubscriptionId
+from store.format import LogOffset, Position
+
+
+def subscribe(client: Any, *filters: str, last: str | None = None) -> int:
+    headers = () if last is None else (("last-event-id", last),)
+    target = "/subscribe?" + "&".join(f"filter={text}" for text in filters)
+    if isinstance(client, Http1Client):
+        client.gateway.opening = client.gateway.feed(request("GET", target, *headers))
+        return 0
+    stream = client.send("GET", target, *headers)
+    client.flush()
+    return stream
+
+
+def events(text: bytes) -> list[dict[str, str]]:
+    found = []
+    for block in text.decode().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
+        if "data" in fields:
+            found.append(fields)
+    return found
+
+
+def message(address: str = "a/b", body: bytes = b'{"v":\r\n 1}') -> Message:
+    return Message(address=address, body=body, time_ms=0, protocol="mqtt", content_type="application/json")
+
+
+def test_events_over_http_1_1() -> None:
+    client = Http1Client(Gateway())
+    gateway = client.gateway
+    opening = gateway.feed(request("GET", "/subscribe?filter=a/+&filter=b"))
+    assert [effect.pattern for effect in gateway.subscriptions.values()] == ["a/+", "b"]
+    assert gateway.deliver([message(), message("c"), message("b")]) == 2
+    (answer,) = parse_responses(opening + gateway.adapter.take_output())
+    assert (answer.status, answer["content-type"], answer["cache-control"]) == (200, "text/event-stream", "no-store")
+    assert answer.body.startswith(b"retry: 2000\n\n")
+    first, second = events(answer.body)
+    assert (first["id"], first["event"], second["id"]) == ("64.0", "message", "64.2")
+    event = json.loads(first["data"])
+    assert (event["subject"], event["data"], event["id"]) == ("a/b", {"v": 1}, "64.0")
+
+
+def test_events_over_http_1_0_end_with_the_connection() -> None:
+    gateway = Gateway()
+    opening = gateway.feed(b"GET /subscribe?filter=a HTTP/1.0\r\nconnection: keep-alive\r\n\r\n")
+    gateway.deliver([message("a")])
+    (answer,) = parse_responses(opening + gateway.adapter.take_output())
+    assert answer["transfer-encoding"] is None
+    assert answer["connection"] == "close"
+    assert len(events(answer.body)) == 1
+
+
+def test_events_over_http_2() -> None:
+    client = Http2Client(Gateway())
+    first, second = subscribe(client, "a/+"), subscribe(client, "#")
+    assert client.gateway.deliver([message(), message("c")]) == 2
+    client.read(client.gateway.adapter.take_output())
+    assert [event["id"] for event in events(client.answer(first).body)] == ["64.0"]
+    assert [event["id"] for event in events(client.answer(second).body)] == ["64.0", "64.1"]
+
+
+def test_a_client_goes_on_behind_what_it_has_seen() -> None:
+    client = Http2Client(Gateway())
+    stream = subscribe(client, "#", last="64.1")
+    (effect,) = client.gateway.subscriptions.values()
+    assert effect.start == Position(LogOffset(0x64), 2)
+    client.gateway.deliver([message(), message(), message()])
+    client.read(client.gateway.adapter.take_output())
+    assert [event["id"] for event in events(client.answer(stream).body)] == ["64.2"]
+
+
+def test_a_cursor_that_goes_back_for_one_stream_repeats_nothing_to_the_other() -> None:
+    client = Http2Client(Gateway())
+    first = subscribe(client, "#")
+    client.gateway.deliver([message(), message()])
+    second = subscribe(client, "#", last="64.0")
+    client.gateway.deliver([message(), message()])
+    client.read(client.gateway.adapter.take_output())
+    assert [event["id"] for event in events(client.answer(first).body)] == ["64.0", "64.1"]
+    assert [event["id"] for event in events(client.answer(second).body)] == ["64.1"]
+
+
+def test_heartbeats() -> None:
+    gateway = Gateway(HttpOptions(sse_heartbeat_s=10, idle_timeout_s=1))
+    gateway.feed(request("GET", "/subscribe?filter=a"))
+    assert gateway.tick(after_ms=9_999) == b""
+    assert gateway.tick(after_ms=1) == b"3\r\n:\n\n\r\n"
+    gateway.tick(after_ms=5_000)
+    gateway.deliver([message("a")])
+    gateway.adapter.take_output()
+    assert gateway.tick(after_ms=5_000) == b""
+    assert gateway.tick(after_ms=5_000) == b"3\r\n:\n\n\r\n"
+    assert not gateway.closed
+
+
+def test_a_reset_ends_the_subscription() -> None:
+    client = Http2Client(Gateway())
+    stream = subscribe(client, "a", "b")
+    assert len(client.gateway.subscriptions) == 2
+    client.h2.reset_stream(stream)
+    client.flush()
+    assert client.gateway.subscriptions == {}
+    assert client.gateway.deliver([message("a")]) == 0
+
+
+def test_a_window_that_is_shut_holds_the_cursor_until_it_opens() -> None:
+    client = Http2Client(Gateway())
+    client.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 100})
+    client.flush()
+    client.acknowledge = False
+    stream = subscribe(client, "#")
+    large = message(body=b'"' + b"x" * (STREAM_BUFFER_BYTES // 2) + b'"')
+    assert client.gateway.deliver([large] * 5) == 2
+    assert client.gateway.deliver([large], frame=101) == 0
+    assert not any(isinstance(effect, Settled) for effect in client.gateway.effects)
+    client.h2.increment_flow_control_window(STREAM_BUFFER_BYTES * 2)
+    client.h2.increment_flow_control_window(STREAM_BUFFER_BYTES * 2, stream)
+    client.flush()
+    assert sum(isinstance(effect, Settled) for effect in client.gateway.effects) == 1
+    assert client.gateway.deliver([large] * 3, frame=101) == 2
+
+
+def test_a_stream_that_takes_nothing_is_ended_and_the_others_go_on() -> None:
+    client = Http2Client(Gateway(HttpOptions(sse_stall_s=20, sse_heartbeat_s=3600)))
+    client.acknowledge = False
+    large = message(body=b'"' + b"x" * STREAM_BUFFER_BYTES + b'"')
+    client.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+    client.flush()
+    stalled = subscribe(client, "a/b")
+    subscribe(client, "#")
+    assert client.gateway.deliver([large, large]) == 1
+    client.read(client.gateway.tick(after_ms=20_000))
+    assert client.received[stalled].reset is not None
+    assert [effect.pattern for effect in client.gateway.subscriptions.values()] in (["#"], [])
+
+
+def test_http_1_1_takes_a_turns_share_and_asks_for_more() -> None:
+    gateway = Gateway()
+    gateway.feed(request("GET", "/subscribe?filter=%23"))
+    large = message(body=b'"' + b"x" * (OUTPUT_BYTES_MAX // 2) + b'"')
+    assert gateway.deliver([large] * 5) == 2
+    assert gateway.deliver([large] * 3, frame=101) == 0
+    assert len(gateway.adapter.take_output()) > OUTPUT_BYTES_MAX
+    assert gateway.adapter.deadline_ms() == 0
+    gateway.tick()
+    assert sum(isinstance(effect, Settled) for effect in gateway.effects) == 1
+    assert gateway.deliver([large] * 3, frame=101) == 2
+
+
+@pytest.mark.parametrize("client_type", [Http1Client, Http2Client])
+def test_shutdown_ends_streams(client_type: type) -> None:
+    client = client_type(Gateway())
+    stream = subscribe(client, "a")
+    client.gateway.act(client.gateway.adapter.shutdown(now_ms=client.gateway.now_ms))
+    out = client.gateway.adapter.take_output()
+    if isinstance(client, Http2Client):
+        client.read(out)
+        assert client.answer(stream).ended
+    else:
+        assert out.endswith(b"0\r\n\r\n")
+    assert client.gateway.closed
+    assert client.gateway.subscriptions == {}
+
+
+def test_an_event_is_encoded_once_for_all_connections() -> None:
+    gateways = [Gateway(), Gateway()]
+    for gateway in gateways:
+        gateway.feed(request("GET", "/subscribe?filter=%23"))
+    batch = Batch(LogOffset(1), LogOffset(2), [message()], [0], [16])
+    outputs = []
+    for gateway in gateways:
+        deliveries = Deliveries(batch, [0], [(SubscriptionId(1),)])
+        assert gateway.adapter.deliver(deliveries, now_ms=gateway.now_ms) == 1
+        outputs.append(gateway.adapter.take_output())
+    assert outputs[0] == outputs[1]
+    assert list(batch.memo) == ["http.sse"]
