@@ -68,9 +68,17 @@ def check_config(
     data_dir: DataDirOption = None,
     port_offset: OffsetOption = None,
     host: HostOption = None,
+    *,
+    keys: Annotated[bool, typer.Option("--keys", help="Every key, its value, and what it means.")] = False,
 ) -> None:
     """Say whether the configuration is usable, and what is wrong with it."""
     settings = _load(config, data_dir, port_offset, host)
+    if keys:
+        from gateway.config_listing import listing  # noqa: PLC0415
+
+        for line in listing(settings):
+            typer.echo(line)
+        return
     enabled = [one for one in settings.listeners.values() if one.enabled]
     typer.echo(f"ok: {len(enabled)} listeners, data in {settings.store.data_dir}")
     for one in enabled:

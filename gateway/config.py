@@ -24,6 +24,7 @@ from gateway.port import AdapterFactory, Listener
 
 __all__ = [
     "ADAPTER_GROUP",
+    "DECLARED",
     "DEFAULT_FILE",
     "AdminConfig",
     "AuthConfig",
@@ -99,6 +100,9 @@ class ListenerConfig(_Section, frozen=True, kw_only=True):
     transport: str = "tcp"  # "tcp" or "udp"
     alpn: tuple[str, ...] = ()
     summary: str = ""
+
+
+DECLARED = frozenset({"name", "adapter", "transport", "alpn", "summary"})  # fields of a listener that nobody configures
 
 
 class TlsConfig(_Section, frozen=True, kw_only=True):
@@ -270,15 +274,12 @@ def _read_listeners(
     for name, (adapter, listener) in declared.items():
         path = f"listeners.{name}"
         table = tables.get(name, {})
-        for key in _DECLARED & table.keys():
+        for key in DECLARED & table.keys():
             mistakes.add(f"{path}.{key}", "follows from the adapter; remove it")
         given = read_struct(ListenerConfig, table, path, mistakes)
         if given is not None:
             result[name] = _place(given, adapter, listener, table.keys(), offset)
     return result
-
-
-_DECLARED = {"name", "adapter", "transport", "alpn", "summary"}
 
 
 def _place(given: ListenerConfig, adapter: str, listener: Listener, keys: Any, offset: int) -> ListenerConfig:

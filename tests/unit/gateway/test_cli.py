@@ -120,6 +120,21 @@ def test_check_config_prints_what_would_listen():
     assert result.output == "ok: 1 listeners, data in headgate-data\n  mqtt: 127.0.0.1 tcp 1884\n"
 
 
+def test_check_config_lists_every_key(tmp_path):
+    (tmp_path / "pw").write_text("hunter2")
+    (tmp_path / "headgate.toml").write_text(
+        "[[routes]]\npattern = 'a/#'\ntopic = 't'\n[auth.users.bob]\npassword_file = 'pw'\n"
+    )
+    lines = run("check-config", "--keys").output.splitlines()
+    assert "gateway.connections_max = 50000  # open connections, over all listeners" in lines
+    assert "listeners.mqtt.port = 1883  # 0 takes any free port" in lines
+    assert "listeners.mqtt.tls_port = (not set)" in lines
+    assert 'store.data_dir = "headgate-data"  # the directory that holds everything; made when missing' in lines
+    assert 'routes[0].topic = "t"  # letters, digits and $ _ . - (up to 127)' in lines
+    assert "auth.users.bob.password = ***  # named by password_file" in lines
+    assert not [line for line in lines if "hunter2" in line or line.startswith("listeners.mqtt.summary")]
+
+
 def test_a_wrong_configuration_is_one_line_a_mistake_and_code_2(tmp_path, monkeypatch, capsys):
     (tmp_path / "x.toml").write_text("[store]\ndata_dri = 'x'\n[log]\nlevle = 'x'\n")
     assert main(monkeypatch, "check-config", "--config", "x.toml") == 2
