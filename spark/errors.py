@@ -1,6 +1,6 @@
 """What the analytics side raises on purpose."""
 
-__all__ = ["BadOption", "DataLoss", "MissingJdk", "OutputMismatch", "SparkError"]
+__all__ = ["BadOption", "DataLoss", "MissingJdk", "OutputBusy", "OutputMismatch", "SparkError"]
 
 
 class SparkError(Exception):
@@ -34,6 +34,10 @@ class DataLoss(SparkError):
 
 class MissingJdk(SparkError):
     """No Java that Spark can run on; the text is one line and says what to install."""
+
+
+class OutputBusy(SparkError):
+    """Another job is writing to the output directory."""
 
 
 class OutputMismatch(SparkError):

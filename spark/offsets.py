@@ -67,10 +67,10 @@ def place(where: Place, bounds: Mapping[int, Bounds], *, default: str) -> dict[i
 
 
 def advance(start: Mapping[int, int], bounds: Mapping[int, Bounds], limit: int | None) -> dict[int, int]:
-    """How far the micro-batch after `start` goes: to the end of every queue, or `limit` records in all.
+    """How far the micro-batch after `start` goes: to the end of every queue, or about `limit` records in all.
 
-    A limit is shared out in proportion to what each queue has waiting, at least one each, so that no queue runs ahead
-    of the others in time. A queue of `start` that is no longer there stays where it was. A queue whose end is now below
+    A limit is shared out in proportion to what each queue has waiting, so that no queue runs ahead of the others in
+    time, and at least one each, so that none stands still: it may be exceeded by one record a queue. A queue of `start` that is no longer there stays where it was. A queue whose end is now below
     `start` was begun anew: its end goes back, and `ranges` reads it from 0.
     """
     end = dict(start)

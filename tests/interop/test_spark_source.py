@@ -1,0 +1,215 @@
+"""The data source and the telemetry query in a real Spark, against the real gRPC service."""
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from fake_store import Serving, serving
+from pyspark.errors import PySparkException, StreamingQueryException
+
+from gateway.message import Message
+from spark.errors import MissingJdk
+from spark.job import TelemetryOptions
+from spark.ledger import Ledger
+from spark.session import build_session
+from spark.tables import Tables
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+T0 = 1_700_000_040_000  # the start of a minute
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    try:
+        session = build_session("tests", shuffle_partitions=2, local_dir=tmp_path_factory.mktemp("spark"))
+    except MissingJdk as error:
+        pytest.skip(str(error))
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def served():
+    with serving({"telemetry": (16, 17), "alarms": (18,)}) as running:
+        yield running
+
+
+def fill(served: Serving, count: int, *, start: int = 0, queues: tuple[int, ...] = (16, 17)) -> None:
+    """Messages in frames of 25, one a millisecond, spread over the queues."""
+    for at in range(start, start + count, 25):
+        batch = [
+            (
+                queues[n % len(queues)],
+                Message(
+                    address=f"telemetry/d{n % 5}",
+                    body=json.dumps({"temperature": n, "humidity": n % 7}).encode(),
+                    time_ms=T0 + n,
+                    protocol=("mqtt", "coap", "http")[n % 3],
+                    device=f"d{n % 5}",
+                    properties=(("n", str(n)),),
+                ),
+            )
+            for n in range(at, min(at + 25, start + count))
+        ]
+        served.store.append(batch, stored_at_ms=T0 + at)
+
+
+def read(session, served: Serving, **options):
+    return session.read.format("headgate").options(target=served.target, retrySeconds="5", **options).load()
+
+
+def test_batch_reads_everything_with_every_column(session, served):
+    fill(served, 1_000)
+    frame = read(session, served, maxOffsetsPerPartition="130")
+    assert frame.rdd.getNumPartitions() == 8
+    rows = frame.orderBy("queue", "offset").collect()
+    assert [(r.queue, r.offset) for r in rows] == [(q, n) for q in (16, 17) for n in range(500)]
+    assert sorted(int(r.properties[0].value) for r in rows) == list(range(1_000))
+    row = rows[3]
+    assert (row.topic, row.address, row.protocol, row.device, row.position) == (
+        *("telemetry", "telemetry/d1", "mqtt", "d1", "0.6"),
+    )
+    assert json.loads(bytes(row.body)) == {"temperature": 6, "humidity": 6}
+    assert row.time.timestamp() * 1000 == T0 + 6
+
+
+def test_batch_options(session, served):
+    fill(served, 100)
+    fill(served, 10, queues=(18,))
+    assert read(session, served, columns="offset").count() == 110
+    assert read(session, served, topic="alarms", columns="offset").count() == 10
+    ends = {"startingOffsets": '{"16": 40}', "endingOffsets": '{"16": 45, "17": 0}'}
+    some = read(session, served, topic="telemetry", columns="queue,offset", **ends).collect()
+    assert sorted(map(tuple, some)) == [(16, n) for n in range(40, 45)]
+    late = read(session, served, topic="telemetry", startingTimestamp=str(T0 + 50), columns="stored_at")
+    assert late.count() == 50
+    assert read(session, served, startingOffsets="latest", columns="offset").collect() == []
+    given = session.read.format("headgate").schema("body binary, queue int").option("target", served.target)
+    assert given.load().columns == ["body", "queue"]
+    for wrong in ({"topic": "nope"}, {"topc": "telemetry"}, {"columns": "nope"}):
+        with pytest.raises(PySparkException, match="option"):
+            read(session, served, **wrong).count()
+
+
+def run_stream(session, served: Serving, where: Path, **options) -> list:
+    """One availableNow run; what it read, through a checkpoint that outlives it."""
+    seen: list = []
+    stream = session.readStream.format("headgate").options(target=served.target, retrySeconds="5", **options).load()
+    query = (
+        stream.select("queue", "offset")
+        .writeStream.foreachBatch(lambda frame, batch: seen.append((batch, frame.collect())))
+        .option("checkpointLocation", str(where))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return [(batch, (row.queue, row.offset)) for batch, rows in seen for row in rows]
+
+
+def test_stream_resumes_where_it_was_and_meets_new_queues_at_zero(session, served, tmp_path):
+    fill(served, 100)
+    columns = {"columns": "queue,offset"}
+    first = run_stream(session, served, tmp_path, maxOffsetsPerTrigger="30", **columns)
+    assert sorted(at for _, at in first) == [(q, n) for q in (16, 17) for n in range(50)]
+    assert max(Counter(batch for batch, _ in first).values()) <= 32
+    assert run_stream(session, served, tmp_path, **columns) == []
+    served.controller.by_name["new"] = (19,)
+    fill(served, 20)
+    fill(served, 10, queues=(19,))
+    second = run_stream(session, served, tmp_path, startingOffsets="latest", **columns)
+    want = [(q, n) for q in (16, 17) for n in range(50, 60)] + [(19, n) for n in range(10)]
+    assert sorted(at for _, at in second) == want
+
+    fill(served, 20)
+    served.store.first[16] = 65  # retention took 60 to 64
+    with pytest.raises(StreamingQueryException, match="failOnDataLoss"):
+        run_stream(session, served, tmp_path, **columns)
+    third = run_stream(session, served, tmp_path, failOnDataLoss="false", **columns)
+    assert sorted(at for _, at in third) == [(16, n) for n in range(65, 70)] + [(17, n) for n in range(60, 70)]
+
+
+def test_stream_survives_a_server_that_comes_back(session, served, tmp_path):
+    fill(served, 50)
+    seen: list = []
+    stream = session.readStream.format("headgate").options(target=served.target, columns="offset", retrySeconds="30")
+    query = (
+        stream.load()
+        .writeStream.foreachBatch(lambda frame, _: seen.append(frame.count()))
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+    try:
+        await_true(lambda: sum(seen) == 50)
+        served.stop()
+        served.start()
+        fill(served, 70)
+        await_true(lambda: sum(seen) == 120)
+        assert query.isActive
+    finally:
+        query.stop()
+
+
+def await_true(condition) -> None:
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def count_once(session, served: Serving, output: Path, **options) -> Tables:
+    """One run of the telemetry query over what there is."""
+    from spark.telemetry import _Signals, follow
+
+    options = TelemetryOptions(output=output, target=served.target, once=True, retry_s=5, **options)
+    ledger = Ledger.open(options.output, options.checkpoint_dir)
+    try:
+        follow(session, options, ledger, _Signals())
+    finally:
+        ledger.close()
+    return Tables(output)
+
+
+def test_telemetry_counts_windows_latest_values_and_quality(session, served, tmp_path):
+    def store(stored_at_ms: int, *records: tuple[str, str, int, bytes]) -> None:
+        batch = [
+            (16, Message(address=f"telemetry/{device}/m", body=body, device=device, time_ms=at, protocol=protocol))
+            for protocol, device, at, body in records
+        ]
+        served.store.append(batch, stored_at_ms=stored_at_ms)
+
+    store(
+        T0 + 2_000,
+        ("mqtt", "d1", T0 + 1_000, b'{"temperature": 20, "state": "on"}'),
+        ("coap", "d1", T0 + 500, b'{"temperature": 10.5}'),
+        ("coap", "d1", T0 + 500, b'{"temperature": 11.5}'),
+        ("http", "d2", T0 + 1_999, b'{"value": 3}'),
+        ("amqp", "d2", T0, b"not json"),
+        ("amqp", "d2", T0, b'{"state": "off"}'),
+        ("mqtt", "d3", T0 + 10**9, b'{"value": 1}'),  # ahead of its time
+    )
+    store(T0 + 179_999, ("mqtt", "d4", T0 + 1, b'{"temperature": 4}'))  # just in time
+    store(T0 + 180_000, ("mqtt", "d1", T0 + 1, b'{"temperature": 99}'))  # at the watermark exactly: late
+    for _ in range(2):  # the second run finds nothing new and changes nothing
+        tables = count_once(session, served, tmp_path, records_max=4)
+        assert tables.counts() == {"amqp": 2, "coap": 2, "http": 1, "mqtt": 4}
+        assert tables.quality() == {"ahead": 1, "bad_json": 1, "late": 1, "no_metrics": 1, "ok": 5}
+        windows = tables.windows().to_pylist()
+        assert [(w["device"], w["metric"], w["count"], w["min"], w["max"], w["mean"], w["last"]) for w in windows] == [
+            ("d1", "temperature", 3, 10.5, 20.0, 14.0, 20.0),
+            ("d2", "m", 1, 3.0, 3.0, 3.0, 3.0),
+            ("d4", "temperature", 1, 4.0, 4.0, 4.0, 4.0),
+        ]
+        assert {w["start"].timestamp() * 1000 for w in windows} == {T0}
+        latest = {(r["device"], r["metric"]): (r["value"], r["position"]) for r in tables.latest().to_pylist()}
+        assert latest[("d1", "temperature")] == (20.0, "0.0")
+        assert latest.keys() == {("d1", "temperature"), ("d2", "m"), ("d4", "temperature")}
+        assert tables.progress().records == 9
+        assert tables.progress().offsets == {16: 9}

@@ -1,0 +1,152 @@
+"""The telemetry job as a process: killed with -9 between and inside batches, it neither loses nor doubles."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from fake_store import Serving, serving
+
+from gateway.message import Message
+from spark.errors import MissingJdk
+from spark.session import find_java_home
+from spark.tables import Tables
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
+
+T0 = 1_700_000_040_000
+MINUTE_MS = 60_000
+JOB = """
+import sys
+from pathlib import Path
+from spark.job import TelemetryOptions, run
+run(TelemetryOptions(output=Path(sys.argv[1]), target=sys.argv[2], trigger_s=0.2, records_max=int(sys.argv[3]),
+                     once=sys.argv[4] == "once", shuffle_partitions=2, retry_s=20))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _jdk():
+    try:
+        find_java_home()
+    except MissingJdk as error:
+        pytest.skip(str(error))
+
+
+class Naive:
+    """What the tables must say, counted by the book."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = defaultdict(int)
+        self.windows: dict[tuple[str, str, int], list[tuple[int, int, float]]] = defaultdict(list)
+        self.stored = 0
+
+    def feed(self, served: Serving, count: int, chance: random.Random) -> None:
+        for _ in range(0, count, 50):
+            now_ms = T0 + self.stored * 20  # 50 records a second: a minute is 3,000
+            batch = []
+            for _ in range(50):
+                device, value = f"d{chance.randrange(8)}", chance.randrange(1_000)
+                time_ms = now_ms - chance.randrange(30_000)
+                protocol = chance.choice(("mqtt", "coap", "http", "amqp"))
+                body = json.dumps({"temperature": value}).encode() if chance.random() > 0.05 else b"junk"
+                queue = 16 + int(device[1:]) % 2
+                offset = len(served.store.index.get(queue, ())) + sum(q == queue for q, _ in batch)
+                batch.append(
+                    (
+                        queue,
+                        Message(address=f"t/{device}", body=body, device=device, time_ms=time_ms, protocol=protocol),
+                    )
+                )
+                self.counts[protocol] += 1
+                if body != b"junk":
+                    start = time_ms // MINUTE_MS * MINUTE_MS
+                    self.windows[device, "temperature", start].append((time_ms, offset, float(value)))
+            served.store.append(batch, stored_at_ms=now_ms)
+            self.stored += 50
+
+    def expected(self) -> dict:
+        return {
+            key: (len(v), min(x[2] for x in v), max(x[2] for x in v), sum(x[2] for x in v) / len(v), max(v)[2])
+            for key, v in self.windows.items()
+        }
+
+
+def shown(tables: Tables) -> dict:
+    rows = tables.windows().to_pylist()
+    found = {
+        (r["device"], r["metric"], round(r["start"].timestamp() * 1000)): tuple(
+            r[name] for name in ("count", "min", "max", "mean", "last")
+        )
+        for r in rows
+    }
+    assert len(found) == len(rows), "a window is there twice"
+    return found
+
+
+def start(served: Serving, output: Path, mode: str, records_max: int = 1_500) -> subprocess.Popen:
+    log = (output.parent / "job.log").open("ab")
+    command = [sys.executable, "-c", JOB, str(output), served.target, str(records_max), mode]
+    with log:
+        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+
+def await_true(condition, job: subprocess.Popen) -> None:
+    until = time.monotonic() + 90
+    while not condition():
+        assert job.poll() is None, "the job ended"
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_kill_minus_nine_neither_loses_nor_doubles(tmp_path):
+    seed = int(os.environ.get("HEADGATE_TEST_SEED", "0")) or random.randrange(1 << 32)
+    print(f"HEADGATE_TEST_SEED={seed}")
+    chance, naive, output = random.Random(seed), Naive(), tmp_path / "out"
+    tables = Tables(output)
+    with serving({"t": (16, 17)}) as served:
+        for round_ in range(2):
+            naive.feed(served, 9_000, chance)
+            job = start(served, output, "follow")
+            try:
+                at = tables.progress().batch
+                await_true(lambda at=at: tables.progress().batch >= at + 2, job)
+                if round_:
+                    time.sleep(chance.random() * 0.5)  # anywhere in a batch
+            finally:
+                job.kill()
+                job.wait()
+            assert tables.progress().records == sum(tables.counts().values())
+        naive.feed(served, 3_000, chance)
+        assert start(served, output, "once", 5_000).wait(120) == 0, (tmp_path / "job.log").read_text()
+        assert tables.counts() == naive.counts
+        assert shown(tables) == naive.expected()
+        assert tables.windows(settled_only=True).num_rows > 0
+        assert tables.progress().offsets == {q: len(places) for q, places in served.store.index.items()}
+
+
+def test_sigterm_ends_the_job_after_its_batch(tmp_path):
+    output, naive = tmp_path / "out", Naive()
+    tables = Tables(output)
+    with serving({"t": (16, 17)}) as served:
+        naive.feed(served, 500, random.Random(1))
+        job = start(served, output, "follow")
+        try:
+            await_true(lambda: tables.progress().records == 500, job)
+            job.send_signal(signal.SIGTERM)
+            assert job.wait(60) == 0, (tmp_path / "job.log").read_text()
+        finally:
+            job.kill()
+            job.wait()
+    assert tables.counts() == naive.counts
+    assert "Traceback" not in (tmp_path / "job.log").read_text()

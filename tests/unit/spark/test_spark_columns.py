@@ -1,0 +1,114 @@
+"""Chunks to record batches, without a JVM."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+from fake_store import unplaced  # noqa: E402
+
+from gateway.message import Message  # noqa: E402
+from spark.columns import DERIVED, TIME_MS_MAX, TYPES, Columns, schema_of  # noqa: E402
+from spark.errors import BadOption  # noqa: E402
+from store.client import Fetched  # noqa: E402
+from store.errors import CorruptFrame  # noqa: E402
+from store.format import ROW, Frame, Position, UnplacedFrame  # noqa: E402
+
+
+def placed(built: UnplacedFrame, log_offset: int) -> Frame:
+    header = built.header(log_offset=log_offset, epoch=1, stored_at_ms=5_000 + log_offset)
+    frame = Frame.parse(header + built.rows + built.payload, log_offset=log_offset)
+    assert frame is not None
+    return frame
+
+
+FULL = Message(
+    address="telemetry/d1",
+    body=b"\x00\xff",
+    time_ms=1_700_000_000_123,
+    protocol="mqtt",
+    device="d1",
+    qos=2,
+    retain=True,
+    id="mine",
+    key="k",
+    type="t",
+    content_type="application/json",
+    content_encoding="gzip",
+    expires_at_ms=1_700_000_009_000,
+    reply_to="r",
+    correlation=b"c",
+    traceparent="tp",
+    principal="p",
+    properties=(("a", "1"), ("a", "2")),
+)
+BARE = Message(address="telemetry/d2", time_ms=1 << 63)
+
+
+def test_every_column_of_every_field():
+    frames = [placed(unplaced([(17, BARE), (16, FULL), (16, BARE)]), 0), placed(unplaced([(16, BARE)]), 4096)]
+    fetched = Fetched(frames, [[1, 2], [0]], 10, 13)
+    rows = Columns(schema_of(tuple(TYPES))).batch(fetched, queue=16, topic="telemetry").to_pylist()
+    first = rows[0]
+    assert first == {
+        "topic": "telemetry",
+        "queue": 16,
+        "offset": 10,
+        "position": "0.1",
+        "id": "mine",
+        "address": "telemetry/d1",
+        "key": "k",
+        "type": "t",
+        "content_type": "application/json",
+        "content_encoding": "gzip",
+        "time": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC),
+        "stored_at": datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC),
+        "protocol": "mqtt",
+        "device": "d1",
+        "principal": "p",
+        "qos": 2,
+        "retain": True,
+        "expires_at": datetime(2023, 11, 14, 22, 13, 29, tzinfo=UTC),
+        "reply_to": "r",
+        "correlation": b"c",
+        "traceparent": "tp",
+        "properties": [{"name": "a", "value": "1"}, {"name": "a", "value": "2"}],
+        "body": b"\x00\xff",
+        "samples": [],
+        "quality": "encoded",
+    }
+    assert [row["offset"] for row in rows] == [10, 11, 12]
+    assert [row["id"] for row in rows] == ["mine", "0.2", str(Position(4096, 0))]
+    assert rows[2]["stored_at"] == datetime(1970, 1, 1, 0, 0, 9, 96_000, UTC)
+    assert rows[1]["time"] == datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)
+    assert rows[1]["properties"] == []
+    assert rows[1]["key"] is rows[1]["expires_at"] is None
+
+
+def test_schemas():
+    assert [f.name for f in schema_of(()).fields] == [name for name in TYPES if name not in DERIVED]
+    assert [f.name for f in schema_of(("body", "offset")).fields] == ["body", "offset"]
+    with pytest.raises(BadOption, match="names bodi"):
+        schema_of(("bodi",))
+    wrong = schema_of(("offset",))
+    wrong.fields[0].dataType = TYPES["topic"]
+    with pytest.raises(BadOption, match="offset string, which is bigint"):
+        Columns(wrong)
+
+
+def test_offsets_are_read_without_decoding():
+    built = UnplacedFrame.build(ROW.pack(16, 0, 3, 0, 0, 0, 0, 7), b"\xc1\xc1\xc1")
+    fetched = Fetched([placed(built, 0)], [[0]], 0, 1)
+    plain = Columns(schema_of(("topic", "queue", "offset", "time", "stored_at", "position")))
+    assert plain.batch(fetched, queue=16, topic="t").num_rows == 1
+    with pytest.raises(CorruptFrame, match="no message"):
+        Columns(schema_of(("id",))).batch(fetched, queue=16, topic="t")
+
+
+def test_expiry_beyond_the_calendar_is_cut():
+    odd = [Message(address="a", expires_at_ms=t) for t in (1 << 63, -5, TIME_MS_MAX)]
+    fetched = Fetched([placed(unplaced([(16, m) for m in odd]), 0)], [[0, 1, 2]], 0, 3)
+    got = Columns(schema_of(("expires_at",))).batch(fetched, queue=16, topic="t")["expires_at"].cast(pa.int64())
+    assert got.to_pylist() == [TIME_MS_MAX * 1000, 0, TIME_MS_MAX * 1000]

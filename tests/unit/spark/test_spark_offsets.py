@@ -1,0 +1,125 @@
+"""Options and positions: every rule of resuming, without Spark."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark import offsets
+from spark.errors import BadOption
+from spark.offsets import Range
+from spark.options import SourceOptions
+from store.client import Bounds
+
+
+def test_options_are_typed_and_case_does_not_matter():
+    options = SourceOptions.parse(
+        {
+            "TARGET": "10.0.0.1:9",
+            "topic": "a, b,,a",
+            "startingoffsets": '{"16": 5}',
+            "endingOffsets": "latest",
+            "maxOffsetsPerTrigger": "10",
+            "failOnDataLoss": "False",
+            "startingTimestamp": "2026-01-02T03:04:05Z",
+            "retrySeconds": "1.5",
+        }
+    )
+    assert options == SourceOptions(
+        target="10.0.0.1:9",
+        topic=("a", "b"),
+        startingOffsets={16: 5},
+        maxOffsetsPerTrigger=10,
+        failOnDataLoss=False,
+        startingTimestamp=1_767_323_045_000,
+        retrySeconds=1.5,
+    )
+    assert SourceOptions.parse({"startingTimestamp": "1700000000000"}).startingTimestamp == 1_700_000_000_000
+    assert SourceOptions.parse({}) == SourceOptions()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"startingOfsets": "latest"}, "startingOffsets is"),
+        ({"startingOffsets": "-1"}, "startingOffsets"),
+        ({"startingOffsets": '{"16": -1}'}, "offset -1 of queue 16"),
+        ({"startingOffsets": '{"x": 1}'}, "startingOffsets"),
+        ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
+        ({"failOnDataLoss": "no"}, "true or false"),
+        ({"target": "nowhere"}, "HOST:PORT"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp"),
+        ({"retrySeconds": "-1"}, "seconds"),
+    ],
+)
+def test_options_that_cannot_be_used_are_named(given, message):
+    with pytest.raises(BadOption, match=message):
+        SourceOptions.parse(given)
+
+
+def test_topics_are_chosen_by_name():
+    topics = {"a": (16, 17), "b": (18,)}
+    assert offsets.chosen_queues(topics, (), must_exist=True) == {16: "a", 17: "a", 18: "b"}
+    assert offsets.chosen_queues(topics, ("b",), must_exist=True) == {18: "b"}
+    assert offsets.chosen_queues(topics, ("c",), must_exist=False) == {}
+    with pytest.raises(BadOption, match="names c; there are: a, b"):
+        offsets.chosen_queues(topics, ("c",), must_exist=True)
+
+
+def test_where_a_query_begins():
+    bounds = {16: Bounds(3, 10), 17: Bounds(0, 0)}
+    assert offsets.place("earliest", bounds, default="earliest") == {16: 3, 17: 0}
+    assert offsets.place("latest", bounds, default="earliest") == {16: 10, 17: 0}
+    assert offsets.place({16: 7}, bounds, default="earliest") == {16: 7, 17: 0}
+    assert offsets.place({17: 0}, bounds, default="latest") == {16: 10, 17: 0}
+    with pytest.raises(BadOption, match="queue 99"):
+        offsets.place({99: 0}, bounds, default="earliest")
+    with pytest.raises(BadOption, match="offset 11 of queue 16"):
+        offsets.place({16: 11}, bounds, default="earliest")
+
+
+def test_new_queues_begin_at_zero_and_old_ones_go_on():
+    start = {16: 5}
+    end = offsets.advance(start, {16: Bounds(0, 9), 17: Bounds(0, 4)}, None)
+    assert end == {16: 9, 17: 4}
+    assert offsets.ranges(start, end, records_max=100) == [Range(16, 5, 9), Range(17, 0, 4)]
+
+
+def test_a_queue_that_is_gone_stays_in_the_position():
+    assert offsets.advance({16: 5, 17: 2}, {17: Bounds(0, 4)}, None) == {16: 5, 17: 4}
+    assert offsets.ranges({16: 5, 17: 2}, {16: 5, 17: 4}, records_max=100) == [Range(17, 2, 4)]
+
+
+def test_a_queue_begun_anew_is_read_from_zero():
+    end = offsets.advance({16: 500}, {16: Bounds(0, 3)}, None)
+    assert end == {16: 3}
+    assert offsets.ranges({16: 500}, end, records_max=100) == [Range(16, 0, 3)]
+    assert offsets.advance({16: 500}, {16: Bounds(0, 30)}, 10) == {16: 10}
+
+
+def test_a_limit_is_shared_out_by_what_waits():
+    bounds = {16: Bounds(0, 900), 17: Bounds(0, 100), 18: Bounds(0, 0)}
+    assert offsets.advance({}, bounds, 100) == {16: 90, 17: 10, 18: 0}
+    assert offsets.advance({}, bounds, 1) == {16: 1, 17: 1, 18: 0}
+    assert offsets.advance({}, bounds, 1000) == {16: 900, 17: 100, 18: 0}
+    assert offsets.advance({16: 0}, {16: Bounds(800, 900)}, 10) == {16: 810}
+
+
+QUEUES = st.dictionaries(
+    st.integers(16, 20), st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda b: Bounds(b[0], b[0] + b[1]))
+)
+
+
+@given(bounds=QUEUES, limit=st.integers(1, 60))
+def test_going_on_to_the_end_reads_everything_once(bounds, limit):
+    at: dict[int, int] = {queue: b.first for queue, b in bounds.items()}
+    seen: dict[int, list[int]] = {queue: [] for queue in bounds}
+    for _ in range(1_000):
+        end = offsets.advance(at, bounds, limit)
+        assert sum(end[q] - at[q] for q in bounds) <= limit + len(bounds)
+        for queue, start, until in offsets.ranges(at, end, records_max=7):
+            assert 0 < until - start <= 7
+            seen[queue] += range(start, until)
+        if end == at:
+            break
+        at = offsets.decode(offsets.encode(end))
+    assert seen == {queue: list(range(b.first, b.next)) for queue, b in bounds.items()}

@@ -1,0 +1,56 @@
+"""Finding a Java, without starting one that is not there."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from spark.errors import MissingJdk
+from spark.session import find_java_home
+
+
+def java(home: Path, version: str, modules: str | None = "java.base jdk.incubator.vector") -> Path:
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
+    (home / "bin" / "java").chmod(0o755)
+    lines = [f'JAVA_VERSION="{version}"'] + ([f'MODULES="{modules}"'] if modules is not None else [])
+    (home / "release").write_text("\n".join(lines) + "\n")
+    return home
+
+
+def test_java_home_comes_first_then_the_newest(tmp_path):
+    jvms = tmp_path / "jvm"
+    java(jvms / "jdk-17", "17.0.15")
+    newest = java(jvms / "jdk-21", "21.0.1")
+    java(jvms / "jdk-8", "1.8.0_402")
+    mine = java(tmp_path / "mine", "17.0.1")
+    assert find_java_home({"JAVA_HOME": str(mine)}, jvms) == mine
+    assert find_java_home({}, jvms) == newest
+    assert find_java_home({"JAVA_HOME": str(tmp_path / "gone")}, jvms) == newest
+
+
+def test_java_on_the_path(tmp_path):
+    home = java(tmp_path / "jdk", "17.0.9", modules=None)
+    assert find_java_home({"PATH": str(home / "bin")}, tmp_path / "none") == home
+
+
+def test_a_java_that_will_not_do_is_named_in_one_line(tmp_path):
+    jvms = tmp_path / "jvm"
+    java(jvms / "jre-21", "21.0.1", modules="java.base")
+    java(jvms / "jdk-11", "11.0.2")
+    with pytest.raises(MissingJdk) as caught:
+        find_java_home({}, jvms)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "install" in text
+    assert "jdk-11 is 11" in text
+    assert "jre-21 is 21 without jdk.incubator.vector" in text
+
+
+def test_a_java_that_does_not_run_is_none(tmp_path):
+    home = tmp_path / "jdk"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text("junk")
+    with pytest.raises(MissingJdk, match="there is none:"):
+        find_java_home({"JAVA_HOME": str(home), "PATH": ""}, tmp_path / "none")
