@@ -1,1 +1,34 @@
-"""AMQP 0-9-1."""
+"""AMQP 0-9-1: a sans-IO connection, its channels, and the mapping of messages.
+
+`FACTORY` is what the entry point `headgate.adapters:amqp` names.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from adapters.amqp.connection import AmqpConnection
+from adapters.amqp.options import AmqpOptions
+from gateway.port import ConnectionInfo, DatagramAdapter, Listener, Random
+
+__all__ = ["FACTORY", "AmqpConnection", "AmqpFactory", "AmqpOptions"]
+
+
+class AmqpFactory:
+    """The `AdapterFactory` of AMQP 0-9-1."""
+
+    listeners: Sequence[Listener] = (
+        Listener(name="amqp", port=5672, transport="tcp", tls_port=5671, summary="AMQP 0-9-1"),
+    )
+    options = AmqpOptions
+
+    def connect(self, info: ConnectionInfo, options: Any, *, random: Random) -> AmqpConnection:
+        """The state machine of a new connection."""
+        assert isinstance(options, AmqpOptions)
+        return AmqpConnection(info, options, random=random)
+
+    def bind(self, options: Any, *, random: Random) -> DatagramAdapter:
+        """AMQP has no datagrams."""
+        raise NotImplementedError("AMQP 0-9-1 is spoken over streams")
+
+
+FACTORY = AmqpFactory()

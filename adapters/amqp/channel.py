@@ -1,0 +1,293 @@
+"""One channel: its consumers, its confirms, what it has not been acknowledged. `methods` says what methods do to it."""
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final
+
+from pamqp.base import Frame
+from pamqp.commands import Basic
+from pamqp.commands import Channel as Methods
+
+from adapters.amqp.delivery import deliver_frames, deliver_prefix, get_ok_frames
+from adapters.amqp.link import Link
+from adapters.amqp.properties import SHORT_BYTES_MAX
+from adapters.amqp.publishing import Content
+from adapters.amqp.wire import (
+    ACCESS_REFUSED,
+    CONTENT_TOO_LARGE,
+    FRAME_END,
+    FRAME_METHOD,
+    INTERNAL_ERROR,
+    NOT_FOUND,
+    PRECONDITION_FAILED,
+    RESOURCE_ERROR,
+    RESOURCE_LOCKED,
+    method_frame,
+)
+from gateway.errors import Cause, ProtocolError, Refusal
+from gateway.port import ConsumerId, Leased, Outcome, Request
+from gateway.queue_port import Got
+from store.format import QueueOffset
+
+__all__ = ["REPLY_CODES", "Channel", "Consumer", "State", "cut"]
+
+REPLY_CODES: Final = {
+    Cause.UNAUTHENTICATED: ACCESS_REFUSED,
+    Cause.FORBIDDEN: ACCESS_REFUSED,
+    Cause.MALFORMED: PRECONDITION_FAILED,
+    Cause.TOO_LARGE: CONTENT_TOO_LARGE,
+    Cause.NOT_FOUND: NOT_FOUND,
+    Cause.CONFLICT: RESOURCE_LOCKED,
+    Cause.PRECONDITION: PRECONDITION_FAILED,
+    Cause.QUOTA: RESOURCE_ERROR,
+    Cause.OVERLOAD: RESOURCE_ERROR,
+    Cause.UNAVAILABLE: INTERNAL_ERROR,
+    Cause.UNKNOWN: INTERNAL_ERROR,
+}
+_CONFIRM = struct.Struct(">BHIHHQBB")  # a whole frame of basic.ack or basic.nack
+_CONFIRM_BYTES: Final = 13  # its payload
+_BASIC, _ACK, _NACK = 60, 80, 120
+
+
+class State(Enum):
+    """Where a channel is in its life."""
+
+    OPEN = "open"
+    CLOSING = "closing"  # we have closed it; everything but channel.close-ok is passed over
+    CLOSED = "closed"
+
+
+class Consumer:
+    """A consumer of this connection; basic.get makes one for the message it fetched."""
+
+    __slots__ = (
+        "blocked",
+        "channel",
+        "confirmed",
+        "id",
+        "no_ack",
+        "prefetch",
+        "prefix",
+        "queue",
+        "tag",
+        "unacknowledged",
+    )
+
+    def __init__(self, channel: "Channel", id_: ConsumerId, tag: str, queue: str, *, no_ack: bool) -> None:
+        self.channel = channel
+        self.id = id_
+        self.tag = tag
+        self.queue = queue
+        self.no_ack = no_ack
+        self.prefetch = channel.prefetch or channel.link.options.unacknowledged_count_max
+        self.prefix = deliver_prefix(tag)
+        self.unacknowledged = 0  # <= prefetch
+        self.blocked = False  # took less than offered
+        self.confirmed = False  # basic.consume has been answered
+
+    @property
+    def credit(self) -> int:
+        """How many messages it can take."""
+        channel = self.channel
+        if not self.confirmed or not channel.flowing or not channel.open:
+            return 0
+        if self.no_ack:
+            return 1 << 30
+        credit = self.prefetch - self.unacknowledged
+        if channel.prefetch_shared:
+            credit = min(credit, channel.prefetch_shared - len(channel.unacknowledged))
+        return max(0, credit)
+
+
+class Channel:
+    """The state of a channel."""
+
+    def __init__(self, link: Link, number: int) -> None:
+        self.link = link
+        self.number = number
+        self.state = State.OPEN
+        self.waiting = False  # for the gateway's answer to a method
+        self.flowing = True  # channel.flow
+        self.content: Content | None = None  # what is being published
+        self.confirming = False  # confirm.select
+        self.published = 0  # messages, with confirm.select since then: the next one's tag is one more
+        self.outstanding = 0  # groups of messages that have not been answered
+        self.queue = ""  # the queue declared last, which an empty name stands for
+        self.prefetch = 0  # of consumers to come; 0: no limit of the client's
+        self.prefetch_shared = 0  # of all consumers together; 0: none
+        self.consumers: dict[str, Consumer] = {}
+        self.delivered = 0  # messages: the next one's delivery tag is one more
+        self.unacknowledged: dict[int, tuple[Consumer, QueueOffset]] = {}  # by delivery tag, ascending
+
+    @property
+    def open(self) -> bool:
+        """Whether the channel is in use."""
+        return self.state is State.OPEN
+
+    @property
+    def publishable(self) -> bool:
+        """Whether a message may begin now."""
+        return self.state is State.OPEN and not self.waiting and self.content is None
+
+    def send(self, method: type[Frame], *values: Any) -> None:
+        """Send a method on this channel."""
+        self.link.write(method_frame(self.number, method, *values))
+
+    def ask(self, index: int, request: Request, then: Callable[[Any], None]) -> None:
+        """Ask the gateway; the channel waits for the answer, and a refusal closes it. `index` is the method's."""
+        self.waiting = True
+        self.link.call(request, lambda outcome, _now_ms: self.answered(index, outcome, then))
+
+    def answered(self, index: int, outcome: Outcome, then: Callable[[Any], None]) -> None:
+        """The gateway has answered a method."""
+        self.waiting = False
+        if not self.open:
+            return
+        if outcome.error is not None:
+            self.fail(REPLY_CODES[outcome.error.cause], outcome.error.detail, index)
+        else:
+            then(outcome.value)
+
+    # ---- the end
+
+    def fail(self, code: int, text: str, index: int) -> None:
+        """Close the channel for an error (AMQP 0-9-1, 1.5.2.5); `index` is the method's that caused it."""
+        if self.open:
+            self.end(State.CLOSING)
+            self.send(Methods.Close, code, cut(text), index >> 16, index & 0xFFFF)
+
+    def end(self, state: State) -> None:
+        """Deliver no more, and give back what has not been acknowledged."""
+        self.state = state
+        if self.content is not None:
+            self.link.assembling_bytes -= len(self.content.body)
+            self.content = None
+        for consumer in self.consumers.values():
+            self.link.drop_consumer(consumer)
+        self.consumers.clear()
+        for consumer, offset in self.unacknowledged.values():
+            self.link.settled(consumer.queue, "requeue", offset)
+        self.unacknowledged.clear()
+
+    # ---- delivering
+
+    def deliver(self, consumer: Consumer, leased: Leased, now_ms: int) -> int:
+        """Send what a consumer has credit for; how many that is."""
+        count = min(len(leased.messages), consumer.credit)
+        consumer.blocked = count < len(leased.messages)
+        if count == 0:
+            return 0
+        first = self.delivered + 1
+        self.link.write(
+            *deliver_frames(
+                self.number,
+                consumer.prefix,
+                first,
+                leased.messages[:count],
+                leased.deliveries[:count],
+                payload_max=self.link.payload_max,
+                now_ms=now_ms,
+            )
+        )
+        self.delivered += count
+        if not consumer.no_ack:
+            consumer.unacknowledged += count
+            self.unacknowledged.update(enumerate([(consumer, offset) for offset in leased.offsets[:count]], first))
+        return count
+
+    def fetched(self, got: Got, queue: str, *, no_ack: bool, now_ms: int) -> None:
+        """Send the message that basic.get has found."""
+        self.delivered += 1
+        if not no_ack:
+            consumer = Consumer(self, ConsumerId(0), "", queue, no_ack=False)
+            consumer.unacknowledged = 1
+            self.unacknowledged[self.delivered] = consumer, got.leased.offsets[0]
+        self.link.write(
+            *get_ok_frames(
+                self.number,
+                self.delivered,
+                got.leased.messages[0],
+                redelivered=got.leased.deliveries[0] > 0,
+                remaining=got.remaining,
+                payload_max=self.link.payload_max,
+                now_ms=now_ms,
+            )
+        )
+
+    def cancelled(self, consumer: Consumer) -> None:
+        """The gateway has ended a consumer: its queue is gone."""
+        if self.consumers.pop(consumer.tag, None) is not None and self.open and self.link.hears_cancels:
+            self.send(Basic.Cancel, consumer.tag, True)
+
+    def settle(self, tag: int, outcome: str, *, multiple: bool) -> None:
+        """Acknowledge or give back one message, or all up to one; tag 0 with `multiple` means all.
+
+        Raises `ProtocolError` (PRECONDITION_FAILED) for a tag that is not known.
+        """
+        unacknowledged = self.unacknowledged
+        tags: Sequence[int]
+        if not multiple:
+            tags = (tag,) if tag in unacknowledged else ()
+        else:
+            tags = list(_up_to(unacknowledged, tag or self.delivered))
+        if not tags and (tag or not multiple):
+            raise ProtocolError(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+        link = self.link
+        for each in tags:
+            consumer, offset = unacknowledged.pop(each)
+            link.settled(consumer.queue, outcome, offset)
+            consumer.unacknowledged -= 1
+            if consumer.blocked:
+                link.freed(consumer)
+        if self.prefetch_shared:
+            self.free_consumers()
+
+    def free_consumers(self) -> None:
+        """All consumers may have credit again."""
+        for consumer in self.consumers.values():
+            self.link.freed(consumer)
+
+    # ---- publishing
+
+    def confirm(self, first: int, count: int, refused: Mapping[int, Refusal]) -> None:
+        """Say what became of the messages with the tags `first` to `first + count - 1`; `refused` is by tag."""
+        done = first - 1
+        for tag in sorted(refused):
+            if tag - 1 > done:
+                self._send_confirm(_ACK, tag - 1, multiple=tag - 1 > done + 1)
+            self.refuse(tag, 1, refused[tag])
+            if not self.open:
+                return
+            done = tag
+        last = first + count - 1
+        if last > done:
+            self._send_confirm(_ACK, last, multiple=last > done + 1)
+
+    def refuse(self, first: int, count: int, refusal: Refusal) -> None:
+        """None of the messages with these tags was stored.
+
+        What may succeed later is basic.nack; without confirms nobody would hear that, so there the channel closes.
+        """
+        if self.confirming and refusal.retriable:
+            self._send_confirm(_NACK, first + count - 1, multiple=count > 1)
+        else:
+            self.fail(REPLY_CODES[refusal.cause], refusal.detail, Basic.Publish.index)
+
+    def _send_confirm(self, method: int, tag: int, *, multiple: bool) -> None:
+        if self.confirming:
+            self.link.write(
+                _CONFIRM.pack(FRAME_METHOD, self.number, _CONFIRM_BYTES, _BASIC, method, tag, multiple, FRAME_END)
+            )
+
+
+def _up_to(tags: Mapping[int, Any], last: int) -> Iterator[int]:
+    for tag in tags:
+        if tag > last:
+            return
+        yield tag
+
+
+def cut(text: str) -> str:
+    """A text short enough to be a reply text."""
+    return text.encode("utf-8", "replace")[:SHORT_BYTES_MAX].decode("utf-8", "ignore")

@@ -1,0 +1,138 @@
+"""Published messages on their way to the log, and their confirms, in the order of the wire.
+
+A group is the messages of one `Publish` effect, which may be of several channels. Groups are answered in their order,
+so that basic.ack with `multiple` says nothing of a message that is still on its way. A group with mandatory messages
+is held until it is known which of them any queue wanted: basic.return comes before basic.ack.
+"""
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from adapters.amqp.delivery import return_frames
+from gateway.errors import Cause
+from gateway.message import Message
+from gateway.port import Outcome, Publish
+from gateway.queue_port import CountRoutes
+
+if TYPE_CHECKING:
+    from adapters.amqp.channel import Channel
+    from adapters.amqp.link import Link
+
+__all__ = ["Publisher"]
+
+
+class _Run(NamedTuple):
+    """Messages of a group that one channel has published one after the other."""
+
+    channel: "Channel"
+    start: int  # the first one's index in the group
+    size: int
+    first_tag: int
+
+
+class _Group:
+    """Messages published together."""
+
+    __slots__ = ("mandatory", "outcome", "returned", "runs", "settled", "size")
+
+    def __init__(self, runs: list[_Run], size: int, mandatory: dict[int, Message]) -> None:
+        self.runs = runs
+        self.size = size
+        self.mandatory = mandatory  # by index
+        self.outcome = Outcome()
+        self.returned: list[int] = []  # indexes of mandatory messages that no queue wanted
+        self.settled = False  # all is known that the answer needs
+
+
+class Publisher:
+    """What the channels of one connection publish."""
+
+    def __init__(self, link: "Link") -> None:
+        self._link = link
+        self._groups: deque[_Group] = deque()  # stored or refused, not yet answered
+        self.outstanding_count = 0  # messages whose outcome is unknown
+        # Of this read; the connection's loop adds to them itself.
+        self.messages: list[Message] = []
+        self.starts: list[tuple[Channel, int]] = []  # where in `messages` each channel's turn begins
+        self.mandatory: list[int] = []  # indexes in `messages`
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything published has been answered."""
+        return not self.messages and not self.outstanding_count and not self._groups
+
+    def holds(self, channel: "Channel") -> bool:
+        """Whether this read has messages of a channel that the gateway does not know of yet."""
+        return any(of is channel for of, _ in self.starts)
+
+    def add(self, channel: "Channel", message: Message, *, mandatory: bool) -> None:
+        """Publish a message with those of this read."""
+        self.starts.append((channel, len(self.messages)))
+        if mandatory:
+            self.mandatory.append(len(self.messages))
+        self.messages.append(message)
+
+    def flush(self) -> None:
+        """One `Publish` for all that was read."""
+        messages = self.messages
+        if not messages:
+            return
+        runs = []
+        ends = [start for _, start in self.starts[1:]]
+        for (channel, start), end in zip(self.starts, [*ends, len(messages)], strict=True):
+            runs.append(_Run(channel, start, end - start, channel.published + 1))
+            channel.published += end - start
+            channel.outstanding += 1
+        group = _Group(runs, len(messages), {index: messages[index] for index in self.mandatory})
+        self.outstanding_count += group.size
+        self._link.emit(Publish(messages, self._link.expect(partial(self._stored, group))))
+        self.messages, self.starts, self.mandatory = [], [], []
+
+    def _stored(self, group: _Group, outcome: Outcome, now_ms: int) -> None:
+        group.outcome = outcome
+        self.outstanding_count -= group.size
+        self._groups.append(group)
+        refused = outcome.refused if outcome.error is None else group.mandatory
+        asked = [index for index in group.mandatory if index not in refused]
+        if asked:
+            request = CountRoutes(messages=[group.mandatory[index] for index in asked])
+            self._link.call(request, partial(self._counted, group, asked))
+        else:
+            group.settled = True
+            self._answer(now_ms)
+
+    def _counted(self, group: _Group, asked: list[int], outcome: Outcome, now_ms: int) -> None:
+        if outcome.error is None:
+            group.returned = [index for index, count in zip(asked, outcome.value, strict=True) if not count]
+        group.settled = True
+        self._answer(now_ms)
+
+    def _answer(self, now_ms: int) -> None:
+        """Confirm the groups that can be: none behind one that is held."""
+        while self._groups and self._groups[0].settled:
+            group = self._groups.popleft()
+            for run in group.runs:
+                run.channel.outstanding -= 1
+                if run.channel.open:
+                    self._confirm(group, run, now_ms)
+            for refusal in (group.outcome.error, *group.outcome.refused.values()):
+                if refusal is not None and refusal.cause is Cause.OVERLOAD:
+                    self._link.hold_back(refusal, now_ms)
+
+    def _confirm(self, group: _Group, run: _Run, now_ms: int) -> None:
+        channel, start, size, first_tag = run
+        outcome, link = group.outcome, self._link
+        for index in group.returned:
+            if start <= index < start + size:
+                message = group.mandatory[index]
+                link.write(*return_frames(channel.number, message, payload_max=link.payload_max, now_ms=now_ms))
+        if outcome.error is not None:
+            channel.refuse(first_tag, size, outcome.error)
+        else:
+            refused = {
+                index - start + first_tag: refusal
+                for index, refusal in outcome.refused.items()
+                if start <= index < start + size
+            }
+            channel.confirm(first_tag, size, refused)

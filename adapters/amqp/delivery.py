@@ -1,0 +1,125 @@
+"""Messages on their way to a client, as the frames of basic.deliver, basic.get-ok and basic.return.
+
+deliver   consumer-tag | delivery-tag u64 | redelivered u8 | exchange | routing-key    (AMQP 0-9-1, 1.8.3.9)
+content   header frame: class u16 | weight u16 | body size u64 | properties; then the body in frames
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from adapters.amqp.properties import NATIVE, SHORT_BYTES_MAX, properties_of
+from adapters.amqp.wire import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD, HEAD, short_string
+from gateway.message import Message
+from gateway.topology import routing_of
+
+__all__ = ["deliver_frames", "deliver_prefix", "get_ok_frames", "return_frames"]
+
+_DELIVER: Final = b"\x00\x3c\x00\x3c"
+_GET_OK: Final = b"\x00\x3c\x00\x47"
+_RETURN: Final = b"\x00\x3c\x00\x32"
+_BASIC: Final = 60
+_NO_ROUTE: Final = 312
+_ROUTES_COUNT_MAX: Final = 16_384
+
+_TAG = struct.Struct(">QB")  # delivery-tag, redelivered
+_HEADER = struct.Struct(">BBHIHHQ")  # the end of the frame before, and the content header up to its properties
+_BODY = struct.Struct(">BBHI")  # the end of the frame before, and the body frame up to its payload
+_HEADER_FIXED: Final = 12  # bytes of a content header before its property flags
+
+# What an address is in basic.deliver. It follows from the address alone, so all connections share it.
+_routes: dict[str, bytes] = {}
+
+
+def deliver_prefix(consumer_tag: str) -> bytes:
+    """The beginning of every basic.deliver to a consumer."""
+    return _DELIVER + short_string(consumer_tag)
+
+
+def _route(address: str) -> bytes:
+    """Exchange and routing key as short strings; a key too long for one is cut, and kept whole in a header."""
+    exchange, key = routing_of(address)
+    raw = key.encode()
+    if len(raw) > SHORT_BYTES_MAX:
+        key = raw[:SHORT_BYTES_MAX].decode(errors="ignore")
+    packed = short_string(exchange if len(exchange.encode()) <= SHORT_BYTES_MAX else "") + short_string(key)
+    if len(_routes) >= _ROUTES_COUNT_MAX:
+        _routes.clear()
+    _routes[address] = packed
+    return packed
+
+
+def deliver_frames(
+    channel: int,
+    prefix: bytes,
+    first_tag: int,
+    messages: Sequence[Message],
+    deliveries: Sequence[int],
+    *,
+    payload_max: int,
+    now_ms: int,
+) -> list[bytes]:
+    """The frames of messages for one consumer, their delivery tags counting up from `first_tag`."""
+    # Once a message: 1.5 us here for a message that came by AMQP, most of it the five packed heads.
+    out: list[bytes] = []
+    append, routes = out.append, _routes
+    head, tagged, header, body_head = HEAD.pack, _TAG.pack, _HEADER.pack, _BODY.pack
+    fixed = len(prefix) + _TAG.size
+    for tag, (message, before) in enumerate(zip(messages, deliveries, strict=True), first_tag):
+        native, body, address = message.native, message.body, message.address
+        properties = (
+            native[NATIVE]["properties"]
+            if native is not None and NATIVE in native
+            else properties_of(message, now_ms=now_ms)
+        )
+        route = routes.get(address) or _route(address)
+        size = len(body)
+        append(head(FRAME_METHOD, channel, fixed + len(route)))
+        append(prefix)
+        append(tagged(tag, before > 0))
+        append(route)
+        append(header(FRAME_END, FRAME_HEADER, channel, _HEADER_FIXED + len(properties), _BASIC, 0, size))
+        append(properties)
+        if size <= payload_max:
+            if size:
+                append(body_head(FRAME_END, FRAME_BODY, channel, size))
+                append(body)
+        else:
+            _add_chunks(out, channel, body, payload_max)
+        append(b"\xce")
+    return out
+
+
+def _add_chunks(out: list[bytes], channel: int, body: bytes, payload_max: int) -> None:
+    """A body in as many frames as it needs, but for the end of the last."""
+    for at in range(0, len(body), payload_max):
+        chunk = body[at : at + payload_max]
+        out += (_BODY.pack(FRAME_END, FRAME_BODY, channel, len(chunk)), chunk)
+
+
+def _content_frames(channel: int, method: bytes, message: Message, payload_max: int, now_ms: int) -> list[bytes]:
+    properties, size = properties_of(message, now_ms=now_ms), len(message.body)
+    out = [
+        HEAD.pack(FRAME_METHOD, channel, len(method)),
+        method,
+        _HEADER.pack(FRAME_END, FRAME_HEADER, channel, _HEADER_FIXED + len(properties), _BASIC, 0, size),
+        properties,
+    ]
+    _add_chunks(out, channel, message.body, payload_max)
+    return [*out, b"\xce"]
+
+
+def get_ok_frames(
+    channel: int, tag: int, message: Message, *, redelivered: bool, remaining: int, payload_max: int, now_ms: int
+) -> list[bytes]:
+    """The answer to basic.get that found a message (AMQP 0-9-1, 1.8.3.10)."""
+    route = _routes.get(message.address) or _route(message.address)
+    method = _GET_OK + _TAG.pack(tag, redelivered) + route + min(remaining, 0xFFFFFFFF).to_bytes(4, "big")
+    return _content_frames(channel, method, message, payload_max, now_ms)
+
+
+def return_frames(channel: int, message: Message, *, payload_max: int, now_ms: int) -> list[bytes]:
+    """A mandatory message that no queue wanted goes back to its publisher (AMQP 0-9-1, 1.8.3.8)."""
+    route = _routes.get(message.address) or _route(message.address)
+    method = _RETURN + _NO_ROUTE.to_bytes(2, "big") + short_string("NO_ROUTE") + route
+    return _content_frames(channel, method, message, payload_max, now_ms)

@@ -1,0 +1,84 @@
+"""The opening of a connection: who we are, who the peer is, and the limits both keep (AMQP 0-9-1, 2.2.4)."""
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+from adapters.amqp.options import FRAME_MIN, AmqpOptions
+from adapters.amqp.wire import ACCESS_REFUSED, FRAME_OVERHEAD, NOT_ALLOWED, SYNTAX_ERROR, Table, read_table
+from gateway.errors import ProtocolError
+
+__all__ = ["MECHANISMS", "SERVER_PROPERTIES", "Limits", "Phase", "credentials", "negotiate"]
+
+MECHANISMS: Final = b"PLAIN AMQPLAIN"
+SERVER_PROPERTIES: Final[Table] = {
+    "capabilities": {
+        "publisher_confirms": True,
+        "exchange_exchange_bindings": False,
+        "basic.nack": True,
+        "consumer_cancel_notify": True,
+        "connection.blocked": True,
+        "consumer_priorities": False,
+        "authentication_failure_close": True,
+        "per_consumer_qos": True,
+        "direct_reply_to": False,
+    },
+    "product": "Headgate",
+    "platform": "Python",
+    "information": "AMQP 0-9-1 into one durable log",
+}
+
+
+class Phase(Enum):
+    """Where a connection is in its life."""
+
+    HEADER = "header"  # the protocol header is awaited
+    START = "start"  # start-ok is
+    AUTHENTICATING = "authenticating"  # the gateway's answer is
+    TUNE = "tune"  # tune-ok is
+    OPENING = "opening"  # open is
+    OPEN = "open"
+    CLOSING = "closing"  # we have sent close; close-ok is awaited
+    CLOSED = "closed"
+
+
+class Limits(NamedTuple):
+    """What both peers keep."""
+
+    channel_max: int
+    payload_max: int  # bytes of a frame without its overhead
+    heartbeat_s: int  # 0: none
+
+
+def credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:
+    """User name and password. Raises `ProtocolError` (ACCESS_REFUSED, SYNTAX_ERROR).
+
+    PLAIN is RFC 4616; AMQPLAIN a field table with LOGIN and PASSWORD, without its size.
+    """
+    try:
+        if mechanism == "PLAIN":
+            authorization, name, password = response.split(b"\0")
+            if authorization not in (b"", name):
+                raise ProtocolError(ACCESS_REFUSED, "nobody may act for another user")
+            return name.decode(), password
+        if mechanism == "AMQPLAIN":
+            table, _ = read_table(len(response).to_bytes(4, "big") + response, 0)
+            name, password = table["LOGIN"], table["PASSWORD"]
+            if isinstance(name, str) and isinstance(password, str | bytes):
+                return name, password.encode() if isinstance(password, str) else password
+            raise ValueError("LOGIN and PASSWORD are texts")
+    except (ValueError, LookupError, ArithmeticError) as error:
+        raise ProtocolError(SYNTAX_ERROR, f"the response of {mechanism} is malformed") from error
+    raise ProtocolError(ACCESS_REFUSED, f"mechanism {mechanism[:32]!r} is not one of {MECHANISMS.decode()}")
+
+
+def negotiate(options: AmqpOptions, *, channel_max: int, frame_max: int, heartbeat_s: int) -> Limits:
+    """What tune-ok makes of what we proposed; 0 leaves a limit to us. Raises `ProtocolError` (NOT_ALLOWED)."""
+    if frame_max and not FRAME_MIN <= frame_max <= options.frame_max:
+        raise ProtocolError(NOT_ALLOWED, f"frame_max {frame_max} is not within {FRAME_MIN} and {options.frame_max}")
+    if channel_max > options.channel_max:
+        raise ProtocolError(NOT_ALLOWED, f"channel_max {channel_max} is above {options.channel_max}")
+    return Limits(
+        channel_max=channel_max or options.channel_max,
+        payload_max=(frame_max or options.frame_max) - FRAME_OVERHEAD,
+        heartbeat_s=heartbeat_s,
+    )

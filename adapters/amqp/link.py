@@ -1,0 +1,114 @@
+"""What the channels of a connection share: the way out to the peer and to the gateway."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from adapters.amqp.options import AmqpOptions
+from gateway.errors import Refusal
+from gateway.port import (
+    Call,
+    Cancel,
+    ConsumerId,
+    Disposition,
+    Effect,
+    Outcome,
+    Random,
+    Ready,
+    Request,
+    SettleLeased,
+    Token,
+)
+from store.format import QueueOffset
+
+if TYPE_CHECKING:
+    from adapters.amqp.channel import Channel, Consumer
+
+__all__ = ["Answered", "Link"]
+
+Answered: TypeAlias = Callable[[Outcome, int], None]  # (outcome, now_ms)
+
+
+class Link:
+    """Frames and effects on their way out, and who waits for which answer."""
+
+    def __init__(self, options: AmqpOptions, random: Random) -> None:
+        self.options = options
+        self.random = random
+        self.channels: dict[int, Channel] = {}
+        self.payload_max = 0  # bytes of a frame without its overhead
+        self.hears_cancels = False  # the client understands basic.cancel from us
+        self.assembling_bytes = 0  # of bodies not yet whole
+        self._out: list[bytes] = []
+        self._effects: list[Effect] = []
+        self._last_id = 0  # of tokens and consumers
+        self._expected: dict[Token, Answered] = {}
+        self._consumers: dict[ConsumerId, Consumer] = {}
+        self._settles: dict[str, dict[str, list[QueueOffset]]] = {}  # by queue and outcome
+        self._freed: dict[ConsumerId, Consumer] = {}  # who may have credit again
+
+    def write(self, *frames: bytes) -> None:
+        """Send frames."""
+        self._out += frames
+
+    def emit(self, effect: Effect) -> None:
+        """Ask the gateway for something."""
+        self._effects.append(effect)
+
+    def expect(self, answered: Answered) -> Token:
+        """A token whose outcome goes to `answered`."""
+        self._last_id += 1
+        token = Token(self._last_id)
+        self._expected[token] = answered
+        return token
+
+    def call(self, request: Request, answered: Answered) -> None:
+        """Ask the gateway a question."""
+        self.emit(Call(request=request, token=self.expect(answered)))
+
+    def hold_back(self, refusal: Refusal, now_ms: int) -> None:
+        """The gateway is overloaded: ask the client to wait."""
+        raise NotImplementedError
+
+    # ---- consumers
+
+    def new_consumer_id(self) -> ConsumerId:
+        """A number no other consumer of this connection has."""
+        self._last_id += 1
+        return ConsumerId(self._last_id)
+
+    def add_consumer(self, consumer: "Consumer") -> None:
+        """Deliveries for this consumer go to its channel."""
+        self._consumers[consumer.id] = consumer
+
+    def drop_consumer(self, consumer: "Consumer") -> None:
+        """End a consumer."""
+        if self._consumers.pop(consumer.id, None) is not None:
+            self.emit(Cancel(consumer=consumer.id))
+
+    def freed(self, consumer: "Consumer") -> None:
+        """A consumer may have credit again."""
+        self._freed[consumer.id] = consumer
+
+    def settled(self, queue: str, outcome: str, offset: QueueOffset) -> None:
+        """A leased message has been settled; all of one read go together."""
+        self._settles.setdefault(queue, {}).setdefault(outcome, []).append(offset)
+
+    def take_effects(self) -> Sequence[Effect]:
+        """What the gateway is asked for now: what is settled first, who is ready last."""
+        effects, self._effects = self._effects, []
+        if self._settles:
+            settles, self._settles = self._settles, {}
+            effects[:0] = [
+                SettleLeased(
+                    queue=queue,
+                    dispositions=[Disposition(offsets=offsets, outcome=how) for how, offsets in outcomes.items()],
+                )
+                for queue, outcomes in settles.items()
+            ]
+        if self._freed:
+            freed, self._freed = self._freed, {}
+            for consumer in freed.values():
+                if consumer.blocked and consumer.credit and consumer.id in self._consumers:
+                    consumer.blocked = False
+                    effects.append(Ready(consumer=consumer.id))
+        return effects

@@ -1,0 +1,326 @@
+"""What each method that a client may send on a channel does (AMQP 0-9-1, 1.5 to 1.8, and RabbitMQ's extensions).
+
+A method that asks the gateway something holds up the channel's later methods until the answer is there, and waits
+itself until what the channel has published before is stored: a channel sees its own messages.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from pamqp.base import Frame
+from pamqp.commands import Basic, Confirm, Exchange, Queue, Tx
+from pamqp.commands import Channel as Methods
+
+from adapters.amqp.channel import Channel, Consumer, State
+from adapters.amqp.wire import COMMAND_INVALID, NOT_ALLOWED, NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED
+from gateway.errors import ProtocolError
+from gateway.port import Cancel, Consume, Outcome, Request
+from gateway.queue_port import (
+    BindQueue,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    GetMessage,
+    PurgeQueue,
+    QueueInfo,
+    UnbindQueue,
+)
+from gateway.topology import EXCHANGE_KINDS
+
+__all__ = ["handle"]
+
+_U32_MAX: Final = 0xFFFFFFFF
+
+
+def handle(channel: Channel, method: Frame, *, unsent: bool) -> bool:
+    """Carry out a method; False when it has to wait, and be handled again later. Raises `ProtocolError`.
+
+    `unsent` says that this read holds messages of the channel which the gateway does not know of yet.
+    """
+    if channel.state is State.CLOSING:
+        _while_closing(channel, method)
+        return True
+    entry = _METHODS.get(method.index)
+    if entry is None:
+        raise ProtocolError(COMMAND_INVALID, f"{method.name} is not for a client to send on a channel")
+    handler, asks = entry
+    if asks and (channel.outstanding or unsent):
+        return False
+    handler(channel, method)
+    return True
+
+
+def _while_closing(channel: Channel, method: Frame) -> None:
+    if isinstance(method, Methods.CloseOk):
+        _forget(channel)
+    elif isinstance(method, Methods.Close):  # both sides at once
+        channel.send(Methods.CloseOk)
+
+
+def _ask(channel: Channel, method: Any, request: Request, reply: type[Frame]) -> None:
+    """Ask the gateway something; its answer is the reply's one argument, or that it is done."""
+
+    def then(value: int | None) -> None:
+        if not getattr(method, "nowait", False):
+            channel.send(reply, *(() if value is None else (min(value, _U32_MAX),)))
+
+    channel.ask(method.index, request, then)
+
+
+def _queue(channel: Channel, name: str) -> str:
+    """A queue's name; none stands for the queue declared last (AMQP 0-9-1, 1.7.2.3)."""
+    if not name and not channel.queue:
+        raise ProtocolError(NOT_FOUND, "no queue was named, and none has been declared on this channel")
+    return name or channel.queue
+
+
+# ---- class channel
+
+
+def _close(channel: Channel, _method: Any) -> None:
+    channel.end(State.CLOSED)
+    channel.send(Methods.CloseOk)
+    _forget(channel)
+
+
+def _forget(channel: Channel) -> None:
+    del channel.link.channels[channel.number]
+
+
+def _flow(channel: Channel, method: Any) -> None:
+    channel.flowing = method.active
+    channel.send(Methods.FlowOk, method.active)
+    channel.free_consumers()
+
+
+def _nothing(channel: Channel, method: Any) -> None:
+    """An answer to something of ours that needs none."""
+
+
+# ---- class exchange
+
+
+def _exchange_declare(channel: Channel, method: Any) -> None:
+    if not method.passive and method.exchange_type not in EXCHANGE_KINDS:
+        raise ProtocolError(COMMAND_INVALID, f"unknown exchange type {method.exchange_type!r}")
+    request = DeclareExchange(
+        name=method.exchange,
+        kind=method.exchange_type,
+        durable=method.durable,
+        auto_delete=method.auto_delete,
+        internal=method.internal,
+        passive=method.passive,
+        arguments=method.arguments,
+    )
+    _ask(channel, method, request, Exchange.DeclareOk)
+
+
+def _exchange_delete(channel: Channel, method: Any) -> None:
+    request = DeleteExchange(name=method.exchange, if_unused=method.if_unused)
+    _ask(channel, method, request, Exchange.DeleteOk)
+
+
+# ---- class queue
+
+
+def _queue_declare(channel: Channel, method: Any) -> None:
+    def then(info: QueueInfo) -> None:
+        channel.queue = info.name
+        if not method.nowait:
+            channel.send(Queue.DeclareOk, info.name, min(info.messages, _U32_MAX), info.consumers)
+
+    request = DeclareQueue(
+        name=_queue(channel, method.queue) if method.passive else method.queue,
+        durable=method.durable,
+        exclusive=method.exclusive,
+        auto_delete=method.auto_delete,
+        passive=method.passive,
+        arguments=method.arguments,
+    )
+    channel.ask(method.index, request, then)
+
+
+def _queue_bind(channel: Channel, method: Any) -> None:
+    request = BindQueue(
+        queue=_queue(channel, method.queue),
+        exchange=method.exchange,
+        routing_key=method.routing_key or ("" if method.queue else channel.queue),
+        arguments=method.arguments,
+    )
+    _ask(channel, method, request, Queue.BindOk)
+
+
+def _queue_unbind(channel: Channel, method: Any) -> None:
+    request = UnbindQueue(
+        queue=_queue(channel, method.queue),
+        exchange=method.exchange,
+        routing_key=method.routing_key or ("" if method.queue else channel.queue),
+        arguments=method.arguments,
+    )
+    _ask(channel, method, request, Queue.UnbindOk)
+
+
+def _queue_purge(channel: Channel, method: Any) -> None:
+    _ask(channel, method, PurgeQueue(name=_queue(channel, method.queue)), Queue.PurgeOk)
+
+
+def _queue_delete(channel: Channel, method: Any) -> None:
+    name = _queue(channel, method.queue)
+    request = DeleteQueue(name=name, if_unused=method.if_unused, if_empty=method.if_empty)
+    _ask(channel, method, request, Queue.DeleteOk)
+
+
+# ---- class basic
+
+
+def _qos(channel: Channel, method: Any) -> None:
+    """`global` means the channel here, and consumers to come otherwise, as RabbitMQ has taught all clients."""
+    if method.prefetch_size:
+        raise ProtocolError(NOT_IMPLEMENTED, "a prefetch in bytes is not supported")
+    if method.global_:
+        channel.prefetch_shared = method.prefetch_count
+        channel.free_consumers()
+    else:
+        channel.prefetch = method.prefetch_count
+    channel.send(Basic.QosOk)
+
+
+def _consume(channel: Channel, method: Any) -> None:
+    link = channel.link
+    if method.no_local:
+        raise ProtocolError(NOT_IMPLEMENTED, "no-local is not supported")
+    for name in method.arguments:
+        if name.startswith("x-") and name != "x-cancel-on-ha-failover":
+            raise ProtocolError(PRECONDITION_FAILED, f"the consumer argument {name!r} is not supported")
+    if method.consumer_tag in channel.consumers:
+        raise ProtocolError(NOT_ALLOWED, f"consumer tag {method.consumer_tag!r} is in use")
+    if len(channel.consumers) >= link.options.consumer_count_max:
+        raise ProtocolError(NOT_ALLOWED, f"a channel has at most {link.options.consumer_count_max} consumers")
+    tag = method.consumer_tag or f"amq.ctag-{link.random.getrandbits(128):032x}"
+    queue = _queue(channel, method.queue)
+    consumer = Consumer(channel, link.new_consumer_id(), tag, queue, no_ack=method.no_ack)
+    channel.consumers[tag] = consumer
+    link.add_consumer(consumer)
+    channel.waiting = True
+    link.emit(
+        Consume(
+            consumer=consumer.id,
+            queue=queue,
+            token=link.expect(partial(_consuming, consumer, method)),
+            exclusive=method.exclusive,
+            settle_on_delivery=method.no_ack,
+        )
+    )
+
+
+def _consuming(consumer: Consumer, method: Any, outcome: Outcome, _now_ms: int) -> None:
+    channel = consumer.channel
+    if not channel.open and outcome.error is None:
+        channel.link.emit(Cancel(consumer=consumer.id))  # it began after the channel had ended
+
+    def then(_value: Any) -> None:
+        if not method.nowait:
+            channel.send(Basic.ConsumeOk, consumer.tag)
+        consumer.confirmed = True
+        channel.link.freed(consumer)
+
+    channel.answered(method.index, outcome, then)
+
+
+def _cancel(channel: Channel, method: Any) -> None:
+    consumer = channel.consumers.pop(method.consumer_tag, None)
+    if consumer is not None:
+        channel.link.drop_consumer(consumer)
+    if not method.nowait:
+        channel.send(Basic.CancelOk, method.consumer_tag)
+
+
+def _get(channel: Channel, method: Any) -> None:
+    if len(channel.unacknowledged) >= channel.link.options.unacknowledged_count_max:
+        raise ProtocolError(PRECONDITION_FAILED, "too many messages are delivered and not acknowledged")
+    queue = _queue(channel, method.queue)
+
+    def answered(outcome: Outcome, now_ms: int) -> None:
+        got = outcome.value
+        if got is not None and not channel.open and not method.no_ack:
+            channel.link.settled(queue, "requeue", got.leased.offsets[0])
+
+        def then(_value: Any) -> None:
+            if got is None:
+                channel.send(Basic.GetEmpty, "")
+            else:
+                channel.fetched(got, queue, no_ack=method.no_ack, now_ms=now_ms)
+
+        channel.answered(method.index, outcome, then)
+
+    channel.waiting = True
+    channel.link.call(GetMessage(queue=queue, settle=method.no_ack), answered)
+
+
+def _ack(channel: Channel, method: Any) -> None:
+    channel.settle(method.delivery_tag, "ack", multiple=method.multiple)
+
+
+def _nack(channel: Channel, method: Any) -> None:
+    channel.settle(method.delivery_tag, "requeue" if method.requeue else "reject", multiple=method.multiple)
+
+
+def _reject(channel: Channel, method: Any) -> None:
+    channel.settle(method.delivery_tag, "requeue" if method.requeue else "reject", multiple=False)
+
+
+def _recover(channel: Channel, method: Any) -> None:
+    if not method.requeue:
+        raise ProtocolError(NOT_IMPLEMENTED, "basic.recover without requeue is not supported")
+    channel.settle(0, "requeue", multiple=True)
+    if isinstance(method, Basic.Recover):
+        channel.send(Basic.RecoverOk)
+
+
+# ---- class confirm, and what we do not do
+
+
+def _confirm_select(channel: Channel, method: Any) -> None:
+    if not channel.confirming:
+        channel.confirming, channel.published = True, 0
+    if not method.nowait:
+        channel.send(Confirm.SelectOk)
+
+
+def _not_implemented(_channel: Channel, method: Any) -> None:
+    raise ProtocolError(NOT_IMPLEMENTED, f"{method.name} is not supported")
+
+
+_Handler: TypeAlias = Callable[[Channel, Any], None]
+
+# The handler of every method, and whether it waits for what the channel has published before.
+_METHODS: Final[dict[int, tuple[_Handler, bool]]] = {
+    Methods.Close.index: (_close, True),
+    Methods.Flow.index: (_flow, False),
+    Methods.FlowOk.index: (_nothing, False),
+    Exchange.Declare.index: (_exchange_declare, True),
+    Exchange.Delete.index: (_exchange_delete, True),
+    Exchange.Bind.index: (_not_implemented, False),
+    Exchange.Unbind.index: (_not_implemented, False),
+    Queue.Declare.index: (_queue_declare, True),
+    Queue.Bind.index: (_queue_bind, True),
+    Queue.Unbind.index: (_queue_unbind, True),
+    Queue.Purge.index: (_queue_purge, True),
+    Queue.Delete.index: (_queue_delete, True),
+    Basic.Qos.index: (_qos, False),
+    Basic.Consume.index: (_consume, True),
+    Basic.Cancel.index: (_cancel, False),
+    Basic.CancelOk.index: (_nothing, False),
+    Basic.Get.index: (_get, True),
+    Basic.Ack.index: (_ack, False),
+    Basic.Nack.index: (_nack, False),
+    Basic.Reject.index: (_reject, False),
+    Basic.Recover.index: (_recover, False),
+    Basic.RecoverAsync.index: (_recover, False),
+    Confirm.Select.index: (_confirm_select, True),
+    Tx.Select.index: (_not_implemented, False),
+    Tx.Commit.index: (_not_implemented, False),
+    Tx.Rollback.index: (_not_implemented, False),
+}

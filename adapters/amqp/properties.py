@@ -1,0 +1,373 @@
+"""Content properties and the domain message.
+
+A message that came by AMQP keeps its properties as the bytes they were (`native["amqp"]["properties"]`), and leaves by
+AMQP with these bytes. The fields of the domain message are what other protocols see of them. A header that has a place
+of its own there is no property; headers exchanges still match it, by `native["amqp"]["mapped"]`.
+"""
+
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from adapters import cloudevents
+from adapters.amqp.wire import (
+    PRECONDITION_FAILED,
+    SYNTAX_ERROR,
+    Reader,
+    Table,
+    read_octet,
+    read_short_string,
+    read_table,
+    read_timestamp,
+    write_table,
+)
+from gateway.errors import ProtocolError, Refusal
+from gateway.message import Message
+from gateway.queue_port import text_of
+from gateway.topology import routing_of
+
+__all__ = ["NATIVE", "SHORT_BYTES_MAX", "Template", "properties_of", "read_properties"]
+
+NATIVE: Final = "amqp"
+NUMBER_MAX: Final = 10**15  # of milliseconds that a peer may name: 31,700 years
+SHORT_BYTES_MAX: Final = 255  # of a short string
+_DIGITS = re.compile("[0-9]{1,15}", re.ASCII)
+_CLOUDEVENT = re.compile("(?:ce-|cloudEvents_|cloudEvents:)([a-zA-Z0-9]+)")
+
+# The properties of class basic by their flag's bit, the highest first (AMQP 0-9-1, 1.8).
+_FIELDS: Final[dict[int, tuple[str, Reader]]] = {
+    15: ("content_type", read_short_string),
+    14: ("content_encoding", read_short_string),
+    13: ("headers", read_table),
+    12: ("delivery_mode", read_octet),
+    11: ("priority", read_octet),
+    10: ("correlation_id", read_short_string),
+    9: ("reply_to", read_short_string),
+    8: ("expiration", read_short_string),
+    7: ("message_id", read_short_string),
+    6: ("timestamp", read_timestamp),
+    5: ("type", read_short_string),
+    4: ("user_id", read_short_string),
+    3: ("app_id", read_short_string),
+    2: ("cluster_id", read_short_string),
+}
+
+
+class Template(NamedTuple):
+    """What properties say of every message that has them: all of its fields but address, body, device and arrival."""
+
+    tail: tuple[Any, ...]  # the fields of Message behind `device`
+    plain: bool  # a message is these fields, and nothing of what follows but the time
+    time_ms: int | None  # when it happened; None: when it arrives
+    user_id: str | None
+    device: str | None  # claimed; only a trusted gateway's word counts
+    expiration_ms: int | None  # from its arrival
+    delay_ms: int | None  # from its arrival
+    event: dict[str, str] | None  # the attributes of a CloudEvent
+
+    def message(self, address: str, body: bytes, *, device: str, trusted_gateway: bool, now_ms: int) -> Message:
+        """One message with these properties. Raises `ProtocolError` (PRECONDITION_FAILED).
+
+        Whoever publishes plain templates by the thousand makes the same message of `tail`, without this call.
+        """
+        if self.user_id is not None and self.user_id != device and not trusted_gateway:
+            raise _failed(f"user_id {self.user_id!r} is not who was authenticated: {device!r}")
+        speaks_for = (self.device or self.user_id or device) if trusted_gateway else device
+        fields = dict(zip(_TAIL, self.tail, strict=True))
+        fields["principal"] = device if speaks_for != device else None
+        if self.expiration_ms is not None:
+            fields["expires_at_ms"] = now_ms + self.expiration_ms
+        if self.delay_ms is not None:
+            fields["deliver_at_ms"] = now_ms + self.delay_ms
+        if self.event is None:
+            time_ms = now_ms if self.time_ms is None else self.time_ms
+            return Message(address, body, time_ms, NATIVE, speaks_for, **fields)
+        for name in ("id", "type"):  # the event's own count
+            del fields[name]
+        try:
+            return cloudevents.from_attributes(
+                self.event,
+                body,
+                content_type=fields.pop("content_type"),
+                now_ms=now_ms,
+                protocol=NATIVE,
+                device=speaks_for,
+                address=address,
+                **fields,
+            )
+        except Refusal as refusal:
+            raise _failed(refusal.detail) from refusal
+
+
+_TAIL: Final = Message.__struct_fields__[5:]  # behind address, body, time_ms, protocol, device
+assert _TAIL == (
+    "qos",
+    "retain",
+    "id",
+    "key",
+    "type",
+    "content_type",
+    "content_encoding",
+    "expires_at_ms",
+    "deliver_at_ms",
+    "reply_to",
+    "correlation",
+    "traceparent",
+    "principal",
+    "properties",
+    "native",
+)
+
+
+# ---- reading
+
+
+def read_properties(raw: bytes) -> Template:
+    """What a content header's property flags and fields say.
+
+    Raises `ProtocolError` (SYNTAX_ERROR for malformed bytes, PRECONDITION_FAILED for a value that means nothing).
+    """
+    found: dict[str, Any] = {}
+    at = 2
+    try:
+        for name, reader in _layout(int.from_bytes(raw[:2], "big")):
+            found[name], at = reader(raw, at)
+    except (ValueError, IndexError, struct.error) as error:
+        raise ProtocolError(SYNTAX_ERROR, f"content header: {error}") from error
+    if at != len(raw):
+        raise ProtocolError(SYNTAX_ERROR, "the properties do not end where their frame does")
+    return _template(raw, found)
+
+
+@lru_cache(256)
+def _layout(flags: int) -> tuple[tuple[str, Reader], ...]:
+    """The fields that property flags announce."""
+    if flags & 3:  # more flag words, or a flag that class basic does not have
+        raise ValueError("properties that class basic does not have")
+    return tuple(field for bit, field in _FIELDS.items() if flags >> bit & 1)
+
+
+def _milliseconds(timestamp: int | None) -> int | None:
+    """Seconds, as the specification says, or milliseconds, as many clients write. None: neither."""
+    if timestamp is None or timestamp >= 1 << 53:
+        return None
+    return timestamp * 1000 if timestamp < 1 << 33 else timestamp
+
+
+def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
+    get = found.get
+    delivery_mode = get("delivery_mode", 1)
+    if delivery_mode not in (1, 2):
+        raise _failed(f"delivery_mode is 1 or 2, not {delivery_mode}")
+    expiration = get("expiration")
+    if expiration is not None and _DIGITS.fullmatch(expiration) is None:
+        raise _failed(f"expiration is a decimal number of milliseconds, not {expiration[:32]!r}")
+    native: dict[str, Any] = {"properties": raw}
+    said, event = _NOTHING_SAID, None
+    others: dict[str, str] = {}
+    headers = get("headers")
+    if headers:
+        mapped, event, others = _sort_headers(headers)
+        said = _Mapped.of(mapped) if mapped else said
+        if mapped or event:
+            native["mapped"] = {n: t for n, v in headers.items() if n not in others and (t := text_of(v)) is not None}
+    correlation = said.correlation
+    if correlation is None and "correlation_id" in found:
+        correlation = found["correlation_id"].encode()
+    user_id = get("user_id")
+    return Template(
+        tail=(
+            delivery_mode - 1,
+            said.retain,
+            get("message_id") or said.id,
+            said.key,
+            get("type"),
+            get("content_type"),
+            get("content_encoding"),
+            None,  # expires_at_ms and deliver_at_ms follow from the arrival
+            None,
+            said.reply_to,
+            correlation,
+            said.traceparent,
+            None,  # the principal from the connection
+            tuple(others.items()),
+            {NATIVE: native},
+        ),
+        plain=not event and user_id is None and said.device is None and expiration is None and said.delay_ms is None,
+        time_ms=said.time_ms if said.time_ms is not None else _milliseconds(get("timestamp")),
+        user_id=user_id,
+        device=said.device,
+        expiration_ms=int(expiration) if expiration is not None else None,
+        delay_ms=said.delay_ms,
+        event=event,
+    )
+
+
+class _Mapped(NamedTuple):
+    """What headers say that have a place of their own in the domain message."""
+
+    id: str = ""
+    key: str | None = None
+    retain: bool = False
+    time_ms: int | None = None
+    delay_ms: int | None = None
+    reply_to: str | None = None
+    correlation: bytes | None = None
+    traceparent: str | None = None
+    device: str | None = None
+
+    @classmethod
+    def of(cls, headers: Table) -> "_Mapped":
+        correlation = headers.get("x-correlation-data")
+        if not isinstance(correlation, str | bytes | None):
+            raise _failed("header 'x-correlation-data' is bytes or a text")
+        return cls(
+            id=text_of(headers.get("ce-id")) or "",
+            key=text_of(headers.get("ce-partitionkey")) or None,
+            retain=text_of(headers.get("x-retain")) in ("true", "1"),
+            time_ms=_number(headers, "timestamp_in_ms"),
+            delay_ms=_number(headers, "x-delay"),
+            reply_to=text_of(headers.get("x-reply-to-topic")) or None,
+            correlation=correlation.encode() if isinstance(correlation, str) else correlation or None,
+            traceparent=text_of(headers.get("traceparent")) or None,
+            device=text_of(headers.get("ce-deviceid")) or None,
+        )
+
+
+_NOTHING_SAID: Final = _Mapped()
+_MAPPED: Final = frozenset(
+    {
+        "ce-deviceid",
+        "ce-id",
+        "ce-partitionkey",
+        "timestamp_in_ms",
+        "traceparent",
+        "x-correlation-data",
+        "x-delay",
+        "x-reply-to-topic",
+        "x-retain",
+    }
+)
+
+
+def _sort_headers(headers: Table) -> tuple[Table, dict[str, str] | None, dict[str, str]]:
+    """Headers with a place of their own, the attributes of a CloudEvent, and all others that have a text."""
+    event: dict[str, str] = {}
+    mapped: Table = {}
+    others: dict[str, str] = {}
+    if "ce-specversion" in headers or "cloudEvents_specversion" in headers or "cloudEvents:specversion" in headers:
+        for name, value in headers.items():
+            match = _CLOUDEVENT.fullmatch(name)
+            text = text_of(value)
+            if match is not None and text is not None:
+                event[match[1].lower()] = text
+    for name, value in headers.items():
+        if name in _MAPPED:
+            mapped[name] = value
+        elif (text := text_of(value)) is not None and not (event and _CLOUDEVENT.fullmatch(name)):
+            others[name] = text
+    return mapped, event or None, others
+
+
+def _number(headers: Table, name: str) -> int | None:
+    """A header that is a number of milliseconds. Raises `ProtocolError` when it is there and is none."""
+    value = headers.get(name)
+    if value is None:
+        return None
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        value = int(value)
+    if type(value) is not int or not 0 <= value <= NUMBER_MAX:
+        raise _failed(f"header {name!r} is a number of milliseconds, not {str(value)[:32]!r}")
+    return value
+
+
+def _failed(why: str) -> ProtocolError:
+    return ProtocolError(PRECONDITION_FAILED, why)
+
+
+# ---- writing
+
+
+def properties_of(message: Message, *, now_ms: int) -> bytes:
+    """The property flags and fields of a message: those it came with, or those its fields make."""
+    native = message.native
+    if native is not None and (own := native.get(NATIVE)) is not None:
+        raw: bytes = own["properties"]
+        return raw
+    headers = _headers_of(message, now_ms)
+    expires = message.expires_at_ms
+    expiration = None if expires is None else str(max(0, expires - now_ms))
+    flags1, first = _texts(headers, ((15, message.content_type), (14, message.content_encoding)))
+    flags2, second = _texts(headers, ((10, _text(message.correlation)), (8, expiration), (7, message.id)))
+    flags3, third = _texts(headers, ((5, message.type), (4, message.device)))
+    flags = flags1 | flags2 | flags3 | 1 << 13 | 1 << 12 | 1 << 6
+    mode = b"\x01" if message.qos == 0 else b"\x02"
+    timestamp = (message.time_ms // 1000).to_bytes(8, "big")
+    return b"".join((flags.to_bytes(2, "big"), first, write_table(headers), mode, second, timestamp, third))
+
+
+def _texts(headers: Table, texts: Sequence[tuple[int, str | None]]) -> tuple[int, bytes]:
+    """The flags and fields of short strings; one too long to be one becomes a header."""
+    flags = 0
+    packed: list[bytes] = []
+    for bit, text in texts:
+        if text:
+            raw = text.encode()
+            if len(raw) <= SHORT_BYTES_MAX:
+                flags |= 1 << bit
+                packed += (len(raw).to_bytes(1, "big"), raw)
+            else:
+                headers[f"x-{_FIELDS[bit][0].replace('_', '-')}"] = text
+    return flags, b"".join(packed)
+
+
+def _headers_of(message: Message, now_ms: int) -> Table:
+    """The headers of a message that came by another protocol: typed where AMQP has a type for it."""
+    headers: Table = {"timestamp_in_ms": message.time_ms}
+    if (
+        len(message.address) > SHORT_BYTES_MAX // 4
+        and len((key := routing_of(message.address)[1]).encode()) > SHORT_BYTES_MAX
+    ):
+        headers["x-routing-key"] = key  # basic.deliver holds only its beginning
+    attributes = cloudevents.attributes_of(message)
+    if attributes is not None:
+        headers.update((f"ce-{name}", text) for name, text in attributes.items())
+    elif message.key is not None:
+        headers["ce-partitionkey"] = message.key
+    if message.traceparent is not None:
+        headers["traceparent"] = message.traceparent
+    if message.retain:
+        headers["x-retain"] = True
+    if message.reply_to is not None:
+        headers["x-reply-to-topic"] = message.reply_to
+    if message.correlation and _text(message.correlation) is None:
+        headers["x-correlation-data"] = message.correlation
+    if message.deliver_at_ms is not None and message.deliver_at_ms > now_ms:
+        headers["x-delay"] = message.deliver_at_ms - now_ms
+    for name, text in message.properties:
+        if attributes is None or attributes.get(name) != text:
+            _add_property(headers, name, text)
+    return headers
+
+
+def _add_property(headers: Table, name: str, text: str) -> None:
+    """A property under its name; repeats are numbered, and a name too long for a field is kept with its text."""
+    if len(name.encode()) > SHORT_BYTES_MAX - 8:
+        name, text = "x-property", f"{name}={text}"
+    free, number = name, 1
+    while free in headers:
+        number += 1
+        free = f"{name}.{number}"
+    headers[free] = text
+
+
+def _text(correlation: bytes | None) -> str | None:
+    """A correlation as short text; None where it is none."""
+    if not correlation or len(correlation) > SHORT_BYTES_MAX:
+        return None
+    try:
+        return correlation.decode()
+    except UnicodeDecodeError:
+        return None

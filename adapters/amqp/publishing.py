@@ -1,0 +1,116 @@
+"""What is published: basic.publish, the content header and the body, and how all three become a message.
+
+Publishers repeat themselves. What the bytes of a basic.publish and of a content header's properties mean is kept by
+these bytes, for all connections together, in tables that are emptied when they are full.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from adapters.amqp.properties import Template, read_properties
+from adapters.amqp.wire import (
+    FRAME_ERROR,
+    NOT_FOUND,
+    NOT_IMPLEMENTED,
+    SYNTAX_ERROR,
+    UNEXPECTED_FRAME,
+    read_short_string,
+)
+from gateway.errors import ProtocolError, Refusal
+from gateway.topology import address_of
+
+__all__ = ["PUBLISH", "TARGETS", "TEMPLATES", "Content", "Target", "target_of", "template_of"]
+
+PUBLISH: Final = b"\x00\x3c\x00\x28"  # class basic, method publish: what its payload begins with
+REMEMBERED_COUNT_MAX: Final = 8_192
+REMEMBERED_BYTES_MAX: Final = 512  # of one key: longer ones are seldom repeated
+_MESSAGE_ID: Final = 0x80  # in the second byte of the property flags: such properties are nobody else's
+CONTENT_HEADER = struct.Struct(">HHQ")  # class, weight, body size; the properties follow
+
+
+class Target(NamedTuple):
+    """Where a message goes."""
+
+    address: str
+    mandatory: bool
+
+
+TARGETS: dict[bytes, Target] = {}  # by the payload of basic.publish
+TEMPLATES: dict[bytes, Template] = {}  # by property flags and fields
+
+
+def target_of(payload: bytes) -> Target:
+    """The target that a basic.publish names; remembered.
+
+    Raises `ProtocolError` (SYNTAX_ERROR, NOT_IMPLEMENTED, NOT_FOUND).
+    """
+    target = TARGETS.get(payload)
+    if target is not None:
+        return target
+    try:
+        exchange, at = read_short_string(payload, 6)
+        routing_key, at = read_short_string(payload, at)
+        bits = payload[at]
+    except (ValueError, IndexError) as error:
+        raise ProtocolError(SYNTAX_ERROR, f"Basic.Publish: {error}") from error
+    if bits & 2:
+        raise ProtocolError(NOT_IMPLEMENTED, "immediate delivery is not supported")
+    try:
+        target = Target(address_of(exchange, routing_key), bool(bits & 1))
+    except Refusal as refusal:
+        raise ProtocolError(NOT_FOUND, f"no exchange {exchange!r}") from refusal
+    if len(TARGETS) >= REMEMBERED_COUNT_MAX:
+        TARGETS.clear()
+    TARGETS[payload] = target
+    return target
+
+
+def template_of(raw: bytes) -> Template:
+    """What properties mean; remembered where they may come again.
+
+    Raises `ProtocolError` (SYNTAX_ERROR, PRECONDITION_FAILED).
+    """
+    template = TEMPLATES.get(raw)
+    if template is None:
+        template = read_properties(raw)
+        if len(raw) <= REMEMBERED_BYTES_MAX and not raw[1] & _MESSAGE_ID:
+            if len(TEMPLATES) >= REMEMBERED_COUNT_MAX:
+                TEMPLATES.clear()
+            TEMPLATES[raw] = template
+    return template
+
+
+class Content:
+    """A message whose frames arrive one after the other."""
+
+    __slots__ = ("body", "body_size", "target", "template")
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.template: Template | None = None  # until the content header is there
+        self.body_size = 0
+        self.body = bytearray()  # grows in one piece: a peer may cut a body into single bytes
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it is there."""
+        return self.template is not None and len(self.body) == self.body_size
+
+    def take_header(self, payload: bytes) -> None:
+        """Take the content header. Raises `ProtocolError`."""
+        if self.template is not None:
+            raise ProtocolError(UNEXPECTED_FRAME, "a second content header")
+        if len(payload) < CONTENT_HEADER.size:
+            raise ProtocolError(SYNTAX_ERROR, "a content header cut short")
+        class_id, _weight, self.body_size = CONTENT_HEADER.unpack_from(payload)
+        if class_id != 60:
+            raise ProtocolError(UNEXPECTED_FRAME, f"a content header of class {class_id} after basic.publish")
+        self.template = template_of(payload[CONTENT_HEADER.size :])
+
+    def take_body(self, payload: bytes) -> None:
+        """Take a body frame. Raises `ProtocolError`."""
+        if self.template is None:
+            raise ProtocolError(UNEXPECTED_FRAME, "a body without a content header")
+        if len(self.body) + len(payload) > self.body_size:
+            raise ProtocolError(FRAME_ERROR, f"a body longer than the {self.body_size} bytes announced")
+        self.body += payload

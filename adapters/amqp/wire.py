@@ -1,0 +1,296 @@
+"""Frames, fields and methods of AMQP 0-9-1 as bytes.
+
+pamqp's classes say what a method is made of, and write what we send. What a peer sends is read here, in one pass over
+the bytes: pamqp copies the rest of a table for each of its fields and recurses as deep as a peer likes.
+
+    frame   type u8 | channel u16 | size u32 | payload | 0xCE        (AMQP 0-9-1, 2.3.5)
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeAlias
+
+from pamqp.base import Frame
+from pamqp.commands import INDEX_MAPPING
+
+from gateway.errors import ProtocolError
+
+__all__ = [
+    "ACCESS_REFUSED",
+    "CHANNEL_ERROR",
+    "COMMAND_INVALID",
+    "CONNECTION_FORCED",
+    "CONTENT_TOO_LARGE",
+    "FRAME_BODY",
+    "FRAME_END",
+    "FRAME_ERROR",
+    "FRAME_HEADER",
+    "FRAME_HEARTBEAT",
+    "FRAME_METHOD",
+    "FRAME_OVERHEAD",
+    "HEAD",
+    "HEARTBEAT",
+    "INTERNAL_ERROR",
+    "NOT_ALLOWED",
+    "NOT_FOUND",
+    "NOT_IMPLEMENTED",
+    "PRECONDITION_FAILED",
+    "PROTOCOL_HEADER",
+    "RESOURCE_ERROR",
+    "RESOURCE_LOCKED",
+    "SYNTAX_ERROR",
+    "UNEXPECTED_FRAME",
+    "Reader",
+    "Table",
+    "method_frame",
+    "read_method",
+    "read_octet",
+    "read_short_string",
+    "read_table",
+    "read_timestamp",
+    "short_string",
+    "write_table",
+]
+
+Table: TypeAlias = dict[str, Any]
+
+PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT = 1, 2, 3, 8
+FRAME_END: Final = 0xCE
+FRAME_OVERHEAD: Final = 8  # bytes of a frame that are not its payload
+HEAD: Final = struct.Struct(">BHI")
+HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+TABLE_DEPTH_MAX: Final = 32  # tables and arrays within each other
+
+# Reply codes (AMQP 0-9-1, 1.2): the first five end a channel, the others the connection.
+CONTENT_TOO_LARGE, ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED = 311, 403, 404, 405, 406
+CONNECTION_FORCED, FRAME_ERROR, SYNTAX_ERROR, COMMAND_INVALID, CHANNEL_ERROR = 320, 501, 502, 503, 504
+UNEXPECTED_FRAME, RESOURCE_ERROR, NOT_ALLOWED, NOT_IMPLEMENTED, INTERNAL_ERROR = 505, 506, 530, 540, 541
+
+_U32 = struct.Struct(">I")
+Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]  # (data, at) -> (value, behind it)
+
+
+# ---- reading: what is malformed raises ValueError, IndexError or struct.error, and whoever began turns them into one
+
+
+def _fixed(layout: str) -> Reader:
+    unpack, size = struct.Struct(">" + layout).unpack_from, struct.calcsize(">" + layout)
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        return unpack(data, at)[0], at + size
+
+    return read
+
+
+def _take(data: bytes, at: int, size: int) -> tuple[bytes, int]:
+    end = at + size
+    if end > len(data):
+        raise ValueError("a field ends behind its frame")
+    return data[at:end], end
+
+
+def read_short_string(data: bytes, at: int) -> tuple[str, int]:
+    """A short string and where it ends. Raises ValueError, IndexError."""
+    raw, end = _take(data, at + 1, data[at])
+    return raw.decode(), end
+
+
+def _long_bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    (size,) = _U32.unpack_from(data, at)
+    return _take(data, at + 4, size)
+
+
+def _long_string(data: bytes, at: int) -> tuple[str | bytes, int]:
+    """Text where it is text: the type is used for both (AMQP 0-9-1, 4.2.5.3)."""
+    raw, end = _long_bytes(data, at)
+    try:
+        return raw.decode(), end
+    except UnicodeDecodeError:
+        return raw, end
+
+
+def _decimal(data: bytes, at: int) -> tuple[str, int]:
+    """A decimal as its text: no other type of ours keeps its scale."""
+    scale, digits = struct.unpack_from(">Bi", data, at)
+    sign, text = "-" if digits < 0 else "", str(abs(digits)).rjust(scale + 1, "0")
+    return sign + (f"{text[:-scale]}.{text[-scale:]}" if scale else text), at + 5
+
+
+def _nothing(_data: bytes, at: int) -> tuple[None, int]:
+    return None, at
+
+
+def _boolean(data: bytes, at: int) -> tuple[bool, int]:
+    return data[at] != 0, at + 1
+
+
+read_octet = _fixed("B")
+read_timestamp = _fixed("Q")
+
+# The types that brokers and clients agree on: https://www.rabbitmq.com/amqp-0-9-1-errata#section_3
+_FIELDS: Final[dict[int, Reader]] = {
+    ord("t"): _boolean,
+    ord("b"): _fixed("b"),
+    ord("B"): _fixed("B"),
+    ord("s"): _fixed("h"),
+    ord("u"): _fixed("H"),
+    ord("I"): _fixed("i"),
+    ord("i"): _fixed("I"),
+    ord("l"): _fixed("q"),
+    ord("L"): _fixed("q"),
+    ord("f"): _fixed("f"),
+    ord("d"): _fixed("d"),
+    ord("D"): _decimal,
+    ord("S"): _long_string,
+    ord("T"): read_timestamp,
+    ord("V"): _nothing,
+    ord("x"): _long_bytes,
+}
+_TABLE, _ARRAY = ord("F"), ord("A")
+
+
+def read_table(data: bytes, at: int, depth: int = 0) -> tuple[Table, int]:
+    """A field table and where it ends. Raises ValueError, IndexError, struct.error.
+
+    Values are plain: bool, int (a timestamp too, in seconds), float, str (a decimal too), bytes, None, list, dict.
+    """
+    (size,) = _U32.unpack_from(data, at)
+    at, end = at + 4, at + 4 + size
+    if end > len(data) or depth > TABLE_DEPTH_MAX:
+        raise ValueError("a table ends behind its frame" if end > len(data) else "tables are nested too deep")
+    table: Table = {}
+    while at < end:
+        name, at = read_short_string(data, at)
+        table[name], at = _read_value(data, at, depth)
+    if at != end:
+        raise ValueError("a field ends behind its table")
+    return table, end
+
+
+def _read_array(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
+    (size,) = _U32.unpack_from(data, at)
+    at, end = at + 4, at + 4 + size
+    if end > len(data) or depth > TABLE_DEPTH_MAX:
+        raise ValueError("an array ends behind its frame" if end > len(data) else "arrays are nested too deep")
+    values: list[Any] = []
+    while at < end:
+        value, at = _read_value(data, at, depth)
+        values.append(value)
+    if at != end:
+        raise ValueError("a field ends behind its array")
+    return values, end
+
+
+def _read_value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    tag = data[at]
+    if tag == _TABLE:
+        return read_table(data, at + 1, depth + 1)
+    if tag == _ARRAY:
+        return _read_array(data, at + 1, depth + 1)
+    reader = _FIELDS.get(tag)
+    if reader is None:
+        raise ValueError(f"unknown field type {chr(tag)!r}")
+    return reader(data, at + 1)
+
+
+_ARGUMENTS: Final[dict[str, Reader]] = {
+    "octet": read_octet,
+    "short": _fixed("H"),
+    "long": _fixed("I"),
+    "longlong": _fixed("Q"),
+    "shortstr": read_short_string,
+    "longstr": _long_bytes,
+    "table": read_table,
+    "timestamp": read_timestamp,
+}
+
+
+def read_method(payload: bytes) -> Frame:
+    """The method in a frame's payload, its arguments as attributes; long strings are bytes.
+
+    Raises `ProtocolError` (SYNTAX_ERROR, NOT_IMPLEMENTED).
+    """
+    if len(payload) < 4:
+        raise ProtocolError(SYNTAX_ERROR, "a method frame without a method")
+    index = int.from_bytes(payload[:4], "big")
+    kind: type[Frame] | None = INDEX_MAPPING.get(index)
+    if kind is None:
+        raise ProtocolError(NOT_IMPLEMENTED, f"there is no method {index >> 16}.{index & 0xFFFF}")
+    method: Frame = kind()
+    at, bit = 4, 0
+    try:
+        for name in kind.__slots__:
+            type_ = kind.amqp_type(name)
+            if type_ == "bit":  # packed from the lowest on (AMQP 0-9-1, 4.2.5.2)
+                setattr(method, name, bool(payload[at] >> bit & 1))
+                at, bit = (at + 1, 0) if bit == 7 else (at, bit + 1)
+                continue
+            at, bit = at + (bit > 0), 0
+            value, at = _ARGUMENTS[type_](payload, at)
+            setattr(method, name, value)
+    except (ValueError, IndexError, struct.error) as error:
+        raise ProtocolError(SYNTAX_ERROR, f"{method.name}: {error}") from error
+    return method
+
+
+# ---- writing
+
+
+def short_string(text: str) -> bytes:
+    """A text of at most 255 bytes."""
+    raw = text.encode("utf-8", "replace")
+    return bytes((len(raw),)) + raw
+
+
+def write_table(table: Table) -> bytes:
+    """A field table of texts, bytes, integers, booleans and tables, in order; names are at most 255 bytes."""
+    parts: list[bytes] = []
+    for name, value in table.items():
+        raw = name.encode()
+        parts += (len(raw).to_bytes(1, "big"), raw)
+        if isinstance(value, str):
+            raw = value.encode()
+            parts += (b"S", _U32.pack(len(raw)), raw)
+        elif isinstance(value, bytes):
+            parts += (b"x", _U32.pack(len(value)), value)
+        elif isinstance(value, dict):
+            parts += (b"F", write_table(value))
+        elif isinstance(value, bool):
+            parts.append(b"t\x01" if value else b"t\x00")
+        else:
+            parts += (b"l", value.to_bytes(8, "big", signed=True))
+    packed = b"".join(parts)
+    return _U32.pack(len(packed)) + packed
+
+
+def _pack(method: type[Frame], values: tuple[Any, ...]) -> Iterator[bytes]:
+    bits, used = 0, 0
+    for name, value in zip(method.__slots__, values, strict=True):
+        type_ = method.amqp_type(name)
+        if type_ == "bit":
+            bits, used = bits | value << used, used + 1
+            continue
+        if used:
+            yield bytes((bits,))
+            bits, used = 0, 0
+        yield _WRITERS[type_](value)
+    if used:
+        yield bytes((bits,))
+
+
+_WRITERS: Final[dict[str, Callable[[Any], bytes]]] = {
+    "octet": struct.Struct(">B").pack,
+    "short": struct.Struct(">H").pack,
+    "long": _U32.pack,
+    "longlong": struct.Struct(">Q").pack,
+    "shortstr": short_string,
+    "longstr": lambda value: _U32.pack(len(value)) + value,
+    "table": write_table,
+}
+
+
+def method_frame(channel: int, method: type[Frame], *values: Any) -> bytes:
+    """A method of ours as a frame, its arguments in the specification's order; long strings are bytes."""
+    payload = _U32.pack(method.index) + b"".join(_pack(method, values))
+    return HEAD.pack(FRAME_METHOD, channel, len(payload)) + payload + b"\xce"
