@@ -25,6 +25,7 @@ __all__ = ["PREFACE", "Http2"]
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # RFC 9113, 3.4
 WINDOW_BYTES: Final = 1024 * 1024  # what a peer may send before we say that it has arrived
 STREAM_BUFFER_BYTES: Final = 256 * 1024  # of one event stream, beyond what its window takes
+DRAIN_BYTES_MAX: Final = 64 * 1024 * 1024  # of a refused body, before its stream is reset
 CALM_PERIOD_MS: Final = 10_000
 RESETS_MAX: Final = 200  # streams a peer may reset in a period (CVE-2023-44487)
 CONTROL_FRAMES_MAX: Final = 2_000  # frames in a period that ask for work and bring nothing: PING, SETTINGS, empty DATA
@@ -36,6 +37,7 @@ class _Stream:
     """One request and its response."""
 
     __slots__ = (
+        "answered",
         "arrived",
         "body",
         "body_bytes",
@@ -44,6 +46,7 @@ class _Stream:
         "headers",
         "method",
         "out",
+        "refused",
         "since_ms",
         "target",
     )
@@ -59,6 +62,8 @@ class _Stream:
         self.body: list[bytes] = []
         self.body_bytes = 0
         self.arrived = False  # the whole request is there
+        self.refused = False  # the rest of the request is dropped as it comes
+        self.answered = False  # the whole response is sent
         self.out = bytearray()  # body that no window takes yet
         self.ended = False  # nothing is added to `out`
         self.since_ms = now_ms  # the last progress
@@ -212,10 +217,11 @@ class Http2:
             exchange for exchange, stream in self._streams.items() if _waits(stream) and stream.since_ms <= limit_ms
         ]
         for exchange in late:
-            if not self._streams[exchange].arrived:
+            stream = self._streams[exchange]
+            if not stream.arrived and not stream.refused:
                 detail = f"the request took more than {self._options.request_timeout_s} s"
                 self.respond(exchange, problem(408, detail), now_ms=now_ms)
-            self._reset(exchange, ErrorCodes.CANCEL)
+            self._reset(exchange, ErrorCodes.NO_ERROR if stream.answered else ErrorCodes.CANCEL)
         events, self._events = [*self._events, *(Gone(exchange) for exchange in late)], []
         return events
 
@@ -258,10 +264,14 @@ class Http2:
                 self._h2.acknowledge_received_data(event.flow_controlled_length, exchange)
         if not event.data and event.stream_ended is None:
             self._count_control()
-        if stream is None or stream.arrived:
+        if stream is None:
+            return
+        stream.body_bytes += len(event.data)
+        if stream.refused:
+            if stream.body_bytes > DRAIN_BYTES_MAX:
+                self._reset(exchange, ErrorCodes.NO_ERROR)
             return
         stream.body.append(event.data)
-        stream.body_bytes += len(event.data)
         stream.since_ms = self._now_ms
         self._held_in_bytes += len(event.data)
         if stream.body_bytes > self._options.max_body_bytes:
@@ -272,9 +282,13 @@ class Http2:
     def _on_end(self, event: h2.events.StreamEnded) -> None:
         exchange = Exchange(event.stream_id)
         stream = self._streams.get(exchange)
-        if stream is None or stream.arrived:
+        if stream is None:
             return
         stream.arrived = True
+        if stream.refused:
+            if stream.answered:
+                self._forget(exchange)
+            return
         self._held_in_bytes -= stream.body_bytes
         body = stream.body[0] if len(stream.body) == 1 else b"".join(stream.body)
         stream.body = []
@@ -313,7 +327,7 @@ class Http2:
         """Send HEADERS; the stream, unless it is gone or this was all."""
         self._now_ms = now_ms
         stream = self._streams.get(exchange)
-        if stream is None or self._failed:
+        if stream is None or self._failed or stream.answered:
             return None
         end = end or stream.head_only
         head = [
@@ -383,18 +397,17 @@ class Http2:
     # ---- the end of streams
 
     def _end(self, exchange: Exchange, stream: _Stream) -> None:
-        """The response is sent; a request that is still arriving is not read on (RFC 9113, 8.1)."""
-        arrived = stream.arrived
-        self._forget(exchange)
-        if not arrived:
-            self._rst(exchange, ErrorCodes.NO_ERROR)
+        """The response is sent. Where the request is not all there, the stream stays until it is."""
+        stream.answered = True
+        if stream.arrived:
+            self._forget(exchange)
 
     def _forget(self, exchange: Exchange) -> bool:
         stream = self._streams.pop(exchange, None)
         if stream is None:
             return False
         self._held_out_bytes -= len(stream.out)
-        if not stream.arrived:
+        if not stream.arrived and not stream.refused:
             self._held_in_bytes -= stream.body_bytes
         self._blocked.pop(exchange, None)
         self._starved.pop(exchange, None)
@@ -409,14 +422,12 @@ class Http2:
             self._h2.reset_stream(exchange, code)
 
     def _refuse_body(self, exchange: Exchange, status: int, detail: str) -> None:
+        """Answer now, and drop the rest of the request: some clients miss an answer that RST_STREAM follows."""
+        stream = self._streams[exchange]
+        self._held_in_bytes -= stream.body_bytes
+        stream.body, stream.refused = [], True
         headers = ((b"retry-after", b"1"),) if status == 503 else ()
         self.respond(exchange, problem(status, detail, *headers), now_ms=self._now_ms)
-        # Where no window took the answer, the request is at least not read on.
-        stream = self._streams.get(exchange)
-        if stream is not None and not stream.arrived:
-            self._held_in_bytes -= stream.body_bytes
-            stream.body, stream.body_bytes = [], 0
-            stream.arrived = True
 
     # ---- calm
 

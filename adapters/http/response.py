@@ -45,7 +45,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 
 def reason_phrase(status: int) -> str:
     """The phrase of RFC 9110 for a status."""
-    return HTTPStatus(status).phrase
+    return "Content Too Large" if status == 413 else HTTPStatus(status).phrase
 
 
 @lru_cache(maxsize=4)

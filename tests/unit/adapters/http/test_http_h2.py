@@ -151,13 +151,29 @@ def test_a_body_too_large_hurts_its_stream_alone() -> None:
     declared = client.send("POST", "/topics/a", ("content-length", "11"), end=False)
     client.flush()
     assert client.answer(declared).status == 413
-    assert client.received[declared].reset == h2.errors.ErrorCodes.NO_ERROR
+    client.h2.send_data(declared, b"12345678901", end_stream=True)  # read and dropped
     found_out = client.send("POST", "/topics/a", body=b"12345678901", end=False)
     client.flush()
     assert client.answer(found_out).status == 413
     assert client.ask("POST", "/topics/a", body=b"1").status == 201
     assert client.goaway is None
-    assert client.gateway.adapter._transport._held_in_bytes == 0  # type: ignore[union-attr]
+    client.h2.end_stream(found_out)
+    client.flush()
+    assert client.gateway.adapter._transport._held_in_bytes == 0
+    assert not client.gateway.adapter._busy
+
+
+def test_a_refused_body_that_goes_on_is_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adapters.http.h2.DRAIN_BYTES_MAX", 20_000)
+    client = Http2Client(Gateway(HttpOptions(max_body_bytes=10, request_timeout_s=5)))
+    large = client.send("POST", "/topics/a", body=b"x" * 30_000, end=False)
+    slow = client.send("POST", "/topics/a", body=b"x" * 11, end=False)
+    client.flush()
+    assert (client.answer(large).status, client.answer(slow).status) == (413, 413)
+    assert client.received[large].reset == h2.errors.ErrorCodes.NO_ERROR
+    client.read(client.gateway.tick(after_ms=5_000))
+    assert client.received[slow].reset == h2.errors.ErrorCodes.NO_ERROR
+    assert not client.gateway.adapter._busy
 
 
 def test_bodies_held_together_are_limited() -> None:
