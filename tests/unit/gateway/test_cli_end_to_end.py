@@ -22,12 +22,16 @@ def offset(shared_gateway) -> tuple[str, str]:
 
 
 def test_what_pub_publishes_sub_prints(offset):
+    assert headgate("pub", "other", "", *offset).returncode == 0  # "0.0" is the first of all; what follows it is wanted
     first = headgate("pub", "clitest/a b", '{"v":1}', "-t", "application/json", *offset)
     assert (first.returncode, first.stderr) == (0, b"")
     listening = [sys.executable, "-m", "gateway.cli", "sub", "clitest/#", "-n", "2", "-v", "--from", "0.0", *offset]
     with subprocess.Popen(listening, stdout=subprocess.PIPE) as sub:
-        assert headgate("pub", "clitest/b", "-", "-t", "text/plain", *offset, stdin=b"from a pipe").returncode == 0
-        out, _ = sub.communicate(timeout=60)
+        try:
+            assert headgate("pub", "clitest/b", "-", "-t", "text/plain", *offset, stdin=b"from a pipe").returncode == 0
+            out, _ = sub.communicate(timeout=30)
+        finally:
+            sub.kill()
     lines = [line.split(b"\t")[1:] for line in out.splitlines()]
     assert lines == [[b"clitest/a b", b'{"v":1}'], [b"clitest/b", b"from a pipe"]]
 
