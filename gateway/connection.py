@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gateway import logs
 from gateway.config import is_loopback
@@ -37,7 +37,7 @@ class Connection(asyncio.Protocol, Endpoint):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A peer has connected."""
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's do not derive from it
         self._transport = transport
         info = _info(transport)
         listener = self._listener

@@ -14,8 +14,10 @@ from gateway.port import (
     Cancel,
     Close,
     Consume,
+    ConsumerCancelled,
     ConsumerId,
     DatagramAdapter,
+    Deliverable,
     Deliveries,
     Effect,
     Leased,
@@ -135,9 +137,9 @@ class Endpoint:
         self.outstanding_bytes -= size_bytes
         self.completed(token, outcome)
 
-    def deliver(self, deliveries: Deliveries | Leased) -> int:
+    def deliver(self, deliveries: Deliverable) -> int:
         """Offer deliveries; how many were taken."""
-        if self.gone or not self.writable:
+        if self.gone or (not self.writable and not isinstance(deliveries, ConsumerCancelled)):
             return 0
         taken = 0
 
@@ -147,7 +149,7 @@ class Endpoint:
 
         self.guard(offer)
         self.flush()
-        if taken:
+        if taken and not isinstance(deliveries, ConsumerCancelled):
             self._count_out(deliveries, taken)
         return taken
 

@@ -29,8 +29,10 @@ __all__ = [
     "Close",
     "ConnectionInfo",
     "Consume",
+    "ConsumerCancelled",
     "ConsumerId",
     "DatagramAdapter",
+    "Deliverable",
     "Deliveries",
     "Disposition",
     "Effect",
@@ -289,6 +291,15 @@ class Leased(msgspec.Struct, frozen=True, gc=False):
     deliveries: Sequence[int]  # how often it has been delivered before
 
 
+class ConsumerCancelled(msgspec.Struct, frozen=True, gc=False):
+    """Offered to `deliver` in place of messages: the consumer has ended because its queue is gone. Takes nothing."""
+
+    consumer: ConsumerId
+
+
+Deliverable: TypeAlias = Deliveries | Leased | ConsumerCancelled
+
+
 class Adapter(Protocol):
     """One stream connection of one protocol."""
 
@@ -300,7 +311,7 @@ class Adapter(Protocol):
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
         """The outcome of an effect of this adapter's."""
 
-    def deliver(self, deliveries: Deliveries | Leased, *, now_ms: int) -> int:
+    def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
         """How many of the deliveries it took, counted from the first; the rest is offered again after `Settled`."""
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
@@ -331,7 +342,7 @@ class DatagramAdapter(Protocol):
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
         """The outcome of an effect of this adapter's."""
 
-    def deliver(self, deliveries: Deliveries | Leased, *, now_ms: int) -> int:
+    def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
         """How many of the deliveries it took."""
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from gateway.message import Message
-from gateway.port import ConsumerId, Leased, Request
+from gateway.port import ConsumerCancelled, Leased, Request
 
 __all__ = [
     "Arguments",
@@ -47,12 +47,6 @@ class Got(msgspec.Struct, frozen=True, kw_only=True):
 
     leased: Leased
     remaining: int
-
-
-class ConsumerCancelled(msgspec.Struct, frozen=True, gc=False):
-    """Offered to `deliver` in place of messages: the consumer has ended because its queue is gone. Takes nothing."""
-
-    consumer: ConsumerId
 
 
 class DeclareExchange(Request, frozen=True, kw_only=True):

@@ -54,9 +54,8 @@ from gateway.message import Message
 from gateway.port import (
     Authenticate,
     Call,
-    Deliveries,
+    Deliverable,
     Effect,
-    Leased,
     Outcome,
     Peer,
     Publish,
@@ -245,7 +244,7 @@ class CoapEndpoint:
                 output.append((exchange.head + own_mid + tag[2:] + exchange.tail, exchange.peer))
         return ()
 
-    def deliver(self, deliveries: Deliveries | Leased, *, now_ms: int) -> int:
+    def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
         """Nothing: there are no subscriptions without Observe."""
         return 0
 

@@ -23,9 +23,9 @@ from gateway.port import (
     Call,
     Close,
     ConnectionInfo,
+    Deliverable,
     Deliveries,
     Effect,
-    Leased,
     Outcome,
     Principal,
     Publish,
@@ -140,7 +140,7 @@ class HttpConnection:
         self._advance()
         return self._end_turn()
 
-    def deliver(self, deliveries: Deliveries | Leased, *, now_ms: int) -> int:
+    def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
         """Messages for event streams."""
         assert isinstance(deliveries, Deliveries)
         if self._streams is None or self._closed:
