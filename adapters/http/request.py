@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-import msgspec
-
 from gateway.errors import ProtocolError
 
 __all__ = ["HttpError", "Request", "media_type", "percent_decode", "qualities"]
@@ -34,13 +32,19 @@ class HttpError(ProtocolError):
         self.members = members
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request:
     """A whole request: its body has arrived. Header names are in lower case."""
 
-    method: str
-    target: bytes  # as on the wire: origin-form, absolute-form or "*" (RFC 9112, 3.2)
-    headers: Sequence[tuple[bytes, bytes]]
-    body: bytes = b""
+    __slots__ = ("_values", "body", "headers", "method", "target")
+
+    def __init__(
+        self, *, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes = b""
+    ) -> None:
+        self.method = method
+        self.target = target  # as on the wire: origin-form, absolute-form or "*" (RFC 9112, 3.2)
+        self.headers = headers
+        self.body = body
+        self._values = dict(headers)  # of repeats, the last one
 
     @property
     def safe(self) -> bool:
@@ -49,12 +53,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     def get(self, name: bytes) -> str | None:
         """A header's value, repeats joined by a comma (RFC 9110, 5.3); those that stand alone raise `HttpError`."""
-        found = [value for key, value in self.headers if key == name]
-        if not found:
+        value = self._values.get(name)
+        if value is None:
             return None
-        if len(found) > 1 and name in SINGLE:
-            raise HttpError(400, f"{name.decode()}: is given more than once", attribute=name.decode())
-        return b", ".join(found).decode("latin-1").strip()
+        if len(self._values) < len(self.headers):
+            found = [value for key, value in self.headers if key == name]
+            if len(found) > 1 and name in SINGLE:
+                raise HttpError(400, f"{name.decode()}: is given more than once", attribute=name.decode())
+            value = b", ".join(found)
+        return value.decode("latin-1").strip()
 
     def split_target(self) -> tuple[str, str]:
         """Path and query, both still percent-encoded. Raises `HttpError`."""
