@@ -17,7 +17,13 @@ from gateway.config_reader import describe
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("gateway", "adapters", "store", "controller", "spark", "deploy")
 LINES_SOFT_MAX = 450
-LONGER = {}  # path -> its lines, with the reason it reads better whole: # reason
+# Files that read better whole, and how long they may be.
+LONGER = {
+    "adapters/amqp/connection.py": 550,  # one table of methods, a short handler each
+    "adapters/http/h2.py": 500,  # one handler for each event of h2
+    "gateway/queues.py": 600,  # exchanges, bindings and queues check each other
+    "store/local.py": 550,  # one client interface, a short method each
+}
 
 
 def tracked() -> list[Path]:
