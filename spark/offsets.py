@@ -70,8 +70,9 @@ def advance(start: Mapping[int, int], bounds: Mapping[int, Bounds], limit: int |
     """How far the micro-batch after `start` goes: to the end of every queue, or about `limit` records in all.
 
     A limit is shared out in proportion to what each queue has waiting, so that no queue runs ahead of the others in
-    time, and at least one each, so that none stands still: it may be exceeded by one record a queue. A queue of `start` that is no longer there stays where it was. A queue whose end is now below
-    `start` was begun anew: its end goes back, and `ranges` reads it from 0.
+    time, and at least one each, so that none stands still: it may be exceeded by one record a queue. A queue of
+    `start` that is no longer there stays where it was. A queue whose end is now below `start` was begun anew: its end
+    goes back, and `ranges` reads it from 0.
     """
     end = dict(start)
     waiting: dict[int, int] = {}

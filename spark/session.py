@@ -99,6 +99,8 @@ def build_session(
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if local_dir is not None:
+        os.environ["SPARK_LOCAL_DIRS"] = str(local_dir)  # the setting of that name is warned about at every start
     builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
     for key, value in (_settings(shuffle_partitions, driver_memory, local_dir) | dict(settings or {})).items():
         builder = builder.config(key, value)
@@ -121,6 +123,5 @@ def _settings(shuffle_partitions: int, driver_memory: str, local_dir: Path | Non
         "spark.ui.showConsoleProgress": "false",
     }
     if local_dir is not None:
-        settings["spark.local.dir"] = str(local_dir)
         settings["spark.sql.warehouse.dir"] = str(local_dir / "warehouse")
     return settings

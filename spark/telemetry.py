@@ -20,6 +20,7 @@ stored after its window was settled, in the latest values still; `ahead`: its ti
 was stored, in no window and no latest value, because a clock that is ahead would pin the one and fill the other.
 """
 
+import re
 import shutil
 import signal
 import threading
@@ -49,6 +50,7 @@ _COLUMNS = "queue,offset,position,time,stored_at,protocol,device,samples,quality
 _IN_WINDOWS = (samples.OK, samples.TOO_MANY)
 _IN_LATEST = (*_IN_WINDOWS, LATE)
 _POLL_S = 0.2
+_ERROR_LINE = re.compile(r"[A-Za-z_][\w.]*: .")
 
 
 def run_telemetry(options: TelemetryOptions) -> None:
@@ -93,7 +95,14 @@ def follow(session: SparkSession, options: TelemetryOptions, ledger: Ledger, ask
         with job.ended(asked):
             query.stop()
     elif (failure := query.exception()) is not None:
-        raise SparkError(f"the telemetry query failed: {failure}") from failure
+        raise SparkError(f"the telemetry query failed: {_gist(str(failure))}") from failure
+
+
+def _gist(failure: str) -> str:
+    """The line of Spark's account of a failed query that says why: the last Python error in it, else its first line."""
+    lines = failure.partition("=== Streaming Query ===")[0].splitlines()
+    errors = [line for line in lines if _ERROR_LINE.match(line)]
+    return errors[-1] if errors else lines[0]
 
 
 def _source_options(options: TelemetryOptions) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The telemetry job as a process: killed with -9 between and inside batches, it neither loses nor doubles."""
+"""The telemetry job as a process: killed with -9 anywhere, it neither loses nor doubles; SIGTERM ends it in order."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from spark.errors import MissingJdk
 from spark.session import find_java_home
 from spark.tables import Tables
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
 T0 = 1_700_000_040_000
 MINUTE_MS = 60_000
@@ -31,7 +31,7 @@ import sys
 from pathlib import Path
 from spark.job import TelemetryOptions, run
 run(TelemetryOptions(output=Path(sys.argv[1]), target=sys.argv[2], trigger_s=0.2, records_max=int(sys.argv[3]),
-                     once=sys.argv[4] == "once", shuffle_partitions=2, retry_s=20))
+                     shuffle_partitions=2, retry_s=20))
 """
 
 
@@ -94,15 +94,15 @@ def shown(tables: Tables) -> dict:
     return found
 
 
-def start(served: Serving, output: Path, mode: str, records_max: int = 1_500) -> subprocess.Popen:
-    log = (output.parent / "job.log").open("ab")
-    command = [sys.executable, "-c", JOB, str(output), served.target, str(records_max), mode]
+def start(served: Serving, output: Path, records_max: int) -> subprocess.Popen:
+    log = (output.parent / "job.log").open("wb")
+    command = [sys.executable, "-c", JOB, str(output), served.target, str(records_max)]
     with log:
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
 
 def await_true(condition, job: subprocess.Popen) -> None:
-    until = time.monotonic() + 90
+    until = time.monotonic() + 150
     while not condition():
         assert job.poll() is None, "the job ended"
         assert time.monotonic() < until
@@ -115,38 +115,27 @@ def test_kill_minus_nine_neither_loses_nor_doubles(tmp_path):
     chance, naive, output = random.Random(seed), Naive(), tmp_path / "out"
     tables = Tables(output)
     with serving({"t": (16, 17)}) as served:
-        for round_ in range(2):
+        for _ in range(int(os.environ.get("HEADGATE_TEST_KILLS", "1"))):
             naive.feed(served, 9_000, chance)
-            job = start(served, output, "follow")
+            job, at = start(served, output, 1_500), tables.progress().batch
             try:
-                at = tables.progress().batch
-                await_true(lambda at=at: tables.progress().batch >= at + 2, job)
-                if round_:
-                    time.sleep(chance.random() * 0.5)  # anywhere in a batch
+                await_true(lambda: tables.progress().batch >= at + 2, job)  # noqa: B023  # not used after this round
+                time.sleep(chance.random() * 0.5)  # anywhere in a batch, or between two
             finally:
                 job.kill()
                 job.wait()
             assert tables.progress().records == sum(tables.counts().values())
+            assert tables.progress().batch >= at + 2
         naive.feed(served, 3_000, chance)
-        assert start(served, output, "once", 5_000).wait(120) == 0, (tmp_path / "job.log").read_text()
-        assert tables.counts() == naive.counts
-        assert shown(tables) == naive.expected()
-        assert tables.windows(settled_only=True).num_rows > 0
-        assert tables.progress().offsets == {q: len(places) for q, places in served.store.index.items()}
-
-
-def test_sigterm_ends_the_job_after_its_batch(tmp_path):
-    output, naive = tmp_path / "out", Naive()
-    tables = Tables(output)
-    with serving({"t": (16, 17)}) as served:
-        naive.feed(served, 500, random.Random(1))
-        job = start(served, output, "follow")
+        job = start(served, output, 5_000)
         try:
-            await_true(lambda: tables.progress().records == 500, job)
+            await_true(lambda: tables.progress().records == naive.stored, job)
             job.send_signal(signal.SIGTERM)
             assert job.wait(60) == 0, (tmp_path / "job.log").read_text()
         finally:
             job.kill()
             job.wait()
-    assert tables.counts() == naive.counts
-    assert "Traceback" not in (tmp_path / "job.log").read_text()
+        assert tables.counts() == naive.counts
+        assert shown(tables) == naive.expected()
+        assert tables.windows(settled_only=True).num_rows > 0
+        assert tables.progress().offsets == {q: len(places) for q, places in served.store.index.items()}
