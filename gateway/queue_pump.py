@@ -1,9 +1,9 @@
 """The pump of one named queue: leases its messages to its consumers as they come, in turn.
 
 A consumer's credit is its adapter's business. The pump learns it by offering: a consumer that takes less than offered
-is blocked until it is `Ready`, and what it had taken since it was last ready is what it is offered next time. So a
-consumer with a prefetch of 1 costs one lease, and one that is refused, a message, and one without a limit gets whole
-batches.
+is blocked until it is `Ready`, and what it had taken since it was last ready is what it is offered next time, and a
+little more, in case it can take more now. So a consumer with a prefetch of 1 is lent two messages at a time, one of
+which goes back, and one without a limit gets whole batches.
 """
 
 import asyncio
@@ -73,14 +73,13 @@ class Consumer:
 
     def offer_count(self) -> int:
         """How many messages to offer next."""
-        left = self.window - self.taken
-        return min(left if left > 0 else self.probe, BATCH_COUNT_MAX)
+        return min(max(0, self.window - self.taken) + self.probe, BATCH_COUNT_MAX)
 
     def took(self, count: int, offered: int) -> None:
         """Learn from how much of an offer was taken."""
-        if self.taken >= self.window and count == offered:
-            self.probe = min(self.probe * 2, BATCH_COUNT_MAX)
         self.taken += count
+        if count == offered and self.taken > self.window:
+            self.probe = min(self.probe * 2, BATCH_COUNT_MAX)
         if count < offered:
             self.blocked = True
             self.window = max(1, self.taken)

@@ -1,0 +1,126 @@
+"""Named queues over a real store and controller, for tests that publish and consume without a socket."""
+
+import asyncio
+from typing import Any
+
+from controller.local import LocalController
+from gateway.message import Message, encode
+from gateway.port import Cancel, Consume, ConsumerId, Disposition, Leased, Ready, SettleLeased, Token
+from gateway.queue_port import ConsumerCancelled, DeclareQueue
+from gateway.queues import NamedQueues
+from gateway.router import Router
+from gateway.topology import address_of
+from store.client import Appended
+from store.errors import StoreError
+from store.format import ROW, ROW_EXTRA, UnplacedFrame
+from store.local import LocalStore
+
+
+class Conn:
+    """A connection that takes at most `credit` messages until it is told otherwise."""
+
+    def __init__(self, id_: int, credit: int = 1 << 30) -> None:
+        self.id = id_
+        self.gone = False
+        self.credit = credit
+        self.taken: list[tuple[Message, int, int]] = []  # message, offset, deliveries
+        self.offers: list[int] = []
+        self.cancelled: list[int] = []
+        self.changed = asyncio.Event()
+
+    def deliver(self, offer: Leased | ConsumerCancelled) -> int:
+        self.changed.set()
+        if isinstance(offer, ConsumerCancelled):
+            self.cancelled.append(offer.consumer)
+            return 0
+        count = min(self.credit, len(offer.messages))
+        self.credit -= count
+        self.offers.append(len(offer.messages))
+        self.taken += zip(offer.messages[:count], offer.offsets[:count], offer.deliveries[:count], strict=True)
+        return count
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message, _, _ in self.taken]
+
+    async def until(self, condition: Any) -> None:
+        """Wait for something that a delivery brings about."""
+        async with asyncio.timeout(10):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def has(self, count: int) -> list[bytes]:
+        await self.until(lambda: len(self.taken) >= count)
+        assert len(self.taken) == count
+        return self.bodies
+
+
+class Rig:
+    """One process: its store and controller outlive `restart`."""
+
+    def __init__(self, store: LocalStore, controller: LocalController) -> None:
+        self.store = store
+        self.controller = controller
+        self.now_ms = 1_000
+        self.conns = 0
+        self.begin()
+
+    def begin(self) -> None:
+        self.router = Router(self.controller)
+        self.queues = NamedQueues(self.store, self.controller, self.router, now_ms=lambda: self.now_ms)
+
+    async def restart(self) -> None:
+        await self.queues.close()
+        self.begin()
+        await self.queues.load()
+
+    def conn(self, credit: int = 1 << 30) -> Conn:
+        self.conns += 1
+        return Conn(self.conns, credit)
+
+    async def declare(self, conn: Conn, name: str, **options: Any) -> Any:
+        return await self.queues.request(conn, DeclareQueue(name=name, **options))
+
+    async def publish(self, exchange: str, key: str, *bodies: bytes, **fields: Any) -> list[int]:
+        return await self.publish_to(address_of(exchange, key), *bodies, **fields)
+
+    async def publish_to(self, address: str, *bodies: bytes, **fields: Any) -> list[int]:
+        """Store messages as the gateway does; the named queues they went to."""
+        rows, payload, found = b"", b"", {}
+        for body in bodies:
+            message = Message(address, body, **fields)
+            record = encode(message)
+            rows += ROW.pack(self.router.resolve(address).queues[0], len(payload), len(record), 0, 0, 0, 0, 0)
+            for queue in self.router.named_queues(message):
+                rows += ROW.pack(queue, len(payload), len(record), ROW_EXTRA, 0, 0, 0, 0)
+                found[queue] = None
+            payload += record
+        stored = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Appended | StoreError) -> None:
+            stored.set_result(outcome)
+
+        self.store.append(UnplacedFrame.build(rows, payload), done)
+        assert isinstance(await stored, Appended)
+        self.queues.appended(found)
+        return list(found)
+
+    async def consume(self, conn: Conn, queue: str, consumer: int = 1, **options: Any) -> None:
+        effect = Consume(consumer=ConsumerId(consumer), queue=queue, token=Token(0), **options)
+        await self.queues.consume(conn, effect)
+
+    async def settle(self, conn: Conn, queue: str, how: str, *offsets: int) -> None:
+        effect = SettleLeased(queue=queue, dispositions=[Disposition(offsets=offsets, outcome=how)])
+        await self.queues.settle(conn, effect)
+
+    def ready(self, conn: Conn, credit: int, consumer: int = 1) -> None:
+        conn.credit = credit
+        self.queues.ready(conn, Ready(consumer=ConsumerId(consumer)))
+
+    def cancel(self, conn: Conn, consumer: int = 1) -> None:
+        self.queues.cancel(conn, Cancel(consumer=ConsumerId(consumer)))
+
+    async def lose(self, conn: Conn) -> None:
+        conn.gone = True
+        await self.queues.connection_lost(conn)
