@@ -18,10 +18,10 @@ from gateway.errors import Cause, ProtocolError, Refusal
 from gateway.port import (
     Close,
     ConnectionInfo,
+    Deliverable,
     Deliveries,
     Effect,
     EndSession,
-    Leased,
     OpenedSession,
     OpenSession,
     Outcome,
@@ -120,7 +120,7 @@ class Connection:
             self._fail(error.code, error.detail)
         return self._finish(now_ms)
 
-    def deliver(self, deliveries: Deliveries | Leased, *, now_ms: int) -> int:
+    def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
         """Messages for this client; what it has no room for is offered again after `Settled`."""
         assert isinstance(deliveries, Deliveries), "MQTT consumes no named queues"
         return self._session.delivery.deliver(deliveries, now_ms) if self.phase is Phase.CONNECTED else 0
@@ -153,10 +153,10 @@ class Connection:
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
         """The client has connected again, here or elsewhere (MQTT-3.1.4-3)."""
-        self._link.durable = False  # the session is no longer ours to save
         if self._terms is not None and self._terms.will is not None and self._terms.will.properties.will_delay_s:
             self._will_due = False  # back before the delay was over (MQTT-3.1.3-9)
         self._fail(ReasonCode.SESSION_TAKEN_OVER, "the session was taken over")
+        self._link.durable = False  # the session is no longer ours to save
         return self._finish(now_ms)
 
     def shutdown(self, *, now_ms: int) -> Sequence[Effect]:
@@ -168,8 +168,9 @@ class Connection:
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
         """The connection is gone. What is owed to others, and to a later connection, is done now."""
-        self._close("")
-        self._link.effects.clear()
+        if self.phase is not Phase.CLOSED:
+            self.phase = Phase.CLOSED
+            self._session.delivery.last_report()
         if self._will_due and self._terms is not None:
             self._will_due = False
             will = will_message(self._terms, device=self._link.device, now_ms=now_ms)
@@ -243,7 +244,7 @@ class Connection:
         if frame.end > len(data):
             return 0
         body = data[frame.start : frame.end]
-        self._link.version = peek_version(body) or 0  # the words for whatever is wrong with the rest
+        self._link.speak(peek_version(body) or 0)  # the words for whatever is wrong with the rest
         packet = decode(frame.first, body, self._link.version)
         assert isinstance(packet, Connect)
         self._connected(packet)
@@ -341,4 +342,5 @@ class Connection:
             self.phase = Phase.CLOSED
             self._held.clear()
             self._link.close()
+            self._session.delivery.last_report()
             self._link.effects.append(Close(reason=reason))

@@ -6,7 +6,7 @@ from typing import TypeAlias
 from adapters.mqtt.inflight import Inflight
 from adapters.mqtt.keeper import Keeper
 from adapters.mqtt.link import Link
-from adapters.mqtt.messages import PROTOCOL, publish_pieces
+from adapters.mqtt.messages import PROTOCOL, Dialect, publish_pieces
 from adapters.mqtt.session_state import Place, position
 from adapters.mqtt.subscriptions import Plan, Subscriptions
 from gateway.batch import Batch
@@ -28,12 +28,12 @@ class _Encoded:
     It lives in `Batch.memo`, so that a hundred subscribers of a kind cost one encoding and a hundred appends.
     """
 
-    __slots__ = ("_batch", "_plan", "_version", "largest", "now_ms", "pieces", "timed", "whole")
+    __slots__ = ("_batch", "_dialect", "_plan", "largest", "now_ms", "pieces", "timed", "whole")
 
-    def __init__(self, batch: Batch, plan: Plan, version: int, now_ms: int) -> None:
+    def __init__(self, batch: Batch, plan: Plan, dialect: Dialect, now_ms: int) -> None:
         self._batch = batch
         self._plan = plan
-        self._version = version
+        self._dialect = dialect
         self.now_ms = now_ms
         self.timed = False  # some message expires: what is encoded is right for `now_ms` only
         self.largest = 0  # bytes of the largest packet encoded
@@ -41,16 +41,16 @@ class _Encoded:
         self.whole: bytes | None = None  # at QoS 0: all packets of the batch
 
     @classmethod
-    def of(cls, batch: Batch, plan: Plan, version: int, now_ms: int) -> "_Encoded":
-        key = (PROTOCOL, version == 5, plan.qos, plan.retain_as_published, plan.identifiers if version == 5 else ())
+    def of(cls, batch: Batch, plan: Plan, dialect: Dialect, now_ms: int) -> "_Encoded":
+        key = (PROTOCOL, dialect, plan.qos, plan.retain_as_published, plan.identifiers)
         found = batch.memo.get(key)
         if not isinstance(found, cls) or (found.timed and found.now_ms != now_ms):
-            found = batch.memo[key] = cls(batch, plan, version, now_ms)
+            found = batch.memo[key] = cls(batch, plan, dialect, now_ms)
         return found
 
     def make(self, index: int) -> Piece:
         message = self._batch.messages[index]
-        piece = encode_message(message, self._plan, self._version, self.now_ms, retained=False)
+        piece = encode_message(message, self._plan, self._dialect, self.now_ms, retained=False)
         if message.expires_at_ms is not None:
             self.timed = True
         self.pieces[index] = piece
@@ -63,7 +63,7 @@ class _Encoded:
         return self.whole
 
 
-def encode_message(message: Message, plan: Plan, version: int, now_ms: int, *, retained: bool) -> Piece:
+def encode_message(message: Message, plan: Plan, dialect: Dialect, now_ms: int, *, retained: bool) -> Piece:
     """A message as its subscriber gets it; nothing when it has expired (MQTT-3.3.2-5)."""
     if message.expired(now_ms):
         return _NOTHING
@@ -71,7 +71,7 @@ def encode_message(message: Message, plan: Plan, version: int, now_ms: int, *, r
     # 3.3.1.3: set on what is sent because of a new subscription; on live messages only with Retain As Published.
     retain = retained or (plan.retain_as_published and message.retain)
     head, tail = publish_pieces(
-        message, version=version, qos=qos, retain=retain, now_ms=now_ms, subscription_ids=plan.identifiers
+        message, dialect, qos=qos, retain=retain, now_ms=now_ms, subscription_ids=plan.identifiers
     )
     return (qos, head, tail) if qos else (0, head + tail, b"")
 
@@ -90,13 +90,14 @@ def is_own(message: Message, link: Link) -> bool:
 class Delivery:
     """Turns deliveries into output and reports their progress."""
 
-    __slots__ = ("_inflight", "_keeper", "_link", "_settle_at_ms", "_starved", "_subscriptions")
+    __slots__ = ("_inflight", "_keeper", "_link", "_reported", "_settle_at_ms", "_starved", "_subscriptions")
 
     def __init__(self, link: Link, keeper: Keeper, subscriptions: Subscriptions, inflight: Inflight) -> None:
         self._link = link
         self._keeper = keeper
         self._subscriptions = subscriptions
         self._inflight = inflight
+        self._reported: Place | None = None  # the oldest unacknowledged delivery that the gateway knows of
         self._starved = False  # took less than was offered
         self._settle_at_ms: int | None = None
 
@@ -119,8 +120,8 @@ class Delivery:
         if taken:
             self._inflight.taken = (batch.frame, batch.rows[picks[taken - 1]] + 1)
             self._inflight.moved = True
-            if self._link.durable and self._settle_at_ms is None:
-                self._settle_at_ms = now_ms + SETTLE_INTERVAL_MS
+            if self._link.durable:
+                self._settle_soon(now_ms)
         return taken
 
     def _share(self, batch: Batch, picks: Sequence[int], plan: Plan, now_ms: int) -> int:
@@ -128,7 +129,7 @@ class Delivery:
 
         Hot: for a batch that goes to it as a whole, a subscriber costs one append of shared bytes.
         """
-        encoded = _Encoded.of(batch, plan, self._link.version, now_ms)
+        encoded = _Encoded.of(batch, plan, self._link.dialect, now_ms)
         pieces = encoded.pieces
         if len(picks) == len(pieces):
             packets = [encoded.join()]
@@ -156,7 +157,7 @@ class Delivery:
             if plan is None:
                 continue
             if encoded is None or plan is not last_plan:
-                encoded, last_plan = _Encoded.of(batch, plan, link.version, now_ms), plan
+                encoded, last_plan = _Encoded.of(batch, plan, link.dialect, now_ms), plan
             qos, head, tail = piece = encoded.pieces[pick] or encoded.make(pick)
             if not head or (encoded.largest > limit and size_bytes(piece) > limit):
                 continue  # expired, or larger than the client takes (MQTT-3.1.2-25): done with
@@ -201,7 +202,7 @@ class Delivery:
             exact = plan._replace(qos=found.qos)
             head, tail = publish_pieces(
                 message,
-                version=self._link.version,
+                self._link.dialect,
                 qos=found.qos,
                 retain=exact.retain_as_published and message.retain,
                 now_ms=now_ms,
@@ -215,6 +216,13 @@ class Delivery:
 
     # ---- progress
 
+    def _settle_soon(self, now_ms: int) -> None:
+        """The gateway has to know of what is not acknowledged before it moves the session's cursor: at once."""
+        if self._inflight.oldest() != self._reported:
+            self._settle_at_ms = now_ms
+        elif self._settle_at_ms is None:
+            self._settle_at_ms = now_ms + SETTLE_INTERVAL_MS
+
     def deadline_ms(self) -> int | None:
         """When `report` is due although the client has said nothing."""
         return self._settle_at_ms
@@ -225,10 +233,20 @@ class Delivery:
         fed = self._starved and inflight.freed and inflight.room > 0
         due = self._settle_at_ms is not None and now_ms >= self._settle_at_ms
         if fed or (self._link.durable and inflight.moved and (inflight.freed or due)):
-            inflight.settled()
-            self._link.effects.append(Settled(oldest=position(inflight.oldest())))
-            self._settle_at_ms, inflight.moved = None, False
+            self._settle()
             self._starved = self._starved and not fed
         elif due:
             self._settle_at_ms = None
         inflight.freed = False
+
+    def last_report(self) -> None:
+        """The same, for the last time, whatever is due."""
+        if self._link.durable and self._inflight.moved:
+            self._settle()
+
+    def _settle(self) -> None:
+        inflight = self._inflight
+        inflight.settled()
+        self._reported = inflight.oldest()
+        self._link.effects.append(Settled(oldest=position(self._reported)))
+        self._settle_at_ms, inflight.moved = None, False

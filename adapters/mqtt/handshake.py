@@ -3,13 +3,14 @@
 import msgspec
 from msgspec.structs import replace
 
+from adapters.mqtt.codec.decoder import check_topic_name
 from adapters.mqtt.codec.packets import Connack, Connect, Will
 from adapters.mqtt.codec.primitives import VARINT_MAX, clean_text
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.codec.reason import RETURN_CODES, ReasonCode
-from adapters.mqtt.messages import message_of
+from adapters.mqtt.messages import Template
 from adapters.mqtt.options import Options
-from gateway.errors import ProtocolError
+from gateway.errors import ProtocolError, Refusal
 from gateway.message import Message
 from gateway.port import Authenticate, Random
 
@@ -39,19 +40,28 @@ def will_message(terms: Terms, *, device: str, now_ms: int) -> Message:
     """The will (3.1.2.5), published now. One that is to be delayed says so and is delivered then (3.1.3.2.2)."""
     will = terms.will
     assert will is not None
-    message = message_of(
-        will.topic,
-        will.payload,
-        qos=will.qos,
-        retain=will.retain,
-        properties=will.properties,
-        device=device,
-        now_ms=now_ms,
-    )
+    message = _message_of(will, device=device, now_ms=now_ms)
     delay_s = will.properties.will_delay_s or 0
     if terms.expiry_s is not None:  # the end of the session is the end of the delay (MQTT-3.1.3-9)
         delay_s = min(delay_s, terms.expiry_s)
     return replace(message, deliver_at_ms=now_ms + delay_s * 1_000) if delay_s else message
+
+
+def _message_of(will: Will, *, device: str, now_ms: int) -> Message:
+    return Template.of(will.properties).message(
+        will.topic, will.payload, qos=will.qos, retain=will.retain, device=device, now_ms=now_ms
+    )
+
+
+def _check_will(will: Will) -> None:
+    """Raise `ProtocolError` (0x90, 0x99) for a will that could not be published when its time has come."""
+    response_topic = will.properties.response_topic
+    if response_topic is not None:
+        check_topic_name(response_topic)
+    try:
+        _message_of(will, device="", now_ms=0)
+    except Refusal as error:
+        raise ProtocolError(ReasonCode.PAYLOAD_FORMAT_INVALID, error.detail) from None
 
 
 def granted_expiry(asked_s: int | None, options: Options) -> int | None:
@@ -63,13 +73,12 @@ def granted_expiry(asked_s: int | None, options: Options) -> int | None:
 
 
 def agree(connect: Connect, options: Options, random: Random) -> Terms:
-    """The terms of a connection. Raises `ProtocolError` (0x82, 0x85, 0x8C, 0x90) when there can be none."""
+    """The terms of a connection. Raises `ProtocolError` (0x85, 0x8C, 0x90, 0x99) when there can be none."""
     properties = connect.properties
     if properties.authentication_method is not None:
         raise ProtocolError(ReasonCode.BAD_AUTHENTICATION_METHOD, properties.authentication_method)
-    will = connect.will
-    if will is not None and will.properties.response_topic is not None:
-        _check_response_topic(will.properties.response_topic)
+    if connect.will is not None:
+        _check_will(connect.will)
     assigned = not connect.client_id
     if assigned and (connect.version == 3 or (connect.version == 4 and not connect.clean)):
         raise ProtocolError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "a session needs a client identifier")
@@ -97,11 +106,6 @@ def agree(connect: Connect, options: Options, random: Random) -> Terms:
         packet_bytes_max=properties.maximum_packet_bytes or VARINT_MAX + 5,
         will=connect.will,
     )
-
-
-def _check_response_topic(topic: str) -> None:
-    if not topic or "+" in topic or "#" in topic:
-        raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, "a response topic that is no topic name")
 
 
 def authentication(connect: Connect, terms: Terms) -> Authenticate:

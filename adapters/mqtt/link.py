@@ -5,6 +5,7 @@ from collections.abc import Callable
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Packet, Version
 from adapters.mqtt.codec.primitives import VARINT_MAX
+from adapters.mqtt.messages import Dialect
 from adapters.mqtt.options import Options
 from gateway.port import Call, Effect, Outcome, Request, Token
 
@@ -22,6 +23,7 @@ class Link:
         "_next_token",
         "client_id",
         "device",
+        "dialect",
         "durable",
         "effects",
         "options",
@@ -33,6 +35,7 @@ class Link:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.version: Version = 0  # 0 until the CONNECT is here
+        self.dialect = Dialect(0)
         self.client_id = ""
         self.device = ""
         self.durable = False  # whether the session outlives the connection
@@ -42,6 +45,11 @@ class Link:
         self._answers: dict[Token, Answer] = {}
         self._last_words: list[bytes] | None = None  # what is still to be written once the connection is closing
         self._next_token = 0
+
+    def speak(self, version: Version) -> None:
+        """The client's version is known."""
+        self.version = version
+        self.dialect = Dialect(version, version < 5 and self.options.events_as_data)
 
     def token(self) -> Token:
         """A token nobody has had on this connection."""

@@ -1,18 +1,32 @@
 """PUBLISH to domain message and back.
 
 What MQTT 5.0 says and the domain has a field for goes into that field. User properties that name a field (`type`,
-`partitionkey`, `traceparent`, `content-encoding`) are moved into it; where they stood is kept in `native["mqtt"]`, so
-that a subscriber sees all of them in the order they were sent (MQTT-3.3.2-18). The Payload Format Indicator is kept
-in `native` too.
+`partitionkey`, `traceparent`, `content-encoding`; for an event, its attributes) are moved into it; the order they
+stood in is kept in `native["mqtt"]`, so that a subscriber sees all of them as they were sent (MQTT-3.3.2-18). The
+Payload Format Indicator is kept in `native` too.
 """
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
+import msgspec
+
+from adapters.cloudevents import STRUCTURED_JSON
 from adapters.mqtt.codec.primitives import clean_text, encode_binary, encode_varint
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
+from adapters.mqtt.events import (
+    CLOUDEVENT,
+    STRUCTURED,
+    event_attributes,
+    event_of,
+    is_event,
+    is_structured,
+    structured_body,
+)
+from gateway.errors import Cause, Refusal
 from gateway.message import Message
 
-__all__ = ["PROTOCOL", "message_of", "publish_pieces"]
+__all__ = ["NO_TEMPLATE", "PROTOCOL", "Dialect", "Template", "publish_pieces"]
 
 PROTOCOL = "mqtt"
 
@@ -22,104 +36,176 @@ _FIELD_OF = {
     "traceparent": "traceparent",
     "content-encoding": "content_encoding",
 }
-_FORMAT, _PLACES = "payload_format", "user_places"  # keys of native["mqtt"]
+_FORMAT, _ORDER = "payload_format", "user_order"  # keys of native["mqtt"]
+
+_Pairs = tuple[tuple[str, str], ...]
 
 
-def message_of(
-    address: str,
-    body: bytes,
-    *,
-    qos: int,
-    retain: bool,
-    properties: Properties,
-    device: str,
-    now_ms: int,
-) -> Message:
-    """The domain message of a PUBLISH or a will; `address` is a checked topic name."""
-    if properties is NO_PROPERTIES:
-        return Message(address, body, now_ms, PROTOCOL, device, qos, retain)
-    native: dict[str, Any] = {}
-    fields: dict[str, str] = {}
-    user = properties.user
-    if user:
-        user = _move_fields(user, fields, native)
-    if properties.payload_format is not None:
-        native[_FORMAT] = properties.payload_format
-    expiry_s = properties.message_expiry_s
-    return Message(
-        address,
-        body,
-        now_ms,
-        PROTOCOL,
-        device,
-        qos,
-        retain,
-        key=fields.get("key"),
-        type=fields.get("type"),
-        content_type=properties.content_type,
-        content_encoding=fields.get("content_encoding"),
-        expires_at_ms=None if expiry_s is None else now_ms + expiry_s * 1000,
-        reply_to=properties.response_topic,
-        correlation=properties.correlation,
-        traceparent=fields.get("traceparent"),
-        properties=user,
-        native={PROTOCOL: native} if native else None,
-    )
+class Dialect(NamedTuple):
+    """What a client understands."""
+
+    version: int
+    plain_events: bool = False  # a client of 3.1.1 is sent an event's data instead of the event as JSON
 
 
-def _move_fields(
-    user: tuple[tuple[str, str], ...], fields: dict[str, str], native: dict[str, Any]
-) -> tuple[tuple[str, str], ...]:
-    """Move the first user property of each name that has a field into `fields`; the others are returned."""
+class Template(msgspec.Struct, frozen=True):
+    """What the properties of a PUBLISH make of a message: worked out once, used for all that carry the same."""
+
+    properties: Properties
+    event: bool
+    text: bool  # the payload claims to be UTF-8
+    fields: dict[str, str]
+    user: _Pairs
+    native: dict[str, Any] | None  # shared by the messages made from it, as everything in a message is: read only
+
+    @classmethod
+    def of(cls, properties: Properties) -> "Template":
+        """The template of a PUBLISH's or a will's properties."""
+        native: dict[str, Any] = {}
+        fields: dict[str, str] = {}
+        event = is_event(properties)
+        user = properties.user
+        if user and not is_structured(properties):
+            user = _move_fields(properties.user, fields, event=event)
+            if event or len(user) < len(properties.user):
+                native[_ORDER] = tuple(name for name, _ in properties.user)
+        if properties.payload_format is not None:
+            native[_FORMAT] = properties.payload_format
+        return cls(
+            properties=properties,
+            event=event,
+            text=properties.payload_format == 1,
+            fields=fields,
+            user=user,
+            native={PROTOCOL: native} if native else None,
+        )
+
+    def message(self, address: str, body: bytes, *, qos: int, retain: bool, device: str, now_ms: int) -> Message:
+        """The message of a PUBLISH; `address` is a checked topic name.
+
+        Raises `Refusal` (MALFORMED) when the payload is not the text, or the event, that it is said to be.
+        """
+        properties, fields = self.properties, self.fields
+        if properties is NO_PROPERTIES:
+            return Message(address, body, now_ms, PROTOCOL, device, qos, retain)
+        if self.text:
+            _check_text(body)
+        expiry_s = properties.message_expiry_s
+        expires_at_ms = None if expiry_s is None else now_ms + expiry_s * 1_000
+        if self.event:
+            return event_of(
+                body,
+                msgspec.structs.replace(properties, user=self.user),
+                now_ms=now_ms,
+                native=dict(self.native[PROTOCOL]) if self.native else {},
+                protocol=PROTOCOL,
+                device=device,
+                address=address,
+                qos=qos,
+                retain=retain,
+                expires_at_ms=expires_at_ms,
+                reply_to=properties.response_topic,
+                correlation=properties.correlation,
+                content_encoding=fields.get("content_encoding"),
+            )
+        return Message(
+            address,
+            body,
+            now_ms,
+            PROTOCOL,
+            device,
+            qos,
+            retain,
+            "",
+            fields.get("key"),
+            fields.get("type"),
+            properties.content_type,
+            fields.get("content_encoding"),
+            expires_at_ms,
+            None,
+            properties.response_topic,
+            properties.correlation,
+            fields.get("traceparent"),
+            None,
+            self.user,
+            self.native,
+        )
+
+
+NO_TEMPLATE = Template.of(NO_PROPERTIES)
+
+
+def _check_text(body: bytes) -> None:
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise Refusal(Cause.MALFORMED, f"the payload is not the UTF-8 it is said to be: {error.reason}") from None
+
+
+def _move_fields(user: _Pairs, fields: dict[str, str], *, event: bool) -> _Pairs:
+    """Move the first user property of each name that has a field into `fields`; the others are returned.
+
+    An event's attributes are left for it to be read from.
+    """
     kept: list[tuple[str, str]] = []
-    places: list[tuple[int, str]] = []
-    for place, (name, value) in enumerate(user):
+    for name, value in user:
         field = _FIELD_OF.get(name)
-        if field is None or field in fields:
+        if field is None or field in fields or (event and field != "content_encoding"):
             kept.append((name, value))
         else:
             fields[field] = value
-            places.append((place, name))
-    if places:
-        native[_PLACES] = places
     return tuple(kept)
 
 
-def _user_properties(message: Message, native: dict[str, Any]) -> list[tuple[str, str]]:
-    """The user properties a subscriber is shown: the inverse of `_move_fields`."""
-    user = list(message.properties)
-    missing = dict(_FIELD_OF)
-    for place, name in native.get(_PLACES, ()):
-        field = missing.pop(name, None)
-        value = field and getattr(message, field)
-        if value is not None:
-            user.insert(place, (name, value))
-    for name, field in missing.items():
-        value = getattr(message, field)
-        if value is not None:
-            user.append((name, value))
-    return user
+def _in_order(pairs: Iterable[tuple[str, str]], order: Iterable[str]) -> list[tuple[str, str]]:
+    """Pairs in the order of their names as they once stood; those without a place there come last."""
+    by_name: dict[str, list[str]] = {}
+    for name, value in pairs:
+        by_name.setdefault(name, []).append(value)
+    placed = [(name, by_name[name].pop(0)) for name in order if by_name.get(name)]
+    return placed + [(name, value) for name, values in by_name.items() for value in values]
 
 
-def publish_properties(message: Message, *, now_ms: int, subscription_ids: tuple[int, ...]) -> bytes:
+def _user_properties(message: Message, native: dict[str, Any], *, event: bool) -> list[tuple[str, str]]:
+    """The user properties a subscriber is shown: the inverse of `_move_fields` and of reading an event."""
+    if event:
+        attributes, others = event_attributes(message)
+        pairs = attributes + others
+        if message.content_encoding is not None:
+            pairs.append(("content-encoding", message.content_encoding))
+    else:
+        moved = ((name, getattr(message, field)) for name, field in _FIELD_OF.items())
+        # In front of the repeats of their names, which were left where they were.
+        pairs = [*((name, value) for name, value in moved if value is not None), *message.properties]
+    return _in_order(pairs, native[_ORDER]) if _ORDER in native else pairs
+
+
+def _own(message: Message, key: str) -> dict[str, Any]:
+    """The part of `native` under a key, empty when there is none."""
+    return message.native.get(key) or {} if message.native is not None else {}
+
+
+def _publish_properties(
+    message: Message, user: Iterable[tuple[str, str]], content_type: str | None, now_ms: int, ids: tuple[int, ...]
+) -> bytes:
     """Property length and properties of a PUBLISH to a client (3.3.2.3)."""
     out = bytearray()
-    native = message.native.get(PROTOCOL, {}) if message.native is not None else {}
-    if _FORMAT in native:
-        out += bytes((0x01, native[_FORMAT]))
+    payload_format = _own(message, PROTOCOL).get(_FORMAT)
+    if payload_format is not None:
+        out += bytes((0x01, payload_format))
     if message.expires_at_ms is not None:
         # Counted down by the time spent here (MQTT-3.3.2-6) and rounded up, so that nothing expires too early.
-        left_s = -(-max(0, message.expires_at_ms - now_ms) // 1000)
+        left_s = -(-max(0, message.expires_at_ms - now_ms) // 1_000)
         out += b"\x02" + min(left_s, 0xFFFF_FFFF).to_bytes(4, "big")
-    if message.content_type is not None:
-        out += _text_property(b"\x03", message.content_type)
+    if content_type is not None:
+        out += _text_property(b"\x03", content_type)
     if message.reply_to and "+" not in message.reply_to and "#" not in message.reply_to:
         out += _text_property(b"\x08", message.reply_to)
     if message.correlation is not None and len(message.correlation) <= 65_535:
         out += b"\x09" + encode_binary(message.correlation)
-    for number in subscription_ids:
+    for number in ids:
         out += b"\x0b" + encode_varint(number)
-    for name, value in _user_properties(message, native):
+    for name, value in user:
         name_raw, value_raw = _text_property(b"\x26", name), _text_property(b"", value)
         if name_raw and value_raw:
             out += name_raw + value_raw
@@ -132,10 +218,25 @@ def _text_property(identifier: bytes, text: str) -> bytes:
     return b"" if cleaned is None else identifier + encode_binary(cleaned.encode())
 
 
+def _tail(message: Message, dialect: Dialect, now_ms: int, ids: tuple[int, ...]) -> bytes:
+    """What stands behind the packet identifier: properties and payload."""
+    event = message.native is not None and CLOUDEVENT in message.native
+    if dialect.version < 5 and (not event or dialect.plain_events):
+        return message.body
+    native = _own(message, PROTOCOL)
+    if event and (STRUCTURED in native or dialect.version < 5):
+        body, others = structured_body(message, native.get(STRUCTURED, 0))
+        if dialect.version < 5:
+            return body
+        return _publish_properties(message, others, STRUCTURED_JSON, now_ms, ids) + body
+    user = _user_properties(message, native, event=event)
+    return _publish_properties(message, user, message.content_type, now_ms, ids) + message.body
+
+
 def publish_pieces(
     message: Message,
+    dialect: Dialect,
     *,
-    version: int,
     qos: int,
     retain: bool,
     now_ms: int,
@@ -143,10 +244,7 @@ def publish_pieces(
 ) -> tuple[bytes, bytes]:
     """A PUBLISH to a client in two pieces: what stands before the packet identifier and what stands behind it."""
     topic = message.address.encode("utf-8", "replace")  # other protocols let surrogates in; MQTT may not show them
-    if version == 5:
-        tail = publish_properties(message, now_ms=now_ms, subscription_ids=subscription_ids) + message.body
-    else:
-        tail = message.body
+    tail = _tail(message, dialect, now_ms, subscription_ids)
     length = 2 + len(topic) + (2 if qos else 0) + len(tail)
     first = bytes((0x30 | qos << 1 | retain,))
     return first + encode_varint(length) + len(topic).to_bytes(2, "big") + topic, tail

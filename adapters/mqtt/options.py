@@ -1,4 +1,4 @@
-"""What an operator can set for MQTT: the section `listeners.mqtt` of the configuration."""
+"""What an operator can set for MQTT: the section `adapters.mqtt` of the configuration."""
 
 from typing import Annotated
 
@@ -36,3 +36,5 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     filter_bytes_max: Annotated[int, _U16_POSITIVE] = 4_096
     # Retained messages that one topic filter brings at most.
     retained_max: Annotated[int, Meta(ge=0)] = 10_000
+    # Whether clients of 3.1.1, which cannot be told an event's attributes, get its data alone instead of JSON with all.
+    events_as_data: bool = False

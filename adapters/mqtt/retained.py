@@ -79,7 +79,7 @@ class RetainedFeed:
         assert plan is not None
         while messages:
             message = messages[-1]
-            qos, head, tail = piece = encode_message(message, plan, link.version, now_ms, retained=True)
+            qos, head, tail = piece = encode_message(message, plan, link.dialect, now_ms, retained=True)
             if qos and inflight.room <= 0:
                 return
             messages.pop()

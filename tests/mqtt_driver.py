@@ -1,0 +1,165 @@
+"""An MQTT client and the gateway behind it, for tests: packets in, packets and effects out, no socket and no clock."""
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+from adapters.mqtt import FACTORY
+from adapters.mqtt.codec import decode, encode, peel
+from adapters.mqtt.codec.packets import Connack, Connect, Packet
+from adapters.mqtt.options import Options
+from gateway.batch import Batch
+from gateway.message import Message
+from gateway.port import (
+    DONE,
+    Authenticate,
+    Call,
+    Close,
+    ConnectionInfo,
+    Deliveries,
+    Effect,
+    OpenedSession,
+    OpenSession,
+    Outcome,
+    Principal,
+    Publish,
+    Request,
+    Retained,
+    SaveSession,
+)
+from store.format import LogOffset
+
+NOW_MS = 1_700_000_000_000
+INFO = ConnectionInfo(peer=("127.0.0.1", 40_000), local=("127.0.0.1", 1883), loopback=True)
+
+E = TypeVar("E")
+R = TypeVar("R", bound=Request)
+
+
+def packets_in(data: bytes, version: int) -> Iterator[Packet]:
+    """Every packet of a whole number of them."""
+    at = 0
+    while at < len(data):
+        frame = peel(data, at)
+        assert frame is not None
+        assert frame.end <= len(data)
+        yield decode(frame.first, data[frame.start : frame.end], version)
+        at = frame.end
+
+
+def batch_of(*messages: Message, frame: int = 4096) -> Batch:
+    """A frame's messages, one a row."""
+    count = len(messages)
+    return Batch(LogOffset(frame), LogOffset(frame + 1000), list(messages), list(range(count)), [16] * count)
+
+
+class Driver:
+    """One connection. Questions that every connection asks are answered; other effects wait in `effects`."""
+
+    def __init__(self, version: int = 5, options: Options | None = None, *, seed: int = 1) -> None:
+        self.version = version
+        self.now_ms = NOW_MS
+        self.options = options or Options()
+        self.adapter: Any = FACTORY.connect(INFO, self.options, random=Random(seed))
+        self.effects: list[Effect] = []
+        self.principal = Outcome(value=Principal(name=""))
+        self.opened = Outcome(value=OpenedSession(present=False))
+        self.retained: list[Message] = []
+        self.saves = True  # answer SaveSession at once
+        self.saved: list[SaveSession] = []
+
+    # ---- in
+
+    def feed(self, data: bytes) -> None:
+        """Bytes from the client."""
+        self._act(self.adapter.receive(data, now_ms=self.now_ms))
+
+    def send(self, *packets: Packet) -> list[Packet]:
+        """Packets from the client in one read; what it is sent back."""
+        self.feed(b"".join(encode(packet, self.version) for packet in packets))
+        return self.out()
+
+    def connect(self, **fields: Any) -> Connack:
+        """CONNECT, and the CONNACK."""
+        fields.setdefault("client_id", "c1")
+        (connack,) = self.send(Connect(version=self.version, **fields))
+        assert isinstance(connack, Connack)
+        return connack
+
+    def complete(self, effect: Publish | Call, outcome: Outcome = DONE) -> list[Packet]:
+        """An outcome; what the client is sent."""
+        self._act(self.adapter.completed(effect.token, outcome, now_ms=self.now_ms))
+        return self.out()
+
+    def store(self) -> list[Packet]:
+        """Every message waiting is durable; what the client is sent."""
+        for effect in self.take(Publish):
+            self._act(self.adapter.completed(effect.token, DONE, now_ms=self.now_ms))
+        return self.out()
+
+    def deliver(self, batch: Batch, subs: Sequence[tuple[Any, ...]] | None = None, picks: Any = None) -> int:
+        """Offer a batch, to subscription 1 unless told otherwise; how many were taken."""
+        picks = range(len(batch.messages)) if picks is None else picks
+        subs = [(1,)] * len(picks) if subs is None else subs
+        return int(self.adapter.deliver(Deliveries(batch, picks, subs), now_ms=self.now_ms))
+
+    def tick(self, after_ms: int = 0) -> list[Packet]:
+        """Time passes."""
+        self.now_ms += after_ms
+        self._act(self.adapter.tick(now_ms=self.now_ms))
+        return self.out()
+
+    def lose(self) -> None:
+        """The connection is gone."""
+        self._act(self.adapter.lost(now_ms=self.now_ms))
+
+    # ---- out
+
+    def out(self) -> list[Packet]:
+        """What the client is sent."""
+        return list(packets_in(self.adapter.take_output(), self.version))
+
+    def take(self, kind: type[E]) -> list[E]:
+        """Take the waiting effects of a kind."""
+        found = [effect for effect in self.effects if isinstance(effect, kind)]
+        self.effects = [effect for effect in self.effects if not isinstance(effect, kind)]
+        return found
+
+    def calls(self, kind: type[R]) -> list[Call]:
+        """Take the waiting calls with a kind of request."""
+        found = [e for e in self.effects if isinstance(e, Call) and isinstance(e.request, kind)]
+        self.effects = [e for e in self.effects if e not in found]
+        return found
+
+    def published(self) -> list[Message]:
+        """Take the waiting `Publish` effects, never to be completed; their messages."""
+        return [message for effect in self.take(Publish) for message in effect.messages]
+
+    @property
+    def closed(self) -> str | None:
+        """Why the adapter wants the connection closed; None while it does not."""
+        return next((effect.reason for effect in self.effects if isinstance(effect, Close)), None)
+
+    def _act(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            outcome = self._answer(effect)
+            if outcome is None:
+                self.effects.append(effect)
+            else:
+                assert isinstance(effect, Call)
+                self._act(self.adapter.completed(effect.token, outcome, now_ms=self.now_ms))
+
+    def _answer(self, effect: Effect) -> Outcome | None:
+        if not isinstance(effect, Call):
+            return None
+        match effect.request:
+            case Authenticate():
+                return self.principal
+            case OpenSession():
+                return self.opened
+            case Retained():
+                return Outcome(value=self.retained)
+            case SaveSession() as request if self.saves:
+                self.saved.append(request)
+                return DONE
+        return None
