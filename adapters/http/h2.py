@@ -23,6 +23,8 @@ from adapters.http.transport import Arrived, Drained, Event, Exchange, Gone
 __all__ = ["PREFACE", "Http2"]
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # RFC 9113, 3.4
+FRAME_HEADER_BYTES: Final = 9
+FRAME_BYTES_MAX: Final = 16_384  # SETTINGS_MAX_FRAME_SIZE, which we leave at its default
 WINDOW_BYTES: Final = 1024 * 1024  # what a peer may send before we say that it has arrived
 STREAM_BUFFER_BYTES: Final = 256 * 1024  # of one event stream, beyond what its window takes
 DRAIN_BYTES_MAX: Final = 64 * 1024 * 1024  # of a refused body, before its stream is reset
@@ -31,6 +33,37 @@ RESETS_MAX: Final = 200  # streams a peer may reset in a period (CVE-2023-44487)
 CONTROL_FRAMES_MAX: Final = 2_000  # frames in a period that ask for work and bring nothing: PING, SETTINGS, empty DATA
 
 _BASE64URL: Final = re.compile(b"[A-Za-z0-9_-]*")
+
+
+class _FrameSizes:
+    """Finds a frame that is too long by its header: h2 would first take it in whole, up to 16 MiB (RFC 9113, 4.2)."""
+
+    __slots__ = ("_head", "_left")
+
+    def __init__(self) -> None:
+        self._left = len(PREFACE)  # bytes until the next frame header
+        self._head = b""  # the part of it that has come
+
+    def sound(self, data: bytes) -> int:
+        """How many bytes lie before the header of a frame that is too long; all of them when there is none."""
+        at, size = 0, len(data)
+        while True:
+            at += self._left
+            if at >= size:
+                self._left = at - size
+                return size
+            self._left = 0
+            missing = FRAME_HEADER_BYTES - len(self._head)
+            head = self._head + data[at : at + missing]
+            if len(head) < FRAME_HEADER_BYTES:
+                self._head = head
+                return size
+            self._head = b""
+            length = int.from_bytes(head[:3], "big")
+            if length > FRAME_BYTES_MAX:
+                return at
+            at += missing
+            self._left = length
 
 
 class _Stream:
@@ -86,6 +119,7 @@ class Http2:
             },
         )
         self._h2.decoder.max_header_list_size = options.max_header_bytes
+        self._sizes = _FrameSizes()
         self._streams: dict[Exchange, _Stream] = {}
         self._blocked: dict[Exchange, None] = {}  # responses with bytes that no window takes, longest first
         self._starved: dict[Exchange, None] = {}  # event streams that found no room
@@ -144,8 +178,9 @@ class Http2:
         self._now_ms = now_ms
         if self._failed:
             return ()
+        sound = self._sizes.sound(data)
         try:
-            for event in self._h2.receive_data(data):
+            for event in self._h2.receive_data(data[:sound]):
                 handler = self._handlers.get(type(event))
                 if handler is not None:
                     handler(self, event)
@@ -155,6 +190,8 @@ class Http2:
             self._failed = True  # h2 has put the GOAWAY into its output
         except (H2Error, HyperframeError, ValueError):
             self._fail(ErrorCodes.PROTOCOL_ERROR)
+        if sound < len(data):
+            self._fail(ErrorCodes.FRAME_SIZE_ERROR)
         events, self._events = self._events, []
         return events
 

@@ -305,6 +305,18 @@ def test_a_connection_error_is_said_by_goaway(frame: DataFrame) -> None:
     assert gateway.feed(frame.serialize()) == b""
 
 
+@pytest.mark.parametrize("piece", [1, 7, 1000])
+def test_a_frame_too_long_is_refused_by_its_header(piece: int) -> None:
+    client = Http2Client(Gateway(), eager=False)
+    client.send("POST", "/topics/a", body=b"1")
+    data = client.h2.data_to_send() + (16_385).to_bytes(3, "big") + b"\0\0" + (3).to_bytes(4, "big")
+    out = b"".join(client.gateway.feed(data[at : at + piece]) for at in range(0, len(data), piece))
+    assert [len(frame) for frame in client.gateway.frames] == [1]
+    client.read(out)
+    assert client.goaway == h2.errors.ErrorCodes.FRAME_SIZE_ERROR
+    assert client.gateway.closed
+
+
 def test_shutdown_lets_streams_end_and_refuses_new_ones() -> None:
     gateway = Gateway()
     client = Http2Client(gateway)
