@@ -47,9 +47,9 @@ class Committed:
 class Engine:
     """One open data directory.
 
-    `on_committed` and `on_dispatched` are called on the engine's threads, in log order: a group is reported durable
-    before the views are reported to have it. `on_failed` is called once, when `error` has been set. They must not
-    block and not raise.
+    `on_committed` reports each group, and `on_dispatched` how far the views have come, in log order and on the engine's
+    threads. The views follow only as far as the runs reported were given back to `dispatch`. `on_failed` is called
+    once, when `error` has been set. None of them may block or raise.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Engine:
         self._on_failed = on_failed
         self._epoch = epoch
         self._linger_s = linger_s
-        self._closed = False
         self._error: Exception | None = None  # set once; from then on nothing more is stored
         self._views_failed = False  # they stay where they are; the log gives the rest again after a restart
         self._appends: SimpleQueue[tuple[UnplacedFrame, OnAppended] | None] = SimpleQueue()
         self._runs: SimpleQueue[Run | None] = SimpleQueue()
-        self._kick = Event()  # the dispatcher is not to linger
+        self._wanted = LogOffset(0)  # somebody waits until the views are here
+        self._kick = Event()  # wakes the dispatcher when _wanted has grown
         self._progress = Event()  # the dispatcher has got on
         with ExitStack() as opened:
             opened.callback(DataDirLock(data_dir).release)
@@ -95,12 +95,10 @@ class Engine:
                 self.views.producers.restore(txn, self._producers)
             self._opened = opened.pop_all()
         self._stored_at_ms = self.views.stored_at_ms  # of the newest frame; never goes back
-        self._threads = (
-            Thread(target=self._commit_forever, name="store-commit", daemon=True),
-            Thread(target=self._dispatch_forever, name="store-dispatch", daemon=True),
-        )
-        for thread in self._threads:
-            thread.start()
+        self._committing = Thread(target=self._commit_forever, name="store-commit", daemon=True)
+        self._dispatching = Thread(target=self._dispatch_forever, name="store-dispatch", daemon=True)
+        self._committing.start()
+        self._dispatching.start()
 
     @property
     def error(self) -> StoreFailed | None:
@@ -108,23 +106,33 @@ class Engine:
         return None if self._error is None else StoreFailed(str(self._error))
 
     def append(self, frame: UnplacedFrame, done: OnAppended) -> None:
-        """Queue a frame; `done` comes back in a `Committed`. Not after `close`."""
+        """Queue a frame; `done` comes back in a `Committed`. Not after `end_appends`."""
         self._appends.put((frame, done))
 
-    def kick(self) -> None:
-        """Somebody waits for the views: bring them up now."""
+    def dispatch(self, run: Run) -> None:
+        """Let the views have the run of a `Committed`, in order: so they are never ahead of whoever was told of it."""
+        self._runs.put(run)
+
+    def hurry(self, until: LogOffset) -> None:
+        """Somebody waits for the views to hold what lies before a log offset: do not linger."""
+        self._wanted = max(self._wanted, until)
         self._kick.set()
 
-    def close(self) -> None:
-        """Store what was appended, bring the views up, close. Again does nothing. Nobody may be reading."""
-        if self._closed:
-            return
-        self._closed = True
+    def end_appends(self) -> None:
+        """Store what was appended and report it. Again does nothing."""
         self._appends.put(None)
-        self._threads[0].join()
+        self._committing.join()
+
+    def end_dispatch(self) -> None:
+        """Bring the views up to what was given to `dispatch`; reading goes on. Again does nothing."""
         self._runs.put(None)
-        self._kick.set()
-        self._threads[1].join()
+        self.hurry(self.log.end)
+        self._dispatching.join()
+
+    def close(self) -> None:
+        """End both threads and close. Again does nothing. Nobody may be reading."""
+        self.end_appends()
+        self.end_dispatch()
         self._opened.close()
 
     # ---- recovery
@@ -178,10 +186,7 @@ class Engine:
             stopping = item is None
             if group:
                 self._wait_for_views()
-                committed = self._commit(group, size)
-                self._on_committed(committed)
-                if committed.run is not None:
-                    self._runs.put(committed.run)
+                self._on_committed(self._commit(group, size))
 
     def _commit(self, group: list[tuple[UnplacedFrame, OnAppended]], size: int) -> Committed:
         """Store a group. The order is the promise: write, sync, then let readers and senders know."""
@@ -221,7 +226,7 @@ class Engine:
     def _wait_for_views(self) -> None:
         lag = self.log.end - self.views.dispatched
         if lag > EAGER_BYTES:
-            self._kick.set()
+            self.hurry(self.log.end)
         while lag > LAG_BYTES_MAX and self._error is None:
             self._progress.wait()
             self._progress.clear()
@@ -240,8 +245,8 @@ class Engine:
     def _dispatch_forever(self) -> None:
         stopping = False
         while not stopping:
-            run = self._runs.get()
-            if run is not None:
+            run = self._runs.get()  # the first of those to gather
+            if run is not None and self._wanted <= self.views.dispatched:
                 self._kick.wait(self._linger_s)
             self._kick.clear()
             runs: list[Run] = []

@@ -35,10 +35,10 @@ from store.format import (
     QueueOffset,
     UnplacedFrame,
 )
-from store.leases import LeaseQueue
+from store.lending import Lending
 from store.ranges import Range
-from store.reader import NotInMemory, Reader
-from store.recent import Outcome, Recent
+from store.reader import Located, NotInMemory, Reader
+from store.recent import Recent
 from store.recorder import Recorder
 from store.records import (
     GroupDeleted,
@@ -46,7 +46,6 @@ from store.records import (
     KvDelete,
     KvPut,
     QueueDeleted,
-    Settled,
 )
 from store.segment import BadRange
 from store.views.kv import check_key
@@ -57,7 +56,6 @@ logger = logging.getLogger(__name__)
 
 PENDING_BYTES_MAX = 64 << 20
 READERS = 4  # threads that may wait for a disk
-PURGE_RANGES = 10_000  # in one settlement record
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -99,6 +97,9 @@ class LocalStore:
         self._listeners: dict[int, TailListener] = {}  # by the order of their calls to tail
         self._listener_count = 0
         self._recorder = Recorder(self.append, loop, now_ms)
+        self._lending = Lending(
+            self._recent, locate=self._locate, stored=self._stored_leases, record=self._recorder.record
+        )
         self._dispatch_waiters: list[tuple[LogOffset, asyncio.Future[None]]] = []
         self._closing: asyncio.Future[None] | None = None
 
@@ -128,8 +129,11 @@ class LocalStore:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        await self._loop.run_in_executor(None, self._close_blocking)
+        # What a thread reports while it ends has been taken in on the loop before the next step.
+        await self._loop.run_in_executor(None, self._engine.end_appends)
+        await self._loop.run_in_executor(None, self._engine.end_dispatch)
         self._fail_waiters()
+        await self._loop.run_in_executor(None, self._close_blocking)
 
     def _close_blocking(self) -> None:
         self._pool.shutdown(wait=True)
@@ -207,6 +211,7 @@ class LocalStore:
         if run is not None:
             self._cache.put(*run.placed)
             outcomes = self._recent.add(run, self._kv_revision)
+            self._engine.dispatch(run)  # only now: the revisions looked up were those before the run
         self._recorder.report(outcomes)
         for done, outcome in committed.outcomes:
             try:
@@ -245,7 +250,7 @@ class LocalStore:
             raise self._engine.error
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._dispatch_waiters.append((until, waiter))
-        self._engine.kick()
+        self._engine.hurry(until)
         await waiter
 
     def _kv_revision(self, key: str) -> int:
@@ -397,105 +402,48 @@ class LocalStore:
 
     # ---- leases
 
-    async def _leases(self, queue: QueueNumber) -> tuple[LeaseQueue, QueueOffset]:
-        """The leases of a queue and the offset its next record will have."""
-        await self._queue(queue)
-        leases, following = self._recent.leases.get(queue), self._recent.next_offset(queue)
-        if leases is not None and following is not None:
-            return leases, following
-
-        def stored() -> tuple[list[Range], QueueOffset]:
-            with self._engine.views.reading() as txn:
-                views = self._engine.views
+    async def _stored_leases(self, queue: QueueNumber) -> tuple[Sequence[Range], QueueOffset]:
+        def stored() -> tuple[Sequence[Range], QueueOffset]:
+            views = self._engine.views
+            with views.reading() as txn:
                 return views.settled.get(txn, queue), views.queues.next_offset(txn, queue)
 
-        settled, known = await self._blocking(stored)
-        leases = self._recent.leases.get(queue) or self._recent.leases.load(queue, settled)
-        return leases, self._recent.learn_next_offset(queue, known)
+        return await self._blocking(stored)
+
+    async def _locate(self, queue: QueueNumber, ranges: Sequence[Range], *, max_bytes: int) -> Located:
+        return await self._read(self._reader.locate, queue, ranges, self._recent.chunks(queue), max_bytes=max_bytes)
 
     async def take(
         self, queue: QueueNumber, owner: int, *, max_count: int, max_bytes: int = 1 << 20
     ) -> Sequence[Lease]:
-        """See `StoreClient.take`. What is released while this waits for a disk is not lent."""
-        leases, following = await self._leases(queue)
-        lent = self._recent.leases.lend(queue, owner, max_count, following)
-        if not lent:
-            return ()
-        recent = self._recent.chunks(queue)
-        try:
-            located = await self._read(self._reader.locate, queue, lent, recent, max_bytes=max_bytes)
-        except BaseException:
-            leases.requeue(owner, (o for start, end in lent for o in range(start, end)), delivered=False)
-            raise
-        held = leases.held(owner)
-        found = [
-            Lease(QueueOffset(offset), leases.deliveries(offset), frame, row)
-            for offset, frame, row in located.records
-            if offset in held
-        ]
-        self._return_unlent(leases, owner, lent, {lease.offset for lease in found}, located.unreadable)
-        return found
-
-    @staticmethod
-    def _return_unlent(
-        leases: LeaseQueue, owner: int, lent: Sequence[Range], given: set[QueueOffset], unreadable: Sequence[Range]
-    ) -> None:
-        """Take back what did not fit. What cannot be read is nobody's until the next start."""
-        leases.begin_settling(owner, (o for start, end in unreadable for o in range(start, end)))
-        rest = [o for start, end in lent for o in range(start, end) if o not in given]
-        if rest:
-            leases.requeue(owner, rest, delivered=False)
+        """See `StoreClient.take`."""
+        await self._queue(queue)
+        return await self._lending.take(queue, owner, max_count=max_count, max_bytes=max_bytes)
 
     async def settle(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset]) -> None:
         """See `StoreClient.settle`. When it raises, the messages will be lent again."""
         self._check_open()
-        leases = self._recent.leases.get(queue)
-        ranges = leases.begin_settling(owner, offsets) if leases is not None else []
-        if leases is not None and ranges:
-            await self._settle(leases, queue, ranges, delivered=True)
-
-    async def _settle(
-        self, leases: LeaseQueue, queue: QueueNumber, ranges: Sequence[Range], *, delivered: bool
-    ) -> None:
-        settling = self._recorder.record(Settled(queue, tuple(ranges)))
-        settling.add_done_callback(partial(self._settled, leases, ranges, delivered))
-        await asyncio.shield(settling)
-
-    @staticmethod
-    def _settled(
-        leases: LeaseQueue, ranges: Sequence[Range], delivered: bool, outcome: asyncio.Future[Outcome]
-    ) -> None:
-        if outcome.cancelled() or outcome.exception() is not None:
-            leases.restore(ranges, delivered=delivered)
+        await self._lending.settle(queue, owner, offsets)
 
     def requeue(
         self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, delivered: bool = True
     ) -> None:
         """See `StoreClient.requeue`."""
-        leases = self._recent.leases.get(queue)
-        if leases is not None:
-            leases.requeue(owner, offsets, delivered=delivered)
+        self._lending.requeue(queue, owner, offsets, delivered=delivered)
 
     def release(self, owner: int) -> Sequence[QueueNumber]:
         """See `StoreClient.release`."""
-        return self._recent.leases.release(owner)
+        return self._lending.release(owner)
 
     async def waiting(self, queue: QueueNumber) -> int:
         """See `StoreClient.waiting`."""
-        leases, following = await self._leases(queue)
-        return leases.waiting(following)
+        await self._queue(queue)
+        return await self._lending.waiting(queue)
 
     async def purge(self, queue: QueueNumber) -> int:
         """See `StoreClient.purge`."""
-        leases, following = await self._leases(queue)
-        ranges = leases.begin_purge(following)
-        await asyncio.gather(
-            *(
-                self._settle(leases, queue, ranges[i : i + PURGE_RANGES], delivered=False)
-                for i in range(0, len(ranges), PURGE_RANGES)
-            )
-        )
-        return sum(end - start for start, end in ranges)
+        await self._queue(queue)
+        return await self._lending.purge(queue)
 
     async def delete_queue(self, queue: QueueNumber) -> None:
         """See `StoreClient.delete_queue`."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from store.errors import CorruptFrame
 from store.files import Files
 from store.format import HEADER, Frame, Header, LogOffset, UnplacedFrame, parse_header
-from store.segment import BadRange, Segment, segment_name, segment_start
+from store.segment import SCAN_BYTES, BadRange, Segment, segment_name, segment_start
 
 __all__ = ["SEGMENT_SIZE_BYTES", "CommitLog", "Placed"]
 
@@ -149,7 +149,7 @@ class CommitLog:
             raise CorruptFrame(log_offset, "cut short")
         return frame
 
-    def scan(self, start: LogOffset, end: LogOffset) -> Iterator[Frame | BadRange]:
+    def scan(self, start: LogOffset, end: LogOffset, *, read_bytes: int = SCAN_BYTES) -> Iterator[Frame | BadRange]:
         """Frames in order from one log offset up to another, and the ranges between them that hold none."""
         start = max(start, self.first)
         segments = self._segments
@@ -160,7 +160,7 @@ class CommitLog:
             limit = min(end, segment.end)
             if i + 1 < len(segments):
                 limit = min(limit, segments[i + 1].start)
-            yield from segment.scan(max(start, segment.start), limit)
+            yield from segment.scan(max(start, segment.start), limit, read_bytes=read_bytes)
             if i + 1 < len(segments) and limit < (following := segments[i + 1].start) and limit < end:
                 yield BadRange(max(limit, start), min(following, end), "the segment's file is too short")
 

@@ -16,11 +16,13 @@ from store.format import Frame, LogOffset, QueueNumber, QueueOffset
 from store.log import CommitLog
 from store.ranges import Range
 from store.run import Chunk
+from store.segment import SCAN_BYTES
 from store.views import Views
 
 __all__ = ["Located", "NotInMemory", "Reader"]
 
 logger = logging.getLogger(__name__)
+READ_BYTES_MIN = 64 << 10  # of the log at once, however little is asked for
 _frame = attrgetter("frame")
 
 
@@ -213,7 +215,7 @@ class Reader:
             return frames, max(at, start)
         if in_memory:
             raise NotInMemory
-        for item in self._log.scan(at, end):
+        for item in self._log.scan(at, end, read_bytes=min(max(max_bytes, READ_BYTES_MIN), SCAN_BYTES)):
             if not isinstance(item, Frame):
                 logger.warning("a stretch of the log that holds no frame is passed over", extra=item._asdict())
                 at = item.end

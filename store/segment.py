@@ -10,10 +10,10 @@ from store.errors import CorruptFrame
 from store.files import File, Files
 from store.format import HEADER, MAGIC, Frame, LogOffset, parse_header
 
-__all__ = ["BadRange", "Segment", "segment_name", "segment_start"]
+__all__ = ["SCAN_BYTES", "BadRange", "Segment", "segment_name", "segment_start"]
 
 _IOV_MAX = 1024  # parts in one pwritev (POSIX sysconf _SC_IOV_MAX on Linux)
-_WINDOW_BYTES = 4 << 20  # read at once when scanning
+SCAN_BYTES = 4 << 20  # read at once when scanning
 _MAGIC = MAGIC.to_bytes(4, "little")
 _SUFFIX = ".log"
 
@@ -89,12 +89,12 @@ class Segment:
         """Close the file."""
         self._file.close()
 
-    def scan(self, start: LogOffset, end: LogOffset) -> Iterator[Frame | BadRange]:
+    def scan(self, start: LogOffset, end: LogOffset, *, read_bytes: int = SCAN_BYTES) -> Iterator[Frame | BadRange]:
         """Every valid frame between two log offsets, in order, and what lies between them that is none.
 
         A bad range is followed by the next frame that is whole and carries its own place, or by nothing.
         """
-        window = _Window(self, end)
+        window = _Window(self, end, read_bytes)
         at = start
         while at < end:
             frame, bad, resume = window.frame(at)
@@ -110,8 +110,9 @@ class Segment:
 class _Window:
     """A stretch of a segment in memory, moved along by a scan."""
 
-    def __init__(self, segment: Segment, end: LogOffset) -> None:
+    def __init__(self, segment: Segment, end: LogOffset, read_bytes: int) -> None:
         self._segment = segment
+        self._read_bytes = read_bytes
         self._end = end
         self._data = b""
         self._start = LogOffset(0)
@@ -121,7 +122,7 @@ class _Window:
         size = min(size, self._end - at)
         skip = at - self._start
         if skip < 0 or skip + size > len(self._data):
-            self._data = self._segment.read(at, min(max(size, _WINDOW_BYTES), self._end - at))
+            self._data = self._segment.read(at, min(max(size, self._read_bytes), self._end - at))
             self._start, skip = at, 0
         return self._data[skip : skip + size]
 
@@ -143,7 +144,7 @@ class _Window:
     def next_frame(self, at: LogOffset) -> LogOffset:
         """Where the next valid frame begins, at or after a log offset; the end when there is none."""
         while at + HEADER.size <= self._end:
-            block = self.bytes_at(at, _WINDOW_BYTES)
+            block = self.bytes_at(at, SCAN_BYTES)
             found = block.find(_MAGIC)
             if found < 0:
                 at = LogOffset(at + max(len(block) - len(_MAGIC) + 1, 1))

@@ -28,11 +28,16 @@ class Harness:
         self.engine = Engine(
             data_dir,
             now_ms=lambda: self.now_ms,
-            on_committed=self.groups.put,
+            on_committed=self.committed,
             on_dispatched=self.dispatched.put,
             on_failed=self.failed.set,
             **{"linger_s": 0.001, **options},
         )
+
+    def committed(self, group):
+        self.groups.put(group)
+        if group.run is not None:
+            self.engine.dispatch(group.run)
 
     def append(self, *frames):
         for unplaced in frames:

@@ -27,7 +27,7 @@ def put(log, *frames):
 def test_segment_names():
     assert segment_name(0) == "00000000000000000000.log"
     assert segment_start(segment_name(123)) == 123
-    for name in ("LOCK", "1.log", "0000000000000000000x.log", "00000000000000000000", "٠" * 20 + ".log"):
+    for name in ("LOCK", "1.log", "0000000000000000000x.log", "00000000000000000000", "\u0660" * 20 + ".log"):
         assert segment_start(name) is None
 
 
