@@ -1,0 +1,155 @@
+"""kill -9 under load: what was acknowledged is there, in order, and a torn tail is cut."""
+
+import random
+import socket
+import struct
+import threading
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pika
+import pika.exceptions
+import pytest
+
+from gateway.message import decode
+from store.remote import RemoteReader
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+CYCLES = 20
+WINDOW = 64
+
+
+class Sender(threading.Thread):
+    """Publishes numbered messages to an address of its own until the server is gone; `acked` are the numbers that were
+    acknowledged."""
+
+    def __init__(self, gateway, name, first):
+        super().__init__(name=name, daemon=True)
+        self.gateway = gateway
+        self.next = first
+        self.acked = []
+
+    @property
+    def address(self):
+        return f"kill/{self.name}/n"
+
+    def run(self):
+        try:
+            self.send()
+        except (OSError, EOFError, httpx.HTTPError, pika.exceptions.AMQPError):
+            return  # the server was killed, as it should be
+
+
+class MqttSender(Sender):
+    """QoS 1 with a window, by hand: the acknowledgement is the packet id's."""
+
+    def send(self):
+        with socket.create_connection(("127.0.0.1", self.gateway.port("mqtt")), timeout=10) as peer:
+            client_id = self.name.encode()
+            body = b"\0\4MQTT\4\2\0\x3c" + struct.pack("!H", len(client_id)) + client_id
+            peer.sendall(bytes([0x10, len(body)]) + body)
+            assert peer.recv(4) == b"\x20\2\0\0"
+            waiting, buffered = {}, b""
+            while True:
+                out = b""
+                while len(waiting) < WINDOW:
+                    packet_id = self.next % 60_000 + 1
+                    waiting[packet_id] = self.next
+                    topic, payload = self.address.encode(), str(self.next).encode()
+                    packet = struct.pack("!H", len(topic)) + topic + struct.pack("!H", packet_id) + payload
+                    out += bytes([0x32, len(packet)]) + packet
+                    self.next += 1
+                peer.sendall(out)
+                data = peer.recv(65536)
+                if not data:
+                    return
+                buffered += data
+                while len(buffered) >= 4:
+                    assert buffered[:2] == b"\x40\2"
+                    self.acked.append(waiting.pop(buffered[2] << 8 | buffered[3]))
+                    buffered = buffered[4:]
+
+
+class HttpSender(Sender):
+    def send(self):
+        with httpx.Client(http2=True, http1=False, timeout=10) as client:
+            while True:
+                number, self.next = self.next, self.next + 1
+                answer = client.post(
+                    f"{self.gateway.url}/topics/{self.address}", content=str(number), params={"key": self.name}
+                )
+                assert answer.status_code == 201
+                self.acked.append(number)
+
+
+class AmqpSender(Sender):
+    def send(self):
+        parameters = pika.ConnectionParameters("127.0.0.1", self.gateway.port("amqp"))
+        with pika.BlockingConnection(parameters) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            while True:
+                number, self.next = self.next, self.next + 1
+                properties = pika.BasicProperties(delivery_mode=2, headers={"ce-partitionkey": self.name})
+                channel.basic_publish("amq.topic", self.address.replace("/", "."), str(number).encode(), properties)
+                self.acked.append(number)
+
+
+KINDS = {"mqtt1": MqttSender, "mqtt2": MqttSender, "http": HttpSender, "amqp": AmqpSender}
+
+
+def stored(gateway):
+    """The numbers in the log, by address, in the order of the log."""
+    found = {}
+    with RemoteReader(f"127.0.0.1:{gateway.port('rpc')}") as reader:
+        queues = reader.topics()["kill"]
+        for queue, bounds in reader.bounds(queues).items():
+            for frame, rows, _ in reader.fetch(queue, bounds.first, bounds.next):
+                for row in np.asarray(rows).tolist():
+                    message = decode(frame.record(row))
+                    found.setdefault(message.address, []).append(int(message.body))
+    return found
+
+
+def tear(data_dir: Path, chance: random.Random) -> None:
+    """What a power failure may leave: the beginning of a frame, whole or damaged, behind the last one."""
+    segment = max((data_dir / "log").iterdir())
+    data = segment.read_bytes()
+    torn = bytearray(data[: chance.randrange(1, min(len(data), 5000))])
+    if chance.random() < 0.5:
+        torn = bytearray(chance.randbytes(len(torn)))
+    with segment.open("ab") as file:
+        file.write(torn)
+
+
+def test_nothing_acknowledged_is_lost_by_kill_9(new_gateway):
+    gateway = new_gateway()
+    following = dict.fromkeys(KINDS, 0)
+    acked = {name: [] for name in KINDS}
+    for seed in range(CYCLES):
+        chance = random.Random(seed)
+        gateway.start()
+        senders = [kind(gateway, name, following[name]) for name, kind in KINDS.items()]
+        for sender in senders:
+            sender.start()
+        enough = chance.randrange(200, 3000)
+        while sum(len(sender.acked) for sender in senders) < enough or not all(sender.acked for sender in senders):
+            assert all(sender.is_alive() for sender in senders), f"seed {seed}"
+            senders[chance.randrange(len(senders))].join(chance.random() * 0.02)
+        gateway.kill()
+        for sender in senders:
+            sender.join(15)
+            assert not sender.is_alive()
+            following[sender.name] = sender.next
+            acked[sender.name] += sender.acked
+        if seed % 2:
+            tear(gateway.data_dir, chance)
+    gateway.start()
+    found = stored(gateway)
+    for name in KINDS:
+        numbers = found[f"kill/{name}/n"]
+        assert numbers == sorted(set(numbers)), f"{name}: out of order or doubled"
+        lost = set(acked[name]) - set(numbers)
+        assert not lost, f"{name}: {len(lost)} of {len(acked[name])} acknowledged messages are lost: {sorted(lost)[:5]}"
