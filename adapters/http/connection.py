@@ -1,22 +1,23 @@
 """The adapter: one connection, from its first bytes to the last response."""
 
-from base64 import b64decode
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
+from adapters.http.credentials import Credentials, read_credentials
+from adapters.http.guard import PREFACE
 from adapters.http.h1 import Http1
-from adapters.http.h2 import PREFACE, Http2
+from adapters.http.h2 import Http2
 from adapters.http.options import HttpOptions
 from adapters.http.origin import check_origin, shared, with_preflight
 from adapters.http.request import HttpError, Request
-from adapters.http.response import CHALLENGE, Response, refused
+from adapters.http.response import Response, refused
 from adapters.http.routes import Action, Answer, Ask, Context, Found, Store, Stored, Stream, resolve
 from adapters.http.sse import OPENING, EventStream, EventStreams
 from adapters.http.transport import Arrived, Drained, Event, Exchange, Gone, Transport, Upgrade
-from gateway.errors import Cause, Refusal
+from gateway.errors import Refusal
 from gateway.message import Message
 from gateway.port import (
     Authenticate,
@@ -41,8 +42,6 @@ __all__ = ["HttpConnection"]
 PRINCIPALS_MAX: Final = 16  # identities remembered on one connection
 SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: h2c\r\n\r\n"
 
-_Credentials = tuple[str, bytes] | None  # name and password; None: anonymous
-
 
 class _Pending(NamedTuple):
     """A request that has a handler and waits for its turn, or for its sender to be known."""
@@ -50,7 +49,7 @@ class _Pending(NamedTuple):
     exchange: Exchange
     request: Request
     found: Found
-    credentials: _Credentials
+    credentials: Credentials
 
 
 class _Part(NamedTuple):
@@ -92,9 +91,9 @@ class HttpConnection:
         self._tokens = 0
         self._subs = 0
         self._blocked = False  # fewer deliveries were taken than offered
-        self._principals: OrderedDict[_Credentials, Principal] = OrderedDict()
-        self._asking: dict[Token, _Credentials] = {}
-        self._waiting: dict[_Credentials, list[_Pending]] = {}
+        self._principals: OrderedDict[Credentials, Principal] = OrderedDict()
+        self._asking: dict[Token, Credentials] = {}
+        self._waiting: dict[Credentials, list[_Pending]] = {}
         self._queue: deque[_Pending] = deque()  # requests whose turn has not come
         self._published: dict[Token, list[_Part]] = {}
         self._asked: dict[Token, _Asked] = {}
@@ -293,7 +292,7 @@ class HttpConnection:
                 self._respond(exchange, request, with_preflight(request, found, self._options))
                 return
             check_origin(request, self._options)
-            credentials = _credentials(request)
+            credentials = read_credentials(request)
         except (HttpError, Refusal) as error:
             self._respond(exchange, request, refused(error))
             return
@@ -354,7 +353,7 @@ class HttpConnection:
             request = Authenticate(mechanism="password", username=credentials[0], password=credentials[1])
         self._effects.append(Call(request=request, token=token))
 
-    def _identified(self, credentials: _Credentials, outcome: Outcome) -> None:
+    def _identified(self, credentials: Credentials, outcome: Outcome) -> None:
         waiting = self._waiting.pop(credentials, [])
         if outcome.error is not None:
             for pending in waiting:
@@ -426,21 +425,3 @@ class HttpConnection:
         Ask: _ask,
         Stream: _stream,
     }
-
-
-def _credentials(request: Request) -> _Credentials:
-    """Name and password of the Basic scheme (RFC 7617, 2); None where the request has no Authorization."""
-    header = request.get(b"authorization")
-    if header is None:
-        return None
-    scheme, _, token = header.partition(" ")
-    if scheme.lower() != "basic":
-        raise HttpError(401, "authorization: only the Basic scheme is known", headers=(CHALLENGE,))
-    try:
-        name, colon, password = b64decode(token.strip(), validate=True).partition(b":")
-        username = name.decode()
-    except ValueError as error:
-        raise HttpError(400, "authorization: not Basic credentials", attribute="authorization") from error
-    if not colon:
-        raise Refusal(Cause.UNAUTHENTICATED, "authorization: there is no colon between name and password")
-    return username, password

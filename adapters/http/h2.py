@@ -15,55 +15,19 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.exceptions import HyperframeError
 from hyperframe.frame import GoAwayFrame
 
+from adapters.http.guard import Calm, FrameSizes
 from adapters.http.options import HttpOptions
 from adapters.http.request import Request
 from adapters.http.response import EMPTY_STATUSES, Response, date_header, problem
 from adapters.http.transport import Arrived, Drained, Event, Exchange, Gone
 
-__all__ = ["PREFACE", "Http2"]
+__all__ = ["Http2"]
 
-PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # RFC 9113, 3.4
-FRAME_HEADER_BYTES: Final = 9
-FRAME_BYTES_MAX: Final = 16_384  # SETTINGS_MAX_FRAME_SIZE, which we leave at its default
 WINDOW_BYTES: Final = 1024 * 1024  # what a peer may send before we say that it has arrived
 STREAM_BUFFER_BYTES: Final = 256 * 1024  # of one event stream, beyond what its window takes
 DRAIN_BYTES_MAX: Final = 64 * 1024 * 1024  # of a refused body, before its stream is reset
-CALM_PERIOD_MS: Final = 10_000
-RESETS_MAX: Final = 200  # streams a peer may reset in a period (CVE-2023-44487)
-CONTROL_FRAMES_MAX: Final = 2_000  # frames in a period that ask for work and bring nothing: PING, SETTINGS, empty DATA
 
 _BASE64URL: Final = re.compile(b"[A-Za-z0-9_-]*")
-
-
-class _FrameSizes:
-    """Finds a frame that is too long by its header: h2 would first take it in whole, up to 16 MiB (RFC 9113, 4.2)."""
-
-    __slots__ = ("_head", "_left")
-
-    def __init__(self) -> None:
-        self._left = len(PREFACE)  # bytes until the next frame header
-        self._head = b""  # the part of it that has come
-
-    def sound(self, data: bytes) -> int:
-        """How many bytes lie before the header of a frame that is too long; all of them when there is none."""
-        at, size = 0, len(data)
-        while True:
-            at += self._left
-            if at >= size:
-                self._left = at - size
-                return size
-            self._left = 0
-            missing = FRAME_HEADER_BYTES - len(self._head)
-            head = self._head + data[at : at + missing]
-            if len(head) < FRAME_HEADER_BYTES:
-                self._head = head
-                return size
-            self._head = b""
-            length = int.from_bytes(head[:3], "big")
-            if length > FRAME_BYTES_MAX:
-                return at
-            at += missing
-            self._left = length
 
 
 class _Stream:
@@ -119,16 +83,14 @@ class Http2:
             },
         )
         self._h2.decoder.max_header_list_size = options.max_header_bytes
-        self._sizes = _FrameSizes()
+        self._sizes = FrameSizes()
         self._streams: dict[Exchange, _Stream] = {}
         self._blocked: dict[Exchange, None] = {}  # responses with bytes that no window takes, longest first
         self._starved: dict[Exchange, None] = {}  # event streams that found no room
         self._held_in_bytes = 0
         self._held_out_bytes = 0
         self._now_ms = 0
-        self._period_ms = 0
-        self._resets = 0
-        self._control_frames = 0
+        self._calm = Calm()
         self._leaving = False
         self._failed = False
         self._goaway = b""
@@ -300,7 +262,7 @@ class Http2:
             with suppress(StreamClosedError):  # the connection's window is given back; the stream's is of no use
                 self._h2.acknowledge_received_data(event.flow_controlled_length, exchange)
         if not event.data and event.stream_ended is None:
-            self._count_control()
+            self._check(calm=self._calm.control(self._now_ms))
         if stream is None:
             return
         stream.body_bytes += len(event.data)
@@ -336,21 +298,21 @@ class Http2:
         exchange = Exchange(event.stream_id)
         if self._forget(exchange):
             self._events.append(Gone(exchange))
-        self._count_reset()
+        self._check(calm=self._calm.reset(self._now_ms))
 
     def _on_window(self, event: h2.events.WindowUpdated) -> None:
-        self._count_control()
+        self._check(calm=self._calm.control(self._now_ms))
         if not event.stream_id:
             self._pump(list(self._blocked))
         elif Exchange(event.stream_id) in self._blocked:
             self._pump([Exchange(event.stream_id)])
 
     def _on_settings(self, _event: h2.events.RemoteSettingsChanged) -> None:
-        self._count_control()
+        self._check(calm=self._calm.control(self._now_ms))
         self._pump(list(self._blocked))
 
     def _on_nothing(self, _event: h2.events.Event) -> None:
-        self._count_control()
+        self._check(calm=self._calm.control(self._now_ms))
 
     def _on_goaway(self, _event: h2.events.ConnectionTerminated) -> None:
         self._leaving = True  # h2 accepts nothing to send after it, GOAWAY included
@@ -416,7 +378,7 @@ class Http2:
             self._forget(exchange)
             return False
         if size > 0:
-            self._control_frames = max(self._control_frames - 2, 0)  # what a window update may answer
+            self._calm.progress()
             del out[:size]
             self._held_out_bytes -= size
             stream.since_ms = self._now_ms
@@ -466,24 +428,11 @@ class Http2:
         headers = ((b"retry-after", b"1"),) if status == 503 else ()
         self.respond(exchange, problem(status, detail, *headers), now_ms=self._now_ms)
 
-    # ---- calm
+    # ---- faults
 
-    def _count_reset(self) -> None:
-        self._enter_period()
-        self._resets += 1
-        if self._resets > RESETS_MAX:
+    def _check(self, *, calm: bool) -> None:
+        if not calm:
             self._fail(ErrorCodes.ENHANCE_YOUR_CALM)
-
-    def _count_control(self) -> None:
-        self._enter_period()
-        self._control_frames += 1
-        if self._control_frames > CONTROL_FRAMES_MAX:
-            self._fail(ErrorCodes.ENHANCE_YOUR_CALM)
-
-    def _enter_period(self) -> None:
-        if self._now_ms - self._period_ms >= CALM_PERIOD_MS:
-            self._period_ms = self._now_ms
-            self._resets = self._control_frames = 0
 
     def _fail(self, code: ErrorCodes) -> None:
         """GOAWAY with an error; nothing else is said behind it."""

@@ -38,6 +38,8 @@ __all__ = ["event_response", "message_response", "read_events", "read_message"]
 
 PROTOCOL: Final = "http"
 SECONDS_MAX: Final = 10**9  # of a time to live or a delay: some thirty years
+# Whatever a message holds, a browser that is shown it runs nothing of it with our origin's rights.
+_INERT: Final = ((b"content-security-policy", b"sandbox"), (b"x-content-type-options", b"nosniff"))
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
 _BOOLEANS: Final = {"": True, "true": True, "1": True, "false": False, "0": False}
 _CONSUMED: Final = frozenset({"id", "type", "time", "partitionkey", "expirytime", "correlationid", "traceparent"})
@@ -264,7 +266,7 @@ def message_response(message: Message, options: HttpOptions, *headers: tuple[byt
     attributes = attributes_of(message)
     if attributes is None:
         attributes = wrap(message)
-    out = list(headers)
+    out = [*headers, *_INERT]
     if message.content_type is not None and _visible(message.content_type):
         out.append((b"content-type", message.content_type.encode()))
     if message.content_encoding is not None and _TOKEN.fullmatch(message.content_encoding) is not None:

@@ -17,11 +17,9 @@ from hyperframe.frame import (
 )
 
 from adapters.http import HttpOptions
-from adapters.http.h2 import CONTROL_FRAMES_MAX, RESETS_MAX
+from adapters.http.guard import CONTROL_FRAMES_MAX, PREFACE, RESETS_MAX
 from gateway.message import Message
 from gateway.port import Publish
-
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 def test_requests_of_one_read_are_one_publish() -> None:
