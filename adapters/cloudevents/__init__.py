@@ -8,6 +8,7 @@ event. Everything malformed raises `gateway.errors.Refusal` (MALFORMED) whose de
 
 from adapters.cloudevents.attributes import AttributeRefusal, Route, clean, is_name, split
 from adapters.cloudevents.event import DEFAULT_TYPE, NATIVE, attributes_of, from_attributes, wrap
+from adapters.cloudevents.rules import EventRoute, route_by
 from adapters.cloudevents.structured import (
     BATCH_JSON,
     STRUCTURED_JSON,
@@ -28,6 +29,7 @@ __all__ = [
     "STRUCTURED_JSON",
     "AttributeRefusal",
     "BatchRefusal",
+    "EventRoute",
     "Route",
     "attributes_of",
     "clean",
@@ -38,6 +40,7 @@ __all__ = [
     "is_json",
     "is_name",
     "parse_ms",
+    "route_by",
     "split",
     "to_batch",
     "to_document",

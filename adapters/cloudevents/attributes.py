@@ -8,7 +8,18 @@ from urllib.parse import quote
 from gateway.address import check_address
 from gateway.errors import Cause, Refusal
 
-__all__ = ["CORE", "AttributeRefusal", "Route", "address_of", "check", "clean", "is_name", "malformed", "split"]
+__all__ = [
+    "CORE",
+    "AttributeRefusal",
+    "Route",
+    "address_of",
+    "check",
+    "clean",
+    "escape_level",
+    "is_name",
+    "malformed",
+    "split",
+]
 
 Route: TypeAlias = Callable[[Mapping[str, str]], str | None]  # context attributes to an address, or None: the default
 
@@ -98,6 +109,11 @@ def _escape(match: re.Match[str]) -> str:
     return f"%{_CODES[plain]}" if plain in _CODES else f"%25{match[1]}{match[2]}"
 
 
+def escape_level(text: str, *, whole: bool = False) -> str:
+    """A text as one level of an address; with `whole`, as an address, whose levels `/` divides."""
+    return (_INTO_ADDRESS if whole else _INTO_LEVEL).sub(_escape, text)
+
+
 def address_of(attributes: Mapping[str, str], route: Route | None = None) -> str:
     """Where an event belongs: what the route rule says, else its subject, else `events/{type}`.
 
@@ -109,9 +125,9 @@ def address_of(attributes: Mapping[str, str], route: Route | None = None) -> str
     if address is None:
         subject = attributes.get("subject")
         if subject is not None:
-            address = _INTO_ADDRESS.sub(_escape, subject)
+            address = escape_level(subject, whole=True)
         else:
-            address = f"events/{_INTO_LEVEL.sub(_escape, attributes['type'])}"
+            address = f"events/{escape_level(attributes['type'])}"
     return check_address(address)
 
 

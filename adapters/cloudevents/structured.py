@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from adapters.cloudevents.attributes import Route, check, malformed
+from adapters.cloudevents.attributes import CORE, Route, check, malformed
 from adapters.cloudevents.event import NATIVE, attributes_of, message_of, wrap
 from gateway.errors import Cause, Refusal
 from gateway.message import Message
@@ -124,8 +124,8 @@ def _message(
         elif value is not None:
             context[name] = str(value) if not isinstance(value, bool) else str(value).lower()
             typed[name] = value
-    for name in ("specversion", "id", "source", "type", "subject", "time", "dataschema", "datacontenttype"):
-        if name in typed:
+    for name in typed:
+        if name in CORE:
             raise malformed(name, "is not a string")
     check(context)
     body, form = _body(data, data_base64, context.get("datacontenttype"))

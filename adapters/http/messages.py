@@ -23,6 +23,7 @@ from adapters.cloudevents import (
     from_structured,
     is_name,
     parse_ms,
+    route_by,
     to_structured,
     wrap,
 )
@@ -74,6 +75,7 @@ def read_events(
     Raises `Refusal` (MALFORMED) or `HttpError`.
     """
     fields = _common_fields(request, principal, options, now_ms)
+    fields["route"] = route_by(options.event_routes)
     kind, batch = _event_kind(request)
     trusted = principal.trusted_gateway
     if kind is not None:

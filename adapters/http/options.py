@@ -5,6 +5,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from adapters.cloudevents import EventRoute
+
 __all__ = ["HttpOptions"]
 
 MiB = 1024 * 1024
@@ -38,4 +40,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     property_headers: Annotated[
         tuple[str, ...], Meta(description='headers, beginning with "x-", that are kept as properties')
+    ] = ()
+    event_routes: Annotated[
+        tuple[EventRoute, ...], Meta(description="addresses of events; without a rule the subject, or events/{type}")
     ] = ()

@@ -6,7 +6,7 @@ import h2.config
 import h2.connection
 import pytest
 from http_driver import Gateway, parse_responses, request
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.message import Message
@@ -37,18 +37,21 @@ def exercise(gateway: Gateway, data: bytes) -> bytes:
     return out
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_random_bytes(data: bytes) -> None:
     out = exercise(Gateway(), data)
     assert not out or data.startswith(PREFACE) or out.startswith(b"HTTP/1.1 ")
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_random_bytes_behind_the_preface(data: bytes) -> None:
     exercise(Gateway(), PREFACE + data)
     exercise(Gateway(alpn="h2"), data)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=100), st.integers(0, 9), st.integers(0, 255), st.sampled_from([0, 1, 2, 3]))
 def test_random_frames(payload: bytes, kind: int, flags: int, stream: int) -> None:
     frame = len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.cloudevents import (
@@ -67,6 +67,7 @@ def stored(message: Message) -> Message:
     return decode(encode(message))
 
 
+@settings(deadline=None)
 @given(attributes, payloads)
 def test_binary_by_way_of_every_form(context: dict[str, str], payload: tuple[str | None, bytes]) -> None:
     content_type, body = payload
@@ -81,6 +82,7 @@ def test_binary_by_way_of_every_form(context: dict[str, str], payload: tuple[str
         assert (message.address, message.time_ms, message.key) == (first.address, first.time_ms, first.key)
 
 
+@settings(deadline=None)
 @given(
     attributes,
     st.dictionaries(names, st.booleans() | st.integers(-(2**31), 2**31 - 1), max_size=3),
@@ -96,6 +98,7 @@ def test_structured_is_unchanged(
     assert json.loads(to_structured(message)) == document
 
 
+@settings(deadline=None)
 @given(
     st.text(st.characters(exclude_categories=("Cs",), exclude_characters="+#\0"), min_size=1, max_size=20),
     st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=10),
@@ -114,6 +117,7 @@ def test_whatever_is_wrapped_is_an_event(
     assert again.body == body or json.loads(again.body) == json.loads(body)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused(body: bytes) -> None:
     for reader in (from_structured, from_batch):
@@ -123,6 +127,7 @@ def test_random_bytes_are_refused(body: bytes) -> None:
             continue
 
 
+@settings(deadline=None)
 @given(st.integers(0, 253_402_300_799_999))
 def test_times_round_trip(time_ms: int) -> None:
     assert parse_ms(format_ms(time_ms)) == time_ms

@@ -4,7 +4,7 @@ import json
 from base64 import b64encode
 
 from http_driver import Answer, Gateway, Http2Client, parse_responses, request
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.cloudevents import attributes_of, from_structured, to_structured
@@ -43,6 +43,7 @@ def comparable(answers: list[Answer]) -> list[tuple[int, bytes]]:
     ]
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(REQUESTS), min_size=1, max_size=8), cuts)
 def test_http_1_1(requests: list[bytes], sizes: list[int]) -> None:
     data = b"".join(requests)
@@ -54,6 +55,7 @@ def test_http_1_1(requests: list[bytes], sizes: list[int]) -> None:
     assert pieces.messages == whole.messages
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["a", "b/c"]), st.binary(max_size=100)), min_size=1, max_size=6), cuts)
 def test_http_2(posts: list[tuple[str, bytes]], sizes: list[int]) -> None:
     gateway = Gateway()
@@ -67,6 +69,7 @@ def test_http_2(posts: list[tuple[str, bytes]], sizes: list[int]) -> None:
 texts = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cn", "Cs")), min_size=1, max_size=15)
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(["ext", "subject", "partitionkey", "correlationid", "traceparent", "zz"]), texts, max_size=5
@@ -99,6 +102,7 @@ def test_an_event_in_by_one_mode_and_out_by_the_other(
     assert (read.body, read.content_type) == (body, content_type) or json.loads(read.body) == json.loads(body)
 
 
+@settings(deadline=None)
 @given(texts, st.binary(max_size=20), texts, st.text(max_size=8), st.text(max_size=8))
 def test_any_message_can_be_given_in_any_form(address: str, body: bytes, id_: str, name: str, value: str) -> None:
     message = Message(

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import pytest
 from http_driver import NOW_MS, Gateway, Http1Client, Http2Client
 
+from adapters.cloudevents import EventRoute
 from adapters.http import HttpOptions
 from gateway.errors import Cause, Refusal
 from gateway.message import Message
@@ -441,3 +442,12 @@ def test_head_of_a_stream_is_its_head(connect: Callable[..., Client]) -> None:
     answer = client.ask("HEAD", "/subscribe?filter=a")
     assert (answer.status, answer["content-type"]) == (200, "text/event-stream")
     assert not any(isinstance(effect, Subscribe) for effect in client.gateway.effects)
+
+
+def test_route_rules_name_the_address(connect: Callable[..., Client]) -> None:
+    client = connect(HttpOptions(event_routes=(EventRoute(type="com.example.*", address="routed/{id}"),)))
+    client.ask("POST", "/events", *CE_HEADERS, body=b"")
+    client.ask("POST", "/events", STRUCTURED, body=json.dumps({**EVENT, "subject": "s"}).encode())
+    client.ask("POST", "/events", BATCH, body=json.dumps([{**EVENT, "id": "A-2"}]).encode())
+    client.ask("POST", "/topics/here", *CE_HEADERS, body=b"")
+    assert [m.address for m in client.gateway.messages] == ["routed/A-1", "routed/A-1", "routed/A-2", "here"]
