@@ -68,10 +68,15 @@ class Publisher:
 
     def add(self, channel: "Channel", message: Message, *, mandatory: bool) -> None:
         """Publish a message with those of this read."""
-        self.starts.append((channel, len(self.messages)))
+        self.turn(channel)
         if mandatory:
             self.mandatory.append(len(self.messages))
         self.messages.append(message)
+
+    def turn(self, channel: "Channel") -> None:
+        """The messages that come next are this channel's."""
+        if not self.starts or self.starts[-1][0] is not channel:
+            self.starts.append((channel, len(self.messages)))
 
     def flush(self) -> None:
         """One `Publish` for all that was read."""

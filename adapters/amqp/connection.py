@@ -246,7 +246,7 @@ class AmqpConnection(Link):
         unpack, unpack_header = HEAD.unpack_from, _HEADER.unpack_from
         targets, templates, channels = TARGETS, TEMPLATES, self.channels
         publisher = self._publisher
-        messages, starts, mandatory = publisher.messages, publisher.starts, publisher.mandatory
+        messages, mandatory = publisher.messages, publisher.mandatory
         device = self._principal.name
         payload_max = self.payload_max
         body_max = min(payload_max, self.options.message_bytes_max)
@@ -288,7 +288,7 @@ class AmqpConnection(Link):
                         template = templates.get(raw) or _template_if_sound(raw)
                         if template is not None and template.plain:
                             if channel is not publishing:
-                                starts.append((channel, len(messages)))
+                                publisher.turn(channel)
                                 publishing = channel
                             if target.mandatory:
                                 mandatory.append(len(messages))

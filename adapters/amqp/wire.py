@@ -217,7 +217,7 @@ def read_method(payload: bytes) -> Frame:
     kind: type[Frame] | None = INDEX_MAPPING.get(index)
     if kind is None:
         raise ProtocolError(NOT_IMPLEMENTED, f"there is no method {index >> 16}.{index & 0xFFFF}")
-    method: Frame = kind()
+    method: Frame = kind.__new__(kind)  # pamqp's constructors check, and some warn: what a peer sends is set as it is
     at, bit = 4, 0
     try:
         for name in kind.__slots__:

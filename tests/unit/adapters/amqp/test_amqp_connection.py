@@ -1,0 +1,288 @@
+"""The connection: handshake, limits, heartbeats, errors and the end."""
+
+import pytest
+from amqp_peer import HEADER, Peer, encoded, publish
+from pamqp import heartbeat
+from pamqp.commands import Basic, Channel, Connection, Exchange, Queue, Tx
+
+from gateway.errors import Cause, Refusal
+from gateway.port import Close, Principal, Publish
+
+GOOD_BYE = Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
+
+
+def closes(effects) -> bool:
+    return any(isinstance(effect, Close) for effect in effects)
+
+
+def closed_with(peer, code: int):
+    """The connection has been closed for an error; our side then waits for close-ok."""
+    close = peer.one(Connection.Close)
+    assert close.reply_code == code, close.reply_text
+    assert not closes(peer.effects)
+    assert closes(peer.send(Connection.CloseOk()))
+    return close
+
+
+def channel_closed_with(peer, code: int):
+    close = peer.one(Channel.Close)
+    assert close.reply_code == code, close.reply_text
+    return close
+
+
+def test_the_handshake_ends_with_an_open_connection():
+    peer = Peer()
+    asked = peer.start()
+    assert (asked.request.mechanism, asked.request.username, asked.request.password) == ("password", "guest", b"guest")
+    assert peer.frames() == []
+    peer.complete(asked, Principal(name="guest"))
+    tune = peer.one(Connection.Tune)
+    assert (tune.channel_max, tune.frame_max, tune.heartbeat) == (2047, 131072, 60)
+    peer.send(Connection.TuneOk(channel_max=10, frame_max=8192, heartbeat=30), Connection.Open())
+    peer.one(Connection.OpenOk)
+    assert peer.conn.payload_max == 8184
+
+
+def test_start_says_what_we_can_do():
+    peer = Peer()
+    peer.feed(HEADER)
+    start = peer.one(Connection.Start)
+    assert start.mechanisms == "PLAIN AMQPLAIN"
+    capabilities = start.server_properties["capabilities"]
+    assert capabilities["publisher_confirms"] is True
+    assert capabilities["exchange_exchange_bindings"] is False
+
+
+def test_amqplain_is_understood():
+    peer = Peer()
+    peer.feed(HEADER)
+    response = b"\x05LOGINS\x00\x00\x00\x02me\x08PASSWORDS\x00\x00\x00\x03\xff\x00s"
+    method = Connection.StartOk(mechanism="AMQPLAIN", response="", locale="en_US")
+    raw = encoded(0, method)
+    at = raw.index(b"AMQPLAIN") + 8
+    raw = raw[:at] + len(response).to_bytes(4, "big") + response + raw[at + 4 :]
+    raw = raw[:3] + (len(raw) - 8).to_bytes(4, "big") + raw[7:]
+    (asked,) = peer.feed(raw)
+    assert (asked.request.username, asked.request.password) == ("me", b"\xff\x00s")
+
+
+@pytest.mark.parametrize("header", [b"AMQP\x01\x01\x00\x09", b"GET / HTTP/1.1\r\n", b"AMQP\x00\x01\x00\x00", b"X"])
+def test_another_protocol_is_told_ours(header):
+    peer = Peer()
+    assert closes(peer.feed(header))
+    assert peer.conn.take_output() == HEADER
+    assert peer.feed(HEADER) == ()
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "response", "code"),
+    [("EXTERNAL", "", 403), ("PLAIN", "nonsense", 502), ("PLAIN", "other\0me\0x", 403), ("AMQPLAIN", "x", 502)],
+)
+def test_credentials_that_are_none(mechanism, response, code):
+    peer = Peer()
+    peer.feed(HEADER)
+    peer.frames()
+    peer.send(Connection.StartOk(mechanism=mechanism, response=response, locale="en_US"))
+    closed_with(peer, code)
+
+
+def test_a_wrong_password_is_access_refused():
+    peer = Peer()
+    asked = peer.start()
+    peer.refuse(asked, Refusal(Cause.UNAUTHENTICATED, "wrong name or password"))
+    assert "wrong name" in closed_with(peer, 403).reply_text
+
+
+def test_input_waits_for_authentication():
+    peer = Peer()
+    asked = peer.start()
+    peer.send(Connection.TuneOk(frame_max=4096), Connection.Open())
+    assert not peer.conn.wants_data
+    peer.complete(asked, Principal(name="guest"))
+    assert peer.conn.wants_data
+    assert [type(m) for m in peer.methods()] == [Connection.Tune, Connection.OpenOk]
+
+
+@pytest.mark.parametrize(
+    "tune", [{"frame_max": 1000}, {"frame_max": 200_000}, {"channel_max": 3000, "frame_max": 4096}]
+)
+def test_limits_beyond_ours_are_not_allowed(tune):
+    peer = Peer()
+    peer.complete(peer.start(), Principal(name="guest"))
+    peer.frames()
+    peer.send(Connection.TuneOk(**tune))
+    closed_with(peer, 530)
+
+
+def test_zero_leaves_the_limits_to_us():
+    peer = Peer()
+    peer.complete(peer.start(), Principal(name="guest"))
+    peer.send(Connection.TuneOk(), Connection.Open())
+    assert peer.conn.payload_max == 131072 - 8
+    assert peer.conn.deadline_ms() is None
+
+
+def test_there_is_one_vhost():
+    peer = Peer()
+    peer.complete(peer.start(), Principal(name="guest"))
+    peer.frames()
+    peer.send(Connection.TuneOk(), Connection.Open(virtual_host="other"))
+    closed_with(peer, 530)
+
+
+def test_a_handshake_takes_no_longer_than_it_may():
+    peer = Peer(handshake_timeout_s=5)
+    assert peer.conn.deadline_ms() == 0
+    assert not peer.tick(0)
+    assert peer.conn.deadline_ms() == peer.now_ms + 5_000
+    peer.feed(HEADER)
+    assert not closes(peer.tick(4_999))
+    assert closes(peer.tick(1))
+    assert peer.conn.deadline_ms() is None
+
+
+def test_heartbeats_go_both_ways():
+    peer = Peer().open(heartbeat_s=10)
+    assert peer.conn.deadline_ms() == peer.now_ms + 5_000
+    peer.tick(5_000)
+    peer.one(heartbeat.Heartbeat)
+    peer.send(heartbeat.Heartbeat())
+    assert not closes(peer.tick(5_000))
+    assert not closes(peer.tick(14_999))
+    assert closes(peer.tick(1))
+
+
+def test_whoever_we_do_not_listen_to_is_not_missed():
+    peer = Peer().open(heartbeat_s=10)
+    peer.send(Queue.Declare(queue="q"), Queue.Declare(queue="r"), channel=1)
+    assert not peer.conn.wants_data
+    assert not closes(peer.tick(60_000))
+
+
+def test_close_is_answered_and_waits_for_what_was_published():
+    peer = Peer().open()
+    (effect,) = peer.feed(publish(1, "amq.topic", "a", b"x") + encoded(0, GOOD_BYE))
+    assert isinstance(effect, Publish)
+    assert peer.frames() == []
+    assert not peer.conn.wants_data
+    assert closes(peer.complete(effect))
+    peer.one(Connection.CloseOk)
+
+
+def test_a_shutdown_says_good_bye():
+    peer = Peer().open()
+    effects = peer.conn.shutdown(now_ms=peer.now_ms)
+    assert closes(effects)
+    assert peer.one(Connection.Close).reply_code == 320
+    assert peer.conn.lost(now_ms=peer.now_ms) == ()
+
+
+def test_a_peer_that_does_not_answer_close_is_cut_off():
+    peer = Peer().open()
+    peer.send(Tx.Select(), channel=1)
+    assert peer.one(Connection.Close).reply_code == 540
+    assert not closes(peer.tick(4_999))
+    assert closes(peer.tick(1))
+
+
+def test_after_an_error_nothing_but_its_end_is_heard():
+    peer = Peer().open(channels=2)
+    peer.send(Tx.Select(), channel=1)
+    peer.frames()
+    peer.publish("amq.topic", "a", b"x", channel=2)
+    assert peer.feed(publish(2, "amq.topic", "a", b"x")) == []
+    assert peer.frames() == []
+    assert closes(peer.send(Connection.CloseOk()))
+
+
+def test_both_sides_may_close_at_once():
+    peer = Peer().open()
+    peer.send(Tx.Select(), channel=1)
+    peer.frames()
+    assert closes(peer.send(GOOD_BYE))
+    peer.one(Connection.CloseOk)
+
+
+# ---- errors of the connection
+
+
+FRAME = encoded(1, Queue.Declare(queue="q"))
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (FRAME[:-1] + b"\xcd", 501),
+        (b"\x01\x00\x01\x00\x01\x00\x00x", 501),
+        (b"\x09\x00\x01\x00\x00\x00\x00\xce", 501),
+        (b"\x08\x00\x01\x00\x00\x00\x00\xce", 501),
+        (b"\x01\x00\x01\x00\x00\x00\x00\xce", 502),
+        (b"\x01\x00\x01\x00\x00\x00\x04\x00\x32\x00\x0a\xce", 502),
+        (b"\x01\x00\x01\x00\x00\x00\x04\x00\x32\x00\x63\xce", 540),
+        (b"\x02\x00\x00\x00\x00\x00\x00\xce", 505),
+        (b"\x03\x00\x01\x00\x00\x00\x01x\xce", 505),
+        (encoded(1, Queue.DeclareOk(queue="q", message_count=0, consumer_count=0)), 503),
+        (encoded(0, Connection.OpenOk()), 503),
+        (encoded(0, Connection.StartOk(response="x", locale="x")), 503),
+        (encoded(1, Connection.Open()), 503),
+        (encoded(2, Queue.Declare(queue="q")), 504),
+        (encoded(1, Channel.Open()), 504),
+        (encoded(101, Channel.Open()), 530),
+        (encoded(1, Exchange.Bind(destination="a", source="b")), 540),
+        (encoded(1, Exchange.Declare(exchange="x", exchange_type="odd")), 503),
+        (encoded(1, Basic.Qos(prefetch_size=1)), 540),
+        (encoded(1, Basic.Consume(queue="q", no_local=True)), 540),
+        (encoded(1, Basic.Recover(requeue=False)), 540),
+        (encoded(1, Tx.Select()), 540),
+        (encoded(1, Basic.Publish(immediate=True)), 540),
+        (encoded(1, Basic.Publish(), Basic.Publish()), 505),
+    ],
+)
+def test_an_error_names_its_code_and_closes(data, code):
+    peer = Peer().open()
+    peer.feed(data)
+    closed_with(peer, code)
+
+
+def test_a_lost_frame_boundary_still_hears_close_ok():
+    peer = Peer().open()
+    peer.feed(FRAME[:-1] + b"\xcd" + b"garbage")
+    peer.one(Connection.Close)
+    ok = encoded(0, Connection.CloseOk())
+    peer.feed(b"more garbage" + ok[:5])
+    assert closes(peer.feed(ok[5:]))
+
+
+# ---- channels
+
+
+def test_channels_open_and_close():
+    peer = Peer().open()
+    peer.send(Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0), channel=1)
+    peer.one(Channel.CloseOk)
+    peer.send(Channel.Open(), channel=1)
+    peer.one(Channel.OpenOk)
+
+
+def test_an_error_of_a_channel_leaves_the_others_alone():
+    peer = Peer().open(channels=2)
+    peer.send(Basic.Ack(delivery_tag=9), channel=1)
+    close = channel_closed_with(peer, 406)
+    assert (close.class_id, close.method_id) == (60, 80)
+    peer.publish("amq.topic", "a", b"unheard", channel=1)
+    peer.publish("amq.topic", "a", b"heard", channel=2)
+    assert [message.body for message in peer.published()] == [b"heard"]
+    peer.send(Channel.CloseOk(), channel=1)
+    peer.send(Channel.Open(), channel=1)
+    peer.one(Channel.OpenOk)
+
+
+def test_both_sides_may_close_a_channel_at_once():
+    peer = Peer().open()
+    peer.send(Basic.Ack(delivery_tag=9), channel=1)
+    channel_closed_with(peer, 406)
+    peer.send(Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0), channel=1)
+    peer.one(Channel.CloseOk)
+    peer.send(Channel.CloseOk(), channel=1)
+    peer.send(Channel.Open(), channel=1)
+    peer.one(Channel.OpenOk)

@@ -1,0 +1,232 @@
+"""Content properties and the domain message, field by field as `conversions.md` has it."""
+
+import struct
+
+import pytest
+from amqp_peer import NOW_MS, Peer, publish
+from pamqp import commands, header
+
+from adapters.amqp.properties import properties_of, read_properties
+from adapters.amqp.publishing import REMEMBERED_COUNT_MAX, TARGETS, TEMPLATES, target_of, template_of
+from gateway.errors import ProtocolError
+from gateway.message import Message
+
+
+def taken(**properties):
+    peer = Peer().open()
+    peer.feed(publish(1, "amq.topic", "a.b", b"body", **properties))
+    (message,) = peer.published()
+    return message
+
+
+def given(message):
+    """The properties a client reads."""
+    content = header.ContentHeader()
+    content.unmarshal(struct.pack(">HHQ", 60, 0, 0) + properties_of(message, now_ms=NOW_MS))
+    return content.properties
+
+
+def test_every_property_has_its_place():
+    message = taken(
+        content_type="text/plain",
+        content_encoding="gzip",
+        delivery_mode=2,
+        priority=3,
+        correlation_id="corr",
+        reply_to="a-queue",
+        expiration="1500",
+        message_id="m1",
+        message_type="t",
+        user_id="guest",
+        app_id="app",
+        headers={"x-retain": True, "ce-partitionkey": "k", "x-reply-to-topic": "re/ply", "traceparent": "00-1", "n": 5},
+    )
+    assert (message.address, message.body, message.time_ms) == ("a/b", b"body", NOW_MS)
+    assert (message.protocol, message.device, message.qos, message.retain) == ("amqp", "guest", 1, True)
+    assert (message.id, message.key, message.type) == ("m1", "k", "t")
+    assert (message.content_type, message.content_encoding) == ("text/plain", "gzip")
+    assert (message.expires_at_ms, message.correlation) == (NOW_MS + 1500, b"corr")
+    assert (message.reply_to, message.traceparent) == ("re/ply", "00-1")
+    assert message.properties == (("n", "5"),)
+
+
+@pytest.mark.parametrize(("mode", "qos"), [(None, 0), (1, 0), (2, 1)])
+def test_delivery_mode_is_qos(mode, qos):
+    assert taken(delivery_mode=mode).qos == qos
+
+
+def test_time_is_the_header_in_milliseconds_then_the_timestamp():
+    from datetime import UTC, datetime
+
+    stamp = datetime(2024, 1, 1, tzinfo=UTC)
+    assert taken(timestamp=stamp).time_ms == 1_704_067_200_000
+    assert taken(timestamp=stamp, headers={"timestamp_in_ms": 1_704_067_200_123}).time_ms == 1_704_067_200_123
+    raw = b"\x00\x40" + (1_704_067_200_123).to_bytes(8, "big")
+    assert read_properties(raw).time_ms == 1_704_067_200_123
+    assert read_properties(b"\x00\x40" + b"\xff" * 8).time_ms is None
+
+
+def test_expiration_zero_means_now_and_delay_is_from_the_arrival():
+    assert taken(expiration="0").expires_at_ms == NOW_MS
+    assert taken(headers={"x-delay": 500}).deliver_at_ms == NOW_MS + 500
+    assert taken(headers={"x-delay": "500"}).deliver_at_ms == NOW_MS + 500
+
+
+def test_the_id_is_the_message_id_then_the_header():
+    assert taken(message_id="m", headers={"ce-id": "c"}).id == "m"
+    assert taken(headers={"ce-id": "c"}).id == "c"
+    assert taken().id == ""
+
+
+def test_a_correlation_that_is_no_text_has_a_header():
+    assert taken(headers={"x-correlation-data": bytearray(b"\xff\x00")}).correlation == b"\xff\x00"
+    assert taken(headers={"x-correlation-data": "text"}).correlation == b"text"
+    message = Message("a", correlation=b"\xff\x00")
+    assert given(message).headers["x-correlation-data"] == b"\xff\x00"
+    assert given(Message("a", correlation=b"text")).correlation_id == "text"
+
+
+def test_headers_have_texts_where_there_are_any_and_stay_as_they_are():
+    headers = {"s": "é", "i": -3, "t": True, "f": 1.5, "n": None, "l": [1, "a"], "d": {"x": 1}, "b": bytearray(b"\x01")}
+    message = taken(headers=headers)
+    assert sorted(message.properties) == [("f", "1.5"), ("i", "-3"), ("s", "é"), ("t", "true")]
+    assert given(message).headers == headers
+
+
+def test_what_came_by_amqp_leaves_as_the_same_bytes():
+    raw = b"\xfc\xfc" + b"\x01a\x01b" + b"\x00\x00\x00\x04\x01zt\xff" + b"\x02\x09" + b"\x01c" * 2 + b"\x010\x01i"
+    raw += (5).to_bytes(8, "big") + b"\x01t\x05guest\x01a\x01c"
+    raw = raw.replace(b"\xfc\xfc", b"\xff\xfc", 1)
+    template = read_properties(raw)
+    message = template.message("a", b"", device="guest", trusted_gateway=False, now_ms=0)
+    assert properties_of(message, now_ms=99) == raw
+
+
+EVENT = {"ce-specversion": "1.0", "ce-id": "7", "ce-source": "/s", "ce-type": "t.x", "ce-subject": "sub", "ce-ext": "e"}
+
+
+@pytest.mark.parametrize("prefix", ["ce-", "cloudEvents_", "cloudEvents:"])
+def test_a_cloudevent_is_one_by_any_prefix(prefix):
+    headers = {name.replace("ce-", prefix): value for name, value in EVENT.items()}
+    message = taken(headers={**headers, "other": "o"}, content_type="text/plain", message_type="ignored")
+    assert (message.id, message.type, message.content_type) == ("7", "t.x", "text/plain")
+    assert message.address == "a/b"
+    assert message.properties == (("ext", "e"), ("other", "o"))
+    assert message.native["cloudevents"]["source"] == "/s"
+    assert given(message).headers == {**headers, "other": "o"}
+
+
+def test_an_event_of_another_protocol_has_ce_headers():
+    native = {"cloudevents": {"source": "/s", "subject": "sub", "time": None}}
+    message = Message(
+        "a", b"", 5, "http", id="7", type="t", properties=(("ext", "e"), ("Not A Name", "x")), native=native
+    )
+    headers = given(message).headers
+    assert headers["ce-specversion"] == "1.0"
+    assert (headers["ce-id"], headers["ce-source"], headers["ce-ext"]) == ("7", "/s", "e")
+    assert headers["Not A Name"] == "x"
+    assert "ext" not in headers
+
+
+def test_a_message_of_another_protocol_says_all_it_can():
+    message = Message(
+        "a/b",
+        b"",
+        1_500_000_001_234,
+        "mqtt",
+        "dev",
+        2,
+        retain=True,
+        id="i",
+        key="k",
+        type="t",
+        content_type="c",
+        content_encoding="e",
+        expires_at_ms=NOW_MS + 10,
+        deliver_at_ms=NOW_MS + 20,
+        reply_to="re/ply",
+        correlation=b"corr",
+        traceparent="tp",
+        properties=(("p", "1"), ("q", "2"), ("p", "3")),
+    )
+    found = given(message)
+    assert (found.content_type, found.content_encoding, found.delivery_mode) == ("c", "e", 2)
+    assert (found.correlation_id, found.expiration, found.message_id) == ("corr", "10", "i")
+    assert (found.message_type, found.user_id, found.timestamp.timestamp()) == ("t", "dev", 1_500_000_001)
+    assert found.headers == {
+        "timestamp_in_ms": 1_500_000_001_234,
+        "ce-partitionkey": "k",
+        "traceparent": "tp",
+        "x-retain": True,
+        "x-reply-to-topic": "re/ply",
+        "x-delay": 20,
+        "p": "1",
+        "q": "2",
+        "p.2": "3",
+    }
+    assert given(Message("a", expires_at_ms=1, qos=0)).expiration == "0"
+
+
+def test_what_is_too_long_for_a_field_is_a_header():
+    message = Message("/".join(["level"] * 99), id="i" * 256, properties=(("n" * 300, "v"),))
+    found = given(message)
+    assert found.message_id is None
+    assert found.headers["x-message-id"] == "i" * 256
+    assert found.headers["x-routing-key"] == ".".join(["level"] * 99)
+    assert found.headers["x-property"] == "n" * 300 + "=v"
+    peer = Peer().open()
+    assert peer.deliver(peer.consume(), [message]) == 1
+    assert message.address.replace("/", ".").startswith(peer.methods()[0].routing_key)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\x80",
+        b"\x80\x00",
+        b"\x80\x00\x05abc",
+        b"\x80\x00\x01\xff",
+        b"\x00\x01\x00\x00",
+        b"\x00\x02",
+        b"\x00\x00junk",
+        b"\x20\x00\x00\x00\x00\x05\x01a",
+        b"\x20\x00\x00\x00\x00\x03\x01aq",
+        b"\x20\x00\x00\x00\x00\x03\x01aS",
+        b"\x20\x00" + b"\x00\x00\x10\x00\x01aF" * 40,
+        b"\x20\x00\x00\x00\x00\x0a\x01aA\x00\x00\x00\x03b\x01t",
+        b"\x10\x00\x07",
+    ],
+)
+def test_malformed_properties_are_one_error(raw):
+    with pytest.raises(ProtocolError) as info:
+        read_properties(raw)
+    assert info.value.code in (502, 406)
+
+
+def test_tables_nest_only_so_deep():
+    def nested(depth):
+        table = b""
+        for _ in range(depth):
+            table = b"\x01aF" + len(table).to_bytes(4, "big") + table
+        return b"\x20\x00" + len(table).to_bytes(4, "big") + table
+
+    assert read_properties(nested(30)).plain
+    with pytest.raises(ProtocolError):
+        read_properties(nested(10_000))
+
+
+def test_what_publishers_repeat_is_remembered_within_bounds():
+    TEMPLATES.clear()
+    TARGETS.clear()
+    assert template_of(b"\x00\x00") is template_of(b"\x00\x00")
+    template_of(b"\x00\x80\x01i")
+    assert list(TEMPLATES) == [b"\x00\x00"]
+    payload = commands.Basic.Publish(exchange="x", routing_key="k")
+    raw = struct.pack(">I", payload.index) + payload.marshal()
+    assert target_of(raw) is target_of(raw)
+    for n in range(REMEMBERED_COUNT_MAX + 10):
+        template_of(b"\x80\x00\x04" + b"%04d" % n)
+        target_of(raw[:6] + b"\x00\x04" + b"%04d" % n + b"\x00")
+    assert len(TEMPLATES) <= REMEMBERED_COUNT_MAX
+    assert len(TARGETS) <= REMEMBERED_COUNT_MAX
