@@ -30,7 +30,7 @@ from store.errors import (
     StoreFailed,
     StoreOverloaded,
 )
-from store.format import FRAME_BYTES_MAX, HEADER, Frame, QueueOffset
+from store.format import FRAME_BYTES_MAX, HEADER, ROW, Frame, QueueOffset
 
 __all__ = [
     "BOUNDS",
@@ -76,8 +76,10 @@ ERROR_KEY = "headgate-error-bin"
 
 Queue = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Size = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
 
 _LENGTH = Struct("<I")
+_FOUR = np.arange(4)
 encode = msgspec.msgpack.Encoder().encode
 
 
@@ -145,7 +147,7 @@ class ChunkHeader(msgspec.Struct, frozen=True, array_like=True):
     """
 
     offset: Offset
-    frames: tuple[tuple[Offset, int, int], ...]
+    frames: tuple[tuple[Offset, Size, Size], ...]
     rows: bytes
 
 
@@ -181,20 +183,25 @@ def decode_chunk(data: bytes, *, queue: int) -> Fetched:
     rows = np.frombuffer(header.rows, "<u4")
     frames: list[Frame] = []
     picks: list[Sequence[int]] = []
+    starts: list[int] = []  # where in `data` each frame's rows begin
     taken, at = 0, body
     for log_offset, size, count in header.frames:
         frame = Frame.parse(data[at : at + size], log_offset=log_offset) if size >= HEADER.size else None
         if frame is None or frame.header.size_bytes != size:
             raise BadAnswer(f"the frame at log offset {log_offset} is not the {size} bytes announced")
-        mine = rows[taken : taken + count]
-        if count and (int(mine.max()) >= frame.header.row_count or not (frame.rows["queue"][mine] == queue).all()):
-            raise BadAnswer(f"rows of the frame at log offset {log_offset} are not of queue {queue}")
         frames.append(frame)
-        picks.append(mine)  # type: ignore[arg-type]  # an array of integers serves as a sequence of them
+        picks.append(rows[taken : taken + count])  # type: ignore[arg-type]  # integers in an array are a sequence of them
+        starts.append(at + HEADER.size)
         taken += count
         at += size
     if at != len(data):
         raise BadAnswer(f"{len(data) - at} bytes behind a chunk's last frame")
+    counts = [count for _, _, count in header.frames]
+    if (rows >= np.repeat(np.array([f.header.row_count for f in frames], np.int64), counts)).any():
+        raise BadAnswer("a chunk selects rows that its frames do not have")
+    at_queue = np.repeat(np.array(starts, np.int64), counts) + rows.astype(np.int64) * ROW.size  # a row's first field
+    if (np.frombuffer(data, np.uint8)[at_queue[:, None] + _FOUR].view("<u4") != queue).any():
+        raise BadAnswer(f"a chunk has rows that are not of queue {queue}")
     offset = QueueOffset(header.offset)
     return Fetched(frames, picks, offset, QueueOffset(offset + taken))
 
