@@ -260,13 +260,11 @@ class HttpConnection:
         http1 = self._transport
         assert isinstance(http1, Http1)
         http2 = Http2(self._options)
-        exchange = http2.upgrade(event.request, event.settings, now_ms=self._now_ms)
-        if exchange is None or self._info.secure:
+        if self._info.secure or not http2.upgrade(event.request, event.settings, now_ms=self._now_ms):
             self._take(http1.receive(http1.decline(event.request, event.rest), now_ms=self._now_ms))
             return
         self._upgraded = http1.take_output() + SWITCHING
         self._use(http2)
-        self._take([Arrived(exchange, event.request)])
         if event.rest:
             self._take(http2.receive(event.rest, now_ms=self._now_ms))
 

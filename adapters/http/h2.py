@@ -84,6 +84,7 @@ class Http2:
         )
         self._h2.decoder.max_header_list_size = options.max_header_bytes
         self._sizes = FrameSizes()
+        self._upgraded: Request | None = None  # stream 1, until the peer's preface is here
         self._streams: dict[Exchange, _Stream] = {}
         self._blocked: dict[Exchange, None] = {}  # responses with bytes that no window takes, longest first
         self._starved: dict[Exchange, None] = {}  # event streams that found no room
@@ -101,19 +102,22 @@ class Http2:
         self._h2.initiate_connection()
         self._widen()
 
-    def upgrade(self, request: Request, settings: bytes, *, now_ms: int) -> Exchange | None:
-        """Begin behind an upgrade from HTTP/1.1, its request being stream 1; None when its settings are malformed."""
+    def upgrade(self, request: Request, settings: bytes, *, now_ms: int) -> bool:
+        """Begin behind an upgrade from HTTP/1.1, its request being stream 1; False when its settings are malformed.
+
+        The request counts as arrived when the peer's preface has: curl cannot take more than 32 KiB behind the 101.
+        """
         if _BASE64URL.fullmatch(settings) is None:
-            return None
+            return False
         try:
             self._h2.initiate_upgrade_connection(settings + b"=" * (-len(settings) % 4))
         except (H2Error, HyperframeError, Base64Error, ValueError):
-            return None
+            return False
         self._widen()
-        stream = _Stream(request.headers, now_ms)
-        stream.arrived, stream.head_only = True, request.method == "HEAD"
-        self._streams[Exchange(1)] = stream
-        return Exchange(1)
+        stream = self._streams[Exchange(1)] = _Stream(request.headers, now_ms)
+        stream.head_only = request.method == "HEAD"
+        self._upgraded = request
+        return True
 
     def _widen(self) -> None:
         self._h2.increment_flow_control_window(WINDOW_BYTES)
@@ -308,6 +312,11 @@ class Http2:
             self._pump([Exchange(event.stream_id)])
 
     def _on_settings(self, _event: h2.events.RemoteSettingsChanged) -> None:
+        request, self._upgraded = self._upgraded, None
+        first = self._streams.get(Exchange(1))
+        if request is not None and first is not None and not first.answered:
+            first.arrived = True
+            self._events.append(Arrived(Exchange(1), request))
         self._check(calm=self._calm.control(self._now_ms))
         self._pump(list(self._blocked))
 

@@ -52,12 +52,25 @@ def test_upgrade_from_http_1_1() -> None:
     gateway = Gateway()
     settings = base64.urlsafe_b64encode(SettingsFrame(0, settings={3: 100}).serialize_body()).decode().rstrip("=")
     headers = (("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c"), ("http2-settings", settings))
-    out = gateway.feed(request("GET", "/topics", *headers) + PREFACE + SettingsFrame(0).serialize())
-    switching, _, frames = out.partition(b"\r\n\r\n")
+    upgrade, preface = request("GET", "/topics", *headers), PREFACE + SettingsFrame(0).serialize()
+    switching, _, frames = gateway.feed(upgrade + preface).partition(b"\r\n\r\n")
     assert switching.startswith(b"HTTP/1.1 101 ")
     types = _frame_types(frames)
     assert types[0] == SettingsFrame.type
     assert HeadersFrame.type in types
+
+
+def test_the_answer_to_an_upgraded_request_waits_for_the_preface() -> None:
+    gateway = Gateway(HttpOptions(request_timeout_s=5))
+    headers = (("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c"), ("http2-settings", ""))
+    _, _, frames = gateway.feed(request("GET", "/topics", *headers)).partition(b"\r\n\r\n")
+    assert HeadersFrame.type not in _frame_types(frames)
+    assert HeadersFrame.type in _frame_types(gateway.feed(PREFACE + SettingsFrame(0).serialize()))
+    silent = Gateway(HttpOptions(request_timeout_s=5))
+    silent.feed(request("GET", "/topics", *headers))
+    assert HeadersFrame.type in _frame_types(silent.tick(after_ms=5_000))  # 408
+    silent.feed(PREFACE + SettingsFrame(0).serialize())
+    assert not silent.adapter._busy
 
 
 @pytest.mark.parametrize("settings", ["!!!", "AAMAAABkAA", "A"])
