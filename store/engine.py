@@ -86,6 +86,8 @@ class Engine:
             opened.callback(DataDirLock(data_dir).release)
             self.log = CommitLog(files, data_dir / "log", segment_size_bytes=segment_size_bytes)
             opened.callback(self.log.close)
+            files.sync_directory(data_dir)
+            files.sync_directory(data_dir.resolve().parent)
             self.views = Views(data_dir / "views", map_size_bytes=map_size_bytes)
             opened.callback(self.views.close)
             self._builder = RunBuilder(self._stored_next_offset)

@@ -292,7 +292,9 @@ class LocalStore:
             await self._queue(queue)
         recent = {queue: self._recent.chunks(queue) for queue in queues}
         end = self._recent.confirmed
-        return await self._read(self._reader.scan_queues, start.frame, end, recent, max_bytes=max_bytes)
+        return await self._read(
+            self._reader.scan_queues, start.frame, end, recent, self._recent.start, max_bytes=max_bytes
+        )
 
     async def fetch(
         self, queue: QueueNumber, offset: QueueOffset, *, max_bytes: int, max_rows: int = 1 << 30

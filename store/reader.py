@@ -232,16 +232,20 @@ class Reader:
         start: LogOffset,
         end: LogOffset,
         recent: Mapping[QueueNumber, Sequence[Chunk]],
+        recent_start: LogOffset,
         *,
         max_bytes: int,
         in_memory: bool = False,
     ) -> tuple[list[Frame], LogOffset]:
-        """The frames that hold a row of one of the queues, in log order, by merging the queues' chunks."""
+        """The frames that hold a row of one of the queues, in log order, by merging the queues' chunks.
+
+        From `recent_start` on, `recent` has all there is.
+        """
         if start >= end:
             return [], start
         wanted: list[Chunk] = []
         size, looked = 0, end
-        for chunk in self._merged(start, recent, in_memory=in_memory):
+        for chunk in self._merged(start, recent, recent_start, in_memory=in_memory):
             if chunk.frame >= end:
                 break
             if wanted and wanted[-1].frame == chunk.frame:
@@ -263,11 +267,16 @@ class Reader:
         return frames, looked
 
     def _merged(
-        self, start: LogOffset, recent: Mapping[QueueNumber, Sequence[Chunk]], *, in_memory: bool
+        self,
+        start: LogOffset,
+        recent: Mapping[QueueNumber, Sequence[Chunk]],
+        recent_start: LogOffset,
+        *,
+        in_memory: bool,
     ) -> Iterator[Chunk]:
         """The chunks of several queues from a log offset on, in log order."""
         tails = [chunks[bisect_left(chunks, start, key=_frame) :] for chunks in recent.values()]
-        if all(chunks and chunks[0].frame <= start for chunks in recent.values()):
+        if start >= recent_start:
             yield from heapq.merge(*tails, key=_frame)
             return
         if in_memory:

@@ -149,6 +149,11 @@ class Recent:
 
     # ---- reading
 
+    @property
+    def start(self) -> LogOffset:
+        """The log offset from which on everything is here."""
+        return self._runs[0].start if self._runs else self.confirmed
+
     def chunks(self, queue: QueueNumber) -> Sequence[Chunk]:
         """The chunks of a queue that may not be in the view yet: a copy, safe to hand to a thread."""
         return tuple(self._chunks.get(queue, ()))
