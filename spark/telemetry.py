@@ -43,7 +43,7 @@ from spark.session import build_session, find_java_home
 from spark.tables import Progress
 from spark.windows import PARTIALS, WINDOW_MS
 
-__all__ = ["AHEAD", "LATE", "run_telemetry"]
+__all__ = ["AHEAD", "LATE", "Signals", "follow", "grouped", "run_telemetry"]
 
 LATE, AHEAD = "late", "ahead"
 _COLUMNS = "queue,offset,position,time,stored_at,protocol,device,samples,quality"
@@ -69,7 +69,7 @@ def run_telemetry(options: TelemetryOptions) -> None:
             settings={"spark.sql.adaptive.enabled": "false"},  # streams do without, and say so in a warning
         )
         try:
-            with _Signals() as asked:
+            with Signals() as asked:
                 follow(session, options, ledger, asked)
         finally:
             session.stop()
@@ -77,7 +77,7 @@ def run_telemetry(options: TelemetryOptions) -> None:
         ledger.close()
 
 
-def follow(session: SparkSession, options: TelemetryOptions, ledger: Ledger, asked: "_Signals") -> None:
+def follow(session: SparkSession, options: TelemetryOptions, ledger: Ledger, asked: "Signals") -> None:
     """Count the log into the ledger until there is no more (`once`) or `asked` to stop. Raises `SparkError`."""
     job = _Job(ledger, watermark_ms=round(options.watermark_s * 1000))
     log = session.readStream.format("headgate").options(**_source_options(options)).load()
@@ -116,7 +116,7 @@ def _source_options(options: TelemetryOptions) -> dict[str, str]:
     }
 
 
-class _Signals:
+class Signals:
     """SIGTERM and SIGINT, noted while this is entered; `stop` is set by the first, `now` by the second."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class _Signals:
         self.now = False
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> "_Signals":
+    def __enter__(self) -> "Signals":
         for number in (signal.SIGTERM, signal.SIGINT):
             self._before[number] = signal.signal(number, self._note)
         return self
@@ -148,7 +148,7 @@ class _Job:
         self._ending = False
 
     @contextmanager
-    def ended(self, asked: "_Signals") -> Iterator[None]:
+    def ended(self, asked: "Signals") -> Iterator[None]:
         """No batch is under way inside, and none begins any more; unless a second signal cut the waiting short."""
         while not (held := self._idle.acquire(timeout=_POLL_S)) and not asked.now:
             pass

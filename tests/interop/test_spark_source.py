@@ -166,12 +166,12 @@ def await_true(condition) -> None:
 
 def count_once(session, served: Serving, output: Path, **options) -> Tables:
     """One run of the telemetry query over what there is."""
-    from spark.telemetry import _Signals, follow
+    from spark.telemetry import Signals, follow
 
     options = TelemetryOptions(output=output, target=served.target, once=True, retry_s=5, **options)
     ledger = Ledger.open(options.output, options.checkpoint_dir)
     try:
-        follow(session, options, ledger, _Signals())
+        follow(session, options, ledger, Signals())
     finally:
         ledger.close()
     return Tables(output)
