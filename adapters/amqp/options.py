@@ -18,6 +18,6 @@ class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     handshake_timeout_s: Annotated[int, msgspec.Meta(ge=1)] = 10
     message_bytes_max: Annotated[int, msgspec.Meta(ge=1, le=48 << 20)] = 16 << 20  # body; larger: 311
     outstanding_count_max: Annotated[int, msgspec.Meta(ge=1)] = 65_536  # published, not yet durable; beyond: no reading
-    assembling_bytes_max: Annotated[int, msgspec.Meta(ge=1)] = 64 << 20  # bodies half received, of all channels
+    assembling_bytes_max: Annotated[int, msgspec.Meta(ge=1)] = 32 << 20  # bodies half received, of all channels
     unacknowledged_count_max: Annotated[int, msgspec.Meta(ge=1)] = 16_384  # of a consumer without a prefetch of its own
     consumer_count_max: Annotated[int, msgspec.Meta(ge=1)] = 1_000  # of one channel
