@@ -155,7 +155,9 @@ class Connection:
         """The client has connected again, here or elsewhere (MQTT-3.1.4-3)."""
         if self._terms is not None and self._terms.will is not None and self._terms.will.properties.will_delay_s:
             self._will_due = False  # back before the delay was over (MQTT-3.1.3-9)
-        self._fail(ReasonCode.SESSION_TAKEN_OVER, "the session was taken over")
+        connected = self.phase is Phase.CONNECTED  # DISCONNECT knows the code, CONNACK does not
+        code = ReasonCode.SESSION_TAKEN_OVER if connected else ReasonCode.SERVER_BUSY
+        self._fail(code, "the session was taken over")
         self._link.durable = False  # the session is no longer ours to save
         return self._finish(now_ms)
 

@@ -1,85 +1,23 @@
 """Deliveries: from the gateway's batches to PUBLISH packets, within what the client has said it can take."""
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
+from adapters.mqtt.encoded import Encoded, size_bytes
 from adapters.mqtt.inflight import Inflight
 from adapters.mqtt.keeper import Keeper
 from adapters.mqtt.link import Link
-from adapters.mqtt.messages import PROTOCOL, Dialect, publish_pieces
+from adapters.mqtt.messages import PROTOCOL, publish_pieces
 from adapters.mqtt.session_state import Place, position
 from adapters.mqtt.subscriptions import Plan, Subscriptions
 from gateway.batch import Batch
 from gateway.message import Message
 from gateway.port import Deliveries, Settled, SubscriptionId
 
-__all__ = ["Delivery", "encode_message", "is_own", "size_bytes"]
+__all__ = ["Delivery", "is_own"]
 
 SETTLE_INTERVAL_MS = 1_000  # how long a durable session's progress at QoS 0 may go unreported
 
-Piece: TypeAlias = tuple[int, bytes, bytes]  # QoS, then what stands before and behind the packet identifier
-_NOTHING: Piece = (0, b"", b"")
 _PUBREL = b"\x62\x02"
-
-
-class _Encoded:
-    """The PUBLISH packets of one batch for one kind of subscriber, each made when it is first wanted.
-
-    It lives in `Batch.memo`, so that a hundred subscribers of a kind cost one encoding and a hundred appends.
-    """
-
-    __slots__ = ("_batch", "_dialect", "_plan", "largest", "now_ms", "pieces", "timed", "whole")
-
-    def __init__(self, batch: Batch, plan: Plan, dialect: Dialect, now_ms: int) -> None:
-        self._batch = batch
-        self._plan = plan
-        self._dialect = dialect
-        self.now_ms = now_ms
-        self.timed = False  # some message expires: what is encoded is right for `now_ms` only
-        self.largest = 0  # bytes of the largest packet encoded
-        self.pieces: list[Piece | None] = [None] * len(batch.messages)
-        self.whole: bytes | None = None  # at QoS 0: all packets of the batch
-
-    @classmethod
-    def of(cls, batch: Batch, plan: Plan, dialect: Dialect, now_ms: int) -> "_Encoded":
-        key = (PROTOCOL, dialect, plan.qos, plan.retain_as_published, plan.identifiers)
-        found = batch.memo.get(key)
-        if not isinstance(found, cls) or (found.timed and found.now_ms != now_ms):
-            found = batch.memo[key] = cls(batch, plan, dialect, now_ms)
-        return found
-
-    def make(self, index: int) -> Piece:
-        message = self._batch.messages[index]
-        piece = encode_message(message, self._plan, self._dialect, self.now_ms, retained=False)
-        if message.expires_at_ms is not None:
-            self.timed = True
-        self.pieces[index] = piece
-        self.largest = max(self.largest, size_bytes(piece))
-        return piece
-
-    def join(self) -> bytes:
-        if self.whole is None:
-            self.whole = b"".join([(piece or self.make(i))[1] for i, piece in enumerate(self.pieces)])
-        return self.whole
-
-
-def encode_message(message: Message, plan: Plan, dialect: Dialect, now_ms: int, *, retained: bool) -> Piece:
-    """A message as its subscriber gets it; nothing when it has expired (MQTT-3.3.2-5)."""
-    if message.expired(now_ms):
-        return _NOTHING
-    qos = min(message.qos, plan.qos)
-    # 3.3.1.3: set on what is sent because of a new subscription; on live messages only with Retain As Published.
-    retain = retained or (plan.retain_as_published and message.retain)
-    head, tail = publish_pieces(
-        message, dialect, qos=qos, retain=retain, now_ms=now_ms, subscription_ids=plan.identifiers
-    )
-    return (qos, head, tail) if qos else (0, head + tail, b"")
-
-
-def size_bytes(piece: Piece) -> int:
-    """The whole packet's size."""
-    qos, head, tail = piece
-    return len(head) + len(tail) + (2 if qos else 0)
 
 
 def is_own(message: Message, link: Link) -> bool:
@@ -108,13 +46,15 @@ class Delivery:
         batch, picks, subs = deliveries.batch, deliveries.picks, deliveries.subs
         if not picks:
             return 0
-        first = subs[0]
-        plan = self._subscriptions.plan(first)
-        uniform = plan is not None and subs.count(first) == len(subs)
-        if uniform and plan is not None and not plan.qos and not plan.no_local and self._inflight.resume is None:
-            taken = self._share(batch, picks, plan, now_ms) or self._each(batch, picks, subs, now_ms)
-        else:
-            taken = self._each(batch, picks, subs, now_ms)
+        taken = 0
+        plan = self._subscriptions.plan(subs[0])
+        if plan is not None and subs.count(subs[0]) == len(subs):
+            encoded = Encoded.of(batch, plan, self._link.dialect, now_ms)
+            if len(picks) == len(batch.messages):
+                encoded.make_all()
+            if not plan.qos and not plan.no_local and self._inflight.resume is None:
+                taken = self._share(encoded, picks)
+        taken = taken or self._each(batch, picks, subs, now_ms)
         if taken < len(picks):
             self._starved = True
         if taken:
@@ -124,12 +64,11 @@ class Delivery:
                 self._settle_soon(now_ms)
         return taken
 
-    def _share(self, batch: Batch, picks: Sequence[int], plan: Plan, now_ms: int) -> int:
+    def _share(self, encoded: Encoded, picks: Sequence[int]) -> int:
         """QoS 0 to a subscriber whose messages all go by one plan; 0 when a packet is too large for it.
 
         Hot: for a batch that goes to it as a whole, a subscriber costs one append of shared bytes.
         """
-        encoded = _Encoded.of(batch, plan, self._link.dialect, now_ms)
         pieces = encoded.pieces
         if len(picks) == len(pieces):
             packets = [encoded.join()]
@@ -148,8 +87,9 @@ class Delivery:
         link, inflight, plan_of = self._link, self._inflight, self._subscriptions.plan
         sent, rows, frame, messages = inflight.sent, batch.rows, batch.frame, batch.messages
         limit, send, room = link.packet_bytes_max, link.out.append, inflight.room
+        take_id = inflight.ids().__next__
         last_plan: Plan | None = None
-        encoded: _Encoded | None = None
+        encoded: Encoded | None = None
         for count, pick in enumerate(picks):
             plan = plan_of(subs[count])
             if plan is not None and plan.no_local and is_own(messages[pick], link):
@@ -157,7 +97,7 @@ class Delivery:
             if plan is None:
                 continue
             if encoded is None or plan is not last_plan:
-                encoded, last_plan = _Encoded.of(batch, plan, link.dialect, now_ms), plan
+                encoded, last_plan = Encoded.of(batch, plan, link.dialect, now_ms), plan
             qos, head, tail = piece = encoded.pieces[pick] or encoded.make(pick)
             if not head or (encoded.largest > limit and size_bytes(piece) > limit):
                 continue  # expired, or larger than the client takes (MQTT-3.1.2-25): done with
@@ -173,7 +113,7 @@ class Delivery:
             if room <= 0:
                 return count
             room -= 1
-            packet_id = inflight.take_id()
+            packet_id = take_id()
             sent[packet_id] = (frame, rows[pick])
             if qos == 1:
                 send(head)

@@ -6,7 +6,7 @@
 After a session is taken up again, `resume` says what to do with what the log brings a second time.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from adapters.mqtt.codec.reason import ReasonCode
@@ -121,14 +121,16 @@ class Inflight:
         """How many more QoS 1 and 2 deliveries may be under way."""
         return self.limit - len(self.sent) - len(self.released) - len(self.done)
 
-    def take_id(self) -> int:
-        """A free packet identifier; there must be room."""
-        reserved = self.resume.reserved if self.resume is not None else {}
-        packet_id = self._next_id
-        while packet_id in self.sent or packet_id in self.released or packet_id in reserved:
-            packet_id = packet_id % PACKET_ID_MAX + 1
-        self._next_id = packet_id % PACKET_ID_MAX + 1
-        return packet_id
+    def ids(self) -> Iterator[int]:
+        """Free packet identifiers, one after the other; each must be in use, and there be room, before the next."""
+        sent, released = self.sent, self.released
+        while True:
+            packet_id = self._next_id
+            reserved = self.resume.reserved if self.resume is not None else ()
+            while packet_id in sent or packet_id in released or packet_id in reserved:
+                packet_id = packet_id % PACKET_ID_MAX + 1
+            self._next_id = packet_id % PACKET_ID_MAX + 1
+            yield packet_id
 
     def acknowledge(self, packet_ids: Sequence[int]) -> None:
         """PUBACKs. Raises `ProtocolError` (0x82) for a QoS 2 delivery; unknown identifiers are passed over."""

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from adapters.mqtt.delivery import encode_message, is_own, size_bytes
+from adapters.mqtt.delivery import is_own
+from adapters.mqtt.encoded import encode_message, size_bytes
 from adapters.mqtt.inflight import Inflight
 from adapters.mqtt.keeper import Keeper
 from adapters.mqtt.link import Link
@@ -89,7 +90,7 @@ class RetainedFeed:
             if not qos:
                 link.out.append(head)
                 continue
-            packet_id = inflight.take_id()
+            packet_id = next(inflight.ids())
             inflight.sent[packet_id] = None
             packet = head + packet_id.to_bytes(2, "big") + tail
             if qos == 1:

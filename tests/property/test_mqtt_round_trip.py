@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from mqtt_driver import Driver, batch_of, packets_in
+from mqtt_driver import NOW_MS, Driver, batch_of, packets_in
 
 from adapters.mqtt.codec import Properties, decode, encode, peel
 from adapters.mqtt.codec.packet_type import PacketType
@@ -28,6 +28,10 @@ from adapters.mqtt.codec.packets import (
     Will,
 )
 from adapters.mqtt.codec.properties import _TABLE, WILL
+from adapters.mqtt.encoded import Encoded
+from adapters.mqtt.messages import Dialect
+from adapters.mqtt.subscriptions import Plan
+from gateway.message import Message
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 topics = texts.filter(lambda text: text and not {"+", "#"} & set(text))
@@ -223,3 +227,32 @@ def test_what_goes_in_comes_out(packets):
     publisher.send(*packets)
     subscriber.deliver(batch_of(*publisher.published()))
     assert subscriber.out() == packets
+
+
+domain_messages = st.builds(
+    Message,
+    address=st.sampled_from(["t", "t/a", "t/" + "x" * 200, "t/ü"]),
+    body=st.sampled_from([b"", b"x", b"x" * 127, b"x" * 300]),
+    protocol=st.just("mqtt"),
+    qos=st.integers(0, 2),
+    retain=st.booleans(),
+    key=st.none() | st.just("k"),
+    content_type=st.none() | st.just("a/b"),
+    expires_at_ms=st.none() | st.just(NOW_MS) | st.just(NOW_MS + 5_000),
+    native=st.none() | st.just({"mqtt": {"payload_format": 1}}),
+    properties=st.just(()) | st.just((("a", "b"),)),
+)
+plans = st.builds(
+    Plan, qos=st.integers(0, 2), retain_as_published=st.booleans(), identifiers=st.sampled_from([(), (1,), (200, 3)])
+)
+
+
+@given(st.lists(domain_messages, min_size=1, max_size=8), plans, st.sampled_from([4, 5]))
+def test_a_whole_batch_is_encoded_as_its_messages_are(messages, plan, version):
+    together, apart = (Encoded(batch_of(*messages), plan, Dialect(version), NOW_MS) for _ in range(2))
+    together.make_all()
+    for index in range(len(messages)):
+        apart.make(index)
+    assert together.pieces == apart.pieces
+    assert together.timed == apart.timed
+    assert apart.largest <= together.largest <= apart.largest + 5
