@@ -21,6 +21,7 @@ from adapters.amqp.methods import handle
 from adapters.amqp.options import AmqpOptions
 from adapters.amqp.properties import Template
 from adapters.amqp.publishing import PUBLISH, TARGETS, TEMPLATES, Content, target_of, template_of
+from adapters.amqp.pulse import Pulse
 from adapters.amqp.wire import (
     ACCESS_REFUSED,
     CHANNEL_ERROR,
@@ -64,7 +65,6 @@ from gateway.queue_port import ConsumerCancelled
 
 __all__ = ["AmqpConnection"]
 
-CLOSE_TIMEOUT_MS: Final = 5_000  # for the peer to answer connection.close
 BLOCKED_MS: Final = 1_000  # how long connection.blocked lasts unless the gateway hints otherwise
 _CHANNEL_CODES: Final = frozenset({CONTENT_TOO_LARGE, ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED})
 
@@ -93,10 +93,7 @@ class AmqpConnection(Link):
         self._deaf = False  # where frames begin and end is not known any more
         self._current = 0  # the index of the method being handled
 
-        self._received_ms = self._sent_ms = 0
-        self._started_ms: int | None = None
-        self._close_by_ms: int | None = None  # the peer's close-ok is awaited until then
-        self._blocked_until_ms: int | None = None
+        self._pulse = Pulse(options.handshake_timeout_s)
 
     # ---- the port
 
@@ -109,8 +106,8 @@ class AmqpConnection(Link):
         """Bytes from the peer, cut anywhere."""
         if self._phase is Phase.CLOSED:
             return ()
-        self._start(now_ms)
-        self._received_ms = now_ms
+        self._pulse.start(now_ms)
+        self._pulse.received(now_ms)
         self._input = self._input + data if self._input else bytes(data)
         if self._deaf:
             self._listen_for_close_ok()
@@ -140,46 +137,29 @@ class AmqpConnection(Link):
             return 0
         taken = consumer.channel.deliver(consumer, deliveries, now_ms)
         if taken:
-            self._sent_ms = now_ms
+            self._pulse.sent(now_ms)
         return taken
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
         """Something is due: a heartbeat, the end of patience, or the end of connection.blocked."""
-        self._start(now_ms)
+        pulse = self._pulse
+        pulse.start(now_ms)
         if not self.wants_data:
-            self._received_ms = now_ms  # it is we who do not listen
-        if self._close_by_ms is not None and self._close_by_ms <= now_ms:
-            self._end("the peer has not answered connection.close")
-        elif self._phase is Phase.OPEN:
-            self._tick_open(now_ms)
-        elif (due := self.deadline_ms()) is not None and due <= now_ms:
-            self._end("the handshake has taken too long")
-        return self._effects_at(now_ms)
-
-    def _tick_open(self, now_ms: int) -> None:
-        heartbeat_ms = self._limits.heartbeat_s * 1000
-        if self._blocked_until_ms is not None and self._blocked_until_ms <= now_ms:
-            self._blocked_until_ms = None
-            self.write(method_frame(0, Methods.Unblocked))
-        if heartbeat_ms and now_ms - self._received_ms >= 2 * heartbeat_ms:
-            self._end("no heartbeat from the peer")  # nothing is said to a peer that is gone (AMQP 0-9-1, 2.2.6)
-        elif heartbeat_ms and now_ms - self._sent_ms >= heartbeat_ms // 2:
+            pulse.received(now_ms)  # it is we who do not listen
+        if pulse.gave_up(now_ms):
+            self._end(f"the peer has taken too long to answer while {self._phase.value}")
+        elif pulse.silent(now_ms):
+            self._end("no heartbeat from the peer")  # nothing is said to a peer that is gone (AMQP 0-9-1, 4.2.7)
+        elif pulse.beat(now_ms):
             self.write(HEARTBEAT)
+        if pulse.blocked_until_ms is not None and pulse.blocked_until_ms <= now_ms:
+            pulse.blocked_until_ms = None
+            self.write(method_frame(0, Methods.Unblocked))
+        return self._effects_at(now_ms)
 
     def deadline_ms(self) -> int | None:
         """When `tick` is wanted next."""
-        if self._started_ms is None:
-            return 0
-        if self._phase is Phase.CLOSED or self._phase is Phase.CLOSING:
-            return self._close_by_ms
-        if self._phase is not Phase.OPEN:
-            return self._started_ms + self.options.handshake_timeout_s * 1000
-        due = self._blocked_until_ms
-        if self._limits.heartbeat_s:
-            heartbeat_ms = self._limits.heartbeat_s * 1000
-            beat = min(self._sent_ms + heartbeat_ms // 2, self._received_ms + 2 * heartbeat_ms)
-            due = beat if due is None else min(due, beat)
-        return due
+        return self._pulse.deadline_ms()
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
         """AMQP has no sessions that could be taken over."""
@@ -195,6 +175,7 @@ class AmqpConnection(Link):
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
         """The connection is gone."""
         self._phase = Phase.CLOSED
+        self._pulse.closed()
         return ()
 
     def take_output(self) -> bytes:
@@ -205,12 +186,8 @@ class AmqpConnection(Link):
 
     def _effects_at(self, now_ms: int) -> Sequence[Effect]:
         if self._out:
-            self._sent_ms = now_ms
+            self._pulse.sent(now_ms)
         return self.take_effects()
-
-    def _start(self, now_ms: int) -> None:
-        if self._started_ms is None:
-            self._started_ms = self._received_ms = self._sent_ms = now_ms
 
     # ---- reading
 
@@ -414,9 +391,9 @@ class AmqpConnection(Link):
     def hold_back(self, refusal: Refusal, now_ms: int) -> None:
         """Ask the client not to publish for a while (RabbitMQ's connection.blocked)."""
         if self._hears_blocked:
-            if self._blocked_until_ms is None:
+            if self._pulse.blocked_until_ms is None:
                 self.write(method_frame(0, Methods.Blocked, cut(refusal.detail)))
-            self._blocked_until_ms = now_ms + max(BLOCKED_MS, refusal.retry_after_ms)
+            self._pulse.blocked_until_ms = now_ms + max(BLOCKED_MS, refusal.retry_after_ms)
 
     # ---- class connection
 
@@ -478,6 +455,7 @@ class AmqpConnection(Link):
         if method.virtual_host != "/":
             raise ProtocolError(NOT_ALLOWED, f"there is no vhost {method.virtual_host!r}, only '/'")
         self._phase = Phase.OPEN
+        self._pulse.opened(self._limits.heartbeat_s)
         self.write(method_frame(0, Methods.OpenOk, ""))
 
     # ---- the end
@@ -492,7 +470,7 @@ class AmqpConnection(Link):
         index = self._current
         self.write(method_frame(0, Methods.Close, code, cut(text), index >> 16, index & 0xFFFF))
         self._phase = Phase.CLOSING
-        self._close_by_ms = now_ms + CLOSE_TIMEOUT_MS
+        self._pulse.closing(now_ms)
         self._stalled = False
         self._end_channels()
 
@@ -509,7 +487,8 @@ class AmqpConnection(Link):
     def _end(self, reason: str) -> None:
         if self._phase is not Phase.CLOSED:
             self._phase = Phase.CLOSED
-            self._input, self._stalled, self._close_by_ms = b"", False, None
+            self._input, self._stalled = b"", False
+            self._pulse.closed()
             self._end_channels()
             self.emit(Close(reason=reason))
 

@@ -31,9 +31,9 @@ from gateway.topology import routing_of
 __all__ = ["NATIVE", "SHORT_BYTES_MAX", "Template", "properties_of", "read_properties"]
 
 NATIVE: Final = "amqp"
-NUMBER_MAX: Final = 10**15  # of milliseconds that a peer may name: 31,700 years
+NUMBER_MAX: Final = 1 << 53  # of milliseconds that a peer may name: 285,000 years
 SHORT_BYTES_MAX: Final = 255  # of a short string
-_DIGITS = re.compile("[0-9]{1,15}", re.ASCII)
+_DIGITS = re.compile("[0-9]{1,16}", re.ASCII)
 _CLOUDEVENT = re.compile("(?:ce-|cloudEvents_|cloudEvents:)([a-zA-Z0-9]+)")
 
 # The properties of class basic by their flag's bit, the highest first (AMQP 0-9-1, 1.8).
@@ -151,7 +151,7 @@ def _layout(flags: int) -> tuple[tuple[str, Reader], ...]:
 
 def _milliseconds(timestamp: int | None) -> int | None:
     """Seconds, as the specification says, or milliseconds, as many clients write. None: neither."""
-    if timestamp is None or timestamp >= 1 << 53:
+    if timestamp is None or timestamp > NUMBER_MAX:
         return None
     return timestamp * 1000 if timestamp < 1 << 33 else timestamp
 

@@ -1,0 +1,69 @@
+"""When something is due on a connection: heartbeats, and the ends of patience (AMQP 0-9-1, 4.2.7)."""
+
+from typing import Final
+
+__all__ = ["CLOSE_TIMEOUT_MS", "Pulse"]
+
+CLOSE_TIMEOUT_MS: Final = 5_000  # for the peer to answer connection.close
+
+
+class Pulse:
+    """The clock of one connection. All times are ms of the clock that is passed in."""
+
+    def __init__(self, handshake_timeout_s: int) -> None:
+        self._handshake_ms = handshake_timeout_s * 1000
+        self._heartbeat_ms = 0  # 0: none
+        self._received_ms = self._sent_ms = 0
+        self._give_up_ms: int | None = None  # the handshake, or the peer's close-ok, is awaited until then
+        self.started = False
+        self.blocked_until_ms: int | None = None  # connection.blocked is in force
+
+    def start(self, now_ms: int) -> None:
+        """The connection has begun."""
+        if not self.started:
+            self.started = True
+            self._received_ms = self._sent_ms = now_ms
+            self._give_up_ms = now_ms + self._handshake_ms
+
+    def opened(self, heartbeat_s: int) -> None:
+        """The handshake is over."""
+        self._heartbeat_ms = heartbeat_s * 1000
+        self._give_up_ms = None
+
+    def closing(self, now_ms: int) -> None:
+        """connection.close has been sent."""
+        self._heartbeat_ms, self.blocked_until_ms = 0, None
+        self._give_up_ms = now_ms + CLOSE_TIMEOUT_MS
+
+    def closed(self) -> None:
+        """Nothing is due any more."""
+        self._heartbeat_ms, self._give_up_ms, self.blocked_until_ms = 0, None, None
+
+    def received(self, now_ms: int) -> None:
+        """The peer is there."""
+        self._received_ms = now_ms
+
+    def sent(self, now_ms: int) -> None:
+        """The peer has heard from us."""
+        self._sent_ms = now_ms
+
+    def gave_up(self, now_ms: int) -> bool:
+        """Whether what is awaited has taken too long."""
+        return self._give_up_ms is not None and self._give_up_ms <= now_ms
+
+    def silent(self, now_ms: int) -> bool:
+        """Whether the peer has missed two heartbeats."""
+        return self._heartbeat_ms > 0 and now_ms - self._received_ms >= 2 * self._heartbeat_ms
+
+    def beat(self, now_ms: int) -> bool:
+        """Whether it is time for a heartbeat of ours: twice as often as agreed."""
+        return self._heartbeat_ms > 0 and now_ms - self._sent_ms >= self._heartbeat_ms // 2
+
+    def deadline_ms(self) -> int | None:
+        """When the next of these is due; None: nothing is."""
+        if not self.started:
+            return 0
+        dues = [due for due in (self._give_up_ms, self.blocked_until_ms) if due is not None]
+        if self._heartbeat_ms:
+            dues += (self._sent_ms + self._heartbeat_ms // 2, self._received_ms + 2 * self._heartbeat_ms)
+        return min(dues, default=None)
