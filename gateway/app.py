@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 
 import uvloop
-from store.local import LocalStore
 
 from controller.local import Limits, LocalController
 from gateway import logs
@@ -28,6 +27,7 @@ from gateway.hub import Hub, ListenerContext
 from gateway.metrics import Metrics
 from gateway.status import Listening, LogStatus, Status, TopicStatus
 from store.format import QueueNumber
+from store.local import LocalStore
 from store.rpc import StoreService
 
 __all__ = ["Gateway", "StartError", "run", "serve"]
@@ -55,6 +55,7 @@ class Gateway:
         self.hub = Hub(config, store, controller, self.metrics, tasks)
         self.listening: list[Listening] = []
         self._started = time.monotonic()
+        self._open = False  # every listener is up
         self._stopping = False
         self._servers: list[asyncio.Server] = []
         self._sockets: list[DatagramEndpoint] = []
@@ -95,6 +96,7 @@ class Gateway:
                 context = ListenerContext(listener.name, listener.adapter, factory, options)
                 await self._listen(listener, context)
         self._listens("admin", config.admin.host, self._admin.port, summary="/healthz /readyz /metrics /status")
+        self._open = True
 
     async def _listen(self, listener: ListenerConfig, context: ListenerContext) -> None:
         if listener.transport == "udp":
@@ -163,6 +165,8 @@ class Gateway:
         reasons = []
         if self._stopping:
             reasons.append("shutting down")
+        elif not self._open:
+            reasons.append("starting")
         failed = self.store.error
         if failed is not None:
             reasons.append(f"the store has failed: {failed}")

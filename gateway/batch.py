@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from gateway.message import Message, decode
-from store.format import ROW_EXTRA, Frame, LogOffset, Position
+from store.format import FIRST_QUEUE, ROW_EXTRA, Frame, LogOffset, Position
 
 __all__ = ["Batch"]
 
@@ -50,6 +50,3 @@ class Batch:
         """`messages[index]` with its id filled in."""
         found = self.messages[index]
         return found if found.id else msgspec.structs.replace(found, id=str(self.position(index)))
-
-
-FIRST_QUEUE = 16  # queue numbers below are the store's own records: KV operations, offsets, acknowledgements

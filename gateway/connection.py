@@ -30,6 +30,8 @@ class Connection(asyncio.Protocol, Endpoint):
         self._transport: asyncio.Transport | None = None
         self._reading = True
         self._writable = True
+        self._secure = False
+        self._ended = False  # the peer has closed its half
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
 
@@ -40,6 +42,7 @@ class Connection(asyncio.Protocol, Endpoint):
         transport = cast(asyncio.Transport, transport)  # uvloop's do not derive from it
         self._transport = transport
         info = _info(transport)
+        self._secure = info.secure
         listener = self._listener
         if not self._hub.admit():
             self.gone = True
@@ -64,8 +67,13 @@ class Connection(asyncio.Protocol, Endpoint):
         self.flush()
 
     def eof_received(self) -> bool:
-        """The peer sends no more: in none of these protocols is there anything left to say to it."""
-        return False
+        """The peer sends no more; it still gets the answers to what it has asked (not over TLS, which has no half)."""
+        self._ended = True
+        return self._asked and not self._secure
+
+    @property
+    def _asked(self) -> bool:
+        return self.outstanding_count > 0 or self.hub.calls_under_way(self) > 0
 
     def pause_writing(self) -> None:
         """The peer reads too slowly."""
@@ -104,6 +112,9 @@ class Connection(asyncio.Protocol, Endpoint):
         if out:
             self.hub.metrics.bytes_out(self.protocol).inc(len(out))
             transport.write(out)
+        if self._ended and not self._asked:
+            self.close("")
+            return
         reading = self.adapter.wants_data and self.outstanding_bytes < OUTSTANDING_BYTES_MAX and not self.hub.crowded
         if reading is not self._reading:
             self._reading = reading

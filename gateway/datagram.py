@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gateway.config import is_loopback
 from gateway.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, now_ms
 from gateway.port import DatagramAdapter, Peer
 
@@ -53,7 +54,7 @@ class DatagramEndpoint(Endpoint):
         except OSError:
             sock.close()
             raise
-        return cls(hub, listener, sock, loopback=host in {"127.0.0.1", "::1", "localhost"})
+        return cls(hub, listener, sock, loopback=is_loopback(host))
 
     @property
     def address(self) -> Peer:

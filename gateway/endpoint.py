@@ -62,6 +62,7 @@ class Endpoint:
         self.principal = Principal(name="")
         self.subscriber = Subscriber(self)
         self.consumers: set[ConsumerId] = set()
+        self.outstanding_count = 0  # Publish effects whose outcome has not come
         self.outstanding_bytes = 0
         self.gone = False  # no more input, output or deliveries
         self.has_session = False
@@ -87,6 +88,7 @@ class Endpoint:
         """Carry out effects, in order. `size_bytes` is what the input that caused them took."""
         for effect in effects:
             if type(effect) is Publish:
+                self.outstanding_count += 1
                 self.outstanding_bytes += size_bytes
                 self.hub.ingest.publish(self, effect, size_bytes)
                 size_bytes = 0
@@ -134,6 +136,7 @@ class Endpoint:
 
     def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
         """Tell the adapter how a `Publish` ended."""
+        self.outstanding_count -= 1
         self.outstanding_bytes -= size_bytes
         self.completed(token, outcome)
 

@@ -76,7 +76,7 @@ class Hub:
             store,
             self.router,
             metrics,
-            producer_id=self.random.getrandbits(63) | 1,
+            new_producer=lambda: self.random.getrandbits(63) | 1,
             message_bytes_max=config.gateway.max_message_bytes,
             soon=self._loop.call_soon,
             create_topic=self._create_topic,
@@ -192,6 +192,10 @@ class Hub:
             return
         self._calls[endpoint.id] = under_way + 1
         self.spawn(self._answer(endpoint, token, work))
+
+    def calls_under_way(self, endpoint: Endpoint) -> int:
+        """How many requests of an endpoint have no answer yet."""
+        return self._calls.get(endpoint.id, 0)
 
     async def _answer(self, endpoint: Endpoint, token: Any, work: Coroutine[Any, Any, Any]) -> None:
         try:

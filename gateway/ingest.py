@@ -54,7 +54,8 @@ class Ingest:
 
     `soon` runs a callable in the next turn of the event loop. `create_topic` is asked for a topic that is missing;
     while it works, what is published waits behind it, so that order holds; `resume` says that it has ended.
-    `appended_to` is told which named queues got something, `drained` that fewer bytes are held than before.
+    `new_producer` gives a number that no other producer has. `appended_to` is told which named queues got something,
+    `drained` that fewer bytes are held than before.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Ingest:
         router: Router,
         metrics: Metrics,
         *,
-        producer_id: int,
+        new_producer: Callable[[], int],
         message_bytes_max: int,
         soon: Callable[[Callable[[], None]], object],
         create_topic: Callable[[str], None],
@@ -73,7 +74,8 @@ class Ingest:
         self._store = store
         self._router = router
         self._metrics = metrics
-        self._producer_id = producer_id
+        self._new_producer = new_producer
+        self._producer_id = new_producer()
         self._sequence = 0
         self._message_bytes_max = message_bytes_max
         self._soon = soon
@@ -84,7 +86,7 @@ class Ingest:
         self._scheduled = False
         self._parked: str | None = None  # the topic being created, while everything waits for it
         self._refused_topics: dict[str, Refusal] = {}  # topics that could not be created, while what needs them waits
-        self._in_flight: deque[list[_Receipt]] = deque()  # receipts by frame, in the order of the appends
+        self._in_flight: deque[_Flight] = deque()  # in the order of the appends
 
     @property
     def idle(self) -> bool:
@@ -134,7 +136,7 @@ class Ingest:
         rows: list[bytes] = []
         records: list[bytes] = []
         refused: dict[int, Refusal] = {}
-        special: list[tuple[Message, int, int]] = []
+        special: list[tuple[Route, Message, int, int]] = []
         counts: dict[str, int] = {}
         topic, counted = "", 0  # rows[counted:] all belong to this topic
         pos, size_max = building.pos, self._message_bytes_max
@@ -176,7 +178,7 @@ class Ingest:
             )
             records.append(record)
             if route.extra or route.asking or message.retain:
-                special.append((message, pos, size))
+                special.append((route, message, pos, size))
             pos += size
         if len(rows) > counted:
             counts[topic] = counts.get(topic, 0) + len(rows) - counted
@@ -205,7 +207,7 @@ class Ingest:
             return
         if not building.rows:  # everything was refused; the answer still waits for its turn
             if self._in_flight:
-                self._in_flight[-1].extend(receipts)
+                self._in_flight[-1].receipts += receipts
             else:
                 self._answer(receipts, None)
             return
@@ -217,14 +219,14 @@ class Ingest:
             producer_id=self._producer_id,
             sequence=self._sequence,
         )
-        self._in_flight.append(receipts)
-        self._store.append(frame, lambda result: self._done(result, named))
+        flight = _Flight(receipts, named)
+        self._in_flight.append(flight)
+        self._store.append(frame, lambda result: self._done(flight, result))
 
     def _add_special(self, building: "_Building") -> Sequence[int]:
         """Rows for named queues, and changes of retained messages; the named queues that got something."""
         named: dict[int, None] = {}
-        for message, pos, size in building.special:
-            route = self._router.routes[message.address]
+        for route, message, pos, size in building.special:
             queues = route.extra
             if route.asking:
                 queues = (*queues, *dict.fromkeys(queue for queue, wants in route.asking if wants(message)))
@@ -238,11 +240,17 @@ class Ingest:
                 building.pos += len(record)
         return tuple(named)
 
-    def _done(self, result: Appended | StoreError, named: Sequence[int]) -> None:
-        receipts = self._in_flight.popleft()
-        self._answer(receipts, result)
-        if named and isinstance(result, Appended):
-            self._appended_to(named)
+    def _done(self, flight: "_Flight", result: Appended | StoreError) -> None:
+        """A frame has ended. A store that refuses one says so ahead of those it is still writing; we do not."""
+        flight.result = result
+        if isinstance(result, StoreError):
+            # Its sequence number stays unused, which the store takes for a lost frame: begin another sequence.
+            self._producer_id, self._sequence = self._new_producer(), 0
+        while self._in_flight and (ended := self._in_flight[0].result) is not None:
+            first = self._in_flight.popleft()
+            self._answer(first.receipts, ended)
+            if first.named and isinstance(ended, Appended):
+                self._appended_to(first.named)
         self._drained()
 
     def _answer(self, receipts: Sequence[_Receipt], result: Appended | StoreError | None) -> None:
@@ -263,6 +271,17 @@ class Ingest:
             publisher.published(token, outcome, size_bytes)
 
 
+class _Flight:
+    """A frame on its way."""
+
+    __slots__ = ("named", "receipts", "result")
+
+    def __init__(self, receipts: list[_Receipt], named: Sequence[int]) -> None:
+        self.receipts = receipts
+        self.named = named  # the named queues it has rows for
+        self.result: Appended | StoreError | None = None
+
+
 class _Building:
     """A frame under construction."""
 
@@ -273,7 +292,7 @@ class _Building:
         self.records: list[bytes] = []
         self.pos = 0  # the payload's length so far
         self.receipts: list[_Receipt] = []
-        self.special: list[tuple[Message, int, int]] = []  # messages with more than one row: message, pos, size
+        self.special: list[tuple[Route, Message, int, int]] = []  # messages with more than one row
 
 
 def refusal_of(error: StoreError) -> Refusal:

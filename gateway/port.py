@@ -106,9 +106,9 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
 class Subscribe(_Value, frozen=True, kw_only=True):
     """Deliver what is published to matching addresses from now on, or from `start` on.
 
-    `pattern` is as `gateway.filters` says, already checked. All subscriptions of a connection share one cursor: of
-    several `start`s the lowest counts, and only before the first delivery. An address that several of a
-    connection's subscriptions match is delivered once, with all their ids.
+    `pattern` is as `gateway.filters` says, already checked. All subscriptions of a connection share one cursor, which
+    a `start` in the past moves back: what other subscriptions have had since comes to them again. An address that
+    several of a connection's subscriptions match is delivered once, with all their ids.
     """
 
     sub: SubscriptionId

@@ -63,7 +63,7 @@ class Rig:
             self.store,
             self.router,
             Metrics(process=False),
-            producer_id=7,
+            new_producer=iter(range(7, 1000)).__next__,
             message_bytes_max=1000,
             soon=self.turns.append,
             create_topic=self.wanted.append,
@@ -197,6 +197,24 @@ async def test_what_the_store_refuses_is_refused_with_its_cause(rig, error, caus
     rig.turn()
     rig.store.complete(error)
     assert publisher.outcomes[0][1].error.cause is cause
+
+
+async def test_a_refusal_that_comes_early_is_told_in_its_turn_and_begins_another_sequence(rig):
+    publisher = Publisher()
+    for token in range(3):
+        publish(rig, publisher, token, Message("t/1", b"%d" % token))
+        rig.turn()
+    (_, first), (_, second), (_, third) = rig.store.waiting
+    second(StoreOverloaded())
+    assert not publisher.outcomes
+    first(Appended(LogOffset(0)))
+    assert [token for token, _ in publisher.outcomes] == [0, 1]
+    third(Appended(LogOffset(100)))
+    assert [outcome.error is None for _, outcome in publisher.outcomes] == [True, False, True]
+    rig.store.waiting.clear()
+    publish(rig, publisher, 3, Message("t/1", b"3"))
+    rig.turn()
+    assert (rig.store.waiting[0][0].producer_id, rig.store.waiting[0][0].sequence) == (8, 1)
 
 
 async def test_named_queues_get_rows_and_no_copies(rig):
