@@ -61,9 +61,7 @@ PROPERTIES = st.fixed_dictionaries(
         "message_id": SHORT,
         "delivery_mode": st.sampled_from([1, 2]),
         "expiration": st.integers(0, 10**12).map(str),
-        "headers": st.dictionaries(
-            SHORT.filter(lambda name: 0 < len(name) < 30), SHORT | st.integers(-9, 9), max_size=3
-        ),
+        "headers": st.dictionaries(SHORT.map(lambda name: "h" + name[:30]), SHORT | st.integers(-9, 9), max_size=3),
         "user_id": st.just("guest"),
     },
 )
