@@ -217,8 +217,8 @@ class AmqpConnection(Link):
     def _frames(self, now_ms: int) -> None:  # noqa: PLR0915 - one loop on purpose, see below
         """Take whole frames from the input, until a method has to wait or no whole frame is left."""
         # Everything a publisher repeats is found by its bytes, so a published message costs two look-ups, three
-        # unpacked heads and the message itself, all in this loop: 1.6 us here, against 8 us with pamqp and 2.9 us with
-        # a call for each of its frames.
+        # unpacked heads and the message itself, all in this loop: 1.5 us here with its confirm, against 8 us for
+        # pamqp's decoding alone. Properties that nobody has sent before cost 3 us more.
         data, at, end = self._input, 0, len(self._input)
         unpack, unpack_header = HEAD.unpack_from, _HEADER.unpack_from
         targets, templates, channels = TARGETS, TEMPLATES, self.channels

@@ -60,7 +60,7 @@ def deliver_frames(
     now_ms: int,
 ) -> list[bytes]:
     """The frames of messages for one consumer, their delivery tags counting up from `first_tag`."""
-    # Once a message: 1.5 us here for a message that came by AMQP, most of it the five packed heads.
+    # Once a message: 1.0 us here for a message that came by AMQP, 3.7 us where its properties have to be written.
     out: list[bytes] = []
     append, routes = out.append, _routes
     head, tagged, header, body_head = HEAD.pack, _TAG.pack, _HEADER.pack, _BODY.pack
