@@ -327,7 +327,7 @@ class Adapter(Protocol):
         """The gateway is going down: say good-bye in the protocol's words and emit `Close`."""
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
-        """The connection is gone, by either side; only `Publish` (a will) and `Call` may still be emitted."""
+        """The connection is gone, by either side: only `Publish` (a will), `Settled` and `Call` may still follow."""
 
     def take_output(self) -> bytes:
         """The bytes to write to the peer now."""

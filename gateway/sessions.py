@@ -52,7 +52,18 @@ class Holder(Protocol):
 class _Held:
     """A session that a connection of this process holds."""
 
-    __slots__ = ("committed", "durable", "expiry_s", "holder", "key", "moved", "oldest", "session_id", "state")
+    __slots__ = (
+        "committed",
+        "durable",
+        "expiry_s",
+        "holder",
+        "key",
+        "oldest",
+        "passed",
+        "session_id",
+        "settled",
+        "state",
+    )
 
     def __init__(self, key: str, session_id: str, holder: Holder) -> None:
         self.key = key
@@ -62,8 +73,9 @@ class _Held:
         self.state = b""
         self.expiry_s: int | None = 0
         self.oldest: Position | None = None  # the oldest delivery not acknowledged
-        self.moved = False  # acknowledgements have come since the last commit
-        self.committed = Position(LogOffset(0), 0)
+        self.settled = Position(LogOffset(0), 0)  # everything before it is acknowledged
+        self.passed = Position(LogOffset(0), 0)  # how far it had been handed out at the last commit
+        self.committed = Position(LogOffset(0), 0)  # committed <= settled
 
 
 class Sessions:
@@ -100,12 +112,12 @@ class Sessions:
             record = None
         if record is None:
             if request.expiry_s != 0:
-                held.committed = Position(self._store.confirmed, 0)
+                held.committed = held.settled = held.passed = Position(self._store.confirmed, 0)
                 await self._save(held, left_ms=None)
                 await self._store.commit_offsets(key, _offsets(held.committed))
             return OpenedSession(present=False)
         held.state, held.durable = record.state, True
-        held.committed = _position(await self._store.offsets(key))
+        held.committed = held.settled = held.passed = _position(await self._store.offsets(key))
         await self._save(held, left_ms=None)
         return OpenedSession(present=True, state=held.state, cursor=held.committed)
 
@@ -133,7 +145,7 @@ class Sessions:
         held = self._by_holder.get(holder)
         if held is not None:
             held.oldest = oldest
-            held.moved = True
+            held.settled = max(held.settled, self._settled_now(held))
 
     async def close(self, holder: Holder) -> None:
         """The connection has ended: its session waits, or is forgotten when it does not outlive connections."""
@@ -148,7 +160,7 @@ class Sessions:
         if held.expiry_s == 0:
             await self._forget(held.key)
             return
-        await self._store.commit_offsets(held.key, _offsets(self._cursor(held)))
+        await self._store.commit_offsets(held.key, _offsets(self._settled_now(held)))
         await self._save(held, left_ms=self._now_ms())
 
     # ---- what time asks for
@@ -158,11 +170,15 @@ class Sessions:
         for held in list(self._held.values()):
             if not held.durable:
                 continue
-            cursor = self._cursor(held)
-            if (held.moved and cursor > held.committed) or cursor.frame - held.committed.frame > IDLE_COMMIT_BYTES:
-                held.moved = False
-                held.committed = cursor
-                await self._store.commit_offsets(held.key, _offsets(cursor))
+            # An idle session reports nothing, yet the log passes it by. What it had been handed a whole interval ago
+            # is acknowledged by now, or has been reported as `oldest`.
+            idle = held.passed if held.oldest is None else min(held.passed, held.oldest)
+            held.passed = self._reached(held)
+            acknowledged = held.settled > held.committed
+            held.settled = max(held.settled, idle)
+            if acknowledged or held.settled.frame - held.committed.frame > IDLE_COMMIT_BYTES:
+                held.committed = held.settled
+                await self._store.commit_offsets(held.key, _offsets(held.committed))
 
     async def sweep(self) -> int:
         """Forget sessions whose time is over; how many that were. Call it every `SWEEP_INTERVAL_MS`."""
@@ -195,12 +211,15 @@ class Sessions:
             del self._held[held.key]
         return True
 
-    def _cursor(self, held: _Held) -> Position:
+    def _reached(self, held: _Held) -> Position:
         subscriber = held.holder.subscriber
         if not subscriber.patterns:
-            reached = max(subscriber.cursor, Position(self._store.confirmed, 0))
-        else:
-            reached = self._fanout.reached(subscriber)
+            return max(subscriber.cursor, Position(self._store.confirmed, 0))
+        return self._fanout.reached(subscriber)
+
+    def _settled_now(self, held: _Held) -> Position:
+        """What is settled at the moment of a report, when nothing has been handed out that the report leaves out."""
+        reached = self._reached(held)
         return reached if held.oldest is None else min(held.oldest, reached)
 
     def _expired(self, record: SessionRecord) -> bool:

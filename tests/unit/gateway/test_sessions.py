@@ -127,9 +127,25 @@ async def test_an_idle_session_is_moved_along_now_and_then(rig, monkeypatch):
     for _ in range(10):
         await rig.write(b"x" * 200)
     await rig.sessions.commit()
+    await rig.sessions.commit()
     _, opened = await Rig(rig.store, rig.clock).open()
     assert opened.cursor.frame > start + 1000
     assert holder.superseded == 0
+
+
+async def test_a_commit_between_a_delivery_and_its_report_does_not_pass_it(rig, monkeypatch):
+    monkeypatch.setattr("gateway.sessions.IDLE_COMMIT_BYTES", 0)
+    holder, _ = await rig.open()
+    rig.fanout.subscribe(holder.subscriber, SubscriptionId(1), "t", None)
+    await rig.write(b"1")
+    rig.sessions.settled(holder, None)
+    handed_out = await rig.write(b"2")
+    await rig.sessions.commit()
+    rig.sessions.settled(holder, Position(handed_out, 0))
+    await rig.sessions.commit()
+    await rig.sessions.commit()
+    _, opened = await Rig(rig.store, rig.clock).open()
+    assert opened.cursor == Position(handed_out, 0)
 
 
 async def test_the_older_connection_is_told_and_the_newer_one_goes_on(rig):
