@@ -230,7 +230,7 @@ class _Mapped(NamedTuple):
             time_ms=_number(headers, "timestamp_in_ms"),
             delay_ms=_number(headers, "x-delay"),
             reply_to=text_of(headers.get("x-reply-to-topic")) or None,
-            correlation=correlation.encode() if isinstance(correlation, str) else correlation or None,
+            correlation=correlation.encode() if isinstance(correlation, str) else correlation,
             traceparent=text_of(headers.get("traceparent")) or None,
             device=text_of(headers.get("ce-deviceid")) or None,
         )
@@ -342,7 +342,7 @@ def _headers_of(message: Message, now_ms: int) -> Table:
         headers["x-retain"] = True
     if message.reply_to is not None:
         headers["x-reply-to-topic"] = message.reply_to
-    if message.correlation and _text(message.correlation) is None:
+    if message.correlation is not None and _text(message.correlation) is None:
         headers["x-correlation-data"] = message.correlation
     if message.deliver_at_ms is not None and message.deliver_at_ms > now_ms:
         headers["x-delay"] = message.deliver_at_ms - now_ms

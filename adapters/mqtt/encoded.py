@@ -121,7 +121,8 @@ class Encoded:
 def _has_properties(m: Message) -> bool:
     """Whether a PUBLISH of 5.0 says more of a message than its topic and its body."""
     return (
-        m.content_type is not None
+        m.protocol != PROTOCOL  # its time
+        or m.content_type is not None
         or bool(m.properties)
         or m.key is not None
         or m.type is not None

@@ -1,9 +1,10 @@
 """PUBLISH to domain message and back.
 
 What MQTT 5.0 says and the domain has a field for goes into that field. User properties that name a field (`type`,
-`partitionkey`, `traceparent`, `content-encoding`; for an event, its attributes) are moved into it; the order they
-stood in is kept in `native["mqtt"]`, so that a subscriber sees all of them as they were sent (MQTT-3.3.2-18). The
-Payload Format Indicator is kept in `native` too.
+`partitionkey`, `traceparent`, `content-encoding`, `time` in RFC 3339; for an event, its attributes) are moved into it;
+the order they stood in is kept in `native["mqtt"]`, so that a subscriber sees all of them as they were sent
+(MQTT-3.3.2-18). The Payload Format Indicator and the text of `time` are kept in `native` too. A message that
+came by another protocol shows its time always, one that came by MQTT only where its publisher said it.
 """
 
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from adapters.cloudevents import STRUCTURED_JSON
+from adapters.cloudevents import STRUCTURED_JSON, format_ms, parse_ms
 from adapters.mqtt.codec.primitives import clean_text, encode_binary, encode_varint
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
 from adapters.mqtt.events import (
@@ -36,6 +37,7 @@ _FIELD_OF = {
     "traceparent": "traceparent",
     "content-encoding": "content_encoding",
 }
+_TIME = "time"  # a user property, and the key of its text in native["mqtt"]
 _FORMAT, _ORDER = "payload_format", "user_order"  # keys of native["mqtt"]
 
 _Pairs = tuple[tuple[str, str], ...]
@@ -55,6 +57,7 @@ class Template(msgspec.Struct, frozen=True):
     event: bool
     text: bool  # the payload claims to be UTF-8
     fields: dict[str, str]
+    time_ms: int | None  # when it happened; None: when it arrives
     user: _Pairs
     native: dict[str, Any] | None  # shared by the messages made from it, as everything in a message is: read only
 
@@ -65,8 +68,11 @@ class Template(msgspec.Struct, frozen=True):
         fields: dict[str, str] = {}
         event = is_event(properties)
         user = properties.user
+        time_ms = None
         if user and not is_structured(properties):
             user = _move_fields(properties.user, fields, event=event)
+            if not event:
+                time_ms, user = _take_time(user, native)
             if event or len(user) < len(properties.user):
                 native[_ORDER] = tuple(name for name, _ in properties.user)
         if properties.payload_format is not None:
@@ -76,6 +82,7 @@ class Template(msgspec.Struct, frozen=True):
             event=event,
             text=properties.payload_format == 1,
             fields=fields,
+            time_ms=time_ms,
             user=user,
             native={PROTOCOL: native} if native else None,
         )
@@ -111,7 +118,7 @@ class Template(msgspec.Struct, frozen=True):
         return Message(
             address,
             body,
-            now_ms,
+            now_ms if self.time_ms is None else self.time_ms,
             PROTOCOL,
             device,
             qos,
@@ -157,6 +164,24 @@ def _move_fields(user: _Pairs, fields: dict[str, str], *, event: bool) -> _Pairs
     return tuple(kept)
 
 
+def _take_time(user: _Pairs, native: dict[str, Any]) -> tuple[int | None, _Pairs]:
+    """The time that the first user property `time` says, and the others; one that is no timestamp stays among them."""
+    for index, (name, text) in enumerate(user):
+        if name == _TIME:
+            try:
+                time_ms = max(parse_ms(text), 0)
+            except ValueError:
+                break
+            native[_TIME] = text
+            return time_ms, user[:index] + user[index + 1 :]
+    return None, user
+
+
+def _time_of(message: Message, native: dict[str, Any]) -> str | None:
+    """The user property `time` of a message that is no event: as its publisher wrote it, ours for other protocols."""
+    return native.get(_TIME) if message.protocol == PROTOCOL else format_ms(message.time_ms)
+
+
 def _in_order(pairs: Iterable[tuple[str, str]], order: Iterable[str]) -> list[tuple[str, str]]:
     """Pairs in the order of their names as they once stood; those without a place there come last."""
     by_name: dict[str, list[str]] = {}
@@ -174,7 +199,8 @@ def _user_properties(message: Message, native: dict[str, Any], *, event: bool) -
         if message.content_encoding is not None:
             pairs.append(("content-encoding", message.content_encoding))
     else:
-        moved = ((name, getattr(message, field)) for name, field in _FIELD_OF.items())
+        moved = [(name, getattr(message, field)) for name, field in _FIELD_OF.items()]
+        moved.append((_TIME, _time_of(message, native)))
         # In front of the repeats of their names, which were left where they were.
         pairs = [*((name, value) for name, value in moved if value is not None), *message.properties]
     return _in_order(pairs, native[_ORDER]) if _ORDER in native else pairs

@@ -1,7 +1,7 @@
 """PUBLISH from a client: batches, acknowledgements, QoS 2, aliases, properties, refusals, limits."""
 
 import pytest
-from mqtt_driver import NOW_MS, Driver
+from mqtt_driver import NOW_MS, Driver, batch_of
 
 from adapters.mqtt.codec import Properties, ReasonCode, encode
 from adapters.mqtt.codec.packets import (
@@ -365,6 +365,26 @@ def test_version_3_1_1_has_no_receive_maximum():
     driver = connected(4, Options(receive_maximum=3))
     driver.send(*(publish(b"x", i) for i in range(1, 9)))
     assert driver.closed is None
+
+
+@pytest.mark.parametrize(
+    ("user", "time_ms"),
+    [
+        ((("a", "1"), ("time", "1970-01-01T01:00:02.5+01:00"), ("time", "again")), 2_500),
+        ((("time", "1969-12-31T23:59:59Z"),), 0),
+        ((("time", "soon"), ("time", "1970-01-01T00:00:01Z")), NOW_MS),  # the first counts, and says nothing
+        ((("a", "1"),), NOW_MS),
+    ],
+)
+def test_a_time_is_read_and_comes_back_as_it_was_written(user, time_ms):
+    driver = connected(5)
+    driver.send(publish(b"x", properties=Properties(user=user)))
+    (message,) = driver.published()
+    assert message.time_ms == time_ms
+    reader = connected(5)
+    reader.send(Subscribe(packet_id=1, requests=(SubscriptionRequest(pattern="#"),)))
+    reader.deliver(batch_of(message))
+    assert [packet.properties.user for packet in reader.out()] == [user]
 
 
 # ---- CloudEvents

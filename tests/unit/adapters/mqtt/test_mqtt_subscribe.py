@@ -324,6 +324,7 @@ def test_messages_of_other_protocols_show_what_mqtt_can_carry():
     foreign = Message(
         "t/a",
         b"x",
+        time_ms=1_000,
         protocol="http",
         key="k\0",
         type="T",
@@ -336,7 +337,13 @@ def test_messages_of_other_protocols_show_what_mqtt_can_carry():
     driver = subscribed(5, request())
     driver.deliver(batch_of(foreign, Message("t/\udfff", b"")))
     first, second = driver.out()
-    assert dict(first.properties.user) == {"partitionkey": "k\ufffd", "type": "T", "traceparent": "00-a", "p": "\ufffd"}
+    assert dict(first.properties.user) == {
+        "partitionkey": "k\ufffd",
+        "type": "T",
+        "traceparent": "00-a",
+        "time": "1970-01-01T00:00:01Z",
+        "p": "\ufffd",
+    }
     assert first.properties.response_topic is None
     assert second.topic == "t/?"
 

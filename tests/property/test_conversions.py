@@ -1,0 +1,224 @@
+"""What one protocol publishes, every protocol reads, with the fields that have a place there.
+
+Messages go from bytes to bytes by every ordered pair of protocols: a client says one, its adapter reads it, the log
+keeps it, and the other client's adapter shows it some time later. The table says what is shown of each field.
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from conversions_said import FORMATS, NOW_MS, SAYINGS, SPENT_MS_MAX, Said
+from conversions_wires import FRAME, WIRES
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from gateway.batch import Batch
+from gateway.message import Message, decode, encode
+from store.format import FIRST_QUEUE, LogOffset
+
+# A row is a field, a column what a client is shown. "-": there is no place for it. "same": as it was said, or filled
+# in for a sender that did not say it. Other words are the functions below. The columns of HTTP are a message in
+# headers and body, and an event as JSON; CoAP shows the body as it is, and on request the event as JSON. A client of
+# MQTT 3.1.1 is shown no properties: a plain message as its body, an event as JSON.
+TABLE = """
+                 | mqtt-3.1.1 | 3.1.1 event  | mqtt-5        | coap          | http         | json         | amqp
+address          | same       | same         | same          | same          | same         | same         | same
+id               | -          | same         | in an event   | same          | same         | same         | same
+key              | -          | same         | same          | same          | same         | same         | same
+type             | -          | same         | same          | or default    | or default   | or default   | same
+content_type     | -          | same         | same          | by its number | same         | same         | same
+content_encoding | -          | same         | same          | with a number | same         | same         | same
+time_ms          | -          | of the event | unless MQTT's | of the event  | of the event | of the event | same
+device           | -          | -            | -             | -             | -            | -            | same
+qos              | same       | same         | same          | -             | -            | -            | 0 or 1
+retain           | -          | -            | if set        | -             | -            | -            | if set
+expires_at_ms    | -          | same         | seconds left  | same          | same         | same         | time left
+deliver_at_ms    | -          | -            | -             | -             | -            | -            | time left
+reply_to         | -          | -            | same          | -             | same         | -            | same
+correlation      | -          | text         | same          | text          | same         | text         | same
+traceparent      | -          | same         | same          | same          | same         | same         | same
+properties       | -          | attributes'  | same          | attributes'   | and x-lot    | attributes'  | numbered
+body             | same       | data         | same          | same          | same         | data         | same
+attributes       | -          | typed        | as text       | typed         | as text      | typed        | as text
+"""
+
+
+class Told(NamedTuple):
+    """What a cell is worked out from."""
+
+    said: Said
+    source: str
+    now_ms: int
+
+
+def or_default(value: str | None, _: Told) -> str:
+    """An event has a type."""
+    return value or "headgate.message.v1"
+
+
+def of_the_event(value: int, told: Told) -> int | None:
+    """A message that was no event is given the time of its arrival; an event without a time has none."""
+    return None if told.said.event is not None and told.said.time_ms is None else value
+
+
+def unless_mqtts(value: int, told: Told) -> int | None:
+    """What came by MQTT without a time leaves without one; an event does anyway."""
+    return None if told.said.time_ms is None and told.source.startswith("mqtt") else of_the_event(value, told)
+
+
+def with_a_number(value: str | None, told: Told) -> str | None:
+    """Media type and coding are one number in CoAP, or nothing."""
+    return value if (spelled_out(told.said.content_type), told.said.content_encoding) in FORMATS else None
+
+
+def spelled_out(content_type: str | None) -> str | None:
+    """The number for text says that it is UTF-8, which others may leave unsaid."""
+    return "text/plain; charset=utf-8" if content_type == "text/plain" else content_type
+
+
+def text(value: bytes | None, _: Told) -> bytes | None:
+    """An attribute holds text without control characters, and is not empty."""
+    if not value:
+        return None
+    decoded = value.decode(errors="replace")
+    fit = all(ord(char) >= 0x20 and not 0x7F <= ord(char) < 0xA0 for char in decoded)
+    return value if fit and decoded.encode() == value else None
+
+
+NOT_FREE = {"subject", "source", "data"}  # names of attributes, and one that none may have
+
+
+def attributes(pairs: tuple[tuple[str, str], ...], _: Told) -> list[tuple[str, str]]:
+    """Properties that are called as attributes may be; the first of each name."""
+    fit = {name for name, _ in pairs if name.isascii() and name.isalnum() and name.islower()} - NOT_FREE
+    return [(name, next(text for n, text in pairs if n == name)) for name in dict(pairs) if name in fit]
+
+
+def and_x_lot(pairs: tuple[tuple[str, str], ...], told: Told) -> list[tuple[str, str]]:
+    """The header that the gateway is told to keep has all its repeats."""
+    return attributes(pairs, told) + [pair for pair in pairs if pair[0] == "x-lot"]
+
+
+def numbered(pairs: tuple[tuple[str, str], ...], _: Told) -> list[tuple[str, str]]:
+    """A table holds a name once: repeats are numbered."""
+    counts = [sum(1 for other, _ in pairs[: at + 1] if other == name) for at, (name, _) in enumerate(pairs)]
+    return [(n if count == 1 else f"{n}.{count}", text) for (n, text), count in zip(pairs, counts, strict=True)]
+
+
+def data(body: bytes, told: Told) -> dict[str, Any]:
+    """JSON stands in an event as it is, all else in Base64; what came in JSON as it stood there."""
+    said = told.said
+    if said.native is not None and told.source == "event-json":
+        return {said.native[0]: said.native[1]}
+    if not body:
+        return {}
+    if said.content_type in {None, "application/json"} and said.content_encoding is None:
+        try:
+            return {"data": json.loads(body)}
+        except ValueError:
+            pass
+    return {"data_base64": b64encode(body).decode()}
+
+
+def typed(event: dict[str, Any] | None, told: Told) -> dict[str, Any] | None:
+    """An event's attributes; a message that was none gets some, of which the other rows tell."""
+    del told
+    return event
+
+
+def as_text(event: dict[str, Any] | None, _: Told) -> dict[str, str] | None:
+    """The same where attributes have no types."""
+    return event and {n: value if isinstance(value, str) else json.dumps(value) for n, value in event.items()}
+
+
+CELLS: dict[str, Callable[[Any, Told], Any]] = {
+    "-": lambda _value, _: None,
+    "same": lambda value, _: list(value) if isinstance(value, tuple) else value,
+    "in an event": lambda value, told: value if told.said.event is not None else None,
+    "or default": or_default,
+    "of the event": of_the_event,
+    "unless MQTT's": unless_mqtts,
+    "with a number": with_a_number,
+    "by its number": lambda value, told: with_a_number(spelled_out(value), told),
+    "0 or 1": lambda qos, _: min(qos, 1),
+    "if set": lambda value, _: value or None,
+    "seconds left": lambda at_ms, told: None if at_ms is None else -(-(at_ms - told.now_ms) // 1000) * 1000,
+    "time left": lambda at_ms, told: None if at_ms is None else at_ms - told.now_ms,
+    "text": text,
+    "attributes'": attributes,
+    "and x-lot": and_x_lot,
+    "numbered": numbered,
+    "data": data,
+    "typed": typed,
+    "as text": as_text,
+}
+
+HEAD, *ROWS = ([cell.strip() for cell in line.split("|")] for line in TABLE.strip("\n").splitlines())
+COLUMNS = {column: {row[0]: CELLS[row[at]] for row in ROWS} for at, column in enumerate(HEAD) if at}
+
+
+def fields_of(said: Said, device: str | None) -> dict[str, Any]:
+    """Every field of a message in the log: what was said, and what is filled in."""
+    return {
+        **{name: getattr(said, name) for name in ("address", "key", "type", "content_type", "content_encoding")},
+        **{name: getattr(said, name) for name in ("qos", "retain", "reply_to", "correlation", "traceparent")},
+        "id": said.id or f"{FRAME:x}.0",
+        "time_ms": NOW_MS if said.time_ms is None else said.time_ms,
+        "device": device,
+        "expires_at_ms": None if said.expiry_ms is None else NOW_MS + said.expiry_ms,
+        "deliver_at_ms": None if said.delay_ms is None else NOW_MS + said.delay_ms,
+        "properties": said.properties,
+        "body": said.body,
+        "attributes": said.event,
+    }
+
+
+def in_the_log(message: Message) -> Batch:
+    """A message as it is read from the log."""
+    return Batch(LogOffset(FRAME), LogOffset(FRAME + 512), [decode(encode(message))], [0], [FIRST_QUEUE])
+
+
+@pytest.mark.parametrize("target", WIRES)
+@pytest.mark.parametrize("source", WIRES)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), spent_ms=st.integers(0, SPENT_MS_MAX))
+def test_what_one_publishes_the_others_read(source: str, target: str, data: st.DataObject, spent_ms: int) -> None:
+    said = data.draw(SAYINGS[source])
+    note(repr(said))
+    message, own = WIRES[source].say(said)
+    heard = WIRES[target].hear(in_the_log(message), NOW_MS + spent_ms)
+
+    if source == target:
+        # Nothing is lost on the way back to where it came from, not even what nobody else understands.
+        assert {name: heard.own.get(name) for name in own} == own
+        if WIRES[target].verbatim:
+            return
+    told = Told(said, source, NOW_MS + spent_ms)
+    column = COLUMNS[WIRES[target].column_of(said)]
+    fields = fields_of(said, WIRES[source].speaker(said))
+    shown = {name: heard.rows.get(name) for name in fields}
+    expected = {name: column[name](value, told) for name, value in fields.items()}
+    for rows in (shown, expected):
+        rows["properties"] = rows["properties"] or None  # none at all is no place for any
+    if said.event is None:
+        check_wrapping(said, shown.pop("attributes"))
+        del expected["attributes"]
+    assert shown == expected
+
+
+def check_wrapping(said: Said, attributes: dict[str, Any] | None) -> None:
+    """What a message that was no event has as one, besides its fields."""
+    if attributes is not None:
+        topic = said.address.partition("/")[0]
+        assert attributes["source"].startswith("//headgate/")
+        assert attributes["specversion"] == "1.0"
+        assert attributes["subject"] == said.address
+        assert topic.isalnum() <= (not topic.isascii() or attributes["source"] == f"//headgate/{topic}")
+
+
+def test_the_table_names_every_protocol() -> None:
+    assert {wire.column for wire in WIRES.values()} <= COLUMNS.keys()
+    assert set(SAYINGS) == set(WIRES)
