@@ -23,6 +23,7 @@ FORMATS = {
     ("application/json", "deflate"): 11_050,
     ("application/cbor", "deflate"): 11_060,
 }
+UNREGISTERED = 65_100  # a Content-Format that only its sender and its readers know
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +212,9 @@ headers = st.builds(
 
 
 def split_format(said: Said) -> Said:
-    """A media type and coding drawn together become two fields."""
+    """A media type and coding drawn together become two fields; a number that means nothing stays native."""
+    if said.native == UNREGISTERED:
+        return said
     content_type, content_encoding = said.native if said.native is not None else (None, None)
     return replace(said, content_type=content_type, content_encoding=content_encoding, native=None)
 
@@ -259,9 +262,12 @@ SAYINGS: dict[str, st.SearchStrategy[Said]] = {
     "mqtt-3.1.1": sayings(*MQTT),
     "mqtt-5": st.one_of(
         sayings(*MQTT5, "key", "type", "time_ms", "traceparent", "properties"),
+        sayings("content_type", "properties", body=texts.map(str.encode), native=st.integers(0, 1)),
         event_sayings("qos", "retain", "reply_to", properties=st.just((("Site Name", "x"), ("colour?", "y")))),
     ),
-    "coap": sayings(*COAP, "traceparent", "properties", native=st.sampled_from(list(FORMATS))).map(split_format),
+    "coap": sayings(*COAP, "traceparent", "properties", native=st.sampled_from([*FORMATS, UNREGISTERED])).map(
+        split_format
+    ),
     "http": sayings(*HTTP, "id", "key", "type", "content_type", "time_ms", "correlation", "traceparent").flatmap(
         lambda said: headers.map(lambda pairs: replace(said, properties=pairs))
     ),

@@ -10,14 +10,28 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+from conversions_amqp import Amqp
+from conversions_client import FRAME, Client
+from conversions_coap import Coap
+from conversions_http import EventBinary, EventJson, Http
+from conversions_mqtt import Mqtt
 from conversions_said import FORMATS, NOW_MS, SAYINGS, SPENT_MS_MAX, Said
-from conversions_wires import FRAME, WIRES
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from gateway.batch import Batch
 from gateway.message import Message, decode, encode
 from store.format import FIRST_QUEUE, LogOffset
+
+CLIENTS: dict[str, Client] = {
+    "mqtt-3.1.1": Mqtt(4),
+    "mqtt-5": Mqtt(5),
+    "coap": Coap(),
+    "http": Http(),
+    "event-binary": EventBinary(),
+    "event-json": EventJson(),
+    "amqp": Amqp(),
+}
 
 # A row is a field, a column what a client is shown. "-": there is no place for it. "same": as it was said, or filled
 # in for a sender that did not say it. Other words are the functions below. The columns of HTTP are a message in
@@ -181,24 +195,24 @@ def in_the_log(message: Message) -> Batch:
     return Batch(LogOffset(FRAME), LogOffset(FRAME + 512), [decode(encode(message))], [0], [FIRST_QUEUE])
 
 
-@pytest.mark.parametrize("target", WIRES)
-@pytest.mark.parametrize("source", WIRES)
+@pytest.mark.parametrize("target", CLIENTS)
+@pytest.mark.parametrize("source", CLIENTS)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data(), spent_ms=st.integers(0, SPENT_MS_MAX))
 def test_what_one_publishes_the_others_read(source: str, target: str, data: st.DataObject, spent_ms: int) -> None:
     said = data.draw(SAYINGS[source])
     note(repr(said))
-    message, own = WIRES[source].say(said)
-    heard = WIRES[target].hear(in_the_log(message), NOW_MS + spent_ms)
+    message, own = CLIENTS[source].say(said)
+    heard = CLIENTS[target].hear(in_the_log(message), NOW_MS + spent_ms)
 
     if source == target:
         # Nothing is lost on the way back to where it came from, not even what nobody else understands.
         assert {name: heard.own.get(name) for name in own} == own
-        if WIRES[target].verbatim:
+        if CLIENTS[target].verbatim:
             return
     told = Told(said, source, NOW_MS + spent_ms)
-    column = COLUMNS[WIRES[target].column_of(said)]
-    fields = fields_of(said, WIRES[source].speaker(said))
+    column = COLUMNS[CLIENTS[target].column_of(said)]
+    fields = fields_of(said, CLIENTS[source].speaker(said))
     shown = {name: heard.rows.get(name) for name in fields}
     expected = {name: column[name](value, told) for name, value in fields.items()}
     for rows in (shown, expected):
@@ -220,5 +234,5 @@ def check_wrapping(said: Said, attributes: dict[str, Any] | None) -> None:
 
 
 def test_the_table_names_every_protocol() -> None:
-    assert {wire.column for wire in WIRES.values()} <= COLUMNS.keys()
-    assert set(SAYINGS) == set(WIRES)
+    assert {client.column for client in CLIENTS.values()} <= COLUMNS.keys()
+    assert set(SAYINGS) == set(CLIENTS)

@@ -1,0 +1,103 @@
+"""What the clients of all protocols have in common.
+
+Both sides run the gateway's own adapter; the client's side is written with codecs that are not the gateway's: paho's
+properties, aiocoap's messages, pamqp's frames, the standard library's JSON and percent-encoding.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from conversions_said import Said, time_of
+
+from gateway.batch import Batch
+from gateway.message import Message
+
+__all__ = ["FRAME", "Client", "Heard", "heard_document", "put", "rows_of_attributes", "stamp"]
+
+FRAME = 4096  # where the log has put the message
+
+
+class Heard(NamedTuple):
+    """What a client was shown of a message."""
+
+    rows: dict[str, Any]
+    own: dict[str, Any]
+
+
+class Client:
+    """A client of one protocol. `column` names what it is shown in the table."""
+
+    column: str
+    verbatim = False  # what it said comes back to it byte for byte, and nothing besides
+
+    def say(self, said: Said) -> tuple[Message, dict[str, Any]]:
+        """The message that the adapter makes of the client's bytes, and what should come back of them."""
+        raise NotImplementedError
+
+    def hear(self, batch: Batch, now_ms: int) -> Heard:
+        """What the client is shown of a batch's one message."""
+        raise NotImplementedError
+
+    def speaker(self, said: Said) -> str | None:
+        """The device that this client's messages are of."""
+        del said
+        return None
+
+    def column_of(self, said: Said) -> str:
+        """The column of the table for a message."""
+        del said
+        return self.column
+
+
+def stamp(time_ms: int) -> str:
+    """An RFC 3339 timestamp, written as the gateway writes it."""
+    text = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds")
+    return text.replace(".000", "").replace("+00:00", "Z")
+
+
+def put(rows: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """Add the fields that are there."""
+    rows.update((name, value) for name, value in fields.items() if value is not None)
+    return rows
+
+
+# ---- the attributes of events, as every binding of CloudEvents shows them
+
+_NOT_EXTENSIONS = {"specversion", "id", "source", "type", "time", "subject", "dataschema", "partitionkey"}
+_NOT_EXTENSIONS |= {"expirytime", "correlationid", "traceparent", "contentencoding", "datacontenttype"}
+
+
+def rows_of_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that attributes show."""
+    get = attributes.get
+    correlation = get("correlationid")
+    rows = put(
+        {"attributes": {n: v for n, v in attributes.items() if n not in {"datacontenttype", "contentencoding"}}},
+        id=get("id"),
+        key=get("partitionkey"),
+        type=get("type"),
+        time_ms=time_of(get("time")) if get("time") is not None else None,
+        expires_at_ms=time_of(get("expirytime")) if get("expirytime") is not None else None,
+        correlation=correlation.encode() if correlation is not None else None,
+        traceparent=get("traceparent"),
+    )
+    rows["properties"] = [
+        (name, value if isinstance(value, str) else json.dumps(value))
+        for name, value in attributes.items()
+        if name not in _NOT_EXTENSIONS
+    ]
+    return rows
+
+
+def heard_document(document: dict[str, Any]) -> Heard:
+    """What an event as JSON shows."""
+    left = dict(document)
+    data = {name: left.pop(name) for name in ("data", "data_base64") if name in left}
+    rows = rows_of_attributes(left)
+    put(rows, content_type=left.get("datacontenttype"), content_encoding=left.get("contentencoding"))
+    rows["body"] = data
+    if "subject" in left:
+        rows["address"] = left["subject"]
+    return Heard(rows, {"document": document})
