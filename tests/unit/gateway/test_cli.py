@@ -73,8 +73,7 @@ def test_version():
 
 def test_serve_hands_over_the_configuration_and_its_exit_code(monkeypatch):
     served = []
-    fake = SimpleNamespace(serve=lambda settings, on_ready: served.append(settings) or 7)
-    monkeypatch.setitem(sys.modules, "gateway.app", fake)
+    monkeypatch.setattr("gateway.app.serve", lambda settings, on_ready: served.append(settings) or 7)
     monkeypatch.setattr("gateway.logs.configure", lambda _: None)
     result = run("serve", "--data-dir", "d", "--port-offset", "100", "--host", "0.0.0.0")
     assert result.exit_code == 7
@@ -97,7 +96,7 @@ def test_a_server_that_cannot_start_is_one_line_and_code_1(monkeypatch, capsys, 
     def fail(_settings, on_ready):
         raise ExceptionGroup("unhandled errors in a TaskGroup", [error]) if wrapped else error
 
-    monkeypatch.setitem(sys.modules, "gateway.app", SimpleNamespace(serve=fail))
+    monkeypatch.setattr("gateway.app.serve", fail)
     monkeypatch.setattr("gateway.logs.configure", lambda _: None)
     assert main(monkeypatch, "serve") == 1
     assert capsys.readouterr().err.splitlines() == [line]
@@ -107,7 +106,7 @@ def test_an_error_nobody_expected_keeps_its_traceback(monkeypatch):
     def fail(_settings, on_ready):
         raise ExceptionGroup("unhandled", [ValueError("a bug")])
 
-    monkeypatch.setitem(sys.modules, "gateway.app", SimpleNamespace(serve=fail))
+    monkeypatch.setattr("gateway.app.serve", fail)
     monkeypatch.setattr("gateway.logs.configure", lambda _: None)
     monkeypatch.setattr(sys, "argv", ["headgate", "serve"])
     with pytest.raises(ExceptionGroup):
