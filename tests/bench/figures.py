@@ -1,0 +1,161 @@
+"""Every figure: what is measured, with which load, on which servers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tests.bench.load.amqp_consume import AmqpConsume
+from tests.bench.load.amqp_publish import AmqpPublish
+from tests.bench.load.base import Load
+from tests.bench.load.coap_post import CoapPost
+from tests.bench.load.http_post import HttpPost
+from tests.bench.load.mqtt_connect import MqttConnect
+from tests.bench.load.mqtt_latency import MqttLatency
+from tests.bench.load.mqtt_publish import MqttFanout, MqttPublish
+
+__all__ = ["FIGURES", "Figure"]
+
+BROKERS = ("headgate", "mosquitto", "nats", "rabbitmq", "amqtt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One figure. `fresh`: every run has a server just started, for what a server does not give back."""
+
+    name: str
+    title: str
+    protocol: str
+    unit: str
+    load: Load
+    servers: Sequence[str]
+    better: Literal["higher", "lower"] = "higher"
+    fresh: bool = False
+
+
+FIGURES: Mapping[str, Figure] = {
+    figure.name: figure
+    for figure in (
+        Figure(
+            name="mqtt-publish",
+            title="MQTT publish, QoS 1, 4 topics",
+            protocol="mqtt",
+            unit="messages/s",
+            load=MqttPublish(),
+            servers=BROKERS,
+        ),
+        Figure(
+            name="mqtt-publish-topics",
+            title="MQTT publish, QoS 1, 5,000 topics",
+            protocol="mqtt",
+            unit="messages/s",
+            load=MqttPublish(topics=1_250),
+            servers=BROKERS,
+        ),
+        Figure(
+            name="mqtt-publish-qos0",
+            title="MQTT publish, QoS 0, 4 topics",
+            protocol="mqtt",
+            unit="messages/s",
+            load=MqttPublish(qos=0),
+            servers=BROKERS,
+        ),
+        Figure(
+            name="mqtt-fanout",
+            title="MQTT deliveries to 1 subscriber",
+            protocol="mqtt",
+            unit="deliveries/s",
+            load=MqttFanout(),
+            servers=BROKERS,
+        ),
+        Figure(
+            name="mqtt-fanout-10",
+            title="MQTT deliveries to 10 subscribers",
+            protocol="mqtt",
+            unit="deliveries/s",
+            load=MqttFanout(subs=10),
+            servers=BROKERS,
+        ),
+        Figure(
+            name="mqtt-latency",
+            title="MQTT PUBACK at 1,000 messages/s, average",
+            protocol="mqtt",
+            unit="ms",
+            load=MqttLatency(),
+            servers=BROKERS,
+            better="lower",
+        ),
+        Figure(
+            name="mqtt-connect",
+            title="MQTT connections, one after the other",
+            protocol="mqtt",
+            unit="connections/s",
+            load=MqttConnect(),
+            servers=BROKERS,
+            fresh=True,
+        ),
+        Figure(
+            name="amqp-publish",
+            title="AMQP confirmed publish, persistent, durable queue",
+            protocol="amqp",
+            unit="messages/s",
+            load=AmqpPublish(),
+            servers=("headgate", "rabbitmq"),
+        ),
+        Figure(
+            name="amqp-consume",
+            title="AMQP consume, prefetch 500",
+            protocol="amqp",
+            unit="messages/s",
+            load=AmqpConsume(),
+            servers=("headgate", "rabbitmq"),
+        ),
+        Figure(
+            name="coap-post",
+            title="CoAP confirmable POST",
+            protocol="coap",
+            unit="answers/s",
+            load=CoapPost(),
+            servers=("headgate", "aiocoap"),
+        ),
+        Figure(
+            name="coap-put",
+            title="CoAP confirmable PUT",
+            protocol="coap",
+            unit="answers/s",
+            load=CoapPost(method="put"),
+            servers=("headgate", "aiocoap", "libcoap"),
+        ),
+        Figure(
+            name="http1-event",
+            title="HTTP/1.1 POST, one CloudEvent",
+            protocol="http",
+            unit="events/s",
+            load=HttpPost(version=1),
+            servers=("headgate", "bare-http"),
+        ),
+        Figure(
+            name="http1-batch",
+            title="HTTP/1.1 POST, 100 CloudEvents",
+            protocol="http",
+            unit="events/s",
+            load=HttpPost(version=1, mode="batch"),
+            servers=("headgate", "bare-http"),
+        ),
+        Figure(
+            name="http2-event",
+            title="HTTP/2 POST, one CloudEvent",
+            protocol="http",
+            unit="events/s",
+            load=HttpPost(version=2),
+            servers=("headgate", "bare-http"),
+        ),
+        Figure(
+            name="http2-batch",
+            title="HTTP/2 POST, 100 CloudEvents",
+            protocol="http",
+            unit="events/s",
+            load=HttpPost(version=2, mode="batch"),
+            servers=("headgate", "bare-http"),
+        ),
+    )
+}

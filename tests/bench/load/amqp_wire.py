@@ -1,0 +1,167 @@
+"""AMQP 0-9-1 as far as the loads need it: frames encoded in advance, a connection with one channel, confirms."""
+
+import socket
+import struct
+
+from tests.bench.load.base import SILENCE_S, LoadError, Silence
+
+__all__ = ["ACK", "DELIVER", "NACK", "Confirms", "Session", "message", "short"]
+
+METHOD, HEADER, BODY = 1, 2, 3
+CHANNEL = 1
+PERSISTENT = 2
+
+START, START_OK, TUNE, TUNE_OK, OPEN, OPEN_OK = (10, 10), (10, 11), (10, 30), (10, 31), (10, 40), (10, 41)
+CHANNEL_OPEN, CHANNEL_OPEN_OK = (20, 10), (20, 11)
+DECLARE, DECLARE_OK, BIND, BIND_OK, DELETE, DELETE_OK = (50, 10), (50, 11), (50, 20), (50, 21), (50, 40), (50, 41)
+QOS, QOS_OK, CONSUME, CONSUME_OK, PUBLISH = (60, 10), (60, 11), (60, 20), (60, 21), (60, 40)
+DELIVER, ACK, NACK = (60, 60), (60, 80), (60, 120)
+SELECT, SELECT_OK = (85, 10), (85, 11)
+CLOSING = {(10, 50), (20, 40)}  # connection.close and channel.close: a refusal
+
+
+def short(value: str) -> bytes:
+    """A short string (4.2.5.3)."""
+    data = value.encode()
+    return bytes([len(data)]) + data
+
+
+def long(value: bytes) -> bytes:
+    """A long string (4.2.5.3)."""
+    return struct.pack("!I", len(value)) + value
+
+
+def frame(kind: int, payload: bytes, channel: int = CHANNEL) -> bytes:
+    """A frame (2.3.5)."""
+    return struct.pack("!BHI", kind, channel, len(payload)) + payload + b"\xce"
+
+
+def method(name: tuple[int, int], arguments: bytes = b"", channel: int = CHANNEL) -> bytes:
+    """A method's frame (2.3.5.1)."""
+    return frame(METHOD, struct.pack("!HH", *name) + arguments, channel)
+
+
+def message(exchange: str, routing_key: str, body: bytes) -> bytes:
+    """A whole basic.publish of a persistent message: method, header with content type and delivery mode, body."""
+    properties = struct.pack("!H", 0x9000) + short("application/json") + bytes([PERSISTENT])
+    return (
+        method(PUBLISH, b"\0\0" + short(exchange) + short(routing_key) + b"\0")
+        + frame(HEADER, struct.pack("!HHQ", 60, 0, len(body)) + properties)
+        + frame(BODY, body)
+    )
+
+
+class Session:
+    """A connection with one channel open, as guest."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Connect and shake hands. Raises `LoadError`, OSError."""
+        self.socket = socket.create_connection((host, port), timeout=SILENCE_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._rest = b""
+        self.socket.sendall(b"AMQP\x00\x00\x09\x01")
+        self._await(START)
+        login = long(b"") + short("PLAIN") + long(b"\0guest\0guest") + short("en_US")
+        self.socket.sendall(method(START_OK, login, channel=0))
+        channels, frame_max, _ = struct.unpack("!HIH", self._await(TUNE)[:8])
+        self.socket.sendall(method(TUNE_OK, struct.pack("!HIH", channels, frame_max, 0), channel=0))
+        self.call(OPEN, short("/") + short("") + b"\0", OPEN_OK, channel=0)
+        self.call(CHANNEL_OPEN, short(""), CHANNEL_OPEN_OK)
+
+    def close(self) -> None:
+        """Hang up."""
+        self.socket.close()
+
+    def declare(self, queue: str, *, exchange: str, routing_key: str) -> None:
+        """Declare a durable queue and bind it."""
+        no_arguments = struct.pack("!I", 0)
+        self.call(DECLARE, b"\0\0" + short(queue) + b"\x02" + no_arguments, DECLARE_OK)
+        binding = b"\0\0" + short(queue) + short(exchange) + short(routing_key) + b"\0" + no_arguments
+        self.call(BIND, binding, BIND_OK)
+
+    def delete(self, queue: str) -> None:
+        """Delete a queue with all it holds."""
+        self.call(DELETE, b"\0\0" + short(queue) + b"\0", DELETE_OK)
+
+    def confirm(self) -> None:
+        """Ask for publisher confirms."""
+        self.call(SELECT, b"\0", SELECT_OK)
+
+    def consume(self, queue: str, *, prefetch: int) -> None:
+        """Begin to consume; deliveries may follow at once."""
+        self.call(QOS, struct.pack("!IHB", 0, prefetch, 0), QOS_OK)
+        self.socket.sendall(method(CONSUME, b"\0\0" + short(queue) + short("") + b"\0" + struct.pack("!I", 0)))
+
+    def acknowledge(self, tag: int) -> None:
+        """Acknowledge everything up to a delivery tag."""
+        self.socket.sendall(method(ACK, struct.pack("!QB", tag, 1)))
+
+    def call(self, name: tuple[int, int], arguments: bytes, answer: tuple[int, int], channel: int = CHANNEL) -> None:
+        """Send a method and wait for its answer; what else comes with it is dropped."""
+        self.socket.sendall(method(name, arguments, channel))
+        self._await(answer)
+
+    def _await(self, name: tuple[int, int]) -> bytes:
+        while True:
+            for found, arguments in self.methods():
+                if found == name:
+                    return arguments
+
+    def methods(self) -> list[tuple[tuple[int, int], bytes]]:
+        """Read once: every whole method that is here, with its arguments; contents are passed over.
+
+        Raises `Silence` when nothing comes, `LoadError` when the server closes the channel or the connection.
+        """
+        try:
+            data = self.socket.recv(1 << 18)
+        except TimeoutError:
+            raise Silence(f"nothing came for {self.socket.gettimeout()} s") from None
+        if not data:
+            raise LoadError("closed by the server")
+        data = self._rest + data
+        at, end = 0, len(data)
+        unpack = struct.Struct("!BHIHH").unpack_from  # a frame's header and a method's name
+        found = []
+        while end - at >= 12:
+            kind, _, size, class_id, method_id = unpack(data, at)
+            if end - at < size + 8:
+                break
+            if kind == METHOD:
+                name, arguments = (class_id, method_id), data[at + 11 : at + 7 + size]
+                if name in CLOSING:
+                    raise LoadError(f"refused: {arguments!r}")
+                found.append((name, arguments))
+            at += size + 8
+        self._rest = data[at:]
+        return found
+
+
+class Confirms:
+    """Which publishes were answered: all up to `_floor`, and single ones beyond."""
+
+    def __init__(self) -> None:
+        self.nacked = 0
+        self._floor = 0
+        self._beyond: set[int] = set()
+
+    @property
+    def answered(self) -> int:
+        """How many were acknowledged or refused."""
+        return self._floor + len(self._beyond)
+
+    def take(self, name: tuple[int, int], arguments: bytes) -> None:
+        """A basic.ack or basic.nack; anything else is none of ours."""
+        if name not in {ACK, NACK}:
+            return
+        tag, multiple = struct.unpack_from("!QB", arguments)
+        before = self.answered
+        if multiple & 1:
+            self._floor = max(self._floor, tag)
+            self._beyond = {one for one in self._beyond if one > tag} if self._beyond else self._beyond
+        elif tag > self._floor:
+            self._beyond.add(tag)
+        while self._floor + 1 in self._beyond:
+            self._floor += 1
+            self._beyond.discard(self._floor)
+        if name == NACK:
+            self.nacked += self.answered - before

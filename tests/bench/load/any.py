@@ -1,0 +1,17 @@
+"""All loads, told apart by their tag."""
+
+from typing import TypeAlias
+
+from tests.bench.load.amqp_consume import AmqpConsume
+from tests.bench.load.amqp_publish import AmqpPublish
+from tests.bench.load.coap_post import CoapPost
+from tests.bench.load.http_post import HttpPost
+from tests.bench.load.mqtt_connect import MqttConnect
+from tests.bench.load.mqtt_latency import MqttLatency
+from tests.bench.load.mqtt_publish import MqttFanout, MqttPublish
+
+__all__ = ["AnyLoad"]
+
+AnyLoad: TypeAlias = (
+    AmqpConsume | AmqpPublish | CoapPost | HttpPost | MqttConnect | MqttFanout | MqttLatency | MqttPublish
+)

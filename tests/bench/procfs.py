@@ -1,0 +1,33 @@
+"""What Linux says of a server's processes: memory and processor time of a whole session."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["cpu_s", "rss_kib"]
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+def _stats(session: int) -> Iterator[list[str]]:
+    """The fields of /proc/PID/stat from the third on (proc(5)), of every process of a session."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        except OSError:  # it has ended meanwhile
+            continue
+        if int(fields[3]) == session:
+            yield fields
+
+
+def rss_kib(session: int) -> int:
+    """The resident memory of a session's processes, in KiB."""
+    return sum(int(fields[21]) for fields in _stats(session)) * PAGE_KIB
+
+
+def cpu_s(session: int) -> float:
+    """The processor time that a session's processes have used so far."""
+    return sum(int(fields[11]) + int(fields[12]) for fields in _stats(session)) / TICKS_PER_S
