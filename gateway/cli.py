@@ -52,14 +52,14 @@ def serve(
     host: HostOption = None,
 ) -> None:
     """Run the whole gateway in this process until SIGTERM or SIGINT; a second signal stops it at once."""
-    import gateway.app as runtime  # noqa: PLC0415 - here and below: what only a server needs is loaded by servers
-    from gateway import logs  # noqa: PLC0415
+    from gateway import logs  # noqa: PLC0415 - here and below: what only a server needs is loaded by servers
+    from gateway.app import serve as run_gateway  # noqa: PLC0415
     from gateway.banner import announce  # noqa: PLC0415
 
     settings = _load(config, data_dir, port_offset, host)
     logs.configure(settings.log)
     where = str(settings.store.data_dir)
-    raise typer.Exit(runtime.serve(settings, on_ready=lambda gateway: announce(gateway.listening, data_dir=where)))
+    raise typer.Exit(run_gateway(settings, on_ready=lambda gateway: announce(gateway.listening, data_dir=where)))
 
 
 @app.command("check-config")
