@@ -72,7 +72,9 @@ def _options(parser: argparse.ArgumentParser, load: Load) -> None:
         if field.name not in ADDRESS:
             kind, text = _kind(field.type)
             default = getattr(load, field.name)
-            parser.add_argument(f"--{field.name}", type=kind, default=default, help=f"{text}default {default}")
+            parser.add_argument(
+                f"--{field.name.replace('_', '-')}", type=kind, default=default, help=f"{text}default {default}"
+            )
 
 
 def _kind(annotation: Any) -> tuple[type, str]:

@@ -13,6 +13,7 @@ from tests.bench.servers import HOST, Launch, ServerSpec, free_base, free_port
 
 __all__ = ["SERVERS", "other"]
 
+ON_DISK = "on disk (fdatasync) before every acknowledgement"
 IN_MEMORY = "in memory, nothing on disk"
 NOTHING = "nothing is kept"
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # as the distribution's package has it
@@ -46,6 +47,10 @@ def _needs_package(package: str) -> Callable[[], str | None]:
         return None
 
     return missing
+
+
+def _needs_spark() -> str | None:
+    return _needs_package("pyspark")() or _needs_program("java")()
 
 
 def _version_of(*programs: str, ask: str, pattern: str = r"\d+(?:\.\d+)+") -> Callable[[], str]:
@@ -147,7 +152,7 @@ SERVERS: Mapping[str, ServerSpec] = {
     for spec in (
         ServerSpec(
             name="headgate",
-            keeps=dict.fromkeys(HEADGATE_PORTS, "on disk (fdatasync) before every acknowledgement"),
+            keeps=dict.fromkeys(HEADGATE_PORTS, ON_DISK),
             missing=lambda: None,
             version=_headgate_version,
             launch=_headgate,
@@ -199,10 +204,24 @@ SERVERS: Mapping[str, ServerSpec] = {
         ),
         ServerSpec(
             name="bare-http",
-            keeps={"http": NOTHING},
-            missing=_needs_package("httptools"),
+            keeps={"http": "events are read with the CloudEvents SDK; " + NOTHING},
+            missing=_needs_package("cloudevents"),
             version=lambda: f"httptools {version('httptools')}, h2 {version('h2')}",
             launch=_python_peer("http_server", "http"),
+        ),
+        ServerSpec(
+            name="store",
+            keeps={"store": ON_DISK},
+            missing=lambda: None,
+            version=_headgate_version,
+            launch=None,
+        ),
+        ServerSpec(
+            name="spark",
+            keeps={"spark": "nothing is acknowledged"},
+            missing=_needs_spark,
+            version=lambda: f"pyspark {version('pyspark')}",
+            launch=None,
         ),
     )
 }

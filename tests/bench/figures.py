@@ -9,6 +9,7 @@ from tests.bench.load.amqp_publish import AmqpPublish
 from tests.bench.load.base import Load
 from tests.bench.load.coap_post import CoapPost
 from tests.bench.load.http_post import HttpPost
+from tests.bench.load.in_process import SparkRead, StoreAppend
 from tests.bench.load.mqtt_connect import MqttConnect
 from tests.bench.load.mqtt_latency import MqttLatency
 from tests.bench.load.mqtt_publish import MqttFanout, MqttPublish
@@ -20,7 +21,9 @@ BROKERS = ("headgate", "mosquitto", "nats", "rabbitmq", "amqtt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One figure. `fresh`: every run has a server just started, for what a server does not give back."""
+    """One figure. `fresh`: every run has a server just started, for what a server does not give back.
+    `rounds_max` is lower for what repeats itself enough within one run.
+    """
 
     name: str
     title: str
@@ -30,6 +33,7 @@ class Figure:
     servers: Sequence[str]
     better: Literal["higher", "lower"] = "higher"
     fresh: bool = False
+    rounds_max: int = 100
 
 
 FIGURES: Mapping[str, Figure] = {
@@ -156,6 +160,23 @@ FIGURES: Mapping[str, Figure] = {
             unit="events/s",
             load=HttpPost(version=2, mode="batch"),
             servers=("headgate", "bare-http"),
+        ),
+        Figure(
+            name="store-append",
+            title="Store: records appended and synced",
+            protocol="store",
+            unit="records/s",
+            load=StoreAppend(),
+            servers=("store",),
+        ),
+        Figure(
+            name="spark-read",
+            title="Spark: batch read of every column",
+            protocol="spark",
+            unit="records/s",
+            load=SparkRead(),
+            servers=("spark",),
+            rounds_max=1,
         ),
     )
 }

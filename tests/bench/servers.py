@@ -48,7 +48,7 @@ class ServerSpec:
     keeps: Mapping[str, str]
     missing: Callable[[], str | None]  # why it cannot be started here
     version: Callable[[], str]
-    launch: Callable[[Path], Launch]  # given an empty directory for configuration and data
+    launch: Callable[[Path], Launch] | None  # in an empty directory; None: the load brings along what it measures
 
 
 class Running:
@@ -82,6 +82,7 @@ class Running:
 @contextlib.contextmanager
 def running(spec: ServerSpec, directory: Path) -> Iterator[Running]:
     """Start a server, wait until it listens, and end it afterwards. Raises `StartFailed`."""
+    assert spec.launch is not None
     directory.mkdir(parents=True)
     launch = spec.launch(directory)
     log = directory / "output.log"

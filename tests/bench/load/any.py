@@ -6,6 +6,7 @@ from tests.bench.load.amqp_consume import AmqpConsume
 from tests.bench.load.amqp_publish import AmqpPublish
 from tests.bench.load.coap_post import CoapPost
 from tests.bench.load.http_post import HttpPost
+from tests.bench.load.in_process import SparkRead, StoreAppend
 from tests.bench.load.mqtt_connect import MqttConnect
 from tests.bench.load.mqtt_latency import MqttLatency
 from tests.bench.load.mqtt_publish import MqttFanout, MqttPublish
@@ -13,5 +14,14 @@ from tests.bench.load.mqtt_publish import MqttFanout, MqttPublish
 __all__ = ["AnyLoad"]
 
 AnyLoad: TypeAlias = (
-    AmqpConsume | AmqpPublish | CoapPost | HttpPost | MqttConnect | MqttFanout | MqttLatency | MqttPublish
+    AmqpConsume
+    | AmqpPublish
+    | CoapPost
+    | HttpPost
+    | MqttConnect
+    | MqttFanout
+    | MqttLatency
+    | MqttPublish
+    | SparkRead
+    | StoreAppend
 )

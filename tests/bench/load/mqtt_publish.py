@@ -44,14 +44,14 @@ class MqttPublish(Load, frozen=True, kw_only=True, tag="mqtt-publish"):
     def publish(self) -> tuple[int, float]:
         """Publish everything: messages acknowledged, and seconds."""
         connections = [connect(self.host, self.port, f"load-{os.getpid()}-{n}") for n in range(self.conns)]
-        work = [(one, self._blocks(n)) for n, one in enumerate(connections)]
+        work = [(one, self.blocks(n)) for n, one in enumerate(connections)]
         try:
             return together(self._acknowledged if self.qos else self._unacknowledged, work)
         finally:
             for one in connections:
                 one.close()
 
-    def _blocks(self, connection: int) -> list[bytes]:
+    def blocks(self, connection: int) -> list[bytes]:
         """Everything a connection sends, block by block, over and over: an even number, with every topic in it."""
         payload, block = json_payload(self.payload), self._block
         topics = [topic(connection * self.topics + n) for n in range(self.topics)]

@@ -5,7 +5,17 @@ import struct
 
 from tests.bench.load.base import SILENCE_S, LoadError
 
-__all__ = ["PINGREQ", "PINGRESP", "PublishCounter", "connect", "publish", "receive", "subscribe", "topic"]
+__all__ = [
+    "PINGREQ",
+    "PINGRESP",
+    "PublishCounter",
+    "connect",
+    "connect_packet",
+    "publish",
+    "receive",
+    "subscribe",
+    "topic",
+]
 
 PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
 KEEP_ALIVE_S = 600
@@ -36,6 +46,11 @@ def publish(name: bytes, payload: bytes, *, qos: int, identifier: int = 0) -> by
     return packet(0x30 | qos << 1, text(name) + (struct.pack("!H", identifier) if qos else b"") + payload)
 
 
+def connect_packet(client_id: str) -> bytes:
+    """A CONNECT of 3.1.1 with a clean session (3.1)."""
+    return packet(0x10, text(b"MQTT") + b"\x04\x02" + struct.pack("!H", KEEP_ALIVE_S) + text(client_id.encode()))
+
+
 def receive(connection: socket.socket, size: int = 1 << 16) -> bytes:
     """What has come. Raises `LoadError` when nothing does, or the server has closed."""
     try:
@@ -51,8 +66,7 @@ def connect(host: str, port: int, client_id: str) -> socket.socket:
     """A connection with a clean session, its CONNACK read. Raises `LoadError`."""
     connection = socket.create_connection((host, port), timeout=SILENCE_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    body = text(b"MQTT") + b"\x04\x02" + struct.pack("!H", KEEP_ALIVE_S) + text(client_id.encode())
-    connection.sendall(packet(0x10, body))
+    connection.sendall(connect_packet(client_id))
     answer = receive(connection, 4)
     if answer != b"\x20\x02\x00\x00":
         raise LoadError(f"CONNECT was answered {answer.hex()}")

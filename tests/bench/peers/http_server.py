@@ -1,58 +1,102 @@
-"""A bare HTTP server: every request is answered 204 as soon as it is whole, nothing is kept.
+"""A bare HTTP server: reads CloudEvents with the CloudEvents SDK, answers 204, keeps nothing.
 
     python -m tests.bench.peers.http_server [--host 127.0.0.1] [--port 8080]
 
-HTTP/1.1 is parsed by httptools and HTTP/2, told by its preface, by h2, on uvloop: what these libraries give before
-anything is done with a request. The peer that the HTTP benchmarks are held against. Ends on SIGINT or SIGTERM.
+HTTP/1.1 is parsed by httptools and HTTP/2, told by its preface, by h2, on uvloop: about the least that a Python
+program which takes events can do. The peer that the HTTP benchmarks are held against. Ends on SIGINT or SIGTERM.
 """
 
 import argparse
 import asyncio
+import json
 import signal
+from collections.abc import Mapping
 from typing import Any
 
 import httptools
 import uvloop
+from cloudevents.core.bindings.http import HTTPMessage, from_http_event
+from cloudevents.core.v1.event import CloudEvent
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import DataReceived, StreamEnded
+from h2.events import DataReceived, RequestReceived, StreamEnded
 
 PREFACE_START = b"PRI * "
 ANSWER_1 = b"HTTP/1.1 204 No Content\r\n\r\n"
 ANSWER_2 = [(":status", "204")]
+BATCH = "application/cloudevents-batch+json"
+
+
+def take(headers: Mapping[str, str], body: bytes) -> None:
+    """Read the events of a request; one that is none raises, and the connection ends."""
+    if headers.get("content-type") == BATCH:
+        for event in json.loads(body):
+            data = event.pop("data", None)
+            CloudEvent(event, data)
+    elif "ce-id" in headers:
+        from_http_event(HTTPMessage(dict(headers), body))
 
 
 class Bare(asyncio.Protocol):
-    """One connection of either version."""
+    """A connection whose version is not known yet."""
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
-        self.answers = 0  # HTTP/1.1 answers due
-        self.parser: Any = None
-        self.h2: H2Connection | None = None
 
     def data_received(self, data: bytes) -> None:
-        if self.parser is None and self.h2 is None:
-            if data.startswith(PREFACE_START):
-                self.h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
-                self.h2.initiate_connection()
-            else:
-                self.parser = httptools.HttpRequestParser(self)
-        if self.h2 is not None:
-            self._receive_2(data)
-        else:
-            self.parser.feed_data(data)
-            self.transport.write(ANSWER_1 * self.answers)
-            self.answers = 0
+        protocol = (Version2 if data.startswith(PREFACE_START) else Version1)(self.transport)
+        self.transport.set_protocol(protocol)
+        protocol.data_received(data)
+
+
+class Version1(asyncio.Protocol):
+    """HTTP/1.1, the answers of one read in one write."""
+
+    def __init__(self, transport: Any) -> None:
+        self.transport = transport
+        self.parser = httptools.HttpRequestParser(self)
+        self.headers: dict[str, str] = {}
+        self.body = b""
+        self.answers = 0
+
+    def data_received(self, data: bytes) -> None:
+        self.parser.feed_data(data)
+        self.transport.write(ANSWER_1 * self.answers)
+        self.answers = 0
+
+    def on_message_begin(self) -> None:
+        self.headers, self.body = {}, b""
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode().lower()] = value.decode()
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
 
     def on_message_complete(self) -> None:
+        take(self.headers, self.body)
         self.answers += 1
 
-    def _receive_2(self, data: bytes) -> None:
+
+class Version2(asyncio.Protocol):
+    """HTTP/2."""
+
+    def __init__(self, transport: Any) -> None:
+        self.transport = transport
+        self.h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
+        self.h2.initiate_connection()
+        self.requests: dict[int, tuple[dict[str, str], bytearray]] = {}
+
+    def data_received(self, data: bytes) -> None:
         for event in self.h2.receive_data(data):
-            if isinstance(event, DataReceived):
+            if isinstance(event, RequestReceived):
+                self.requests[event.stream_id] = (dict(event.headers), bytearray())
+            elif isinstance(event, DataReceived):
+                self.requests[event.stream_id][1].extend(event.data)
                 self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             elif isinstance(event, StreamEnded):
+                headers, body = self.requests.pop(event.stream_id)
+                take(headers, bytes(body))
                 self.h2.send_headers(event.stream_id, ANSWER_2, end_stream=True)
         self.transport.write(self.h2.data_to_send())
 
