@@ -14,8 +14,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 p
 STAMP := $(VENV)/.installed-$(shell cat requirements.lock pyproject.toml | cksum | tr ' ' -)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 ARGS ?=
-# What `make bench` runs; each starts what it measures and prints JSON.
-BENCH ?= tests/bench/store_append.py tests/bench/spark_read.py
+# What `make bench` measures: one figure by its name, all of them by default; `make bench BENCH=list` names them.
+BENCH ?=
 
 .PHONY: help setup run serve test check format bench lock java clean
 
@@ -55,8 +55,8 @@ format: $(STAMP) ## Put the code into its one format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(STAMP) ## Measure; figures as JSON (BENCH=tests/bench/store_append.py)
-	@for script in $(BENCH); do echo "$$script" >&2; $(BIN)/python "$$script" $(ARGS) || exit 1; done
+bench: $(STAMP) ## Measure beside the peers that are installed (BENCH=mqtt-publish ARGS="--rounds 5")
+	@$(BIN)/python -m tests.bench $(BENCH) $(ARGS)
 
 lock: ## Resolve requirements.lock again (needs uv)
 	@command -v uv >/dev/null || { echo "uv is needed for this: https://docs.astral.sh/uv/" >&2; exit 1; }

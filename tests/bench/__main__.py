@@ -31,7 +31,7 @@ ADDRESS = {"host", "port", "pid", "count"}  # fields of a load that are no optio
 
 
 def main(words: Sequence[str]) -> int:
-    """The exit status: 1 when a run of Headgate's failed."""
+    """The exit status: 1 when a run of Headgate's failed, 2 for wrong usage."""
     arguments = _parser().parse_args(words)
     return arguments.work(arguments)
 
@@ -108,7 +108,14 @@ def _measure_all(arguments: argparse.Namespace) -> int:
 def _measure(arguments: argparse.Namespace, figures: Sequence[Figure], others: Sequence[Any]) -> int:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # the servers inherit it
-    wanted = arguments.servers.split(",") if arguments.servers else None
+    wanted = arguments.servers.split(",") if arguments.servers else SERVERS
+    unknown = set(wanted) - set(SERVERS)
+    if unknown:
+        print(
+            f"python -m tests.bench: no server {', '.join(sorted(unknown))}; known: {', '.join(SERVERS)}",
+            file=sys.stderr,
+        )
+        return 2
     plan = Plan(
         rounds=arguments.rounds,
         seconds=arguments.seconds,
@@ -119,7 +126,7 @@ def _measure(arguments: argparse.Namespace, figures: Sequence[Figure], others: S
     if machine.busy():
         console.print("others are using this machine: these figures are not worth keeping", style="yellow")
     for figure in figures:
-        specs = [SERVERS[name] for name in figure.servers if wanted is None or name in wanted]
+        specs = [SERVERS[name] for name in figure.servers if name in wanted]
         with console.status(figure.title) as shown:
             result = measure(
                 figure, [*specs, *others], plan, lambda text, title=figure.title: shown.update(f"{title}: {text}")

@@ -47,7 +47,7 @@ from tests.bench.load.mqtt_publish import MqttPublish
 from tests.bench.load.mqtt_wire import connect_packet
 from tests.bench.stopwatch import Spent, Stopwatch
 
-__all__ = ["main"]
+__all__ = ["STEPS", "main", "measure"]
 
 TOPICS = (4, 5_000)
 CONNECTIONS = 4
@@ -195,8 +195,8 @@ class Pipeline:
         self.loop.run_until(lambda: self.engine.views.dispatched >= end)
 
 
-def measure(topics: int, directory: Path) -> dict[str, Spent]:
-    """What was spent in each step, over all messages."""
+def measure(topics: int, directory: Path, *, turns: int = TURNS, gatherings: int = GATHERINGS) -> dict[str, Spent]:
+    """What was spent in each step, over all messages; the first gatherings do not count."""
     watch = Stopwatch()
     load = MqttPublish(conns=CONNECTIONS, window=2 * READ, topics=topics // CONNECTIONS)
     with ExitStack() as opened:
@@ -206,11 +206,11 @@ def measure(topics: int, directory: Path) -> dict[str, Spent]:
         pipeline.store._recent.add = watch.timed("report", pipeline.store._recent.add)
         pipeline.ingest._done = watch.timed("ingest", pipeline.ingest._done)
         peers = [Peer(number, load, watch) for number in range(CONNECTIONS)]
-        for gathering in range(WARM_UP + GATHERINGS):
+        for gathering in range(WARM_UP + gatherings):
             if gathering == WARM_UP:
                 watch.spent.clear()
-            for number in range(TURNS):
-                pipeline.turn(peers, gathering * TURNS + number)
+            for number in range(turns):
+                pipeline.turn(peers, gathering * turns + number)
             pipeline.gather()
         return dict(watch.spent)
 

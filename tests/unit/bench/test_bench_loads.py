@@ -1,0 +1,102 @@
+"""The load programs' own reading of the wire: what they count must be what was there."""
+
+import random
+import struct
+from itertools import pairwise
+
+import h2.config
+import h2.connection
+import h2.events
+import pytest
+
+from tests.bench.load.amqp_wire import ACK, NACK, Confirms
+from tests.bench.load.base import LoadError, json_payload
+from tests.bench.load.http_wire import Http1, Http2, Post
+from tests.bench.load.mqtt_publish import MqttPublish
+from tests.bench.load.mqtt_wire import PINGRESP, PublishCounter, publish, topic
+
+
+def pieces(data, chance):
+    cuts = sorted({0, len(data), *(chance.randrange(len(data)) for _ in range(20))})
+    return [data[start:end] for start, end in pairwise(cuts)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_publish_packets_are_counted_however_they_are_cut(seed):
+    chance = random.Random(seed)
+    packets, expected = [], 0
+    for _ in range(chance.randrange(1, 12)):
+        alike = chance.randrange(1, 40)
+        size = chance.choice((0, 1, 80, 100, 127, 128, 300, 20_000))
+        packets += [publish(topic(1), json_payload(size), qos=chance.randrange(2), identifier=7)] * alike
+        packets += [PINGRESP] * chance.randrange(3)
+        expected += alike
+    counter = PublishCounter()
+    for piece in pieces(b"".join(packets), chance):
+        counter.feed(piece)
+    assert counter.count == expected
+
+
+def test_the_blocks_of_a_connection_hold_every_topic_and_no_identifier_twice():
+    load = MqttPublish(topics=1_250, window=200)
+    blocks = load.blocks(1)
+    size = len(publish(topic(0), json_payload(100), qos=1, identifier=1))
+    packets = [block[at : at + size] for block in blocks for at in range(0, len(block), size)]
+    end = size - 100 - 2  # of the topic; behind it the identifier and the payload
+    assert {packet[end - len(topic(0)) : end] for packet in packets} == {topic(n) for n in range(1_250, 2_500)}
+    assert len({packet[end : end + 2] for packet in packets}) == len(packets) == 1_300
+
+
+def confirm(confirms, name, tag, *, multiple):
+    confirms.take(name, struct.pack("!QB", tag, multiple))
+
+
+def test_confirms_count_single_and_multiple_ones_in_any_order():
+    confirms = Confirms()
+    confirm(confirms, ACK, 2, multiple=False)
+    confirm(confirms, ACK, 5, multiple=False)
+    assert confirms.answered == 2
+    confirm(confirms, ACK, 3, multiple=True)
+    assert confirms.answered == 4
+    confirm(confirms, NACK, 4, multiple=False)
+    assert (confirms.answered, confirms.nacked) == (5, 1)
+    confirm(confirms, ACK, 5, multiple=True)
+    assert confirms.answered == 5
+
+
+def test_http1_answers_are_counted_however_they_are_cut():
+    answers = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello" * 9 + b"HTTP/1.1 204 No Content\r\n\r\n" * 3
+    for seed in range(20):
+        wire = Http1(Post("event", json_payload(40), 1), "localhost")
+        for piece in pieces(answers, random.Random(seed)):
+            wire.feed(piece)
+        assert wire.statuses == {200: 9, 204: 3}
+
+
+def test_http2_requests_arrive_whole_within_the_windows():
+    post = Post("batch", json_payload(100), 100)
+    wire = Http2(post, "localhost")
+    server = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
+    server.initiate_connection()
+    bodies: dict[int, bytes] = {}
+    to_server = wire.opening + wire.requests(8)
+    while to_server:
+        for event in server.receive_data(to_server):
+            if isinstance(event, h2.events.DataReceived):
+                bodies[event.stream_id] = bodies.get(event.stream_id, b"") + event.data
+                server.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            elif isinstance(event, h2.events.StreamEnded):
+                server.send_headers(event.stream_id, [(":status", "202"), ("x-some", "header")], end_stream=True)
+        to_server = wire.feed(server.data_to_send())
+    assert list(bodies.values()) == [post.body] * 8
+    assert wire.statuses == {202: 8}
+
+
+def test_http2_says_when_the_server_gives_up():
+    wire = Http2(Post("event", json_payload(40), 1), "localhost")
+    server = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
+    server.initiate_connection()
+    server.receive_data(wire.opening)
+    server.close_connection()
+    with pytest.raises(LoadError):
+        wire.feed(server.data_to_send())
