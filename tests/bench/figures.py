@@ -23,6 +23,7 @@ BROKERS = ("headgate", "mosquitto", "nats", "rabbitmq", "amqtt")
 class Figure:
     """One figure. `fresh`: every run has a server just started, for what a server does not give back.
     `rounds_max` is lower for what repeats itself enough within one run.
+    `count` is the same for all servers where it decides the figure, as the depth of a queue does; else a run's time is.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Figure:
     better: Literal["higher", "lower"] = "higher"
     fresh: bool = False
     rounds_max: int = 100
+    count: int | None = None
 
 
 FIGURES: Mapping[str, Figure] = {
@@ -112,6 +114,7 @@ FIGURES: Mapping[str, Figure] = {
             unit="messages/s",
             load=AmqpConsume(),
             servers=("headgate", "rabbitmq"),
+            count=100_000,
         ),
         Figure(
             name="coap-post",

@@ -117,13 +117,14 @@ class _Measuring:
         """Give the load a count that keeps this server busy for the wanted time."""
         if not hasattr(one.load, "count"):
             return
-        wanted = count = self.plan.count or FIRST_COUNT
+        fixed = self.plan.count or self.figure.count
+        wanted = count = fixed or FIRST_COUNT
         for _ in range(WARM_UPS):
             one.load = msgspec.structs.replace(one.load, count=count)
             seen = self._run(one)
-            if self.plan.count is not None:
+            if fixed is not None:
                 return
-            wanted = max(1, min(round(seen.done / seen.elapsed_s * self.plan.seconds), COUNT_MAX))
+            wanted = max(1, min(round(count * self.plan.seconds / seen.elapsed_s), COUNT_MAX))
             if seen.elapsed_s >= self.plan.seconds * LONG_ENOUGH:
                 break
             count = min(wanted, count * GROWTH_MAX)

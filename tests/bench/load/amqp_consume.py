@@ -1,14 +1,13 @@
 """Consuming a queue that was filled before, acknowledging everything."""
 
 import os
-import struct
 import time
 from typing import Annotated
 
 from msgspec import Meta
 
 from tests.bench.load.amqp_publish import EXCHANGE, AmqpPublish
-from tests.bench.load.amqp_wire import DELIVER, Session
+from tests.bench.load.amqp_wire import Session
 from tests.bench.load.base import Count, Load, Measured, Silence, together
 
 __all__ = ["AmqpConsume"]
@@ -55,16 +54,15 @@ class AmqpConsume(Load, frozen=True, kw_only=True, tag="amqp-consume"):
             session.consume(queue, prefetch=self.prefetch)
             while sum(counts) < total and silent_s < QUIET_S:
                 try:
-                    methods = session.methods()
+                    count, newest = session.deliveries()
                 except Silence:
                     silent_s += 1
                     continue
                 silent_s = 0
-                for name, arguments in methods:
-                    if name == DELIVER:
-                        counts[number] += 1
-                        (tag,) = struct.unpack_from("!Q", arguments, 1 + arguments[0])
-                last_at[number] = time.perf_counter()
+                if count:
+                    counts[number] += count
+                    tag = newest
+                    last_at[number] = time.perf_counter()
                 if tag - acknowledged >= self.prefetch // 2:
                     session.acknowledge(tag)
                     acknowledged = tag

@@ -5,17 +5,19 @@ import struct
 
 from tests.bench.load.base import SILENCE_S, LoadError, Silence
 
-__all__ = ["ACK", "DELIVER", "NACK", "Confirms", "Session", "message", "short"]
+__all__ = ["ACK", "NACK", "Confirms", "Session", "message", "short"]
 
 METHOD, HEADER, BODY = 1, 2, 3
 CHANNEL = 1
 PERSISTENT = 2
+METHOD_FRAME_MIN = 12  # bytes
+FRAME_AND_NAME = struct.Struct("!BHIHH").unpack_from  # a frame's header and, in a method's, the name
 
 START, START_OK, TUNE, TUNE_OK, OPEN, OPEN_OK = (10, 10), (10, 11), (10, 30), (10, 31), (10, 40), (10, 41)
 CHANNEL_OPEN, CHANNEL_OPEN_OK = (20, 10), (20, 11)
 DECLARE, DECLARE_OK, BIND, BIND_OK, DELETE, DELETE_OK = (50, 10), (50, 11), (50, 20), (50, 21), (50, 40), (50, 41)
 QOS, QOS_OK, CONSUME, CONSUME_OK, PUBLISH = (60, 10), (60, 11), (60, 20), (60, 21), (60, 40)
-DELIVER, ACK, NACK = (60, 60), (60, 80), (60, 120)
+ACK, NACK = (60, 80), (60, 120)
 SELECT, SELECT_OK = (85, 10), (85, 11)
 CLOSING = {(10, 50), (20, 40)}  # connection.close and channel.close: a refusal
 
@@ -112,18 +114,11 @@ class Session:
 
         Raises `Silence` when nothing comes, `LoadError` when the server closes the channel or the connection.
         """
-        try:
-            data = self.socket.recv(1 << 18)
-        except TimeoutError:
-            raise Silence(f"nothing came for {self.socket.gettimeout()} s") from None
-        if not data:
-            raise LoadError("closed by the server")
-        data = self._rest + data
+        data = self._read()
         at, end = 0, len(data)
-        unpack = struct.Struct("!BHIHH").unpack_from  # a frame's header and a method's name
         found = []
-        while end - at >= 12:
-            kind, _, size, class_id, method_id = unpack(data, at)
+        while end - at >= METHOD_FRAME_MIN:
+            kind, _, size, class_id, method_id = FRAME_AND_NAME(data, at)
             if end - at < size + 8:
                 break
             if kind == METHOD:
@@ -134,6 +129,37 @@ class Session:
             at += size + 8
         self._rest = data[at:]
         return found
+
+    def deliveries(self) -> tuple[int, int]:
+        """Read once: how many deliveries begin there, and the tag of the last, 0 without one. Raises like `methods`.
+
+        A loop of its own: the reader shares the machine with the server, and must cost little for each message.
+        """
+        data = self._read()
+        at, end, count, last = 0, len(data), 0, 0
+        while end - at >= METHOD_FRAME_MIN:
+            kind, _, size, class_id, method_id = FRAME_AND_NAME(data, at)
+            if end - at < size + 8:
+                break
+            if kind == METHOD:
+                if class_id == 60 and method_id == 60:  # basic.deliver
+                    count += 1
+                    last = at
+                elif (class_id, method_id) in CLOSING:
+                    raise LoadError(f"refused: {data[at + 11 : at + 7 + size]!r}")
+            at += size + 8
+        self._rest = data[at:]
+        tag_at = last + 12 + data[last + 11]  # behind the consumer's name
+        return count, int.from_bytes(data[tag_at : tag_at + 8], "big") if count else 0
+
+    def _read(self) -> bytes:
+        try:
+            data = self.socket.recv(1 << 18)
+        except TimeoutError:
+            raise Silence(f"nothing came for {self.socket.gettimeout()} s") from None
+        if not data:
+            raise LoadError("closed by the server")
+        return self._rest + data
 
 
 class Confirms:

@@ -1,6 +1,7 @@
 """The load programs' own reading of the wire: what they count must be what was there."""
 
 import random
+import socket
 import struct
 from itertools import pairwise
 
@@ -9,7 +10,7 @@ import h2.connection
 import h2.events
 import pytest
 
-from tests.bench.load.amqp_wire import ACK, NACK, Confirms
+from tests.bench.load.amqp_wire import ACK, BODY, HEADER, NACK, Confirms, Session, frame, method, short
 from tests.bench.load.base import LoadError, json_payload
 from tests.bench.load.http_wire import Http1, Http2, Post
 from tests.bench.load.mqtt_publish import MqttPublish
@@ -62,6 +63,25 @@ def test_confirms_count_single_and_multiple_ones_in_any_order():
     assert (confirms.answered, confirms.nacked) == (5, 1)
     confirm(confirms, ACK, 5, multiple=True)
     assert confirms.answered == 5
+
+
+def test_deliveries_are_counted_however_they_are_cut():
+    stream = b"".join(
+        method((60, 60), short("ctag") + struct.pack("!QB", tag, 0) + short("e") + short("key"))
+        + frame(HEADER, bytes(14))
+        + frame(BODY, b"body" * tag)
+        for tag in range(1, 40)
+    )
+    for seed in range(20):
+        session, (ours, theirs) = Session.__new__(Session), socket.socketpair()
+        session.socket, session._rest = theirs, b""
+        total, newest = 0, 0
+        with ours, theirs:
+            for piece in pieces(stream, random.Random(seed)):
+                ours.sendall(piece)
+                count, tag = session.deliveries()
+                total, newest = total + count, max(newest, tag)
+        assert (total, newest) == (39, 39)
 
 
 def test_http1_answers_are_counted_however_they_are_cut():
