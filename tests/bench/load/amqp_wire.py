@@ -149,8 +149,10 @@ class Session:
                     raise LoadError(f"refused: {data[at + 11 : at + 7 + size]!r}")
             at += size + 8
         self._rest = data[at:]
+        if not count:
+            return 0, 0
         tag_at = last + 12 + data[last + 11]  # behind the consumer's name
-        return count, int.from_bytes(data[tag_at : tag_at + 8], "big") if count else 0
+        return count, int.from_bytes(data[tag_at : tag_at + 8], "big")
 
     def _read(self) -> bytes:
         try:
