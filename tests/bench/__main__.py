@@ -11,6 +11,7 @@ python -m tests.bench report                             the kept figures into d
 
 import argparse
 import resource
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,6 +35,11 @@ def main(words: Sequence[str]) -> int:
     """The exit status: 1 when a run of Headgate's failed, 2 for wrong usage."""
     arguments = _parser().parse_args(words)
     return arguments.work(arguments)
+
+
+def _end(number: int, _frame: object) -> None:
+    """On SIGTERM: leave, and so end all that was started."""
+    sys.exit(128 + number)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -158,4 +164,5 @@ def _report(_: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end)
     sys.exit(main(sys.argv[1:]))

@@ -87,7 +87,8 @@ def _mosquitto(directory: Path) -> Launch:
     port = free_port()
     config = directory / "mosquitto.conf"
     lines = [f"listener {port} {HOST}", "allow_anonymous true", "set_tcp_nodelay true"]
-    lines += ["persistence false", "max_queued_messages 0", "log_type error"]
+    # As root it would change its user, and with that forget to end with us (prctl(2)).
+    lines += ["persistence false", "max_queued_messages 0", "log_type error", "user root"]
     config.write_text("\n".join(lines) + "\n")
     return Launch(command=(_found("mosquitto") or "", "-c", str(config)), ports={"mqtt": port})
 
