@@ -6,12 +6,13 @@ the change is durable and applied; a read sees every change that was acknowledge
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
 from typing import NamedTuple, Protocol, TypeAlias
 
 from store.errors import StoreError
 from store.format import Frame, LogOffset, Position, QueueNumber, QueueOffset, UnplacedFrame
 
-__all__ = ["Appended", "Bounds", "Entry", "Fetched", "Lease", "OnAppended", "StoreClient", "TailListener"]
+__all__ = ["Appended", "Bounds", "Entry", "Fetched", "IndexKind", "Lease", "OnAppended", "StoreClient", "TailListener"]
 
 
 class Appended(NamedTuple):
@@ -46,6 +47,14 @@ class Entry(NamedTuple):
     key: str
     value: bytes
     revision: int
+
+
+class IndexKind(IntEnum):
+    """What records are found by: the hash of a key, an address or an id in their rows."""
+
+    KEY = 1  # rows with ROW_INDEX_KEY
+    ADDRESS = 2  # rows with ROW_INDEX_ADDRESS
+    ID = 3  # every row that has an id
 
 
 class Lease(NamedTuple):
@@ -110,6 +119,25 @@ class StoreClient(Protocol):
 
     async def last(self, address_hash: int) -> Position | None:
         """Where the newest record of an address is (rows without ROW_EXTRA, queue numbers from FIRST_QUEUE on)."""
+
+    async def find(
+        self,
+        kind: IndexKind,
+        hash_: int,
+        *,
+        from_ms: int = 0,
+        until_ms: int = 1 << 63,
+        below: Position | None = None,
+        limit: int = 100,
+    ) -> Sequence[Position]:
+        """Where records of a key, an address or an id are, newest first, at most `limit` of them.
+
+        Only those stored at `from_ms` or later and before `until_ms`, and, for the next page, in front of `below`.
+        Hashes collide: compare what the records say.
+        """
+
+    async def addresses(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> Sequence[str]:
+        """Recorded addresses (`AddressesSeen`) that begin with `prefix` and are greater than `after`, ascending."""
 
     # ---- the key-value view
 

@@ -32,6 +32,8 @@ __all__ = [
     "ROW",
     "ROWS_DTYPE",
     "ROW_EXTRA",
+    "ROW_INDEX_ADDRESS",
+    "ROW_INDEX_KEY",
     "Frame",
     "LogOffset",
     "Position",
@@ -85,6 +87,8 @@ assert ROW.size == 48 == ROWS_DTYPE.itemsize
 
 _CRC_START = 8  # the header's checksum covers what follows magic and itself
 ROW_EXTRA = 1  # row flag: this record already has a row in its topic's queue
+ROW_INDEX_KEY = 0x10  # row flag: the record is to be found by its key
+ROW_INDEX_ADDRESS = 0x20  # row flag: the record is to be found by its address
 FIRST_QUEUE = 16  # queue numbers below are the store's own records: KV operations, offsets, settlements
 FRAME_BYTES_MAX = 64 << 20  # no frame is larger; a header that claims more is corrupt
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from store.cache import CACHE_BYTES_MAX, FrameCache
-from store.client import Bounds, Entry, Fetched, Lease, OnAppended, TailListener
+from store.client import Bounds, Entry, Fetched, IndexKind, Lease, OnAppended, TailListener
 from store.engine import Committed, Engine
 from store.errors import (
     FrameTooLarge,
@@ -26,6 +26,7 @@ from store.errors import (
     StoreError,
     StoreOverloaded,
 )
+from store.finder import Finder
 from store.format import (
     FRAME_BYTES_MAX,
     Frame,
@@ -48,6 +49,7 @@ from store.records import (
     QueueDeleted,
 )
 from store.segment import BadRange
+from store.views.index import Wanted
 from store.views.kv import check_key
 
 __all__ = ["PENDING_BYTES_MAX", "LocalStore"]
@@ -93,6 +95,7 @@ class LocalStore:
         self._cache = FrameCache(cache_bytes_max)
         self._reader = Reader(self._engine.log, self._engine.views, self._cache)
         self._recent = Recent(self._engine.log.confirmed)
+        self._finder = Finder(self._engine)
         self._pool = ThreadPoolExecutor(READERS, "store-read")
         self._listeners: dict[int, TailListener] = {}  # by the order of their calls to tail
         self._listener_count = 0
@@ -339,6 +342,25 @@ class LocalStore:
             return found
         with self._engine.views.reading() as txn:  # a lookup takes 5 us, a thread 50 to 100 us
             return self._engine.views.last.get(txn, address_hash)
+
+    async def find(
+        self,
+        kind: IndexKind,
+        hash_: int,
+        *,
+        from_ms: int = 0,
+        until_ms: int = 1 << 63,
+        below: Position | None = None,
+        limit: int = 100,
+    ) -> Sequence[Position]:
+        """See `StoreClient.find`."""
+        wanted = Wanted.of(kind, hash_, from_ms=from_ms, until_ms=until_ms, below=below)
+        return await self._blocking(self._finder.find, wanted, self._recent.runs(), limit)
+
+    async def addresses(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> Sequence[str]:
+        """See `StoreClient.addresses`."""
+        recent = self._recent.addresses(prefix, after)
+        return await self._blocking(self._finder.addresses, prefix, after, recent, limit)
 
     # ---- the key-value view
 

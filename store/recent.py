@@ -11,8 +11,9 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from store.errors import RevisionConflict
 from store.format import LogOffset, Position, QueueNumber, QueueOffset
 from store.leases import LeaseTable
-from store.records import GroupDeleted, GroupOffsets, KvDelete, KvPut, QueueDeleted, Record, Settled
+from store.records import AddressesSeen, GroupDeleted, GroupOffsets, KvDelete, KvPut, QueueDeleted, Record, Settled
 from store.run import Chunk, Run
+from store.views.addresses import listable
 from store.views.kv import conflict, revision
 
 __all__ = ["GroupChange", "KvChange", "Outcome", "Recent"]
@@ -75,6 +76,7 @@ class Recent:
         self._kv: _Pending[str, KvChange] = _Pending()
         self._groups: _Pending[str, GroupChange] = _Pending()
         self._deleted: _Pending[QueueNumber, LogOffset] = _Pending()
+        self._addresses: _Pending[str, None] = _Pending()
 
     # ---- following the log
 
@@ -107,7 +109,7 @@ class Recent:
                     del chunks[:keep]
                 else:
                     self._chunks.pop(queue, None)
-        for pending in (self._kv, self._groups, self._deleted):
+        for pending in (self._kv, self._groups, self._deleted, self._addresses):
             pending.trim(dispatched)
 
     def _apply(self, at: Position, record: Record, kv_revision: Callable[[str], int]) -> Outcome:
@@ -120,6 +122,9 @@ class Recent:
                 self._groups.put(at.frame, group, GroupChange(before.cleared, {**before.offsets, **now}))
             case GroupDeleted(group=group):
                 self._groups.put(at.frame, group, GroupChange(True, {}))
+            case AddressesSeen(addresses=addresses):
+                for address in filter(listable, addresses):
+                    self._addresses.put(at.frame, address, None)
             case Settled(queue=queue, ranges=ranges):
                 self.leases.settle(QueueNumber(queue), ranges)
             case QueueDeleted(queue=queue):
@@ -181,6 +186,14 @@ class Recent:
     def deletion(self, queue: QueueNumber) -> LogOffset | None:
         """Where a queue was deleted, while the view may still hold what it had."""
         return self._deleted.get(queue)
+
+    def runs(self) -> Sequence[Run]:
+        """The runs that the views may lack, oldest first: a copy, safe to hand to a thread."""
+        return tuple(self._runs)
+
+    def addresses(self, prefix: str, after: str) -> set[str]:
+        """Addresses that the view may lack, of those that begin with `prefix` and are greater than `after`."""
+        return {address for address, _ in self._addresses.items() if address.startswith(prefix) and address > after}
 
     def last(self, address_hash: int) -> Position | None:
         """Where the newest record of an address is, among what the view may lack."""

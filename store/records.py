@@ -13,10 +13,12 @@ from msgspec import Meta
 from store.format import QueueNumber
 
 __all__ = [
+    "ADDRESSES_QUEUE",
     "GROUPS_QUEUE",
     "KV_QUEUE",
     "LEASES_QUEUE",
     "QUEUES_QUEUE",
+    "AddressesSeen",
     "GroupDeleted",
     "GroupOffsets",
     "KvDelete",
@@ -35,6 +37,7 @@ KV_QUEUE = QueueNumber(1)
 GROUPS_QUEUE = QueueNumber(2)
 LEASES_QUEUE = QueueNumber(3)
 QUEUES_QUEUE = QueueNumber(4)
+ADDRESSES_QUEUE = QueueNumber(10)
 
 # What the views can hold: a record outside these bounds is not understood, and so has no effect.
 _Queue = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
@@ -83,9 +86,16 @@ class QueueDeleted(msgspec.Struct, frozen=True, array_like=True, tag=6):
     queue: _Queue
 
 
-Record: TypeAlias = KvPut | KvDelete | GroupOffsets | GroupDeleted | Settled | QueueDeleted
+class AddressesSeen(msgspec.Struct, frozen=True, array_like=True, tag=40):
+    """Addresses that messages are published to, so that they can be listed; again changes nothing."""
+
+    addresses: tuple[str, ...]
+
+
+Record: TypeAlias = AddressesSeen | KvPut | KvDelete | GroupOffsets | GroupDeleted | Settled | QueueDeleted
 
 _QUEUES: dict[type, QueueNumber] = {
+    AddressesSeen: ADDRESSES_QUEUE,
     KvPut: KV_QUEUE,
     KvDelete: KV_QUEUE,
     GroupOffsets: GROUPS_QUEUE,

@@ -67,6 +67,10 @@ class Run:
         i = int(np.searchsorted(self.ends, row, side="right"))
         return Position(self.placed[i].start, row - (int(self.ends[i - 1]) if i else 0))
 
+    def stored_at_ms(self, row: int) -> int:
+        """When `rows[row]` was stored."""
+        return self.placed[int(np.searchsorted(self.ends, row, side="right"))].stored_at_ms
+
     def counted(self) -> npt.NDArray[np.int64]:
         """The rows that are the newest word on an address: no second index of a record, none of the store's own."""
         rows = self.rows

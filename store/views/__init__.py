@@ -17,8 +17,10 @@ import lmdb
 
 from store.format import LogOffset
 from store.run import Run
+from store.views.addresses import AddressesView
 from store.views.consume_queue import ConsumeQueueView
 from store.views.groups import GroupsView
+from store.views.index import IndexView
 from store.views.kv import KvView
 from store.views.last import LastView
 from store.views.leases import SettledView
@@ -29,7 +31,7 @@ __all__ = ["MAP_SIZE_BYTES", "Views"]
 logger = logging.getLogger(__name__)
 
 MAP_SIZE_BYTES = 64 << 30  # address space, not disk: the file grows as it is used
-_FORMAT = b"1"  # of all views together; another one found means: rebuild
+_FORMAT = b"2"  # of all views together; another one found means: rebuild
 _READERS_MAX = 126
 _SPARE_READERS = 8  # read transactions kept for the next reader
 
@@ -55,7 +57,7 @@ class Views:
         self._env = lmdb.open(
             str(self._path),
             map_size=map_size_bytes,
-            max_dbs=8,
+            max_dbs=32,
             max_readers=_READERS_MAX,
             max_spare_txns=_SPARE_READERS,
             metasync=False,
@@ -69,7 +71,18 @@ class Views:
         self.groups = GroupsView(self._env.open_db(b"groups"))
         self.settled = SettledView(self._env.open_db(b"settled"))
         self.producers = ProducersView(self._env.open_db(b"producers"))
-        self._all = (self.queues, self.last, self.kv, self.groups, self.settled, self.producers)
+        self.index = IndexView(self._env.open_db(b"index"))
+        self.addresses = AddressesView(self._env.open_db(b"addresses"))
+        self._all = (
+            self.queues,
+            self.last,
+            self.kv,
+            self.groups,
+            self.settled,
+            self.producers,
+            self.index,
+            self.addresses,
+        )
         with self._env.begin() as txn:
             found = txn.get(b"format", db=self._meta)
             self.dispatched = LogOffset(int.from_bytes(txn.get(b"dispatched", b"", db=self._meta), "big"))

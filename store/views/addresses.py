@@ -1,0 +1,52 @@
+"""The addresses that were published to: b"a" + address in UTF-8 -> log offset u64, big-endian, of the first word of it.
+
+The store cannot read addresses out of messages; whoever publishes records each once (`AddressesSeen`).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from store.records import AddressesSeen
+from store.run import Run
+from store.views.kv import KEY_BYTES_MAX
+
+__all__ = ["AddressesView", "listable"]
+
+_PREFIX = b"a"  # LMDB has no empty keys
+
+
+def listable(address: str) -> bool:
+    """Whether an address is short enough to be listed."""
+    return len(address.encode()) <= KEY_BYTES_MAX
+
+
+class AddressesView:
+    """Known addresses, in order."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+
+    def apply(self, txn: Any, runs: Sequence[Run]) -> None:
+        """Add the addresses that some runs name; those too long to be listed are passed over."""
+        items = [
+            (_PREFIX + address.encode(), at.frame.to_bytes(8, "big"))
+            for run in runs
+            for at, record in run.records
+            if isinstance(record, AddressesSeen)
+            for address in record.addresses
+            if listable(address)
+        ]
+        if items:
+            with txn.cursor(db=self._db) as cursor:
+                cursor.putmulti(items, overwrite=False)
+
+    def after(self, txn: Any, prefix: str, after: str) -> Iterator[str]:
+        """Addresses that begin with `prefix` and are greater than `after`, ascending."""
+        start, skip = _PREFIX + prefix.encode(), _PREFIX + after.encode()
+        with txn.cursor(db=self._db) as cursor:
+            found = cursor.set_range(max(start, skip))
+            if found and after and cursor.key() == skip:
+                found = cursor.next()
+            while found and (key := cursor.key()).startswith(start):
+                yield key[1:].decode()
+                found = cursor.next()

@@ -1,0 +1,245 @@
+"""Where the records of a key, an address or an id are: an entry for each frame that has some, not for each record.
+
+    part u32 | kind u8 | hash u64 | ~(the frame's place in its part) u32  ->  stored at u64 | rows u32, newest first
+    part u32 | 0 u8                                                       ->  stored at u64 of its first entry
+
+All big-endian. A part is `PART_BYTES` of the log: what is put goes to the end of the environment's key space, so that
+its cost does not grow with the log, and what retention removes is one stretch of keys. Within a part the newest entry
+of a hash comes first. Time and log offset grow together, so a time is found by halving. Hashes collide: whoever asks
+compares what the records say.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from store.client import IndexKind
+from store.format import FIRST_QUEUE, ROW_EXTRA, ROW_INDEX_ADDRESS, ROW_INDEX_KEY, LogOffset, Position
+from store.run import Run
+
+__all__ = ["IndexView", "Wanted", "find_in_run"]
+
+PART_BITS = 28
+PART_BYTES = 1 << PART_BITS
+_LOW = PART_BYTES - 1
+_WITHIN_MAX = 0xFFFF_FFFF
+
+_KEY = struct.Struct(">IBQI")
+_KEY_DTYPE = np.dtype([("part", ">u4"), ("kind", "u1"), ("hash", ">u8"), ("within", ">u4")])
+_PREFIX = struct.Struct(">IBQ")
+_HEAD = struct.Struct(">IB")
+_STORED = struct.Struct(">Q")
+_PUTS = 512  # in one call: the GIL is held that long
+assert _KEY.size == _KEY_DTYPE.itemsize == 17
+
+
+_COLUMN = {IndexKind.KEY: "key_hash", IndexKind.ADDRESS: "address_hash", IndexKind.ID: "id_hash"}
+_FLAG = {IndexKind.KEY: ROW_INDEX_KEY, IndexKind.ADDRESS: ROW_INDEX_ADDRESS, IndexKind.ID: 0}  # 0: every record
+
+
+class Wanted(NamedTuple):
+    """A question to the index: records stored at `from_ms` or later, before `until_ms`, and in front of `below`."""
+
+    kind: IndexKind
+    hash: int
+    from_ms: int = 0
+    until_ms: int = 1 << 63
+    below: Position = Position(LogOffset(1 << 62), 0)
+
+    @classmethod
+    def of(cls, kind: IndexKind, hash_: int, *, from_ms: int, until_ms: int, below: Position | None) -> "Wanted":
+        """The question, with no `below` meaning the newest."""
+        wanted = cls(kind, hash_, from_ms, until_ms)
+        return wanted if below is None else wanted._replace(below=below)
+
+    def in_front_of(self, frame: LogOffset) -> "Wanted":
+        """The same of what lies in front of a frame too."""
+        return self._replace(below=min(self.below, Position(frame, 0)))
+
+
+def _indexed(rows: npt.NDArray[np.void], kind: IndexKind) -> npt.NDArray[np.bool_]:
+    """Which rows are in the index: no second row of a record, none of the store's own."""
+    flags = rows["flags"]
+    mask: npt.NDArray[np.bool_] = (rows["queue"] >= FIRST_QUEUE) & (rows[_COLUMN[kind]] != 0) & (flags & ROW_EXTRA == 0)
+    flag = _FLAG[kind]
+    return mask & (flags & flag != 0) if flag else mask
+
+
+def find_in_run(run: Run, wanted: Wanted) -> Iterator[Position]:
+    """The positions in a run that the view may lack, newest first."""
+    rows = run.rows
+    hit = rows[_COLUMN[wanted.kind]] == wanted.hash
+    if not hit.any():
+        return
+    for row in reversed(np.flatnonzero(hit & _indexed(rows, wanted.kind)).tolist()):
+        at = run.position(row)
+        if at < wanted.below and wanted.from_ms <= run.stored_at_ms(row) < wanted.until_ms:
+            yield at
+
+
+class IndexView:
+    """Records by key, address and id."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+
+    # ---- writing
+
+    def apply(self, txn: Any, runs: Sequence[Run]) -> None:
+        """Add the rows of some runs that are to be found. Costs a put for each frame and hash."""
+        found = [run for run in runs if _concerned(run)]
+        if not found:
+            return
+        placed = [p for run in found for p in run.placed]
+        counts = np.array([p.frame.row_count for p in placed])
+        columns = _Columns(
+            starts=np.array([p.start for p in placed], np.uint64),
+            stored=np.array([p.stored_at_ms for p in placed], np.uint64),
+            frame=np.repeat(np.arange(len(placed)), counts),
+            begins=np.cumsum(counts) - counts,
+        )
+        heads: dict[int, int] = {}
+        for kind in IndexKind:
+            kept = np.flatnonzero(np.concatenate([_indexed(run.rows, kind) for run in found]))
+            if len(kept):
+                hashes = np.concatenate([run.rows[_COLUMN[kind]] for run in found])[kept]
+                self._put(txn, kind, kept, hashes, columns)
+                for part, stored in columns.heads(kept).items():
+                    heads[part] = min(stored, heads.get(part, stored))
+        for part, stored in heads.items():
+            txn.put(_HEAD.pack(part, 0), _STORED.pack(stored), overwrite=False, db=self._db)
+
+    def _put(
+        self,
+        txn: Any,
+        kind: IndexKind,
+        kept: npt.NDArray[np.int64],
+        hashes: npt.NDArray[np.uint64],
+        columns: "_Columns",
+    ) -> None:
+        # Newest first within a hash, hashes ascending within a part: the order of the keys.
+        kept, hashes = kept[::-1], hashes[::-1]
+        frame = columns.frame[kept]
+        order = np.lexsort((hashes, columns.starts[frame] >> np.uint64(PART_BITS)))
+        kept, hashes, frame = kept[order], hashes[order], frame[order]
+        first = np.flatnonzero(
+            np.concatenate(([True], (hashes[1:] != hashes[:-1]) | (frame[1:] != frame[:-1])))
+        )  # of each entry
+        starts = columns.starts[frame[first]]
+        keys = np.empty(len(first), _KEY_DTYPE)
+        keys["part"] = starts >> np.uint64(PART_BITS)
+        keys["kind"] = kind
+        keys["hash"] = hashes[first]
+        keys["within"] = _WITHIN_MAX - (starts & np.uint64(_LOW))
+        stored = columns.stored[frame[first]]
+        words = np.empty(len(kept) + 2 * len(first), ">u4")  # of all values, one behind the other
+        at = first + 2 * np.arange(len(first))
+        words[at], words[at + 1] = stored >> np.uint64(32), stored & np.uint64(0xFFFF_FFFF)
+        entry = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(kept))))
+        words[np.arange(len(kept)) + 2 * entry + 2] = kept - columns.begins[frame]
+        key, value, size = keys.tobytes(), words.tobytes(), _KEY.size
+        ends = [*(4 * at).tolist(), len(value)]
+        with txn.cursor(db=self._db) as cursor:
+            for i in range(0, len(first), _PUTS):
+                some = range(i, min(i + _PUTS, len(first)))
+                cursor.putmulti([(key[size * n : size * n + size], value[ends[n] : ends[n + 1]]) for n in some])
+
+    def drop_below(self, txn: Any, first: LogOffset) -> int:
+        """Forget the parts that lie wholly below a log offset; how many entries that were."""
+        dropped = 0
+        with txn.cursor(db=self._db) as cursor:
+            found = cursor.first()
+            while found and int.from_bytes(cursor.key()[:4], "big") < first >> PART_BITS:
+                found = cursor.delete()
+                dropped += 1
+        return dropped
+
+    # ---- reading
+
+    def find(self, txn: Any, wanted: Wanted, first: LogOffset) -> Iterator[Position]:
+        """Positions from `first` on, newest first. Costs two searches for each part that is passed."""
+        with txn.cursor(db=self._db) as cursor:
+            part: int | None = wanted.below.frame >> PART_BITS
+            if not cursor.set_range(_HEAD.pack(min(wanted.below.frame >> PART_BITS, _WITHIN_MAX), 0)):
+                part = int.from_bytes(cursor.key()[:4], "big") if cursor.last() else None
+            while part is not None and part >= first >> PART_BITS:
+                head = txn.get(_HEAD.pack(part, 0), db=self._db)
+                begun = 0 if head is None else _STORED.unpack(head)[0]
+                if head is not None and begun < wanted.until_ms:
+                    yield from self._in_part(cursor, part, wanted, first)
+                if head is not None and begun < wanted.from_ms:
+                    return
+                found = cursor.prev() if cursor.set_range(_HEAD.pack(part, 0)) else cursor.last()
+                part = int.from_bytes(cursor.key()[:4], "big") if found else None
+
+    def _in_part(self, cursor: Any, part: int, wanted: Wanted, first: LogOffset) -> Iterator[Position]:
+        prefix = _PREFIX.pack(part, wanted.kind, wanted.hash)
+        most = min(max(wanted.below.frame - (part << PART_BITS), 0), _LOW)
+        found = _seek(cursor, prefix, most)
+        if found is not None and found[1] >= wanted.until_ms:
+            found = _stored_before(cursor, prefix, found[0] - 1, wanted.until_ms)
+        while found is not None:
+            within, stored = found
+            frame = LogOffset((part << PART_BITS) + within)
+            if stored < wanted.from_ms or frame < first:
+                return
+            rows = np.frombuffer(cursor.value(), ">u4", offset=_STORED.size).tolist()
+            for row in rows:
+                at = Position(frame, row)
+                if at < wanted.below:
+                    yield at
+            found = _seek(cursor, prefix, within - 1)
+
+    def entries(self, txn: Any) -> int:
+        """How many entries there are."""
+        count: int = txn.stat(self._db)["entries"]
+        return count
+
+
+class _Columns(NamedTuple):
+    """Of some frames: where each begins, when it was stored; of each row its frame; of each frame its first row."""
+
+    starts: npt.NDArray[np.uint64]
+    stored: npt.NDArray[np.uint64]
+    frame: npt.NDArray[np.int64]
+    begins: npt.NDArray[np.int64]
+
+    def heads(self, kept: npt.NDArray[np.int64]) -> dict[int, int]:
+        """When the first of some rows, which ascend, was stored in each part."""
+        frames = self.frame[kept]
+        parts, first = np.unique(self.starts[frames] >> np.uint64(PART_BITS), return_index=True)
+        return dict(zip(parts.tolist(), self.stored[frames[first]].tolist(), strict=True))
+
+
+def _concerned(run: Run) -> bool:
+    """Whether a run has anything to index, at a glance."""
+    rows = run.rows
+    return bool(len(rows) and ((rows["flags"] & (ROW_INDEX_KEY | ROW_INDEX_ADDRESS)).any() or rows["id_hash"].any()))
+
+
+def _seek(cursor: Any, prefix: bytes, within: int) -> tuple[int, int] | None:
+    """The newest entry at or before a place in the part: its place and when it was stored; the cursor is left on it."""
+    if within < 0 or not cursor.set_range(prefix + (_WITHIN_MAX - within).to_bytes(4, "big")):
+        return None
+    key = cursor.key()
+    if not key.startswith(prefix):
+        return None
+    return _WITHIN_MAX - int.from_bytes(key[-4:], "big"), _STORED.unpack_from(cursor.value())[0]
+
+
+def _stored_before(cursor: Any, prefix: bytes, most: int, until_ms: int) -> tuple[int, int] | None:
+    """The newest entry at or before a place that was stored before a time; the cursor is left on it."""
+    low, high, best = 0, most, -1
+    while low <= high:
+        middle = (low + high) // 2
+        found = _seek(cursor, prefix, middle)
+        if found is None:
+            low = middle + 1
+        elif found[1] < until_ms:
+            best, low = found[0], middle + 1
+        else:
+            high = found[0] - 1
+    return _seek(cursor, prefix, best)
