@@ -36,7 +36,7 @@ class Batch:
         """Decode a frame. Records that are no messages (reserved queues) are left out by their queue's number."""
         rows = frame.rows
         kept = np.flatnonzero((rows["flags"] & ROW_EXTRA == 0) & (rows["queue"] >= FIRST_QUEUE))
-        data, base = frame.data, frame.payload_start
+        data, base = frame.plain, frame.payload_start
         starts = rows["pos"][kept].astype(np.int64) + base
         ends = starts + rows["len"][kept]
         messages = [decode(data[s:e]) for s, e in zip(starts.tolist(), ends.tolist(), strict=True)]

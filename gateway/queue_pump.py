@@ -217,7 +217,7 @@ def read(
         outlived = ttl_ms is not None and frame.header.stored_at_ms + ttl_ms <= now_ms
         for lease, (start, end, row) in zip(of_frame, _places(frame, [lease.row for lease in of_frame]), strict=True):
             try:
-                message = decode(frame.data[start:end])
+                message = decode(frame.plain[start:end])
             except msgspec.DecodeError as error:
                 log.error(
                     "a queue holds what is no message", position=str(Position(frame.start, row)), error=str(error)
@@ -235,7 +235,7 @@ def read(
 
 
 def _places(frame: Frame, rows: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Where records are in `frame.data`, and their row in their topic's queue: what a message's position names."""
+    """Where records are in `frame.plain`, and their row in their topic's queue: what a message's position names."""
     table = frame.rows
     positions = table["pos"]
     picked = positions[np.asarray(rows)].astype(np.int64)

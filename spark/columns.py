@@ -128,7 +128,7 @@ class _Chunk:
         found: list[Message] = []
         at = 0
         for frame, size in zip(self.fetched.frames, self.sizes, strict=True):
-            data, upto = frame.data, at + size
+            data, upto = frame.plain, at + size
             try:
                 found += [decode(data[s:e]) for s, e in zip(begins[at:upto], ends[at:upto], strict=True)]
             except (msgspec.DecodeError, UnicodeDecodeError) as error:

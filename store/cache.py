@@ -16,7 +16,7 @@ class FrameCache:
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._frames: OrderedDict[LogOffset, Frame | Placed] = OrderedDict()
+        self._frames: OrderedDict[LogOffset, tuple[Frame | Placed, int]] = OrderedDict()  # with what it is charged
         self._bytes = 0  # of what _frames holds; <= _bytes_max between calls
         self._lock = Lock()
 
@@ -28,12 +28,14 @@ class FrameCache:
     def get(self, log_offset: LogOffset) -> Frame | None:
         """A frame. One that was just written is put together when it is first asked for."""
         with self._lock:
-            found = self._frames.get(log_offset)
-            if found is None:
+            entry = self._frames.get(log_offset)
+            if entry is None:
                 return None
             self._frames.move_to_end(log_offset)
+            found, charge = entry
             if isinstance(found, Placed):
-                found = self._frames[log_offset] = found.whole()
+                found = found.whole()
+                self._frames[log_offset] = found, charge
             return found
 
     def put(self, *frames: Frame | Placed) -> None:
@@ -41,8 +43,9 @@ class FrameCache:
         with self._lock:
             for frame in frames:
                 if frame.start not in self._frames:
-                    self._frames[frame.start] = frame
-                    self._bytes += frame.end - frame.start
+                    charge = frame.memory_bytes
+                    self._frames[frame.start] = frame, charge
+                    self._bytes += charge
             while self._bytes > self._bytes_max:
-                _, old = self._frames.popitem(last=False)
-                self._bytes -= old.end - old.start
+                _, (_, charge) = self._frames.popitem(last=False)
+                self._bytes -= charge

@@ -8,25 +8,32 @@ Layout, little-endian, so that NumPy reads it in place:
                   | id_hash u64 | time_ms u64
     payload       the records, back to back
 
-`pos` and `len` point into the payload. `header_crc32c` covers the header from `log_offset` on. `body_crc32c` covers
-rows and payload and is computed by whoever builds the frame, so that integrity is end to end; the store fills in
-`log_offset`, `epoch`, `stored_at_ms` and `header_crc32c`. A row with `ROW_EXTRA` set indexes a record that another
-row of the same frame has already placed in its topic's queue.
+`pos` and `len` point into the payload, before compression where there was one. `header_crc32c` covers the header from
+`log_offset` on. `body_crc32c` covers rows and payload and is computed by whoever builds the frame, so that integrity is
+end to end; the store fills in `log_offset`, `epoch`, `stored_at_ms` and `header_crc32c`. A row with `ROW_EXTRA` set
+indexes a record that another row of the same frame has already placed in its topic's queue.
+
+With `FRAME_ZSTD` the payload is one zstd frame that announces its content's size; `payload_len` and `body_crc32c` are
+those of the stored bytes, so a frame is verified, kept and replicated without being decompressed. With `FRAME_ASYNC`
+the store may acknowledge the frame when it is written and not yet synced.
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
 
 import numpy as np
 import numpy.typing as npt
 from google_crc32c import extend, value
 
+from store.compression import compress, decompress, plain_size
 from store.errors import CorruptFrame
 
 __all__ = [
     "FIRST_QUEUE",
+    "FRAME_ASYNC",
     "FRAME_BYTES_MAX",
+    "FRAME_ZSTD",
     "HEADER",
     "MAGIC",
     "ROW",
@@ -90,7 +97,9 @@ ROW_EXTRA = 1  # row flag: this record already has a row in its topic's queue
 ROW_INDEX_KEY = 0x10  # row flag: the record is to be found by its key
 ROW_INDEX_ADDRESS = 0x20  # row flag: the record is to be found by its address
 FIRST_QUEUE = 16  # queue numbers below are the store's own records: KV operations, offsets, settlements
-FRAME_BYTES_MAX = 64 << 20  # no frame is larger; a header that claims more is corrupt
+FRAME_BYTES_MAX = 64 << 20  # no frame is larger, decompressed or not; a header that claims more is corrupt
+FRAME_ASYNC = 1  # frame flag: to be acknowledged when it is written; set only when every record allows it
+FRAME_ZSTD = 2  # frame flag: the payload is compressed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +113,29 @@ class UnplacedFrame:
     producer_id: int = 0  # 0: not idempotent
     sequence: int = 0
     flags: int = 0
+    plain: bytes | None = field(default=None, compare=False, repr=False)  # the payload before compression, if at hand
 
     @classmethod
-    def build(cls, rows: bytes, payload: bytes, *, producer_id: int = 0, sequence: int = 0) -> "UnplacedFrame":
-        """A frame of packed rows and the records they point into, with its checksum."""
+    def build(
+        cls,
+        rows: bytes,
+        payload: bytes,
+        *,
+        producer_id: int = 0,
+        sequence: int = 0,
+        flags: int = 0,
+        compress_bytes_min: int = 0,
+    ) -> "UnplacedFrame":
+        """A frame of packed rows and the records they point into, with its checksum.
+
+        A payload of `compress_bytes_min` bytes or more (0: none) is compressed when that makes it smaller.
+        """
         assert len(rows) % ROW.size == 0
+        plain = None
+        if 0 < compress_bytes_min <= len(payload):
+            packed = compress(payload)
+            if len(packed) < len(payload):
+                payload, plain, flags = packed, payload, flags | FRAME_ZSTD
         return cls(
             rows=rows,
             payload=payload,
@@ -116,7 +143,21 @@ class UnplacedFrame:
             body_crc32c=extend(value(rows), payload),
             producer_id=producer_id,
             sequence=sequence,
+            flags=flags,
+            plain=plain,
         )
+
+    @property
+    def plain_payload(self) -> bytes:
+        """The records, decompressed. Raises ValueError when the payload is no zstd frame of a lawful size."""
+        if not self.flags & FRAME_ZSTD:
+            return self.payload
+        if self.plain is not None:
+            return self.plain
+        size = plain_size(self.payload)
+        if size > FRAME_BYTES_MAX:
+            raise ValueError(f"{size} bytes decompressed")
+        return decompress(self.payload, size)
 
     @property
     def size_bytes(self) -> int:
@@ -187,10 +228,14 @@ def parse_header(data: bytes | memoryview, *, log_offset: int) -> Header | None:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A placed frame, both checksums verified; `rows` is a view into `data`."""
+    """A placed frame, both checksums verified; `rows` is a view into `data`.
+
+    `data` is the frame as it is stored. Records are read from `plain`, which is the same unless it is compressed.
+    """
 
     header: Header
     data: bytes
+    _plain: bytes | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def parse(cls, data: bytes, *, log_offset: int) -> "Frame | None":
@@ -204,7 +249,10 @@ class Frame:
             raise CorruptFrame(log_offset, "body checksum")
         frame = cls(header, data)
         rows = frame.rows
-        if len(rows) and int((rows["pos"].astype(np.uint64) + rows["len"]).max()) > header.payload_len:
+        size = frame.plain_size
+        if frame.payload_start + size > FRAME_BYTES_MAX:
+            raise CorruptFrame(log_offset, f"{size} bytes decompressed")
+        if len(rows) and int((rows["pos"].astype(np.uint64) + rows["len"]).max()) > size:
             raise CorruptFrame(log_offset, "a row points outside the payload")
         return frame
 
@@ -228,8 +276,41 @@ class Frame:
         """Where in `data` the payload begins: what a row's `pos` counts from."""
         return HEADER.size + self.header.row_count * ROW.size
 
+    @property
+    def plain_size(self) -> int:
+        """The payload's size, decompressed. Raises `CorruptFrame`."""
+        if not self.header.flags & FRAME_ZSTD:
+            return self.header.payload_len
+        try:
+            return plain_size(memoryview(self.data)[self.payload_start :])
+        except ValueError as error:
+            raise CorruptFrame(self.start, f"compressed payload: {error}") from error
+
+    @property
+    def plain(self) -> bytes:
+        """The frame with its payload decompressed, which begins at `payload_start`. Raises `CorruptFrame`.
+
+        Decompressed when it is first asked for, and kept.
+        """
+        if not self.header.flags & FRAME_ZSTD:
+            return self.data
+        if self._plain is None:
+            at = self.payload_start
+            try:
+                payload = decompress(memoryview(self.data)[at:], self.plain_size)
+            except ValueError as error:
+                raise CorruptFrame(self.start, f"compressed payload: {error}") from error
+            object.__setattr__(self, "_plain", self.data[:at] + payload)
+        assert self._plain is not None
+        return self._plain
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the frame may come to hold in memory: its records a second time when they are compressed."""
+        return self.header.size_bytes + (self.plain_size if self.header.flags & FRAME_ZSTD else 0)
+
     def record(self, row: int) -> bytes:
-        """The record that a row points to."""
+        """The record that a row points to. Raises `CorruptFrame`."""
         entry = self.rows[row]
         start = self.payload_start + int(entry["pos"])
-        return self.data[start : start + int(entry["len"])]
+        return self.plain[start : start + int(entry["len"])]

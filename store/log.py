@@ -33,10 +33,17 @@ class Placed(NamedTuple):
         """The log offset behind it."""
         return LogOffset(self.start + self.frame.size_bytes)
 
+    @property
+    def memory_bytes(self) -> int:
+        """See `Frame.memory_bytes`."""
+        return self.frame.size_bytes + (0 if self.frame.plain is None else len(self.frame.plain))
+
     def whole(self) -> Frame:
         """The frame as readers see it; its checksums are its producer's and ours, and not computed again."""
-        data = b"".join((self.header, self.frame.rows, self.frame.payload))
-        return Frame(Header(*HEADER.unpack(self.header)), data)
+        frame = self.frame
+        data = b"".join((self.header, frame.rows, frame.payload))
+        plain = None if frame.plain is None else b"".join((self.header, frame.rows, frame.plain))
+        return Frame(Header(*HEADER.unpack(self.header)), data, plain)
 
     @classmethod
     def of(cls, frame: Frame) -> "Placed":

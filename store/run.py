@@ -3,6 +3,7 @@
 The same code makes runs of frames just written and of frames read in recovery, so views come out the same.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -15,6 +16,8 @@ from store.log import Placed
 from store.records import QueueDeleted, Record, decode
 
 __all__ = ["Chunk", "Run", "RunBuilder"]
+
+logger = logging.getLogger(__name__)
 
 _SMALL_ROWS = 8  # up to here counting in plain Python is cheaper than NumPy's fixed cost (8 us here)
 _LOW = 0xFFFF_FFFF
@@ -125,10 +128,15 @@ class RunBuilder:
 
     def _reserved(self, placed: Placed, records: list[tuple[Position, Record]]) -> None:
         """Decode a frame's records of the store's own; queues they delete begin again at 0 behind the frame."""
+        try:
+            payload = placed.frame.plain_payload
+        except ValueError:
+            logger.exception("a frame's payload cannot be decompressed, and its records have no effect")
+            return
         for row, (queue, pos, size, *_) in enumerate(ROW.iter_unpack(placed.frame.rows)):
             if queue >= FIRST_QUEUE:
                 continue
-            record = decode(placed.frame.payload[pos : pos + size])
+            record = decode(payload[pos : pos + size])
             if record is None:
                 continue
             records.append((Position(placed.start, row), record))
