@@ -5,14 +5,35 @@ records of reserved queues, so one mechanism makes all of them durable. A call t
 the change is durable and applied; a read sees every change that was acknowledged before it began.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from store.errors import StoreError
 from store.format import Frame, LogOffset, Position, QueueNumber, QueueOffset, UnplacedFrame
 
-__all__ = ["Appended", "Bounds", "Entry", "Fetched", "IndexKind", "Lease", "OnAppended", "StoreClient", "TailListener"]
+__all__ = [
+    "EXISTS",
+    "Appended",
+    "Bounds",
+    "Change",
+    "Changes",
+    "Delete",
+    "Entry",
+    "Fetched",
+    "IndexKind",
+    "Lease",
+    "Namespace",
+    "OnAppended",
+    "Page",
+    "Put",
+    "QueuesListener",
+    "StoreClient",
+    "TailListener",
+    "Transacted",
+]
+
+EXISTS: Final = -1  # as an expected revision: any, but the key must be there
 
 
 class Appended(NamedTuple):
@@ -49,6 +70,62 @@ class Entry(NamedTuple):
     revision: int
 
 
+class Page(NamedTuple):
+    """Entries by key, all as they were at `revision`. `more`: others follow behind the last one."""
+
+    entries: Sequence[Entry]
+    revision: int
+    more: bool
+
+
+class Change(NamedTuple):
+    """One change of the KV: `kind` is "put", "delete", or "expire" for a key whose time was over."""
+
+    kind: str
+    key: str
+    value: bytes
+    revision: int
+    expires_at_ms: int | None = None
+
+
+class Changes(NamedTuple):
+    """Changes in their order, all those of a revision or none; a watch that begins at `next` goes on behind them."""
+
+    changes: Sequence[Change]
+    next: int
+
+
+class Put(NamedTuple):
+    """In a transaction: store a value, which expires at a time (ms since 1970) when one is given."""
+
+    key: str
+    value: bytes
+    expires_at_ms: int | None = None
+
+
+class Delete(NamedTuple):
+    """In a transaction: remove a key; one that is not there is no conflict."""
+
+    key: str
+
+
+class Transacted(NamedTuple):
+    """A transaction that was done: its revision, and of each operation whether the key had been there."""
+
+    revision: int
+    existed: Sequence[bool]
+
+
+class Namespace(NamedTuple):
+    """A namespace of the KV: what it holds, and its limits (0: none). Expired keys count until they are swept."""
+
+    name: str
+    keys: int
+    size_bytes: int
+    keys_max: int
+    size_bytes_max: int
+
+
 class IndexKind(IntEnum):
     """What records are found by: the hash of a key, an address or an id in their rows."""
 
@@ -66,8 +143,24 @@ class Lease(NamedTuple):
     row: int
 
 
+class TimersHeld(NamedTuple):
+    """How many timers are pending, and the bytes of what they hold."""
+
+    timers: int
+    size_bytes: int
+
+
+class TimerEntry(NamedTuple):
+    """A pending timer. Its `id` is made of when it is due and of the position of its `TimerSet`."""
+
+    id: str
+    due_ms: int
+    size_bytes: int
+
+
 OnAppended: TypeAlias = Callable[[Appended | StoreError], None]
 TailListener: TypeAlias = Callable[[Sequence[Frame]], None]
+QueuesListener: TypeAlias = Callable[[Sequence[QueueNumber]], None]
 
 
 class StoreClient(Protocol):
@@ -140,21 +233,92 @@ class StoreClient(Protocol):
         """Recorded addresses (`AddressesSeen`) that begin with `prefix` and are greater than `after`, ascending."""
 
     # ---- the key-value view
+    #
+    # Keys live in namespaces and never meet across them. A namespace is there once something was put in it; "" is the
+    # gateway's own. A range of keys is [start, end), `end` None: to the last key. Keys whose time is over are not
+    # there for any call, and are removed, for watchers to see, soon after. Every call that takes a key or a namespace
+    # raises `KeyTooLong`.
 
-    async def kv_get(self, key: str) -> Entry | None:
+    async def kv_get(self, key: str, *, namespace: str = "") -> Entry | None:
         """One entry."""
 
-    async def kv_put(self, key: str, value: bytes, *, expected_revision: int | None = None) -> int:
-        """Store a value and return its revision.
+    async def kv_put(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        expected_revision: int | None = None,
+        namespace: str = "",
+        ttl_ms: int | None = None,
+        expires_at_ms: int | None = None,
+    ) -> int:
+        """Store a value and return its revision. It expires after `ttl_ms` (over 0) or at `expires_at_ms`, or never.
 
-        With `expected_revision` only if that is the key's (0: the key is not there), else raises `RevisionConflict`.
+        With `expected_revision` only if that is the key's (0: the key is not there; `EXISTS`: it is), else
+        raises `RevisionConflict`. Raises `NamespaceFull`.
         """
 
-    async def kv_delete(self, key: str, *, expected_revision: int | None = None) -> bool:
-        """Remove a key; whether it was there."""
+    async def kv_delete(self, key: str, *, expected_revision: int | None = None, namespace: str = "") -> bool:
+        """Remove a key, with `expected_revision` as in `kv_put`; whether it was there."""
 
-    async def kv_prefix(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[Entry]:
-        """Entries whose key begins with `prefix` and is greater than `after`, by key."""
+    async def kv_transact(
+        self, compares: Mapping[str, int], operations: Sequence[Put | Delete], *, namespace: str = ""
+    ) -> Transacted:
+        """Do all operations, as one change with one revision, if every key compared is at the revision expected.
+
+        Expected revisions are as in `kv_put`; the first that does not hold is named by `RevisionConflict`, and then
+        nothing is done. No two operations name the same key. Raises `NamespaceFull`, `TransactionTooLarge`.
+        """
+
+    async def kv_prefix(
+        self, prefix: str, *, after: str = "", limit: int = 1000, namespace: str = ""
+    ) -> Sequence[Entry]:
+        """Entries whose key begins with `prefix` and is greater than `after`, by key; fewer than `limit`: all."""
+
+    async def kv_range(
+        self,
+        start: str = "",
+        end: str | None = None,
+        *,
+        namespace: str = "",
+        after: str = "",
+        limit: int = 1000,
+        at_revision: int | None = None,
+    ) -> Page:
+        """A page of the entries in a range whose key is greater than `after`.
+
+        It ends at `limit` entries or some MiB, whichever is first, but not before the first entry. A page is the state
+        at one revision, the newest by default; so are several pages with the `at_revision` that `kv_hold` returned.
+        Otherwise each page is newer than the one before, and a watch that begins behind the first page's revision has
+        what changed meanwhile. Raises `RevisionCompacted` for a state that is not held.
+        """
+
+    async def kv_count(self, start: str = "", end: str | None = None, *, namespace: str = "") -> int:
+        """How many entries a range has. Looks at each of them."""
+
+    async def kv_hold(self) -> int:
+        """Keep the state as it is now for `kv_range`, until released or not read for a while; its revision.
+
+        Raises `TooManyHolds`.
+        """
+
+    def kv_release(self, revision: int) -> None:
+        """The state that a `kv_hold` returned is not needed any more."""
+
+    def kv_watch(
+        self, start: str = "", end: str | None = None, *, namespace: str = "", from_revision: int | None = None
+    ) -> AsyncGenerator[Changes, None]:
+        """Every change in a range from a revision on (None: from now on), each once, in order, for ever.
+
+        What is past is read from the log, and so is what a slow reader has missed: nothing is queued for it. Raises
+        `RevisionCompacted` where retention was faster, `CorruptFrame`, `StoreClosed`. Close it (`aclose`).
+        """
+
+    async def kv_namespaces(self) -> Sequence[Namespace]:
+        """All namespaces that hold something or have limits, by name."""
+
+    async def kv_limit(self, namespace: str, *, keys_max: int = 0, size_bytes_max: int = 0) -> None:
+        """What a namespace may hold from now on; 0: no limit. What it holds already stays."""
 
     # ---- groups: cursors
 
@@ -166,6 +330,30 @@ class StoreClient(Protocol):
 
     async def delete_group(self, group: str) -> None:
         """Forget a group."""
+
+    # ---- timers: a `TimerSet` record in a frame (queue TIMERS_QUEUE) sets one
+
+    def admit_timer(self, due_ms: int, size_bytes: int) -> None:
+        """Ask before a timer is put in a frame; `size_bytes` are those of its rows and payload.
+
+        Raises `TimersFull`, `TimerTooFar`, `FrameTooLarge`. What is under way is not counted yet.
+        """
+
+    @property
+    def timers_held(self) -> TimersHeld:
+        """How much is pending."""
+
+    async def cancel_timer(self, timer: str) -> bool:
+        """Forget a timer by its id; whether it was still pending. Raises `NoSuchTimer` for what is no id."""
+
+    async def timers(self, *, after: str = "", limit: int = 1000) -> Sequence[TimerEntry]:
+        """Pending timers as they are due, behind the one with the id `after`."""
+
+    def watch_queues(self, listener: QueuesListener) -> Callable[[], None]:
+        """Call `listener` with queues that have got something to lend by themselves. Returns what stops it.
+
+        That is: a timer has fired, a lease has expired or a delay has ended, a message was given up into a queue.
+        """
 
     # ---- leases: message-level consumption of one queue
 

@@ -2,17 +2,28 @@
 
 __all__ = [
     "AppendOutcomeUnknown",
+    "BadHandle",
     "CorruptFrame",
+    "DamagedExport",
     "DataDirLocked",
     "FrameTooLarge",
     "KeyTooLong",
+    "LeaseLost",
+    "NamespaceFull",
+    "NoSuchTimer",
     "OffsetOutOfRange",
+    "RevisionCompacted",
     "RevisionConflict",
     "SequenceOutOfOrder",
     "StoreClosed",
     "StoreError",
     "StoreFailed",
+    "StoreFull",
     "StoreOverloaded",
+    "TimerTooFar",
+    "TimersFull",
+    "TooManyHolds",
+    "TransactionTooLarge",
 ]
 
 
@@ -24,6 +35,12 @@ class StoreError(Exception):
 
 class StoreOverloaded(StoreError):
     """Not stored: more bytes wait to be written than the store may hold."""
+
+    retriable = True
+
+
+class StoreFull(StoreError):
+    """Not stored: the disk has no room, or less than is kept in reserve. Reading goes on, and so does writing later."""
 
     retriable = True
 
@@ -67,7 +84,68 @@ class RevisionConflict(StoreError):
 
 
 class KeyTooLong(StoreError):
-    """A key over the limit of the key-value view."""
+    """A key or a namespace over the limit of the key-value view."""
+
+
+class NamespaceFull(StoreError):
+    """Not stored: the namespace would hold more keys or bytes than its limits say (0: no limit)."""
+
+    def __init__(self, namespace: str, *, keys_max: int, size_bytes_max: int) -> None:
+        limits = [f"{keys_max} keys"] * (keys_max > 0) + [f"{size_bytes_max} bytes"] * (size_bytes_max > 0)
+        super().__init__(f"namespace {namespace!r} is full: it may hold {' and '.join(limits)}")
+        self.namespace, self.keys_max, self.size_bytes_max = namespace, keys_max, size_bytes_max
+
+
+class RevisionCompacted(StoreError):
+    """A revision whose changes retention has taken, or whose state is not held any more; `earliest` is still there."""
+
+    def __init__(self, revision: int, earliest: int) -> None:
+        super().__init__(f"revision {revision} is compacted; {earliest} is the earliest that is left")
+        self.revision, self.earliest = revision, earliest
+
+
+class TooManyHolds(StoreError):
+    """As many states of the key-value store are held as may be; one will be free soon."""
+
+    retriable = True
+
+
+class TransactionTooLarge(StoreError):
+    """Not stored: a transaction with too many compares or operations, or with two for the same key."""
+
+
+class DamagedExport(StoreError):
+    """A file that is no whole export of the key-value store; `offset` is where it is not, in bytes."""
+
+    def __init__(self, offset: int, why: str) -> None:
+        super().__init__(f"damaged at byte {offset}: {why}")
+        self.offset, self.why = offset, why
+
+
+class TimersFull(StoreError):
+    """Not stored: as many timers are pending, or as many bytes of them, as the store may hold."""
+
+    retriable = True
+
+
+class TimerTooFar(StoreError):
+    """Not stored: the timer is due later than the store keeps timers for."""
+
+
+class NoSuchTimer(StoreError):
+    """What was given as a timer's id is none."""
+
+    def __init__(self, timer: str) -> None:
+        super().__init__(f"not a timer: {timer[:64]!r}")
+        self.timer = timer
+
+
+class BadHandle(StoreError):
+    """A lease's handle that this store group has not signed, or that was cut or changed on the way."""
+
+
+class LeaseLost(StoreError):
+    """The lease that a handle stands for has ended: the message was given back, or is lent to somebody else."""
 
 
 class CorruptFrame(StoreError):

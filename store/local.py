@@ -17,7 +17,18 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from store.cache import CACHE_BYTES_MAX, FrameCache
-from store.client import Bounds, Entry, Fetched, IndexKind, Lease, OnAppended, TailListener
+from store.client import (
+    Bounds,
+    Entry,
+    Fetched,
+    IndexKind,
+    Lease,
+    OnAppended,
+    QueuesListener,
+    TailListener,
+    TimerEntry,
+    TimersHeld,
+)
 from store.engine import Committed, Engine
 from store.errors import (
     FrameTooLarge,
@@ -49,6 +60,8 @@ from store.records import (
     QueueDeleted,
 )
 from store.segment import BadRange
+from store.ticker import Ticker
+from store.timers import TimerLimits, Timers
 from store.views.index import Wanted
 from store.views.kv import check_key
 
@@ -78,6 +91,7 @@ class LocalStore:
         now_ms: Callable[[], int] = _clock_ms,
         pending_bytes_max: int = PENDING_BYTES_MAX,
         cache_bytes_max: int = CACHE_BYTES_MAX,
+        timer_limits: TimerLimits | None = None,
         **engine: Any,
     ) -> None:
         """Open and recover; blocks. Programs use `open`."""
@@ -99,12 +113,25 @@ class LocalStore:
         self._pool = ThreadPoolExecutor(READERS, "store-read")
         self._listeners: dict[int, TailListener] = {}  # by the order of their calls to tail
         self._listener_count = 0
+        self._queue_listeners: dict[int, QueuesListener] = {}
         self._recorder = Recorder(self.append, loop, now_ms)
         self._lending = Lending(
             self._recent, locate=self._locate, stored=self._stored_leases, record=self._recorder.record
         )
+        self._timers = Timers(
+            self._recent.timers,
+            views=self._engine.views,
+            blocking=self._blocking,
+            append=self.append,
+            record=self._recorder.record,
+            fired=self._awakened,
+            now_ms=now_ms,
+            limits=timer_limits,
+        )
+        self._ticker = Ticker(loop, now_ms, self._tick)
         self._dispatch_waiters: list[tuple[LogOffset, asyncio.Future[None]]] = []
         self._closing: asyncio.Future[None] | None = None
+        loop.call_soon_threadsafe(self._ticker.wake_by, 0)  # what became due while it was closed
 
     @classmethod
     async def open(cls, data_dir: Path, **options: Any) -> "LocalStore":
@@ -132,6 +159,7 @@ class LocalStore:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        await self._ticker.close()
         # What a thread reports while it ends has been taken in on the loop before the next step.
         await self._loop.run_in_executor(None, self._engine.end_appends)
         await self._loop.run_in_executor(None, self._engine.end_dispatch)
@@ -201,6 +229,36 @@ class LocalStore:
 
         return stop
 
+    def watch_queues(self, listener: QueuesListener) -> Callable[[], None]:
+        """See `StoreClient.watch_queues`."""
+        number = self._listener_count
+        self._listener_count += 1
+        self._queue_listeners[number] = listener
+
+        def stop() -> None:
+            self._queue_listeners.pop(number, None)
+
+        return stop
+
+    def _awakened(self, queues: Sequence[QueueNumber]) -> None:
+        for listener in list(self._queue_listeners.values()):
+            try:
+                listener(queues)
+            except Exception:
+                logger.exception("a listener on queues has failed")
+
+    async def tick(self) -> None:
+        """Do what is due by now without waiting for the loop's own timer; returns when it is done."""
+        self._check_open()
+        await self._ticker.look()
+
+    async def _tick(self, now_ms: int) -> int | None:
+        """Do what is due; when to come again."""
+        try:
+            return await self._timers.tick(now_ms)
+        except StoreClosed:
+            return None
+
     def _post(self, call: Callable[..., None], *args: object) -> None:
         try:
             self._loop.call_soon_threadsafe(call, *args)
@@ -215,6 +273,8 @@ class LocalStore:
             self._cache.put(*run.placed)
             outcomes = self._recent.add(run, self._kv_revision)
             self._engine.dispatch(run)  # only now: the revisions looked up were those before the run
+            if run.records and (due_ms := self._recent.timers.next_due_ms()) is not None:
+                self._ticker.wake_by(due_ms)
         self._recorder.report(outcomes)
         for done, outcome in committed.outcomes:
             try:
@@ -423,6 +483,26 @@ class LocalStore:
     async def delete_group(self, group: str) -> None:
         """See `StoreClient.delete_group`."""
         await self._recorder.record(GroupDeleted(check_key(group)))
+
+    # ---- timers
+
+    def admit_timer(self, due_ms: int, size_bytes: int) -> None:
+        """See `StoreClient.admit_timer`."""
+        self._timers.admit(due_ms, size_bytes)
+
+    @property
+    def timers_held(self) -> TimersHeld:
+        """See `StoreClient.timers_held`."""
+        return self._timers.held
+
+    async def cancel_timer(self, timer: str) -> bool:
+        """See `StoreClient.cancel_timer`."""
+        self._check_open()
+        return await self._timers.cancel(timer)
+
+    async def timers(self, *, after: str = "", limit: int = 1000) -> Sequence[TimerEntry]:
+        """See `StoreClient.timers`. Raises `NoSuchTimer` when `after` is no id."""
+        return await self._timers.entries(after, limit)
 
     # ---- leases
 

@@ -11,8 +11,21 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from store.errors import RevisionConflict
 from store.format import LogOffset, Position, QueueNumber, QueueOffset
 from store.leases import LeaseTable
-from store.records import AddressesSeen, GroupDeleted, GroupOffsets, KvDelete, KvPut, QueueDeleted, Record, Settled
+from store.records import (
+    AddressesSeen,
+    GroupDeleted,
+    GroupOffsets,
+    KvDelete,
+    KvPut,
+    QueueDeleted,
+    Record,
+    Settled,
+    TimerCancelled,
+    TimerSet,
+    TimersFired,
+)
 from store.run import Chunk, Run
+from store.timers import TimerOverlay
 from store.views.addresses import listable
 from store.views.kv import conflict, revision
 
@@ -70,6 +83,7 @@ class Recent:
     def __init__(self, confirmed: LogOffset) -> None:
         self.confirmed = confirmed
         self.leases = LeaseTable()
+        self.timers = TimerOverlay()
         self._runs: deque[Run] = deque()  # not dispatched, oldest first
         self._chunks: dict[QueueNumber, list[Chunk]] = {}  # not dispatched, ascending
         self._next: dict[QueueNumber, QueueOffset] = {}  # one entry a queue that was asked for or written to
@@ -111,6 +125,7 @@ class Recent:
                     self._chunks.pop(queue, None)
         for pending in (self._kv, self._groups, self._deleted, self._addresses):
             pending.trim(dispatched)
+        self.timers.trim(dispatched)
 
     def _apply(self, at: Position, record: Record, kv_revision: Callable[[str], int]) -> Outcome:
         match record:
@@ -127,6 +142,12 @@ class Recent:
                     self._addresses.put(at.frame, address, None)
             case Settled(queue=queue, ranges=ranges):
                 self.leases.settle(QueueNumber(queue), ranges)
+            case TimerSet():
+                self.timers.set(at, record)
+            case TimerCancelled():
+                return self.timers.cancel(at, record)
+            case TimersFired():
+                self.timers.fired(at, record)
             case QueueDeleted(queue=queue):
                 self.leases.forget(QueueNumber(queue))
         return None

@@ -11,21 +11,33 @@ import msgspec
 from msgspec import Meta
 
 from store.format import QueueNumber
+from store.policy import LeasePolicy
 
 __all__ = [
     "ADDRESSES_QUEUE",
+    "DEAD_LETTERS_QUEUE",
     "GROUPS_QUEUE",
     "KV_QUEUE",
     "LEASES_QUEUE",
     "QUEUES_QUEUE",
+    "TIMERS_QUEUE",
     "AddressesSeen",
+    "DeadLetter",
+    "DeadLettered",
     "GroupDeleted",
     "GroupOffsets",
     "KvDelete",
+    "KvExpired",
+    "KvLimits",
     "KvPut",
+    "KvTransaction",
+    "LeasePolicySet",
     "QueueDeleted",
     "Record",
     "Settled",
+    "TimerCancelled",
+    "TimerSet",
+    "TimersFired",
     "decode",
     "encode",
     "queue_of",
@@ -37,6 +49,8 @@ KV_QUEUE = QueueNumber(1)
 GROUPS_QUEUE = QueueNumber(2)
 LEASES_QUEUE = QueueNumber(3)
 QUEUES_QUEUE = QueueNumber(4)
+TIMERS_QUEUE = QueueNumber(8)
+DEAD_LETTERS_QUEUE = QueueNumber(9)
 ADDRESSES_QUEUE = QueueNumber(10)
 
 # What the views can hold: a record outside these bounds is not understood, and so has no effect.
@@ -46,11 +60,13 @@ _Cursor = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class KvPut(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Store a value; with `expected` only over that revision (0: no key)."""
+    """Store a value; with `expected` only over that revision (0: no key, -1: any)."""
 
     key: str
     value: bytes
     expected: int | None = None
+    namespace: str = ""
+    expires_at_ms: _Offset = 0  # 0: never
 
 
 class KvDelete(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -58,6 +74,29 @@ class KvDelete(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
     key: str
     expected: int | None = None
+    namespace: str = ""
+
+
+class KvExpired(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """Remove keys whose time is over: (namespace, key, revision); one that has another revision stays."""
+
+    keys: tuple[tuple[str, str, int], ...]
+
+
+class KvTransaction(msgspec.Struct, frozen=True, array_like=True, tag=21):
+    """Where every key compared has the revision expected, do all operations: (key, value or None, expires_at_ms)."""
+
+    namespace: str
+    compares: tuple[tuple[str, int], ...]
+    operations: tuple[tuple[str, bytes | None, _Offset], ...]
+
+
+class KvLimits(msgspec.Struct, frozen=True, array_like=True, tag=22):
+    """What a namespace may hold from now on; 0: no limit."""
+
+    namespace: str
+    keys_max: _Offset = 0
+    size_bytes_max: _Offset = 0
 
 
 class GroupOffsets(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -74,10 +113,11 @@ class GroupDeleted(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """Messages of a queue that are done with: ranges of queue offsets, end exclusive."""
+    """Messages of a queue that a group is done with: ranges of queue offsets, end exclusive."""
 
     queue: _Queue
     ranges: tuple[tuple[_Offset, _Offset], ...]
+    group: str = ""
 
 
 class QueueDeleted(msgspec.Struct, frozen=True, array_like=True, tag=6):
@@ -92,15 +132,92 @@ class AddressesSeen(msgspec.Struct, frozen=True, array_like=True, tag=40):
     addresses: tuple[str, ...]
 
 
-Record: TypeAlias = AddressesSeen | KvPut | KvDelete | GroupOffsets | GroupDeleted | Settled | QueueDeleted
+class TimerSet(msgspec.Struct, frozen=True, array_like=True, tag=30):
+    """Append rows and the records they point into when a time has come; the record's own position names the timer."""
+
+    due_ms: _Offset
+    rows: bytes  # packed as in a frame
+    payload: bytes
+
+
+class TimerCancelled(msgspec.Struct, frozen=True, array_like=True, tag=31):
+    """Forget a timer, named by when it is due and by the position of its `TimerSet`."""
+
+    due_ms: _Offset
+    frame: _Offset
+    row: _Queue
+
+
+class TimersFired(msgspec.Struct, frozen=True, array_like=True, tag=32):
+    """What these timers held is in the same frame as this record; `keys` are as `store.views.timers` packs them."""
+
+    keys: bytes
+
+
+class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
+    """One message that was given up: its offset in the queue it came from, and where its record was."""
+
+    offset: _Offset
+    frame: _Offset
+    row: _Queue
+    deliveries: _Queue
+
+
+class DeadLettered(msgspec.Struct, frozen=True, array_like=True, tag=33):
+    """Messages that a group gave up: settled, and in another queue by rows of the same frame, when it has one for them.
+
+    The record of `letters[n]` is the frame's row `first_row + n`. `reason` is "rejected", "expired" or
+    "delivery_limit".
+    """
+
+    queue: _Queue
+    group: str
+    reason: str
+    first_row: _Queue
+    letters: tuple[DeadLetter, ...]
+
+
+class LeasePolicySet(msgspec.Struct, frozen=True, array_like=True, tag=34):
+    """How a group's messages of a queue are lent from now on."""
+
+    queue: _Queue
+    group: str
+    policy: LeasePolicy
+
+
+Record: TypeAlias = (
+    AddressesSeen
+    | DeadLettered
+    | GroupDeleted
+    | GroupOffsets
+    | KvDelete
+    | KvExpired
+    | KvLimits
+    | KvPut
+    | KvTransaction
+    | LeasePolicySet
+    | QueueDeleted
+    | Settled
+    | TimerCancelled
+    | TimerSet
+    | TimersFired
+)
 
 _QUEUES: dict[type, QueueNumber] = {
     AddressesSeen: ADDRESSES_QUEUE,
     KvPut: KV_QUEUE,
     KvDelete: KV_QUEUE,
+    KvExpired: KV_QUEUE,
+    KvTransaction: KV_QUEUE,
+    KvLimits: KV_QUEUE,
     GroupOffsets: GROUPS_QUEUE,
     GroupDeleted: GROUPS_QUEUE,
     Settled: LEASES_QUEUE,
+    LeasePolicySet: LEASES_QUEUE,
+    DeadLettered: DEAD_LETTERS_QUEUE,
+    TimerSet: TIMERS_QUEUE,
+    TimerCancelled: TIMERS_QUEUE,
+    TimersFired: TIMERS_QUEUE,
     QueueDeleted: QUEUES_QUEUE,
 }
 

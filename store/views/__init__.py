@@ -25,6 +25,7 @@ from store.views.kv import KvView
 from store.views.last import LastView
 from store.views.leases import SettledView
 from store.views.producers import ProducersView
+from store.views.timers import TimersView
 
 __all__ = ["MAP_SIZE_BYTES", "Views"]
 
@@ -73,7 +74,9 @@ class Views:
         self.producers = ProducersView(self._env.open_db(b"producers"))
         self.index = IndexView(self._env.open_db(b"index"))
         self.addresses = AddressesView(self._env.open_db(b"addresses"))
+        self.timers = TimersView(self._env.open_db(b"timers"))
         self._all = (
+            self.timers,
             self.queues,
             self.last,
             self.kv,

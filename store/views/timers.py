@@ -1,0 +1,169 @@
+"""Pending timers, in the order in which they are due.
+
+b"t" + (due u64, log offset of the frame that set it u64, row u32) -> size of the rows u32, the rows, the payload;
+b"held" -> how many are pending u64, and their bytes u64. Big-endian.
+
+The view holds what is to be appended itself and not where it lies in the log: a timer set months ahead outlives the
+segment it came in, and keeping old segments for the sake of a few timers would keep everything else in them too.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from store.client import TimersHeld
+from store.format import FIRST_QUEUE, ROW, LogOffset, Position, QueueNumber
+from store.records import KV_QUEUE, TimerCancelled, TimerSet, TimersFired
+from store.run import Run
+
+__all__ = ["TimerKey", "TimersView", "is_sound", "pack_keys", "unpack_keys"]
+
+_KEY = struct.Struct(">QQI")
+_SIZE = struct.Struct(">I")
+_HELD = struct.Struct(">QQ")
+_PREFIX, _HELD_KEY = b"t", b"held"
+
+
+class TimerKey(NamedTuple):
+    """A pending timer. Ordered by when it is due, then as the log is."""
+
+    due_ms: int
+    frame: LogOffset
+    row: int
+
+    def __str__(self) -> str:
+        return f"{self.due_ms:x}-{Position(self.frame, self.row)}"
+
+    @classmethod
+    def parse(cls, text: str) -> "TimerKey":
+        """The key that `str` wrote; raises ValueError for any other text."""
+        due, _, rest = text.partition("-")
+        key = cls(int(due, 16), *Position.parse(rest))
+        if str(key) != text or key.due_ms >= 1 << 63:
+            raise ValueError(f"not a timer: {text!r}")
+        return key
+
+    @classmethod
+    def of(cls, at: Position, record: TimerSet) -> "TimerKey":
+        """The key of the timer that a record at a position sets."""
+        return cls(record.due_ms, at.frame, at.row)
+
+
+def pack_keys(keys: Sequence[TimerKey]) -> bytes:
+    """Keys as `TimersFired` has them."""
+    return b"".join([_KEY.pack(*key) for key in keys])
+
+
+def unpack_keys(data: bytes) -> list[TimerKey]:
+    """The keys of a `TimersFired`; what is no whole key at the end is left out."""
+    whole = len(data) - len(data) % _KEY.size
+    return [TimerKey(due, LogOffset(frame), row) for due, frame, row in _KEY.iter_unpack(data[:whole])]
+
+
+def is_sound(record: TimerSet) -> bool:
+    """Whether what a timer holds can be appended; one of which that is not true has no effect.
+
+    Its rows point into its payload and go to queues of messages, or to the KV for a retained one.
+    """
+    rows, size = record.rows, len(record.payload)
+    if not rows or len(rows) % ROW.size:
+        return False
+    return all(
+        pos + length <= size and (queue >= FIRST_QUEUE or queue == KV_QUEUE)
+        for queue, pos, length, *_ in ROW.iter_unpack(rows)
+    )
+
+
+def size_of(record: TimerSet) -> int:
+    """What a timer counts for in `TimersHeld`."""
+    return len(record.rows) + len(record.payload)
+
+
+class TimersView:
+    """Timers that are neither fired nor cancelled."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+
+    # ---- writing
+
+    def apply(self, txn: Any, runs: Sequence[Run]) -> None:
+        """Make the changes that some runs hold."""
+        count = size = 0
+        for run in runs:
+            for at, record in run.records:
+                if isinstance(record, TimerSet):
+                    if is_sound(record):
+                        value = b"".join((_SIZE.pack(len(record.rows)), record.rows, record.payload))
+                        txn.put(_PREFIX + _KEY.pack(*TimerKey.of(at, record)), value, db=self._db)
+                        count += 1
+                        size += size_of(record)
+                    continue
+                if isinstance(record, TimerCancelled):
+                    gone = [TimerKey(record.due_ms, LogOffset(record.frame), record.row)]
+                elif isinstance(record, TimersFired):
+                    gone = unpack_keys(record.keys)
+                else:
+                    continue
+                for key in gone:
+                    value = txn.pop(_PREFIX + _KEY.pack(*key), db=self._db)
+                    if value is not None:
+                        count -= 1
+                        size -= len(value) - _SIZE.size
+        if count or size:
+            held = self.held(txn)
+            txn.put(_HELD_KEY, _HELD.pack(held.timers + count, held.size_bytes + size), db=self._db)
+
+    # ---- reading
+
+    def held(self, txn: Any) -> TimersHeld:
+        """How much is pending."""
+        value = txn.get(_HELD_KEY, db=self._db)
+        return TimersHeld(0, 0) if value is None else TimersHeld(*_HELD.unpack(value))
+
+    def size_bytes(self, txn: Any, key: TimerKey) -> int | None:
+        """What a pending timer counts for; None when it is not pending."""
+        value = txn.get(_PREFIX + _KEY.pack(*key), db=self._db)
+        return None if value is None else len(value) - _SIZE.size
+
+    def due(
+        self, txn: Any, until_ms: int, *, count: int, size_bytes: int, skip: Callable[[TimerKey], bool]
+    ) -> tuple[list[tuple[TimerKey, TimerSet]], int | None]:
+        """The first timers due by a time, as they are due, without those that `skip` names; when the next one is due.
+
+        They end at `count` of them, or when they hold `size_bytes`; there is at least one if there is any.
+        """
+        timers: list[tuple[TimerKey, TimerSet]] = []
+        size = 0
+        for key, value in self._pending(txn, None, skip):
+            size += len(value)
+            if key.due_ms > until_ms or len(timers) >= count or (timers and size > size_bytes):
+                return timers, key.due_ms
+            rows_end = _SIZE.size + _SIZE.unpack_from(value)[0]
+            timers.append((key, TimerSet(key.due_ms, value[_SIZE.size : rows_end], value[rows_end:])))
+        return timers, None
+
+    def sizes(
+        self, txn: Any, start: TimerKey | None, *, count: int, skip: Callable[[TimerKey], bool]
+    ) -> list[tuple[TimerKey, int]]:
+        """What pending timers count for, from a key on, without those that `skip` names."""
+        pending = self._pending(txn, start, skip)
+        return [(key, len(value) - _SIZE.size) for key, value in islice(pending, count)]
+
+    def _pending(
+        self, txn: Any, start: TimerKey | None, skip: Callable[[TimerKey], bool]
+    ) -> Iterator[tuple[TimerKey, bytes]]:
+        with txn.cursor(db=self._db) as cursor:
+            found = cursor.set_range(_PREFIX if start is None else _PREFIX + _KEY.pack(*start))
+            while found and (raw := cursor.key()).startswith(_PREFIX):
+                due_ms, frame, row = _KEY.unpack_from(raw, 1)
+                key = TimerKey(due_ms, LogOffset(frame), row)
+                if not skip(key):
+                    yield key, cursor.value()
+                found = cursor.next()
+
+
+def queues_of(record: TimerSet) -> list[QueueNumber]:
+    """The queues of messages that a timer puts something in."""
+    return [QueueNumber(queue) for queue, *_ in ROW.iter_unpack(record.rows) if queue >= FIRST_QUEUE]
