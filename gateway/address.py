@@ -12,6 +12,7 @@ from gateway.errors import Cause, Refusal
 
 __all__ = [
     "ADDRESS_BYTES_MAX",
+    "LEVELS_COUNT_MAX",
     "address_hash",
     "check_address",
     "from_routing_key",
@@ -20,6 +21,7 @@ __all__ = [
 ]
 
 ADDRESS_BYTES_MAX = 65_535  # MQTT 5.0, 1.5.4: what a UTF-8 string can hold
+LEVELS_COUNT_MAX = 128  # of an address or a filter: what a match may cost
 
 _FORBIDDEN = re.compile("[+#\0]")
 _CODES = {"/": "2F", "+": "2B", "#": "23", "\0": "00", ".": "2E"}
@@ -37,6 +39,8 @@ def check_address(address: str) -> str:
         raise Refusal(Cause.MALFORMED, "the address is empty")
     if len(address) > ADDRESS_BYTES_MAX or len(address.encode("utf-8", "surrogatepass")) > ADDRESS_BYTES_MAX:
         raise Refusal(Cause.MALFORMED, f"the address is longer than {ADDRESS_BYTES_MAX} bytes")
+    if address.count("/") >= LEVELS_COUNT_MAX:
+        raise Refusal(Cause.MALFORMED, f"the address has more than {LEVELS_COUNT_MAX} levels")
     if (found := _FORBIDDEN.search(address)) is not None:
         raise Refusal(Cause.MALFORMED, f"the address holds {found[0]!r}, which no address may")
     return address

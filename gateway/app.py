@@ -136,6 +136,8 @@ class Gateway:
         self._stopping = True
         for server in self._servers:
             server.close()
+        for endpoint in self._sockets:
+            endpoint.drain()
         for connection in list(self.hub.connections.values()):
             connection.shut_down()
         grace_s = self.config.gateway.shutdown_grace_s
@@ -170,7 +172,8 @@ class Gateway:
         failed = self.store.error
         if failed is not None:
             reasons.append(f"the store has failed: {failed}")
-        if any(not server.is_serving() for server in self._servers) and not self._stopping:
+        down = any(not server.is_serving() for server in self._servers) or any(one.gone for one in self._sockets)
+        if down and not self._stopping:
             reasons.append("a listener is down")
         return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=failed is None)
 

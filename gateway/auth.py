@@ -30,7 +30,7 @@ class Authenticator:
     def _by_password(self, request: Authenticate, *, loopback: bool) -> Principal:
         user = self._config.users.get(request.username)
         if user is not None:
-            if hmac.compare_digest(str(user.password).encode(), request.password):
+            if hmac.compare_digest(user.password.reveal().encode(), request.password):
                 return Principal(name=request.username, trusted_gateway=user.trusted_gateway)
         elif (
             request.username == GUEST

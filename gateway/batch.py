@@ -1,5 +1,6 @@
 """A frame's messages, decoded once and shared by everybody they are delivered to."""
 
+import logging
 from collections.abc import Hashable
 from typing import Any
 
@@ -10,6 +11,8 @@ from gateway.message import Message, decode
 from store.format import FIRST_QUEUE, ROW_EXTRA, Frame, LogOffset, Position
 
 __all__ = ["Batch"]
+
+log = logging.getLogger(__name__)
 
 
 class Batch:
@@ -39,8 +42,19 @@ class Batch:
         data, base = frame.plain, frame.payload_start
         starts = rows["pos"][kept].astype(np.int64) + base
         ends = starts + rows["len"][kept]
-        messages = [decode(data[s:e]) for s, e in zip(starts.tolist(), ends.tolist(), strict=True)]
-        return cls(frame.start, frame.end, messages, kept.tolist(), rows["queue"][kept].tolist())
+        spans = list(zip(starts.tolist(), ends.tolist(), strict=True))
+        numbers, queues = kept.tolist(), rows["queue"][kept].tolist()
+        try:
+            messages = [decode(data[s:e]) for s, e in spans]
+        except msgspec.MsgspecError:
+            readable = [n for n, (s, e) in enumerate(spans) if _is_message(data[s:e])]
+            log.exception(
+                "records that are no messages are passed over",
+                extra={"frame": frame.start, "records": len(spans) - len(readable)},
+            )
+            messages = [decode(data[s:e]) for s, e in (spans[n] for n in readable)]
+            numbers, queues = [numbers[n] for n in readable], [queues[n] for n in readable]
+        return cls(frame.start, frame.end, messages, numbers, queues)
 
     def position(self, index: int) -> Position:
         """Where `messages[index]` is in the log."""
@@ -50,3 +64,11 @@ class Batch:
         """`messages[index]` with its id filled in."""
         found = self.messages[index]
         return found if found.id else msgspec.structs.replace(found, id=str(self.position(index)))
+
+
+def _is_message(record: bytes) -> bool:
+    try:
+        decode(record)
+    except msgspec.MsgspecError:
+        return False
+    return True

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Connection"]
 
 CLOSE_TIMEOUT_S = 5.0  # a peer that does not read what is left to be written is cut off after this
+STALL_TIMEOUT_S = 60.0  # a peer that reads nothing of what waits for it is cut off after this
 
 log = logs.get(__name__)
 
@@ -31,6 +32,7 @@ class Connection(asyncio.Protocol, Endpoint):
         self._reading = True
         self._writable = True
         self._secure = False
+        self._stall: asyncio.TimerHandle | None = None  # set while the peer does not read
         self._ended = False  # the peer has closed its half
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -76,12 +78,22 @@ class Connection(asyncio.Protocol, Endpoint):
         return self.outstanding_count > 0 or self.hub.calls_under_way(self) > 0
 
     def pause_writing(self) -> None:
-        """The peer reads too slowly."""
+        """The peer reads too slowly: it is not read from either, for what it asks has answers."""
         self._writable = False
+        self._stall = self.hub.later(STALL_TIMEOUT_S, self._stalled)
+        self.flush()
+
+    def _stalled(self) -> None:
+        if not self.gone:
+            log.info("a peer does not read", protocol=self.protocol, endpoint=self.id)
+            self.hub.metrics.errors(self.protocol, "stalled").inc()
+            self.abort()
 
     def resume_writing(self) -> None:
         """The peer has read what was held."""
         self._writable = True
+        if self._stall is not None:
+            self._stall.cancel()
         if not self.gone:
             self.resumed()
             self.flush()
@@ -91,8 +103,9 @@ class Connection(asyncio.Protocol, Endpoint):
         if not hasattr(self, "hub"):
             return  # never admitted
         self.gone = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._stall):
+            if timer is not None:
+                timer.cancel()
         self.guard(lambda: self.act(self.adapter.lost(now_ms=now_ms())))
         self.hub.left(self)
 
@@ -115,15 +128,26 @@ class Connection(asyncio.Protocol, Endpoint):
         if self._ended and not self._asked:
             self.close("")
             return
-        reading = self.adapter.wants_data and self.outstanding_bytes < OUTSTANDING_BYTES_MAX and not self.hub.crowded
+        self._read_on(transport)
+        self._arm()
+
+    def _read_on(self, transport: asyncio.Transport) -> None:
+        """Read, or stop reading: while the adapter, this connection, its peer or the store is full."""
+        crowded = self.hub.crowded
+        reading = (
+            self.adapter.wants_data
+            and self._writable
+            and self.outstanding_bytes < OUTSTANDING_BYTES_MAX
+            and not crowded
+        )
+        if crowded:
+            self.hub.paused(self)  # at every look, for the hub forgets it at every call
         if reading is not self._reading:
             self._reading = reading
             if reading:
                 transport.resume_reading()
             else:
                 transport.pause_reading()
-                self.hub.paused(self)
-        self._arm()
 
     def close(self, reason: str) -> None:
         """Write what is left, then close; a peer that does not read it is cut off."""

@@ -6,9 +6,10 @@ The socket is read until it is empty at each wake, so that an adapter sees what 
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from gateway import logs
 from gateway.config import is_loopback
 from gateway.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, now_ms
 from gateway.port import DatagramAdapter, Peer
@@ -23,6 +24,8 @@ DATAGRAM_BYTES_MAX = 65_535
 UNSENT_DATAGRAMS_MAX = 4_096  # waiting for the socket; more are dropped, as a network would
 RECEIVE_BUFFER_BYTES = 4 << 20  # asked of the system, which may give less
 
+log = logs.get(__name__)
+
 
 class DatagramEndpoint(Endpoint):
     """A bound socket and its adapter."""
@@ -36,6 +39,7 @@ class DatagramEndpoint(Endpoint):
         self._socket = sock
         self._unsent: deque[tuple[bytes, Peer]] = deque()
         self._reading = False
+        self._draining = False  # nothing new is read any more
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self.flush()
@@ -68,15 +72,30 @@ class DatagramEndpoint(Endpoint):
         out = self.adapter.take_output()
         if out:
             self._send(out)
-        reading = self.outstanding_bytes < OUTSTANDING_BYTES_MAX and not self.hub.crowded
+        crowded = self.hub.crowded
+        reading = self.outstanding_bytes < OUTSTANDING_BYTES_MAX and not crowded and not self._draining
+        if crowded:
+            self.hub.paused(self)  # at every look, for the hub forgets it at every call
         if reading is not self._reading:
             self._reading = reading
             if reading:
                 self._loop.add_reader(self._socket, self._readable)
             else:
                 self._loop.remove_reader(self._socket)
-                self.hub.paused(self)
         self._arm()
+
+    def drain(self) -> None:
+        """Read nothing more; what was read still gets its answers."""
+        self._draining = True
+        self.flush()
+
+    def guard(self, work: Callable[[], None]) -> None:
+        """Do something with the adapter; if it raises, what it was doing is lost, as datagrams may be, and no more."""
+        try:
+            work()
+        except Exception:  # our own bug, whatever it is, must not end the protocol for everybody
+            log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
+            self.hub.metrics.errors(self.protocol, "internal").inc()
 
     def close(self, reason: str) -> None:
         """Stop. `reason` is not sent: there is no connection to close."""

@@ -39,6 +39,8 @@ __all__ = ["Endpoint", "now_ms"]
 
 OUTSTANDING_BYTES_MAX = 1 << 20  # read and not yet durable, of one connection; beyond, it is not read
 
+LARGE_COUNT = 16  # a Publish of no more messages than this may be larger than the read that completed it
+
 log = logs.get(__name__)
 
 
@@ -88,6 +90,8 @@ class Endpoint:
         """Carry out effects, in order. `size_bytes` is what the input that caused them took."""
         for effect in effects:
             if type(effect) is Publish:
+                if len(effect.messages) <= LARGE_COUNT:  # a large message came in several reads
+                    size_bytes = max(size_bytes, sum([len(message.body) for message in effect.messages]))
                 self.outstanding_count += 1
                 self.outstanding_bytes += size_bytes
                 self.hub.ingest.publish(self, effect, size_bytes)

@@ -5,21 +5,31 @@ it is offered, or whose peer does not read, falls behind: it keeps only its curs
 from there once it can take more, until it has caught up. So a slow subscriber costs a cursor and no buffer.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
+from gateway import logs
 from gateway.batch import Batch
 from gateway.filters import FilterTrie
 from gateway.port import Deliveries, SubscriptionId
 from store.client import StoreClient
+from store.errors import StoreError
 from store.format import Frame, LogOffset, Position, QueueNumber
 
 __all__ = ["Fanout", "Receiver", "Subscriber"]
 
-PLANS_MAX = 1 << 17  # addresses whose matches are remembered; beyond, all are forgotten and found again
-CATCH_UP_BYTES = 1 << 20  # read from the log at a time, for one subscriber
+PLANS_MAX = 1 << 16  # addresses whose matches are remembered; beyond, all are forgotten and found again
+REMEMBERED_LENGTH_MAX = 256  # longer addresses are matched each time: the table is bounded in bytes too
+CATCH_UP_BYTES = 256 << 10  # read from the log at a time, for one subscriber, before others have their turn
 BATCHES_KEPT = 64  # decoded frames shared by subscribers that catch up together
+RETRY_MIN_S, RETRY_MAX_S = 0.1, 5.0  # between attempts to read a log that does not answer
+
+log = logs.get(__name__)
 
 
 class Receiver(Protocol):
@@ -65,10 +75,13 @@ class Fanout:
         self._queues_of = queues_of
         self._spawn = spawn
         self._trie: FilterTrie[tuple[Subscriber, SubscriptionId]] = FilterTrie()
+        self._patterns: dict[str, int] = {}  # how many subscriptions have each pattern
         self._plans: dict[str, _Plan] = {}
         self._same: dict[_Plan, _Plan] = {}
         self._batches: OrderedDict[LogOffset, Batch] = OrderedDict()
         self._stop: Callable[[], None] | None = None
+        self._wanted: npt.NDArray[np.uint32] | None = None  # the queues that any subscription can match
+        self._wanted_known = False
         self.position = store.confirmed  # the log offset behind the last frame handed to the live ones
         self.behind_count = 0
 
@@ -87,7 +100,8 @@ class Fanout:
         subscriber.patterns[sub] = pattern
         subscriber.since[sub] = now if start is None else start
         self._trie.add(pattern, (subscriber, sub))
-        self._forget_plans()
+        self._patterns[pattern] = self._patterns.get(pattern, 0) + 1
+        self.changed()
         if subscriber.cursor < now and not subscriber.behind:
             self._mark(subscriber, behind=True)
             self.wake(subscriber)
@@ -95,14 +109,21 @@ class Fanout:
     def unsubscribe(self, subscriber: Subscriber, sub: SubscriptionId) -> None:
         """End a subscription."""
         self._remove(subscriber, sub)
-        self._forget_plans()
+        self.changed()
 
     def leave(self, subscriber: Subscriber) -> None:
         """End all of a connection's subscriptions."""
+        if not subscriber.patterns:
+            return
         for sub in list(subscriber.patterns):
             self._remove(subscriber, sub)
         self._mark(subscriber, behind=False)
+        self.changed()
+
+    def changed(self) -> None:
+        """Subscriptions or topics are not what they were."""
         self._forget_plans()
+        self._wanted_known = False
         if not len(self._trie) and self._stop is not None:
             self._stop()
             self._stop = None
@@ -128,10 +149,21 @@ class Fanout:
         for frame in frames:
             if frame.start < self.position:
                 continue
+            self.position = frame.end
+            if not self._concerns_anybody(frame):
+                continue
             batch = Batch.of(frame)
-            self.position = batch.end
             if batch.messages:
                 self._offer(batch)
+
+    def _concerns_anybody(self, frame: Frame) -> bool:
+        """Whether a subscription can match something of a frame: seen from its rows, before anything is decoded."""
+        if not self._wanted_known:
+            found = [self._queues_of(pattern) for pattern in self._patterns]
+            numbers = {queue for queues in found if queues is not None for queue in queues}
+            self._wanted = None if None in found else np.array(sorted(numbers), np.uint32)
+            self._wanted_known = True
+        return self._wanted is None or bool(np.isin(frame.rows["queue"], self._wanted).any())
 
     def _offer(self, batch: Batch) -> None:
         """Hand a batch to every live subscriber it concerns."""
@@ -191,7 +223,8 @@ class Fanout:
             plan = self._same.setdefault(plan, plan)
             if len(self._plans) >= PLANS_MAX:
                 self._forget_plans()
-            self._plans[address] = plan
+            if len(address) <= REMEMBERED_LENGTH_MAX:
+                self._plans[address] = plan
         return plan
 
     def _forget_plans(self) -> None:
@@ -201,26 +234,39 @@ class Fanout:
     # ---- catching up
 
     async def _catch_up(self, subscriber: Subscriber) -> None:
+        """Read the log for a subscriber until it is live, takes no more, or has left."""
+        retry_s = RETRY_MIN_S
         try:
             while subscriber.behind and subscriber.patterns:
-                # Nothing beyond the horizon counts: a topic made while the scan works is not among its queues.
-                horizon = self._store.confirmed
-                frames, following = await self._store.scan(
-                    subscriber.cursor, self._queues(subscriber), max_bytes=CATCH_UP_BYTES
-                )
-                following = min(following, horizon)
-                if not subscriber.patterns:
-                    return
-                for frame in frames:
-                    if frame.start >= horizon:
-                        break
-                    if not self._replay(subscriber, frame):
+                try:
+                    if not await self._read_on(subscriber):
                         return
-                subscriber.cursor = max(subscriber.cursor, Position(following, 0))
-                if following >= self.position:
-                    self._mark(subscriber, behind=False)
+                    retry_s = RETRY_MIN_S
+                except (StoreError, OSError) as error:
+                    log.warning("a subscriber cannot catch up yet", error=str(error), retry_s=retry_s)
+                    await asyncio.sleep(retry_s)
+                    retry_s = min(retry_s * 2, RETRY_MAX_S)
         finally:
             subscriber.running = False
+
+    async def _read_on(self, subscriber: Subscriber) -> bool:
+        """Deliver the next part of the log; False when the subscriber takes no more for now."""
+        # Nothing beyond the horizon counts: a topic made while the scan works is not among its queues.
+        horizon = self._store.confirmed
+        frames, following = await self._store.scan(
+            subscriber.cursor, self._queues(subscriber), max_bytes=CATCH_UP_BYTES
+        )
+        await asyncio.sleep(0)  # a scan of what is in memory does not wait; others have their turn all the same
+        following = min(following, horizon)
+        for frame in frames:
+            if frame.start >= horizon or not subscriber.patterns:
+                break
+            if not self._replay(subscriber, frame):
+                return False
+        subscriber.cursor = max(subscriber.cursor, Position(following, 0))
+        if following >= self.position:
+            self._mark(subscriber, behind=False)
+        return True
 
     def _replay(self, subscriber: Subscriber, frame: Frame) -> bool:
         """Deliver one frame of the past; False when the subscriber takes no more for now."""
@@ -266,6 +312,9 @@ class Fanout:
         pattern = subscriber.patterns.pop(sub, None)
         if pattern is not None:
             del subscriber.since[sub]
+            self._patterns[pattern] -= 1
+            if not self._patterns[pattern]:
+                del self._patterns[pattern]
             self._trie.discard(pattern, (subscriber, sub))
 
     def _mark(self, subscriber: Subscriber, *, behind: bool) -> None:

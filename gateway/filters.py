@@ -7,6 +7,7 @@ level does not match an address that begins with `$` (MQTT 5.0, 4.7.2).
 
 from typing import Generic, TypeVar
 
+from gateway.address import LEVELS_COUNT_MAX
 from gateway.errors import Cause, Refusal
 
 __all__ = ["FilterTrie", "check_filter", "first_level", "matches"]
@@ -21,6 +22,8 @@ def check_filter(pattern: str) -> str:
     if not pattern or "\0" in pattern:
         raise Refusal(Cause.MALFORMED, "a filter is at least one character and holds no U+0000")
     levels = pattern.split("/")
+    if len(levels) > LEVELS_COUNT_MAX:
+        raise Refusal(Cause.MALFORMED, f"the filter has more than {LEVELS_COUNT_MAX} levels")
     for i, level in enumerate(levels):
         if level == MANY:
             if i != len(levels) - 1:

@@ -26,6 +26,7 @@ from store.format import QueueNumber
 
 __all__ = ["Hub", "ListenerContext"]
 
+RELIEF_INTERVAL_S = 0.005  # between two looks whether it is still crowded
 CALLS_MAX = 1_024  # requests of one connection under way; more are refused
 
 log = logs.get(__name__)
@@ -63,13 +64,15 @@ class Hub:
         self._loop = asyncio.get_running_loop()
         self._ids = 0
         self._calls: dict[int, int] = {}  # endpoint id -> requests under way
-        self._paused: set[Endpoint] = set()
+        self._paused: dict[Endpoint, None] = {}  # not read from while it is crowded
+        self._relief: asyncio.TimerHandle | None = None
         self._work: set[asyncio.Task[None]] = set()
         self._releasing = 0  # connections that have ended and still hold something
         self._changed = asyncio.Event()  # set when something has ended that `quiet` may be waiting for
         self._pending_bytes_high = config.gateway.pending_bytes_max // 2
         self.router = Router(controller, [TopicRule(rule.pattern, rule.topic) for rule in config.routes])
         self.fanout = Fanout(store, queues_of=self._queues_of, spawn=self.spawn)
+        controller.watch(self.fanout.changed)
         self.sessions = Sessions(store, self.fanout, now_ms=now_ms)
         self.queues = NamedQueues(store, controller, self.router)
         self.ingest = Ingest(
@@ -130,12 +133,12 @@ class Hub:
         if self.connections.pop(connection.id, None) is None:
             return
         self.metrics.connections(connection.protocol).dec()
-        self._paused.discard(connection)
+        self._paused.pop(connection, None)
+        self._releasing += 1
         self.spawn(self._release(connection))
 
     async def _release(self, endpoint: Endpoint) -> None:
         """Let go of what an endpoint held. Its session's cursor is read before its subscriptions end."""
-        self._releasing += 1
         try:
             if endpoint.has_session:
                 await self.sessions.close(endpoint)
@@ -149,25 +152,30 @@ class Hub:
 
     async def quiet(self) -> None:
         """Wait until no connection is open and nothing they asked for is under way."""
-        while self.connections or self._releasing or not self.ingest.idle:
+        while self.connections or self._releasing or self._calls or not self.ingest.idle:
             self._changed.clear()
             await self._changed.wait()
 
     @property
     def crowded(self) -> bool:
         """Whether so much waits to be durable that nobody should be read from."""
-        return self.store.pending_bytes > self._pending_bytes_high
+        return self.store.pending_bytes + self.ingest.waiting_bytes > self._pending_bytes_high
 
     def paused(self, endpoint: Endpoint) -> None:
-        """An endpoint has stopped reading."""
-        self._paused.add(endpoint)
+        """An endpoint is not read from because it is crowded; it is asked to look again when that is over."""
+        self._paused[endpoint] = None
+        if self._relief is None:
+            # The crowd may be of the store's own records, whose end nobody announces.
+            self._relief = self.later(RELIEF_INTERVAL_S, self._relieve)
+
+    def _relieve(self) -> None:
+        self._relief = None
+        waiting, self._paused = self._paused, {}
+        for endpoint in waiting:
+            endpoint.flush()
 
     def _drained(self) -> None:
         self._changed.set()
-        if self._paused and not self.crowded:
-            waiting, self._paused = self._paused, set()
-            for endpoint in waiting:
-                endpoint.flush()
 
     # ---- what effects ask for
 
@@ -204,6 +212,7 @@ class Hub:
             self._calls[endpoint.id] -= 1
             if not self._calls[endpoint.id]:
                 del self._calls[endpoint.id]
+                self._changed.set()
         if outcome.error is not None:
             self.metrics.errors(endpoint.protocol, outcome.error.cause.value).inc()
         if token is not None:
@@ -247,6 +256,8 @@ class Hub:
                 await work()
             except StoreError as error:
                 log.warning("periodic work failed", error=str(error))
+            except Exception:  # our own bug: the next round may do better, and other work goes on
+                log.exception("periodic work failed")
 
 
 async def _outcome(work: Coroutine[Any, Any, Any]) -> Outcome:

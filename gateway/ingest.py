@@ -6,8 +6,9 @@ look-up, one encoding and one row; checksums, the write, its sync and the answer
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
+from gateway.address import hash64
 from gateway.errors import Cause, Refusal
 from gateway.message import Message, encode
 from gateway.metrics import Metrics
@@ -15,13 +16,16 @@ from gateway.port import DONE, Outcome, Publish, Token
 from gateway.retained import retained_change
 from gateway.router import Route, Router, UnknownTopicError
 from store.client import Appended, StoreClient
-from store.errors import AppendOutcomeUnknown, StoreError, StoreOverloaded
+from store.errors import AppendOutcomeUnknown, FrameTooLarge, StoreError, StoreOverloaded
 from store.format import ROW, ROW_EXTRA, Position, UnplacedFrame
 
 __all__ = ["Ingest", "Publisher"]
 
 FRAME_PAYLOAD_BYTES = 512 << 10  # a frame is closed when its payload has grown past this
 FRAME_ROWS = 16_384
+ENVELOPE_BYTES_MAX = 128 << 10  # what a record may take besides the body that the limit is for: address, properties
+
+_OWN_FRAME = ""  # no topic has this name
 
 
 class Publisher(Protocol):
@@ -47,6 +51,9 @@ class _Waiting(NamedTuple):
     publisher: Publisher
     effect: Publish
     size_bytes: int
+
+
+_Special: TypeAlias = tuple[Route, Message, int, int]  # a message with more than one row: its route, pos and size
 
 
 class Ingest:
@@ -83,6 +90,7 @@ class Ingest:
         self._appended_to = appended_to
         self._drained = drained
         self._waiting: list[_Waiting] = []
+        self.waiting_bytes = 0  # of the input that waits for a topic or for the next turn
         self._scheduled = False
         self._parked: str | None = None  # the topic being created, while everything waits for it
         self._refused_topics: dict[str, Refusal] = {}  # topics that could not be created, while what needs them waits
@@ -96,6 +104,7 @@ class Ingest:
     def publish(self, publisher: Publisher, effect: Publish, size_bytes: int) -> None:
         """Store an effect's messages; `publisher.published` follows. `size_bytes` is what the input took."""
         self._waiting.append(_Waiting(publisher, effect, size_bytes))
+        self.waiting_bytes += size_bytes
         if not self._scheduled:
             self._scheduled = True
             self._soon(self._flush)
@@ -117,11 +126,16 @@ class Ingest:
         building = _Building()
         for n, (publisher, effect, size_bytes) in enumerate(waiting):
             missing = self._add(building, publisher, effect, size_bytes)
+            if missing is _OWN_FRAME:
+                self._append(building)
+                building = _Building()
+                missing = self._add(building, publisher, effect, size_bytes)
             if missing is not None:
                 self._parked = missing
                 self._waiting = waiting[n:] + self._waiting
                 break
-            if len(building.rows) >= FRAME_ROWS or building.pos >= FRAME_PAYLOAD_BYTES:
+            self.waiting_bytes -= size_bytes
+            if len(building.rows) + building.extra >= FRAME_ROWS or building.pos >= FRAME_PAYLOAD_BYTES:
                 self._append(building)
                 building = _Building()
         self._append(building)
@@ -129,14 +143,18 @@ class Ingest:
             self._create_topic(self._parked)
 
     def _add(self, building: "_Building", publisher: Publisher, effect: Publish, size_bytes: int) -> str | None:
-        """Add one effect to a frame; the name of a topic that must be created first, and then nothing was added."""
+        """Add one effect to a frame.
+
+        The name of a topic that must be created first, or `_OWN_FRAME` for one that is to share its frame with nobody:
+        then nothing was added.
+        """
         # The loop below runs once a message: 0.6 us each here, of which encoding is 0.15 and packing the row 0.25.
         router = self._router
         routes, hashes, pack = router.routes, router.hashes, ROW.pack
         rows: list[bytes] = []
         records: list[bytes] = []
         refused: dict[int, Refusal] = {}
-        special: list[tuple[Route, Message, int, int]] = []
+        special: list[_Special] = []
         counts: dict[str, int] = {}
         topic, counted = "", 0  # rows[counted:] all belong to this topic
         pos, size_max = building.pos, self._message_bytes_max
@@ -153,8 +171,8 @@ class Ingest:
                 route = found
             record = encode(message)
             size = len(record)
-            if size > size_max:
-                refused[index] = Refusal(Cause.TOO_LARGE, f"{size} bytes; at most {size_max} are taken")
+            if size > size_max and (len(message.body) > size_max or size > size_max + ENVELOPE_BYTES_MAX):
+                refused[index] = Refusal(Cause.TOO_LARGE, f"{len(message.body)} bytes; at most {size_max} are taken")
                 continue
             if route.topic is not topic:
                 if len(rows) > counted:
@@ -172,7 +190,7 @@ class Ingest:
                     0,
                     key_hash,
                     route.address_hash,
-                    (hashes.get(id_) or router.key_hash(id_)) if id_ else 0,
+                    hash64(id_) if id_ else 0,
                     message.time_ms,
                 )
             )
@@ -182,14 +200,14 @@ class Ingest:
             pos += size
         if len(rows) > counted:
             counts[topic] = counts.get(topic, 0) + len(rows) - counted
+        if special:
+            extra = sum([len(route.extra) + len(route.asking) + 1 for route, *_ in special])
+            if extra > FRAME_ROWS and building.receipts:
+                return _OWN_FRAME
+            building.extra += extra
         protocol = effect.messages[0].protocol if effect.messages else ""
         receipt = _Receipt(publisher, effect.token, len(building.rows), counts, size_bytes, refused, protocol)
-        building.receipts.append(receipt)
-        building.rows += rows
-        building.records += records
-        building.pos = pos
-        if special:
-            building.special += special
+        building.add(receipt, rows, records, special, pos)
         return None
 
     def _find(self, address: str) -> Route | Refusal | str:
@@ -285,20 +303,33 @@ class _Flight:
 class _Building:
     """A frame under construction."""
 
-    __slots__ = ("pos", "receipts", "records", "rows", "special")
+    __slots__ = ("extra", "pos", "receipts", "records", "rows", "special")
 
     def __init__(self) -> None:
         self.rows: list[bytes] = []
         self.records: list[bytes] = []
         self.pos = 0  # the payload's length so far
+        self.extra = 0  # rows that `special` will add, at most
         self.receipts: list[_Receipt] = []
-        self.special: list[tuple[Route, Message, int, int]] = []  # messages with more than one row
+        self.special: list[_Special] = []
+
+    def add(
+        self, receipt: _Receipt, rows: list[bytes], records: list[bytes], special: "list[_Special]", pos: int
+    ) -> None:
+        """Take in one effect."""
+        self.receipts.append(receipt)
+        self.rows += rows
+        self.records += records
+        self.special += special
+        self.pos = pos
 
 
 def refusal_of(error: StoreError) -> Refusal:
     """What a store's error means to whoever published."""
     if isinstance(error, StoreOverloaded):
         return Refusal(Cause.OVERLOAD, str(error), retry_after_ms=1000)
+    if isinstance(error, FrameTooLarge):
+        return Refusal(Cause.TOO_LARGE, "too many queues want so many messages at once")
     if isinstance(error, AppendOutcomeUnknown):
         return Refusal(Cause.UNKNOWN, str(error), retry_after_ms=5000)
     return Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=5000)

@@ -51,6 +51,7 @@ __all__ = [
     "Ready",
     "Request",
     "Retained",
+    "RetainedPage",
     "SaveSession",
     "SettleLeased",
     "Settled",
@@ -242,10 +243,23 @@ class LastValue(Request, frozen=True, kw_only=True):
 
 
 class Retained(Request, frozen=True, kw_only=True):
-    """Every retained message whose address a filter matches. Answer: `list[Message]`, by address."""
+    """Retained messages whose address a filter matches, a page at a time, by key. Answer: `RetainedPage`.
+
+    A page ends at `limit` messages or at about `max_bytes` of bodies, whichever is first; ask for the next one with
+    the page's `after` once there is room for it.
+    """
 
     pattern: str
-    limit: int = 10_000
+    limit: int = 1_000
+    max_bytes: int = 1 << 20
+    after: str = ""
+
+
+class RetainedPage(_Value, frozen=True, kw_only=True):
+    """Some retained messages. `after` is where the next page begins; None: this was the last."""
+
+    messages: Sequence[Message]
+    after: str | None
 
 
 class ListAddresses(Request, frozen=True, kw_only=True):

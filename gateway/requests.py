@@ -19,9 +19,10 @@ from gateway.port import (
     Principal,
     Request,
     Retained,
+    RetainedPage,
     SaveSession,
 )
-from gateway.retained import retained_matching
+from gateway.retained import retained_page
 from store.client import StoreClient
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ async def _last_value(hub: "Hub", endpoint: Endpoint, request: LastValue) -> Mes
     return await last_value(hub.store, request.address)
 
 
-async def _retained(hub: "Hub", endpoint: Endpoint, request: Retained) -> list[Message]:
-    return await retained_matching(hub.store, request.pattern, now_ms=now_ms(), limit=request.limit)
+async def _retained(hub: "Hub", endpoint: Endpoint, request: Retained) -> RetainedPage:
+    return await retained_page(hub.store, request, now_ms=now_ms())
 
 
 async def _list_addresses(hub: "Hub", endpoint: Endpoint, request: ListAddresses) -> list[str]:
@@ -85,8 +86,9 @@ async def _list_addresses(hub: "Hub", endpoint: Endpoint, request: ListAddresses
     pattern = "#" if not request.prefix else None
     if pattern is not None or "/" in request.prefix:
         first = request.prefix.rsplit("/", 1)[0]
-        retained = await retained_matching(hub.store, pattern or f"{first}/#", now_ms=now_ms(), limit=request.limit)
-        found.update(message.address for message in retained if message.address.startswith(request.prefix))
+        asked = Retained(pattern=pattern or f"{first}/#", limit=request.limit)
+        page = await retained_page(hub.store, asked, now_ms=now_ms())
+        found.update(message.address for message in page.messages if message.address.startswith(request.prefix))
     return sorted(found)[: request.limit]
 
 

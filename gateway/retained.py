@@ -7,15 +7,16 @@ acknowledgement. An empty body deletes (MQTT 5.0, 3.3.1.3).
 from gateway.filters import FilterTrie
 from gateway.keys import kv_key, literal_prefix
 from gateway.message import Message, decode, encode
+from gateway.port import Retained, RetainedPage
 from store.client import StoreClient
 from store.format import ROW
 from store.records import KV_QUEUE, KvDelete, KvPut
 from store.records import encode as encode_record
 
-__all__ = ["retained_change", "retained_matching"]
+__all__ = ["retained_change", "retained_page"]
 
 NAMESPACE = "retained"
-PAGE = 500
+PAGE = 16  # entries read at a time: values may be as large as messages
 
 
 def retained_change(message: Message, pos: int) -> tuple[bytes, bytes]:
@@ -25,19 +26,23 @@ def retained_change(message: Message, pos: int) -> tuple[bytes, bytes]:
     return ROW.pack(KV_QUEUE, pos, len(record), 0, 0, 0, 0, message.time_ms), record
 
 
-async def retained_matching(store: StoreClient, pattern: str, *, now_ms: int, limit: int) -> list[Message]:
-    """The retained messages whose address a filter matches and whose time is not over, by address."""
+async def retained_page(store: StoreClient, request: Retained, *, now_ms: int) -> RetainedPage:
+    """A page of retained messages whose time is not over."""
     trie: FilterTrie[None] = FilterTrie()
-    trie.add(pattern, None)
-    prefix, after = literal_prefix(NAMESPACE, pattern), ""
+    trie.add(request.pattern, None)
+    prefix, after = literal_prefix(NAMESPACE, request.pattern), request.after
     found: list[Message] = []
-    while len(found) < limit:
+    size = 0
+    while True:
         page = await store.kv_prefix(prefix, after=after, limit=PAGE)
         for entry in page:
+            after = entry.key
             message = decode(entry.value)
-            if trie.match(message.address) and not message.expired(now_ms):
-                found.append(message)
+            if not trie.match(message.address) or message.expired(now_ms):
+                continue
+            found.append(message)
+            size += len(entry.value)
+            if len(found) >= request.limit or size >= request.max_bytes:
+                return RetainedPage(messages=found, after=after)
         if len(page) < PAGE:
-            break
-        after = page[-1].key
-    return found[:limit]
+            return RetainedPage(messages=found, after=None)

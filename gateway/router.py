@@ -15,8 +15,10 @@ from gateway.message import Message
 
 __all__ = ["AMQP_TOPIC", "Route", "Router", "TopicRule", "UnknownTopicError"]
 
-ROUTES_MAX = 1 << 18  # addresses remembered; beyond, all are forgotten and learned again
-HASHES_MAX = 1 << 18
+ROUTES_MAX = 1 << 17  # addresses remembered; beyond, all are forgotten and learned again
+HASHES_MAX = 1 << 17
+MANY_COUNT_MAX = 8  # '#' in one pattern: each multiplies what a match may cost
+REMEMBERED_LENGTH_MAX = 256  # longer texts are looked at each time: a table is bounded in bytes too
 
 AMQP_TOPIC = "$amqp"  # the topic of messages for exchanges other than amq.topic
 ROOT_TOPIC = "/"  # the topic of addresses whose first level is empty
@@ -110,18 +112,21 @@ class Router:
             extra=tuple(every),
             asking=tuple((b.queue, b.predicate) for b in bindings if b.predicate is not None and b.queue not in every),
         )
-        if len(self.routes) >= ROUTES_MAX:
-            self.routes.clear()
-        self.routes[address] = route
+        if len(address) <= REMEMBERED_LENGTH_MAX:
+            if len(self.routes) >= ROUTES_MAX:
+                self.routes.clear()
+            self.routes[address] = route
         return route
 
     def key_hash(self, key: str) -> int:
         """The hash of an ordering key, remembered."""
         found = self.hashes.get(key)
         if found is None:
-            if len(self.hashes) >= HASHES_MAX:
-                self.hashes.clear()
-            found = self.hashes[key] = hash64(key)
+            found = hash64(key)
+            if len(key) <= REMEMBERED_LENGTH_MAX:
+                if len(self.hashes) >= HASHES_MAX:
+                    self.hashes.clear()
+                self.hashes[key] = found
         return found
 
     def named_queues(self, message: Message) -> list[int]:
@@ -130,24 +135,38 @@ class Router:
         return [*route.extra, *dict.fromkeys(queue for queue, wants in route.asking if wants(message))]
 
     def bind(self, pattern: str, queue: int, predicate: Predicate | None = None, *, key: Hashable) -> None:
-        """From now on put messages of matching addresses in a named queue too; `key` is for `unbind`."""
+        """From now on put messages of matching addresses in a named queue too; `key` is for `unbind`.
+
+        Raises `Refusal` (PRECONDITION) for a pattern that would be too dear to match.
+        """
+        if pattern.split("/").count("#") > MANY_COUNT_MAX:
+            raise Refusal(Cause.PRECONDITION, f"a pattern has at most {MANY_COUNT_MAX} '#'")
         self.unbind(key)
         binding = _Binding(queue, predicate, key)
         self._bound[key] = (pattern, binding)
         self._bindings.add(pattern, binding)
-        self.routes.clear()
+        self._forget(pattern)
 
     def unbind(self, key: Hashable) -> None:
         """End a binding; an unknown key changes nothing."""
         found = self._bound.pop(key, None)
         if found is not None:
             self._bindings.discard(*found)
-            self.routes.clear()
+            self._forget(found[0])
 
     def set_exchanges(self, names: Collection[str]) -> None:
         """The exchanges that exist; publishing to any other is refused."""
         self._exchanges = frozenset(names)
-        self.routes.clear()
+        for address in [address for address in self.routes if address.startswith(AMQP_TOPIC)]:
+            del self.routes[address]
+
+    def _forget(self, pattern: str) -> None:
+        """Forget the routes that a change of a binding may concern."""
+        levels = pattern.split("/")
+        if "+" in levels or "#" in levels:
+            self.routes.clear()
+        else:
+            self.routes.pop(pattern, None)
 
     def _check_reserved(self, address: str) -> None:
         levels = address.split("/", 2)

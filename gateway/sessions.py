@@ -12,10 +12,11 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from gateway import logs
 from gateway.fanout import Fanout, Subscriber
 from gateway.keys import kv_key
 from gateway.port import OpenedSession, OpenSession, SaveSession
-from store.client import StoreClient
+from store.client import Entry, StoreClient
 from store.format import LogOffset, Position, QueueNumber
 
 __all__ = ["COMMIT_INTERVAL_MS", "Holder", "Sessions"]
@@ -25,6 +26,8 @@ SWEEP_INTERVAL_MS = 60_000
 IDLE_COMMIT_BYTES = 16 << 20  # an idle session's cursor is moved once it is this far behind the log's end
 NAMESPACE = "sessions"
 PAGE = 500
+
+log = logs.get(__name__)
 
 _FRAME, _ROW = QueueNumber(0), QueueNumber(1)  # a position as a group's offsets
 
@@ -44,6 +47,7 @@ class Holder(Protocol):
 
     protocol: str
     subscriber: Subscriber
+    gone: bool  # the connection has ended
 
     def supersede(self) -> None:
         """Another connection has taken the session over: say so, and close."""
@@ -58,11 +62,13 @@ class _Held:
         "expiry_s",
         "holder",
         "key",
+        "left_ms",
         "oldest",
         "passed",
         "session_id",
         "settled",
         "state",
+        "taken",
     )
 
     def __init__(self, key: str, session_id: str, holder: Holder) -> None:
@@ -70,6 +76,8 @@ class _Held:
         self.session_id = session_id
         self.holder = holder
         self.durable = False  # has a record in the KV
+        self.taken = False  # its holder has shown that it goes on from the cursor it was given
+        self.left_ms: int | None = None  # when its connection ended
         self.state = b""
         self.expiry_s: int | None = 0
         self.oldest: Position | None = None  # the oldest delivery not acknowledged
@@ -87,6 +95,7 @@ class Sessions:
         self._now_ms = now_ms
         self._held: dict[str, _Held] = {}
         self._by_holder: dict[Holder, _Held] = {}
+        self._unclosed: dict[str, _Held] = {}  # whose connection has ended, and whose last word the store refused
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by key: one change at a time
         self._started_ms = now_ms()
 
@@ -103,9 +112,12 @@ class Sessions:
         if before is not None:
             before.holder.supersede()
             await self._close(before)
+        if holder.gone:
+            return OpenedSession(present=False)  # nobody is left to hold it
         held = _Held(key, request.session_id, holder)
         self._held[key] = self._by_holder[holder] = held
         held.expiry_s = request.expiry_s
+        await self._close_late(key)
         record = await self._load(key)
         if record is not None and (request.clean or self._expired(record)):
             await self._forget(key)
@@ -126,7 +138,7 @@ class Sessions:
         held = self._by_holder.get(holder)
         if held is None:
             return
-        held.state, held.expiry_s = request.state, request.expiry_s
+        held.state, held.expiry_s, held.taken = request.state, request.expiry_s, True
         if held.durable or request.expiry_s != 0:
             async with self._lock(held.key):
                 if self._by_holder.get(holder) is held:
@@ -145,6 +157,7 @@ class Sessions:
         held = self._by_holder.get(holder)
         if held is not None:
             held.oldest = oldest
+            held.taken = True
             held.settled = max(held.settled, self._settled_now(held))
 
     async def close(self, holder: Holder) -> None:
@@ -157,28 +170,52 @@ class Sessions:
     async def _close(self, held: _Held) -> None:
         if not self._release(held) or not held.durable:
             return
-        if held.expiry_s == 0:
-            await self._forget(held.key)
+        held.left_ms = self._now_ms()
+        held.settled = max(held.settled, self._settled_now(held))
+        self._unclosed[held.key] = held
+        await self._close_late(held.key)
+
+    async def _close_late(self, key: str) -> None:
+        """Write the last word of a session whose connection has ended; while the store refuses it, it is kept."""
+        held = self._unclosed.get(key)
+        if held is None:
             return
-        await self._store.commit_offsets(held.key, _offsets(self._settled_now(held)))
-        await self._save(held, left_ms=self._now_ms())
+        if held.expiry_s == 0:
+            await self._forget(key)
+        else:
+            if held.settled > held.committed:
+                await self._store.commit_offsets(key, _offsets(held.settled))
+            await self._save(held, left_ms=held.left_ms)
+        del self._unclosed[key]
 
     # ---- what time asks for
 
     async def commit(self) -> None:
         """Commit the cursors that have moved. Call it every `COMMIT_INTERVAL_MS`."""
-        for held in list(self._held.values()):
-            if not held.durable:
-                continue
-            # An idle session reports nothing, yet the log passes it by. What it had been handed a whole interval ago
-            # is acknowledged by now, or has been reported as `oldest`.
-            idle = held.passed if held.oldest is None else min(held.passed, held.oldest)
-            held.passed = self._reached(held)
-            acknowledged = held.settled > held.committed
-            held.settled = max(held.settled, idle)
-            if acknowledged or held.settled.frame - held.committed.frame > IDLE_COMMIT_BYTES:
-                held.committed = held.settled
-                await self._store.commit_offsets(held.key, _offsets(held.committed))
+        work = [self._commit(held) for held in list(self._held.values()) if held.durable]
+        work += [self._close_again(key) for key in self._unclosed]
+        # All at once, so that the store can put them in one frame.
+        for error in await asyncio.gather(*work, return_exceptions=True):
+            if isinstance(error, BaseException):
+                log.warning("a session's cursor was not committed", error=repr(error))
+
+    async def _commit(self, held: _Held) -> None:
+        if self._held.get(held.key) is not held:
+            return
+        # An idle session reports nothing, yet the log passes it by. What it had been handed a whole interval ago is
+        # acknowledged by now, or has been reported as `oldest`.
+        idle = held.passed if held.oldest is None else min(held.passed, held.oldest)
+        held.passed = self._reached(held)
+        acknowledged = held.settled > held.committed
+        held.settled = max(held.settled, idle)
+        if acknowledged or held.settled.frame - held.committed.frame > IDLE_COMMIT_BYTES:
+            cursor = held.settled
+            await self._store.commit_offsets(held.key, _offsets(cursor))
+            held.committed = max(held.committed, cursor)
+
+    async def _close_again(self, key: str) -> None:
+        async with self._lock(key):
+            await self._close_late(key)
 
     async def sweep(self) -> int:
         """Forget sessions whose time is over; how many that were. Call it every `SWEEP_INTERVAL_MS`."""
@@ -186,13 +223,29 @@ class Sessions:
         while True:
             page = await self._store.kv_prefix(f"{NAMESPACE}/", after=after, limit=PAGE)
             for entry in page:
-                record = msgspec.msgpack.decode(entry.value, type=SessionRecord)
-                if entry.key not in self._held and self._expired(record):
-                    await self._forget(entry.key)
-                    forgotten += 1
+                if self._is_over(entry):
+                    forgotten += await self._sweep(entry.key)
             if len(page) < PAGE:
                 return forgotten
             after = page[-1].key
+
+    async def _sweep(self, key: str) -> bool:
+        """Forget one session unless it has come back to life; whether it was forgotten."""
+        async with self._lock(key):
+            entry = await self._store.kv_get(key)
+            if entry is None or not self._is_over(entry):
+                return False
+            await self._forget(key)
+            return True
+
+    def _is_over(self, entry: Entry) -> bool:
+        if entry.key in self._held or entry.key in self._unclosed:
+            return False
+        try:
+            return self._expired(msgspec.msgpack.decode(entry.value, type=SessionRecord))
+        except msgspec.MsgspecError:
+            log.exception("a session's record is not understood", key=entry.key)
+            return False
 
     # ---- inside
 
@@ -213,6 +266,8 @@ class Sessions:
 
     def _reached(self, held: _Held) -> Position:
         subscriber = held.holder.subscriber
+        if not subscriber.patterns and not held.taken:
+            return held.committed  # what it missed is still owed to it
         if not subscriber.patterns:
             return max(subscriber.cursor, Position(self._store.confirmed, 0))
         return self._fanout.reached(subscriber)

@@ -6,6 +6,7 @@ from gateway.fanout import Fanout, Subscriber
 from gateway.message import Message, encode
 from gateway.port import OpenSession, SaveSession, SubscriptionId
 from gateway.sessions import IDLE_COMMIT_BYTES, Sessions
+from store.errors import StoreOverloaded
 from store.format import ROW, Position, UnplacedFrame
 from store.local import LocalStore
 
@@ -14,6 +15,7 @@ pytestmark = pytest.mark.anyio
 
 class Holder:
     protocol = "mqtt"
+    gone = False
 
     def __init__(self):
         self.subscriber = Subscriber(self)
@@ -124,6 +126,7 @@ async def test_an_idle_session_is_moved_along_now_and_then(rig, monkeypatch):
     assert IDLE_COMMIT_BYTES > 1000
     holder, opened = await rig.open()
     start = rig.store.confirmed
+    rig.sessions.settled(holder, None)
     for _ in range(10):
         await rig.write(b"x" * 200)
     await rig.sessions.commit()
@@ -199,3 +202,109 @@ async def test_a_very_long_name_is_a_session_too(rig):
     assert opened.present
     _, other = await rig.open(name + "x")
     assert not other.present
+
+
+async def waiting(rig, **options):
+    """A session that is away, with a message waiting for it; where the message is."""
+    holder, _ = await rig.open(**options)
+    rig.fanout.subscribe(holder.subscriber, SubscriptionId(1), "t", None)
+    await rig.write(b"1")
+    rig.sessions.settled(holder, None)
+    await rig.sessions.close(holder)
+    rig.fanout.leave(holder.subscriber)
+    return await rig.write(b"2")
+
+
+async def test_who_leaves_before_going_on_has_skipped_nothing(rig):
+    at = await waiting(rig)
+    holder, _ = await rig.open()
+    await rig.sessions.commit()
+    await rig.sessions.close(holder)
+    _, opened = await rig.open()
+    assert opened.cursor.frame <= at
+
+
+async def refuse(*_args, **_options):
+    raise StoreOverloaded("full")
+
+
+async def test_a_session_that_could_not_be_opened_has_skipped_nothing(rig, monkeypatch):
+    at = await waiting(rig)
+    holder = Holder()
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.store, "kv_put", refuse)
+        with pytest.raises(StoreOverloaded):
+            await rig.sessions.open(holder, OpenSession(session_id="dev", clean=False, expiry_s=None))
+    await rig.sessions.close(holder)
+    _, opened = await rig.open()
+    assert opened.cursor.frame <= at
+
+
+async def test_who_is_gone_while_taking_over_holds_nothing(rig):
+    await rig.open()
+    holder = Holder()
+    opening = asyncio.ensure_future(
+        rig.sessions.open(holder, OpenSession(session_id="dev", clean=False, expiry_s=None))
+    )
+    await asyncio.sleep(0)
+    assert not opening.done()
+    holder.gone = True
+    await rig.sessions.close(holder)
+    await opening
+    assert not rig.sessions._held
+
+
+async def test_a_sweep_beside_a_close_forgets_nothing(rig):
+    await rig.write(b"old")
+    holder, _ = await rig.open(expiry_s=3600)
+    rig.clock[0] += 7_200_000
+    await asyncio.gather(rig.sessions.close(holder), rig.sessions.sweep())
+    _, opened = await rig.open(expiry_s=3600)
+    assert opened.present
+    assert opened.cursor > Position(0, 0)
+
+
+async def test_a_sweep_looks_again_before_it_forgets(rig, monkeypatch):
+    holder, _ = await rig.open(expiry_s=3600)
+    rig.clock[0] += 7_200_000
+    read = rig.store.kv_prefix
+
+    async def read_and_leave(*args, **options):
+        page = await read(*args, **options)
+        await rig.sessions.close(holder)
+        return page
+
+    monkeypatch.setattr(rig.store, "kv_prefix", read_and_leave)
+    assert await rig.sessions.sweep() == 0
+    _, opened = await rig.open(expiry_s=3600)
+    assert opened.present
+
+
+async def test_a_last_word_the_store_refused_is_said_again(rig, monkeypatch):
+    holder, _ = await rig.open(expiry_s=3600)
+    rig.fanout.subscribe(holder.subscriber, SubscriptionId(1), "t", None)
+    await rig.write(b"1")
+    rig.sessions.settled(holder, None)
+    rig.clock[0] += 7_200_000
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.store, "commit_offsets", refuse)
+        with pytest.raises(StoreOverloaded):
+            await rig.sessions.close(holder)
+        await rig.sessions.commit()
+        assert await rig.sessions.sweep() == 0
+    await rig.sessions.commit()
+    assert not rig.sessions._unclosed
+    _, opened = await Rig(rig.store, rig.clock).open(expiry_s=3600)
+    assert opened.present
+    assert opened.cursor > Position(0, 0)
+
+
+async def test_a_session_that_ends_during_a_commit_stays_ended(rig, monkeypatch):
+    holders = [(await rig.open(name))[0] for name in ("a", "b")]
+    for holder in holders:
+        rig.fanout.subscribe(holder.subscriber, SubscriptionId(1), "t", None)
+    await rig.write(b"1")
+    for holder in holders:
+        rig.sessions.settled(holder, None)
+    await asyncio.gather(rig.sessions.commit(), rig.sessions.end(holders[1]))
+    assert await rig.store.offsets("sessions/mqtt/b") == {}
