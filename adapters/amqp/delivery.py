@@ -4,12 +4,14 @@ deliver   consumer-tag | delivery-tag u64 | redelivered u8 | exchange | routing-
 content   header frame: class u16 | weight u16 | body size u64 | properties; then the body in frames
 """
 
+import logging
 import struct
 from collections.abc import Sequence
 from typing import Final
 
+from adapters.amqp.fitting import fitted
 from adapters.amqp.properties import NATIVE, SHORT_BYTES_MAX, properties_of
-from adapters.amqp.wire import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD, HEAD, short_string
+from adapters.amqp.wire import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD, HEAD, short_string, write_table
 from gateway.message import Message
 from gateway.topology import routing_of
 
@@ -21,11 +23,17 @@ _RETURN: Final = b"\x00\x3c\x00\x32"
 _BASIC: Final = 60
 _NO_ROUTE: Final = 312
 _ROUTES_COUNT_MAX: Final = 16_384
+_ROUTES_LENGTH_MAX: Final = 256  # characters of an address that is remembered: longer ones are seldom many or busy
 
 _TAG = struct.Struct(">QB")  # delivery-tag, redelivered
 _HEADER = struct.Struct(">BBHIHHQ")  # the end of the frame before, and the content header up to its properties
 _BODY = struct.Struct(">BBHI")  # the end of the frame before, and the body frame up to its payload
 _HEADER_FIXED: Final = 12  # bytes of a content header before its property flags
+
+# The properties of a message whose own cannot be written: it has headers, and these say so.
+_UNWRITABLE: Final = b"\x20\x00" + write_table({"x-properties-left-out": True})
+
+log = logging.getLogger(__name__)
 
 # What an address is in basic.deliver. It follows from the address alone, so all connections share it.
 _routes: dict[str, bytes] = {}
@@ -43,10 +51,25 @@ def _route(address: str) -> bytes:
     if len(raw) > SHORT_BYTES_MAX:
         key = raw[:SHORT_BYTES_MAX].decode(errors="ignore")
     packed = short_string(exchange if len(exchange.encode()) <= SHORT_BYTES_MAX else "") + short_string(key)
-    if len(_routes) >= _ROUTES_COUNT_MAX:
-        _routes.clear()
-    _routes[address] = packed
+    if len(address) <= _ROUTES_LENGTH_MAX:
+        if len(_routes) >= _ROUTES_COUNT_MAX:
+            _routes.clear()
+        _routes[address] = packed
     return packed
+
+
+def _properties(message: Message, size_max: int, now_ms: int) -> bytes:
+    """The properties of a message, without what does not fit a frame.
+
+    A message whose properties cannot be written is a fault of ours, and only its own: it is delivered without them, and
+    neither its consumer nor the messages behind it are hurt.
+    """
+    try:
+        properties = properties_of(message, now_ms=now_ms)
+        return properties if len(properties) <= size_max else fitted(properties, size_max)
+    except Exception:  # whatever it is, the next delivery would meet it again, for ever
+        log.exception("the properties of a message at %.255s cannot be written", message.address)
+        return _UNWRITABLE
 
 
 def deliver_frames(
@@ -64,14 +87,12 @@ def deliver_frames(
     out: list[bytes] = []
     append, routes = out.append, _routes
     head, tagged, header, body_head = HEAD.pack, _TAG.pack, _HEADER.pack, _BODY.pack
-    fixed = len(prefix) + _TAG.size
+    fixed, properties_max = len(prefix) + _TAG.size, payload_max - _HEADER_FIXED
     for tag, (message, before) in enumerate(zip(messages, deliveries, strict=True), first_tag):
         native, body, address = message.native, message.body, message.address
-        properties = (
-            native[NATIVE]["properties"]
-            if native is not None and NATIVE in native
-            else properties_of(message, now_ms=now_ms)
-        )
+        properties = native[NATIVE]["properties"] if native is not None and NATIVE in native else b""
+        if not 0 < len(properties) <= properties_max:
+            properties = _properties(message, properties_max, now_ms)
         route = routes.get(address) or _route(address)
         size = len(body)
         append(head(FRAME_METHOD, channel, fixed + len(route)))
@@ -98,7 +119,7 @@ def _add_chunks(out: list[bytes], channel: int, body: bytes, payload_max: int) -
 
 
 def _content_frames(channel: int, method: bytes, message: Message, payload_max: int, now_ms: int) -> list[bytes]:
-    properties, size = properties_of(message, now_ms=now_ms), len(message.body)
+    properties, size = _properties(message, payload_max - _HEADER_FIXED, now_ms), len(message.body)
     out = [
         HEAD.pack(FRAME_METHOD, channel, len(method)),
         method,

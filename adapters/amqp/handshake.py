@@ -66,7 +66,7 @@ def credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:
             if isinstance(name, str) and isinstance(password, str | bytes):
                 return name, password.encode() if isinstance(password, str) else password
             raise ValueError("LOGIN and PASSWORD are texts")
-    except (ValueError, LookupError, ArithmeticError) as error:
+    except (ValueError, LookupError) as error:
         raise ProtocolError(SYNTAX_ERROR, f"the response of {mechanism} is malformed") from error
     raise ProtocolError(ACCESS_REFUSED, f"mechanism {mechanism[:32]!r} is not one of {MECHANISMS.decode()}")
 

@@ -28,11 +28,13 @@ from gateway.message import Message
 from gateway.queue_port import text_of
 from gateway.topology import routing_of
 
-__all__ = ["NATIVE", "SHORT_BYTES_MAX", "Template", "properties_of", "read_properties"]
+__all__ = ["NATIVE", "SHORT_BYTES_MAX", "Template", "layout", "properties_of", "read_properties"]
 
 NATIVE: Final = "amqp"
 NUMBER_MAX: Final = 1 << 53  # of milliseconds that a peer may name: 285,000 years
 SHORT_BYTES_MAX: Final = 255  # of a short string
+_TIMESTAMP_MAX: Final = 253_402_300_799  # the year 9999: clients make dates of timestamps
+_SIGNED_MAX: Final = (1 << 63) - 1  # of the integers we write
 _DIGITS = re.compile("[0-9]{1,16}", re.ASCII)
 _CLOUDEVENT = re.compile("(?:ce-|cloudEvents_|cloudEvents:)([a-zA-Z0-9]+)")
 
@@ -132,7 +134,7 @@ def read_properties(raw: bytes) -> Template:
     found: dict[str, Any] = {}
     at = 2
     try:
-        for name, reader in _layout(int.from_bytes(raw[:2], "big")):
+        for name, reader in layout(int.from_bytes(raw[:2], "big")):
             found[name], at = reader(raw, at)
     except (ValueError, IndexError, struct.error) as error:
         raise ProtocolError(SYNTAX_ERROR, f"content header: {error}") from error
@@ -142,8 +144,8 @@ def read_properties(raw: bytes) -> Template:
 
 
 @lru_cache(256)
-def _layout(flags: int) -> tuple[tuple[str, Reader], ...]:
-    """The fields that property flags announce."""
+def layout(flags: int) -> tuple[tuple[str, Reader], ...]:
+    """The fields that property flags announce, and what reads them. Raises ValueError for flags that mean none."""
     if flags & 3:  # more flag words, or a flag that class basic does not have
         raise ValueError("properties that class basic does not have")
     return tuple(field for bit, field in _FIELDS.items() if flags >> bit & 1)
@@ -304,7 +306,7 @@ def properties_of(message: Message, *, now_ms: int) -> bytes:
     flags3, third = _texts(headers, ((5, message.type), (4, message.device)))
     flags = flags1 | flags2 | flags3 | 1 << 13 | 1 << 12 | 1 << 6
     mode = b"\x01" if message.qos == 0 else b"\x02"
-    timestamp = (message.time_ms // 1000).to_bytes(8, "big")
+    timestamp = min(max(0, message.time_ms // 1000), _TIMESTAMP_MAX).to_bytes(8, "big")
     return b"".join((flags.to_bytes(2, "big"), first, write_table(headers), mode, second, timestamp, third))
 
 
@@ -325,7 +327,8 @@ def _texts(headers: Table, texts: Sequence[tuple[int, str | None]]) -> tuple[int
 
 def _headers_of(message: Message, now_ms: int) -> Table:
     """The headers of a message that came by another protocol: typed where AMQP has a type for it."""
-    headers: Table = {"timestamp_in_ms": message.time_ms}
+    headers: Table = {"timestamp_in_ms": min(message.time_ms, _SIGNED_MAX)}
+    repeats: dict[str, int] = {}
     if (
         len(message.address) > SHORT_BYTES_MAX // 4
         and len((key := routing_of(message.address)[1]).encode()) > SHORT_BYTES_MAX
@@ -333,7 +336,8 @@ def _headers_of(message: Message, now_ms: int) -> Table:
         headers["x-routing-key"] = key  # basic.deliver holds only its beginning
     attributes = cloudevents.attributes_of(message)
     if attributes is not None:
-        headers.update((f"ce-{name}", text) for name, text in attributes.items())
+        for name, text in attributes.items():
+            _add_property(headers, repeats, f"ce-{name}", text)
     elif message.key is not None:
         headers["ce-partitionkey"] = message.key
     if message.traceparent is not None:
@@ -345,20 +349,20 @@ def _headers_of(message: Message, now_ms: int) -> Table:
     if message.correlation is not None and _text(message.correlation) is None:
         headers["x-correlation-data"] = message.correlation
     if message.deliver_at_ms is not None and message.deliver_at_ms > now_ms:
-        headers["x-delay"] = message.deliver_at_ms - now_ms
+        headers["x-delay"] = min(message.deliver_at_ms - now_ms, _SIGNED_MAX)
     for name, text in message.properties:
         if attributes is None or attributes.get(name) != text:
-            _add_property(headers, name, text)
+            _add_property(headers, repeats, name, text)
     return headers
 
 
-def _add_property(headers: Table, name: str, text: str) -> None:
+def _add_property(headers: Table, repeats: dict[str, int], name: str, text: str) -> None:
     """A property under its name; repeats are numbered, and a name too long for a field is kept with its text."""
     if len(name.encode()) > SHORT_BYTES_MAX - 8:
         name, text = "x-property", f"{name}={text}"
-    free, number = name, 1
+    free = name
     while free in headers:
-        number += 1
+        repeats[name] = number = repeats.get(name, 1) + 1
         free = f"{name}.{number}"
     headers[free] = text
 

@@ -19,10 +19,21 @@ from adapters.amqp.wire import (
 from gateway.errors import ProtocolError, Refusal
 from gateway.topology import address_of
 
-__all__ = ["PUBLISH", "TARGETS", "TEMPLATES", "Content", "Target", "target_of", "template_of"]
+__all__ = [
+    "PUBLISH",
+    "TARGETS",
+    "TARGETS_COUNT_MAX",
+    "TEMPLATES",
+    "TEMPLATES_COUNT_MAX",
+    "Content",
+    "Target",
+    "target_of",
+    "template_of",
+]
 
 PUBLISH: Final = b"\x00\x3c\x00\x28"  # class basic, method publish: what its payload begins with
-REMEMBERED_COUNT_MAX: Final = 8_192
+TARGETS_COUNT_MAX: Final = 8_192
+TEMPLATES_COUNT_MAX: Final = 2_048  # what one means takes up to 12 KB: many small headers
 REMEMBERED_BYTES_MAX: Final = 512  # of one key: longer ones are seldom repeated
 _MESSAGE_ID: Final = 0x80  # in the second byte of the property flags: such properties are nobody else's
 CONTENT_HEADER = struct.Struct(">HHQ")  # class, weight, body size; the properties follow
@@ -59,9 +70,10 @@ def target_of(payload: bytes) -> Target:
         target = Target(address_of(exchange, routing_key), bool(bits & 1))
     except Refusal as refusal:
         raise ProtocolError(NOT_FOUND, f"no exchange {exchange!r}") from refusal
-    if len(TARGETS) >= REMEMBERED_COUNT_MAX:
-        TARGETS.clear()
-    TARGETS[payload] = target
+    if len(payload) <= REMEMBERED_BYTES_MAX:
+        if len(TARGETS) >= TARGETS_COUNT_MAX:
+            TARGETS.clear()
+        TARGETS[payload] = target
     return target
 
 
@@ -74,7 +86,7 @@ def template_of(raw: bytes) -> Template:
     if template is None:
         template = read_properties(raw)
         if len(raw) <= REMEMBERED_BYTES_MAX and not raw[1] & _MESSAGE_ID:
-            if len(TEMPLATES) >= REMEMBERED_COUNT_MAX:
+            if len(TEMPLATES) >= TEMPLATES_COUNT_MAX:
                 TEMPLATES.clear()
             TEMPLATES[raw] = template
     return template

@@ -42,6 +42,7 @@ __all__ = [
     "UNEXPECTED_FRAME",
     "Reader",
     "Table",
+    "field_spans",
     "method_frame",
     "read_method",
     "read_octet",
@@ -71,7 +72,8 @@ _U32 = struct.Struct(">I")
 Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]  # (data, at) -> (value, behind it)
 
 
-# ---- reading: what is malformed raises ValueError, IndexError or struct.error, and whoever began turns them into one
+# ---- reading: within this module what is malformed raises ValueError, IndexError or struct.error; whoever began makes
+#      one of them: ValueError of a table, `ProtocolError` of a method
 
 
 def _fixed(layout: str) -> Reader:
@@ -150,11 +152,29 @@ _FIELDS: Final[dict[int, Reader]] = {
 _TABLE, _ARRAY = ord("F"), ord("A")
 
 
-def read_table(data: bytes, at: int, depth: int = 0) -> tuple[Table, int]:
-    """A field table and where it ends. Raises ValueError, IndexError, struct.error.
+def read_table(data: bytes, at: int) -> tuple[Table, int]:
+    """A field table and where it ends. Raises ValueError, and nothing else, for whatever is malformed.
 
     Values are plain: bool, int (a timestamp too, in seconds), float, str (a decimal too), bytes, None, list, dict.
     """
+    try:
+        return _read_table(data, at, 0)
+    except (IndexError, struct.error) as error:
+        raise ValueError(f"a field ends behind its frame: {error}") from error
+
+
+def field_spans(data: bytes, at: int) -> Iterator[tuple[int, int]]:
+    """Where each field of a table that has been read before begins and ends, its name included."""
+    (size,) = _U32.unpack_from(data, at)
+    at, end = at + 4, at + 4 + size
+    while at < end:
+        start = at
+        _, at = read_short_string(data, at)
+        _, at = _read_value(data, at, 0)
+        yield start, at
+
+
+def _read_table(data: bytes, at: int, depth: int) -> tuple[Table, int]:
     (size,) = _U32.unpack_from(data, at)
     at, end = at + 4, at + 4 + size
     if end > len(data) or depth > TABLE_DEPTH_MAX:
@@ -185,7 +205,7 @@ def _read_array(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
 def _read_value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     tag = data[at]
     if tag == _TABLE:
-        return read_table(data, at + 1, depth + 1)
+        return _read_table(data, at + 1, depth + 1)
     if tag == _ARRAY:
         return _read_array(data, at + 1, depth + 1)
     reader = _FIELDS.get(tag)

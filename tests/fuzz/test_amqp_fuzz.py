@@ -11,7 +11,7 @@ from pamqp.commands import INDEX_MAPPING, Basic, Channel, Confirm, Exchange, Que
 
 from adapters.amqp.handshake import credentials
 from adapters.amqp.properties import read_properties
-from adapters.amqp.wire import read_method
+from adapters.amqp.wire import read_method, read_table, write_table
 from gateway.errors import Cause, ProtocolError, Refusal
 from gateway.port import Call, Close, Consume, Outcome, Publish
 from gateway.queue_port import CountRoutes, DeclareQueue, DeleteQueue, PurgeQueue, QueueInfo
@@ -102,6 +102,34 @@ def test_decoders_raise_one_error_or_none(data):
     for decode in (read_method, read_properties, lambda raw: credentials("AMQPLAIN", raw)):
         with contextlib.suppress(ProtocolError):
             decode(data)
+
+
+TABLES = [
+    write_table({"LOGIN": "guest", "PASSWORD": b"guest", "t": {"u": {"v": True}}, "n": 5}),
+    Queue.Declare(queue="q", arguments={"a": [1, 2.5, "x", None], "t": {"x": {"y": "z"}}}).marshal()[4:],
+    b"\x00\x00\x00\x04\x01al\x00",
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(TABLES), st.lists(st.tuples(st.integers(0, 80), st.integers(0, 255)), max_size=4), st.integers(0)
+)
+def test_mutated_tables_raise_one_error_or_none(table, changes, cut):
+    data = bytearray(table)
+    for at, value in changes:
+        data[at % len(data)] = value
+    raw = bytes(data)[: len(data) - cut % len(data)]
+    with contextlib.suppress(ValueError):
+        read_table(raw, 0)
+    with contextlib.suppress(ProtocolError):
+        credentials("AMQPLAIN", raw[4:])
+
+
+@pytest.mark.parametrize("response", [b"\x01al\x00", b"\x01aF\x00", b"\x01a", b"\x05a", b"\x01aD\x00"])
+def test_the_response_of_amqplain_may_end_anywhere(response):
+    with pytest.raises(ProtocolError):
+        credentials("AMQPLAIN", response)
 
 
 @pytest.mark.parametrize("cut", range(0, 400, 7))

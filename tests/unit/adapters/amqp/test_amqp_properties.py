@@ -4,12 +4,23 @@ import struct
 
 import pytest
 from amqp_peer import NOW_MS, Peer, publish
-from pamqp import commands, header
+from pamqp import commands, frame, header
 
+from adapters import cloudevents
+from adapters.amqp.delivery import _routes, deliver_frames, deliver_prefix
 from adapters.amqp.properties import properties_of, read_properties
-from adapters.amqp.publishing import REMEMBERED_COUNT_MAX, TARGETS, TEMPLATES, target_of, template_of
+from adapters.amqp.publishing import (
+    TARGETS,
+    TARGETS_COUNT_MAX,
+    TEMPLATES,
+    TEMPLATES_COUNT_MAX,
+    target_of,
+    template_of,
+)
 from gateway.errors import ProtocolError
 from gateway.message import Message
+
+_PROPERTIES = Message.__struct_fields__[5:].index("properties")
 
 
 def taken(**properties):
@@ -225,8 +236,88 @@ def test_what_publishers_repeat_is_remembered_within_bounds():
     payload = commands.Basic.Publish(exchange="x", routing_key="k")
     raw = struct.pack(">I", payload.index) + payload.marshal()
     assert target_of(raw) is target_of(raw)
-    for n in range(REMEMBERED_COUNT_MAX + 10):
+    for n in range(TARGETS_COUNT_MAX + 10):
         template_of(b"\x80\x00\x04" + b"%04d" % n)
         target_of(raw[:6] + b"\x00\x04" + b"%04d" % n + b"\x00")
-    assert len(TEMPLATES) <= REMEMBERED_COUNT_MAX
-    assert len(TARGETS) <= REMEMBERED_COUNT_MAX
+    assert len(TEMPLATES) <= TEMPLATES_COUNT_MAX
+    assert len(TARGETS) <= TARGETS_COUNT_MAX
+
+
+def test_what_is_long_is_not_remembered():
+    TARGETS.clear()
+    method = commands.Basic.Publish(exchange="x", routing_key="k")
+    raw = struct.pack(">I", method.index) + method.marshal() + bytes(1_000)
+    assert target_of(raw).address == "$amqp/x/k"
+    assert not TARGETS
+    _routes.clear()
+    for address in ("a" * 10_000, "a/b"):
+        deliver_frames(1, deliver_prefix("c"), 1, [Message(address, b"")], [0], payload_max=4_088, now_ms=NOW_MS)
+    assert list(_routes) == ["a/b"]
+
+
+# ---- what a consumer's frames cannot hold
+
+
+def delivered(*messages, payload_max=4_088):
+    """The content headers that a consumer gets; no frame is longer than agreed."""
+    data = b"".join(
+        deliver_frames(1, deliver_prefix("c"), 1, messages, [0] * len(messages), payload_max=payload_max, now_ms=NOW_MS)
+    )
+    found = []
+    while data:
+        used, _, value = frame.unmarshal(data)
+        assert used <= payload_max + 8
+        data = data[used:]
+        if isinstance(value, header.ContentHeader):
+            found.append(value.properties)
+    assert len(found) == len(messages)
+    return found
+
+
+@pytest.mark.parametrize("length", [252, 253, 300, 100_000])
+def test_an_event_with_an_attribute_of_any_length_is_delivered(length):
+    name = "e" * length
+    event = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", name: "v"}
+    message = cloudevents.from_attributes(
+        event, b"{}", content_type=None, device="", now_ms=NOW_MS, protocol="http", address="a/b"
+    )
+    headers = delivered(message, payload_max=131_064)[0].headers
+    assert headers["ce-source"] == "/s"
+    assert "v" in headers.values() or headers["x-property"] == f"ce-{name}=v"
+
+
+def test_headers_that_fit_no_frame_are_left_out_and_counted():
+    properties = (("a", "1"), ("b", "x" * 60_000), ("c", "y" * 2_000), ("d", "z" * 60_000), ("e", "2"))
+    (found,) = delivered(Message("a/b", b"x", properties=properties, content_type="text/plain", id="i"))
+    assert (found.content_type, found.message_id) == ("text/plain", "i")
+    assert found.headers["x-headers-left-out"] == 2
+    assert [found.headers.get(name) for name in "abde"] == ["1", None, None, "2"]
+    assert found.headers["c"] == "y" * 2_000
+
+
+def test_headers_from_a_connection_with_larger_frames_keep_their_types():
+    peer = Peer(frame_max=131_072).open(frame_max=131_072)
+    peer.publish("amq.topic", "a.b", b"x", headers={"n": 5, "long": "x" * 9_000, "t": {"f": True}}, app_id="p" * 255)
+    (found,) = delivered(*peer.published())
+    assert found.app_id == "p" * 255
+    assert found.headers == {"n": 5, "t": {"f": True}, "x-headers-left-out": 1}
+
+
+def test_a_message_that_cannot_be_written_hurts_itself_alone(caplog):
+    broken = Message("a/b", b"broken", properties=(("n", None),))
+    first, second = delivered(broken, Message("a/b", b"whole", id="2"))
+    assert first.headers == {"x-properties-left-out": True}
+    assert second.message_id == "2"
+    assert "a/b" in caplog.text
+
+
+def test_times_and_delays_that_no_field_holds_are_delivered():
+    far = (1 << 64) - 1
+    first, second = delivered(Message("a", b"", -5_000, deliver_at_ms=far), Message("a", b"", far, expires_at_ms=far))
+    assert first.headers == {"timestamp_in_ms": -5_000, "x-delay": (1 << 63) - 1}
+    assert second.headers == {"timestamp_in_ms": (1 << 63) - 1}
+
+
+def test_many_properties_of_one_name_are_written_in_linear_time():
+    found = read_properties(properties_of(Message("a", b"", properties=(("n", "v"),) * 50_000), now_ms=NOW_MS))
+    assert len(found.tail[_PROPERTIES]) == 50_000
