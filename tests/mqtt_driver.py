@@ -25,6 +25,7 @@ from gateway.port import (
     Publish,
     Request,
     Retained,
+    RetainedPage,
     SaveSession,
 )
 from store.format import LogOffset
@@ -158,7 +159,7 @@ class Driver:
             case OpenSession():
                 return self.opened
             case Retained():
-                return Outcome(value=self.retained)
+                return Outcome(value=RetainedPage(messages=self.retained, after=None))
             case SaveSession() as request if self.saves:
                 self.saved.append(request)
                 return DONE

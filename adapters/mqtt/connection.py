@@ -144,7 +144,7 @@ class Connection:
             return self._connect_by_ms or 0
         if self.phase is not Phase.CONNECTED:
             return None
-        if self._session.keeper.owes:
+        if self._session.keeper.owes or self._session.retained.due:
             return 0
         settle_ms, silence_ms = self._session.delivery.deadline_ms(), self._silence_limit_ms()
         if settle_ms is None or silence_ms is None:

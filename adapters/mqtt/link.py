@@ -29,6 +29,7 @@ class Link:
         "options",
         "out",
         "packet_bytes_max",
+        "takes",
         "version",
     )
 
@@ -41,6 +42,7 @@ class Link:
         self.durable = False  # whether the session outlives the connection
         self.packet_bytes_max = VARINT_MAX + 5  # the largest packet the client takes (MQTT 5.0, 3.1.2.11.4)
         self.out: list[bytes] = []
+        self.takes = 0  # how often the shell has taken output
         self.effects: list[Effect] = []
         self._answers: dict[Token, Answer] = {}
         self._last_words: list[bytes] | None = None  # what is still to be written once the connection is closing
@@ -89,6 +91,7 @@ class Link:
             out, self._last_words = self._last_words, []
         if not out:
             return b""
+        self.takes += 1
         return out[0] if len(out) == 1 else b"".join(out)
 
     def take_effects(self) -> list[Effect]:
