@@ -17,6 +17,7 @@ __all__ = [
     "check_address",
     "from_routing_key",
     "hash64",
+    "level_of",
     "to_routing_key",
 ]
 
@@ -52,6 +53,14 @@ def hash64(text: str) -> int:
 
 
 address_hash = hash64
+
+
+def level_of(address: str, level: int) -> str:
+    """One level of an address, counted from 0; "" when it has none of that number, or an empty one."""
+    if level < 0:
+        return ""
+    levels = address.split("/", level + 1)
+    return levels[level] if level < len(levels) else ""
 
 
 def _escape(match: re.Match[str]) -> str:

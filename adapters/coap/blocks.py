@@ -1,12 +1,12 @@
 """Bodies larger than a datagram: put together from Block1, and kept to be read by Block2 (RFC 7959).
 
 Both kinds of transfer are held under the same limits: their number, those of one peer, and the bytes of all. A
-transfer that hears nothing for EXCHANGE_LIFETIME is forgotten.
+transfer that hears nothing for EXCHANGE_LIFETIME is forgotten; sooner, the one that was silent longest gives way to a
+new one that finds no room, so that nobody keeps others out by beginning what he does not end.
 """
 
-from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from adapters.coap.registry import BAD_REQUEST, REQUEST_ENTITY_INCOMPLETE, REQUEST_ENTITY_TOO_LARGE
 from adapters.coap.request import Request
@@ -15,8 +15,12 @@ from adapters.coap.wire import Option
 from gateway.errors import Cause, ProtocolError, Refusal
 from gateway.port import Peer
 
-__all__ = ["Snapshot", "Snapshots", "Uploads"]
+__all__ = ["SILENCE_SPARED_MS", "Snapshot", "Snapshots", "Uploads"]
 
+SILENCE_SPARED_MS = 4_000  # a peer that lost a datagram has sent it again by then (RFC 7252, 4.8: at most 3 s)
+OPTION_BYTES = 128  # what an option of a transfer's name costs besides its value
+
+Key: TypeAlias = tuple[Option, ...]
 B = TypeVar("B", bytearray, "Snapshot")
 
 
@@ -24,7 +28,7 @@ B = TypeVar("B", bytearray, "Snapshot")
 class _Transfer(Generic[B]):
     body: B
     size_bytes: int
-    expires_at_ms: int
+    heard_ms: int
 
 
 class _Transfers(Generic[B]):
@@ -32,67 +36,90 @@ class _Transfers(Generic[B]):
 
     def __init__(self, settings: CoapOptions) -> None:
         self._settings = settings
-        self._transfers: dict[tuple[Peer, Hashable], _Transfer[B]] = {}
-        self._of_peer: dict[Peer, int] = {}  # sums up to len(_transfers)
+        self._transfers: dict[tuple[Peer, Key], _Transfer[B]] = {}
+        self._of_peer: dict[Peer, dict[Key, None]] = {}  # the keys in _transfers, in the same order
         self._size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._transfers)
 
-    def get(self, peer: Peer, key: Hashable, now_ms: int) -> B | None:
+    def get(self, peer: Peer, key: Key, now_ms: int) -> B | None:
         """What is held of a transfer, whose time begins anew."""
         transfer = self._transfers.pop((peer, key), None)
         if transfer is None:
             return None
-        transfer.expires_at_ms = now_ms + self._settings.exchange_lifetime_ms
+        transfer.heard_ms = now_ms
         self._transfers[peer, key] = transfer
+        of_peer = self._of_peer[peer]
+        del of_peer[key]
+        of_peer[key] = None
         return transfer.body
 
-    def has_room(self, peer: Peer, size_bytes: int) -> bool:
-        """Whether another transfer of a peer's would be within the limits."""
-        settings = self._settings
-        return (
-            len(self._transfers) < settings.block_transfers_max
-            and self._of_peer.get(peer, 0) < settings.block_transfers_peer_max
-            and self._size_bytes + size_bytes <= settings.block_bytes_max
-        )
-
-    def put(self, peer: Peer, key: Hashable, body: B, size_bytes: int, now_ms: int) -> None:
-        """Hold a new transfer; one of the same name is forgotten."""
+    def put(self, peer: Peer, key: Key, body: B, size_bytes: int, now_ms: int) -> bool:
+        """Hold a new transfer, one of the same name being forgotten; False when there is no room for it."""
         self.drop(peer, key)
-        self._transfers[peer, key] = _Transfer(body, size_bytes, now_ms + self._settings.exchange_lifetime_ms)
-        self._of_peer[peer] = self._of_peer.get(peer, 0) + 1
-        self._size_bytes += size_bytes
-
-    def grow(self, peer: Peer, key: Hashable, size_bytes: int) -> bool:
-        """Count more bytes for a transfer; whether they are within the limit."""
-        if self._size_bytes + size_bytes > self._settings.block_bytes_max:
+        settings = self._settings
+        of_peer = self._of_peer.get(peer, {})
+        while len(of_peer) >= settings.block_transfers_peer_max:
+            if not self._give_way((peer, next(iter(of_peer))), now_ms):
+                return False
+        while len(self._transfers) >= settings.block_transfers_max:
+            if not self._give_way(next(iter(self._transfers)), now_ms):
+                return False
+        size_bytes += sum([len(value) + OPTION_BYTES for _, value in key])
+        if not self._take(size_bytes, now_ms):
             return False
-        self._size_bytes += size_bytes
+        self._transfers[peer, key] = _Transfer(body, size_bytes, now_ms)
+        self._of_peer.setdefault(peer, {})[key] = None
+        return True
+
+    def grow(self, peer: Peer, key: Key, size_bytes: int, now_ms: int) -> bool:
+        """Count more bytes for a transfer that was just heard of; False when there is no room for them."""
+        if not self._take(size_bytes, now_ms):
+            return False
         self._transfers[peer, key].size_bytes += size_bytes
         return True
 
-    def drop(self, peer: Peer, key: Hashable) -> None:
+    def drop(self, peer: Peer, key: Key) -> None:
         """Forget a transfer, if it is held."""
         transfer = self._transfers.pop((peer, key), None)
         if transfer is None:
             return
         self._size_bytes -= transfer.size_bytes
-        self._of_peer[peer] -= 1
-        if not self._of_peer[peer]:
+        of_peer = self._of_peer[peer]
+        del of_peer[key]
+        if not of_peer:
             del self._of_peer[peer]
 
     def expire(self, now_ms: int) -> None:
         """Forget what has been silent for too long."""
         while self._transfers:
             (peer, key), transfer = next(iter(self._transfers.items()))
-            if transfer.expires_at_ms > now_ms:
+            if transfer.heard_ms + self._settings.exchange_lifetime_ms > now_ms:
                 break
             self.drop(peer, key)
 
     def deadline_ms(self) -> int | None:
         """When `expire` is wanted."""
-        return next(iter(self._transfers.values())).expires_at_ms if self._transfers else None
+        if not self._transfers:
+            return None
+        return next(iter(self._transfers.values())).heard_ms + self._settings.exchange_lifetime_ms
+
+    def _take(self, size_bytes: int, now_ms: int) -> bool:
+        """Count bytes; False when they are too many even without the transfers that can give way."""
+        most = self._settings.block_bytes_max
+        while self._size_bytes + size_bytes > most:
+            if size_bytes > most or not self._transfers or not self._give_way(next(iter(self._transfers)), now_ms):
+                return False
+        self._size_bytes += size_bytes
+        return True
+
+    def _give_way(self, name: tuple[Peer, Key], now_ms: int) -> bool:
+        """Forget a transfer, unless it was heard of so lately that it may well go on."""
+        if now_ms - self._transfers[name].heard_ms < SILENCE_SPARED_MS:
+            return False
+        self.drop(*name)
+        return True
 
 
 class Uploads(_Transfers[bytearray]):
@@ -117,15 +144,14 @@ class Uploads(_Transfers[bytearray]):
             self.drop(peer, request.key)
             if not block.more:
                 return payload
-            if not self.has_room(peer, len(payload)):
+            if not self.put(peer, request.key, bytearray(payload), len(payload), now_ms):
                 raise Refusal(Cause.OVERLOAD, "too many transfers in blocks")
-            self.put(peer, request.key, bytearray(payload), len(payload), now_ms)
             return None
         body = self.get(peer, request.key, now_ms)
         if body is None or len(body) != block.offset:
             self.drop(peer, request.key)
             raise ProtocolError(REQUEST_ENTITY_INCOMPLETE, f"Block1: a block before number {block.number} is missing")
-        if not self.grow(peer, request.key, len(payload)):
+        if not self.grow(peer, request.key, len(payload), now_ms):
             self.drop(peer, request.key)
             raise Refusal(Cause.OVERLOAD, "too many bytes in blocks")
         body += payload
@@ -145,9 +171,3 @@ class Snapshot:
 
 class Snapshots(_Transfers[Snapshot]):
     """Bodies that peers read in Block2. What finds no room is read anew for each block: its ETag tells changes."""
-
-    def keep(self, peer: Peer, key: Hashable, snapshot: Snapshot, now_ms: int) -> None:
-        """Hold a body while it is read, if there is room."""
-        self.drop(peer, key)
-        if self.has_room(peer, len(snapshot.body)):
-            self.put(peer, key, snapshot, len(snapshot.body), now_ms)

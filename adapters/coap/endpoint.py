@@ -66,7 +66,8 @@ from gateway.port import (
 __all__ = ["CoapEndpoint"]
 
 PARKED_DATAGRAMS_MAX = 256  # waiting to hear whether peers are let in; what is dropped then, peers send again
-PLANS_MAX = 65_536  # option lists remembered with what they mean
+PLANS_MAX = 16_384  # option lists remembered with what they mean
+PLAN_KEY_BYTES_MAX = 256  # of such a list; what is longer is read each time
 
 
 def _heads() -> dict[bytes, bytes]:
@@ -389,7 +390,7 @@ class CoapEndpoint:
                 raise ProtocolError(
                     REQUEST_ENTITY_TOO_LARGE, f"a body is at most {self._settings.max_body_bytes} bytes"
                 )
-            if plan.lasting:
+            if plan.lasting and stop - end <= PLAN_KEY_BYTES_MAX:
                 if len(self._plans) >= PLANS_MAX:
                     self._plans.clear()
                 self._plans[data[end:stop]] = plan

@@ -23,7 +23,7 @@ from adapters.coap.formats import media_type
 from adapters.coap.registry import BAD_REQUEST, METHOD_NOT_ALLOWED
 from adapters.coap.request import Request, resolve
 from adapters.coap.settings import CoapOptions
-from gateway.address import check_address
+from gateway.address import check_address, level_of
 from gateway.errors import ProtocolError, Refusal
 from gateway.message import Message
 
@@ -106,7 +106,7 @@ def make_plan(request: Request, settings: CoapOptions) -> Plan:
     qos, expiry_s, delay_s = said.get("qos"), said.get("expiry"), said.get("delay")
     return Plan(
         address=address,
-        device=_device(address, settings.device_level),
+        device=level_of(address, settings.device_level),
         content_type=content_type,
         qos=qos,
         expiry_ms=None if expiry_s is None else expiry_s * 1000,
@@ -132,14 +132,6 @@ def _content_type(number: int | None, cloudevents_format: int, fields: dict[str,
     if coding is not None:
         fields["content_encoding"] = coding
     return content_type
-
-
-def _device(address: str, level: int) -> str:
-    """The level of an address that names the device; "" when it has none."""
-    if level < 0:
-        return ""
-    levels = address.split("/", level + 1)
-    return levels[level] if level < len(levels) else ""
 
 
 def read_query(query: tuple[str, ...]) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:

@@ -112,7 +112,7 @@ class Reads:
             return Answer(CONTENT, options, body)
         snapshot = Snapshot(body=body, options=options)
         if len(body) > min(first.size, (block or first).size):
-            self.snapshots.keep(read.peer, request.key, snapshot, now_ms)
+            self.snapshots.put(read.peer, request.key, snapshot, len(body), now_ms)
         return self._slice(snapshot, block or first)
 
     def _slice(self, snapshot: Snapshot, block: Block) -> Answer:

@@ -1,4 +1,4 @@
-"""What an operator can set for CoAP: the section `adapters.coap` of the configuration."""
+"""What an operator can set for CoAP: the section `[adapters.coap]` of the configuration."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ MiB = 1024 * 1024
 
 
 class CoapOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Transmission parameters (RFC 7252, 4.8), limits, and how requests become messages."""
+    """`[adapters.coap]`: transmission parameters (RFC 7252, 4.8), limits, and how requests become messages."""
 
     ack_timeout_ms: Annotated[
         int, Meta(ge=100, le=60_000, description="ACK_TIMEOUT: when a separate response is first sent again")
@@ -46,13 +46,17 @@ class CoapOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1_024
     block_transfers_peer_max: Annotated[int, Meta(ge=1, le=65_536, description="of these, of one peer")] = 8
     block_bytes_max: Annotated[
-        int, Meta(ge=1, description="bytes held for bodies under way in blocks, each direction")
+        int, Meta(ge=1, description="bytes held for bodies under way in blocks and their options, each direction")
     ] = 64 * MiB
 
     device_level: Annotated[
         int,
-        Meta(ge=-1, le=127, description="the level of the address, from 0, that names the device; -1: the peer's host"),
-    ] = 1
+        Meta(
+            ge=-1,
+            le=127,
+            description="the level of the address, from 0, that names the device; -1, or none there: the peer's host",
+        ),
+    ] = 2
     bare_paths: Annotated[bool, Meta(description="whether a path not below /t/ or /ps/ is an address, too")] = True
     cloudevents_format: Annotated[
         int, Meta(ge=65_000, le=65_535, description="the Content-Format of CloudEvents as structured JSON")

@@ -80,4 +80,4 @@ class Coap(Client):
 
     def speaker(self, said: Said) -> str | None:
         levels = said.address.split("/")
-        return (levels[1] if len(levels) > 1 else "") or str(PEER[0])
+        return (levels[2] if len(levels) > 2 else "") or str(PEER[0])

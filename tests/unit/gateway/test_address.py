@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.address import ADDRESS_BYTES_MAX, check_address, from_routing_key, hash64, to_routing_key
+from gateway.address import ADDRESS_BYTES_MAX, check_address, from_routing_key, hash64, level_of, to_routing_key
 from gateway.errors import Cause, Refusal
 
 KEYS = st.text(st.sampled_from(["a", "b", ".", "/", "%", "2", "5", "E", "F", "+", "#", "*", "\0", "é"]), max_size=20)
@@ -54,3 +54,11 @@ def test_the_hash_is_the_same_in_every_process_and_never_zero():
         blake2b(b"telemetry/site1/dev42/temp", digest_size=8).digest(), "little"
     )
     assert hash64("a") != hash64("b")
+
+
+@pytest.mark.parametrize(
+    ("address", "level", "found"),
+    [("a/b/c", 0, "a"), ("a/b/c", 2, "c"), ("a/b/c", 3, ""), ("a/b/c/d", 2, "c"), ("a//c", 1, ""), ("a", -1, "")],
+)
+def test_a_level_of_an_address(address, level, found):
+    assert level_of(address, level) == found

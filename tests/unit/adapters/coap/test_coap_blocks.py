@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from coap_driver import OTHER, PEER, Driver, dotted, is_ack, options_of, request
 
+from adapters.coap.blocks import OPTION_BYTES, SILENCE_SPARED_MS
 from adapters.coap.registry import ACK, BLOCK1, BLOCK2, CON, ETAG, GET, MAX_AGE, NON, PUT, SIZE1, SIZE2
 from adapters.coap.request import Block
 from adapters.coap.wire import Packet, encode_uint
@@ -149,8 +150,55 @@ def test_limits_of_transfers() -> None:
     assert codes == ["2.31", "5.03", "2.31", "5.03"]
 
 
+def test_transfers_that_others_began_and_left_give_way() -> None:
+    driver = Driver({"block_transfers_peer_max": 8, "block_transfers_max": 1_024})
+    for n in range(128):
+        begun = [upload(0, True, b"z" * 16, exponent=0, path=f"t/{k}", mid=k) for k in range(8)]
+        driver.exchange(*begun, peer=("192.0.2.66", n))
+    (answer,) = driver.exchange(upload(0, True, BODY[:1024]))
+    assert is_ack(answer, "5.03", mid=0)  # all of them may well go on yet
+    driver.now_ms += SILENCE_SPARED_MS
+    (answer,) = driver.exchange(upload(0, True, BODY[:1024], mid=1))
+    assert is_ack(answer, "2.31", mid=1)
+    assert len(driver.endpoint._uploads) == 1_024
+    (answer,) = driver.exchange(upload(1, False, BODY[1024:2048], mid=2))
+    assert is_ack(answer, "2.01", mid=2)
+
+
+def test_the_transfer_that_was_silent_longest_gives_way() -> None:
+    driver = Driver({"block_transfers_peer_max": 2})
+    driver.exchange(upload(0, True, BODY[:1024], path="t/a", mid=1), upload(0, True, BODY[:1024], path="t/b", mid=2))
+    driver.now_ms += SILENCE_SPARED_MS - 1
+    driver.exchange(upload(1, True, BODY[1024:2048], path="t/a", mid=3))
+    driver.now_ms += 1
+    (answer,) = driver.exchange(upload(0, True, BODY[:1024], path="t/c", mid=4))
+    assert is_ack(answer, "2.31", mid=4)
+    last = [upload(2, False, BODY[2048:], path="t/a", mid=5), upload(1, False, BODY[1024:2048], path="t/b", mid=6)]
+    assert [dotted(answer.code) for answer in driver.exchange(*last)] == ["4.08", "2.01"]
+    assert [message.body for message in driver.stored] == [BODY]
+
+
+def test_bytes_of_silent_transfers_give_way_to_one_that_goes_on() -> None:
+    driver = Driver({"block_bytes_max": 4 * 1024})
+    for n in range(3):
+        driver.exchange(upload(0, True, BODY[:1024], path=f"t/{n}", mid=n))
+    driver.now_ms += SILENCE_SPARED_MS
+    for n in range(3):
+        (answer,) = driver.exchange(upload(n, n < 2, BODY[n * 1024 : n * 1024 + 1024], mid=10 + n))
+    assert is_ack(answer, "2.01", mid=12)
+    assert driver.stored[0].body == BODY
+
+
+def test_the_options_that_name_a_transfer_count() -> None:
+    driver = Driver({"block_bytes_max": 64 * 1024})
+    query = tuple("q" for _ in range(1_000))
+    (answer,) = driver.exchange(upload(0, True, BODY[:16], exponent=0, query=query))
+    assert is_ack(answer, "5.03", mid=0)
+    assert len(driver.endpoint._uploads) == 0
+
+
 def test_the_limit_of_bytes_in_blocks() -> None:
-    driver = Driver({"block_bytes_max": 2_048})
+    driver = Driver({"block_bytes_max": 2_048 + 2 * (OPTION_BYTES + 1)})  # two blocks, and a path of two levels
     assert [dotted(packet.code) for packet in driver.exchange(upload(0, True, BODY[:1024]))] == ["2.31"]
     assert [dotted(packet.code) for packet in driver.exchange(upload(1, True, BODY[:1024]))] == ["2.31"]
     (answer,) = driver.exchange(upload(2, True, BODY[:1024]))

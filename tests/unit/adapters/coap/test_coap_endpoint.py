@@ -524,6 +524,15 @@ def test_remembered_options_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert [message.address for message in driver.stored] == [f"a/{n}" for n in range(20)]
 
 
+def test_long_options_are_not_remembered() -> None:
+    driver = Driver()
+    driver.ask("t/a", query=("n=" + "x" * 300,))
+    assert driver.endpoint._plans == {}
+    driver.ask("t/a", query=("n=" + "x" * 200,), mid=2)
+    assert len(driver.endpoint._plans) == 1
+    assert [len(value) for message in driver.stored for _, value in message.properties] == [300, 200]
+
+
 def test_fleeting_options_are_not_remembered() -> None:
     driver = Driver()
     for item in ("id=1", "time=1", "corr=aaaa"):

@@ -23,7 +23,7 @@ def test_what_a_plain_post_says() -> None:
             body=b"{}",
             time_ms=driver.now_ms,
             protocol="coap",
-            device="dev1",
+            device="temp",
             qos=1,
             content_type="application/json",
         )
@@ -101,6 +101,13 @@ def test_the_device_is_a_level_of_the_address(level: int, path: str, device: str
     assert [message.device for message in driver.stored] == [device, device]
 
 
+def test_the_device_of_an_address_as_the_readme_has_it() -> None:
+    driver = Driver()
+    driver.ask("t/telemetry/site1/dev42/temp")
+    driver.ask("t/telemetry/dev42", mid=2)
+    assert [message.device for message in driver.stored] == ["dev42", PEER[0]]
+
+
 def test_the_device_can_be_the_host() -> None:
     driver = Driver({"device_level": -1})
     driver.ask("t/a/b")
@@ -133,7 +140,7 @@ def test_every_query_item() -> None:
             body=b"x",
             time_ms=1_700_000_000_123,
             protocol="coap",
-            device="b",
+            device=PEER[0],
             qos=2,
             retain=True,
             id="m1",
@@ -249,7 +256,7 @@ def test_a_cloudevent_by_number_or_by_name(named: str) -> None:
     parts = {"content_format": 65_011} if named == "number" else {"query": ("ct=application/cloudevents+json",)}
     assert driver.ask("t/a/b", payload=body, **parts).code == CREATED
     (message,) = driver.stored
-    assert (message.address, message.device, message.id, message.type) == ("a/b", "b", "e1", "reading")
+    assert (message.address, message.device, message.id, message.type) == ("a/b", PEER[0], "e1", "reading")
     assert (message.protocol, message.qos, message.time_ms) == ("coap", 1, 1_767_323_045_000)
     assert msgspec.json.decode(message.body) == {"t": 1}
     assert ("sensor", "s1") in message.properties
