@@ -1,0 +1,223 @@
+"""What compiled expressions are made of: closures over a message, each some 0.1 us. None is NULL, and unknown."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from gateway.message import Message
+from gateway.sql92.fields import Eval, Value
+
+__all__ = [
+    "LIKE_TEXT_CHARS_MAX",
+    "all_of",
+    "any_of",
+    "as_boolean",
+    "as_number",
+    "calculation",
+    "comparison",
+    "divide",
+    "fit_whole",
+    "in_set",
+    "is_null",
+    "like_pattern",
+    "likeness",
+    "minus",
+    "negated",
+]
+
+LIKE_TEXT_CHARS_MAX = 16_384  # a longer text is like nothing and unlike nothing
+_NUMBER_CHARS_MAX = 64  # a longer text is no number
+
+# ---- logic and comparison
+
+
+def all_of(parts: tuple[Eval, ...]) -> Eval:
+    """AND: false where one is, else unknown where one is."""
+
+    def evaluate(message: Message) -> bool | None:
+        answer: bool | None = True
+        for part in parts:
+            found = part(message)
+            if found is False:
+                return False
+            if found is None:
+                answer = None
+        return answer
+
+    return evaluate
+
+
+def any_of(parts: tuple[Eval, ...]) -> Eval:
+    """OR: true where one is, else unknown where one is."""
+
+    def evaluate(message: Message) -> bool | None:
+        answer: bool | None = False
+        for part in parts:
+            found = part(message)
+            if found is True:
+                return True
+            if found is None:
+                answer = None
+        return answer
+
+    return evaluate
+
+
+def negated(part: Eval) -> Eval:
+    """NOT."""
+
+    def evaluate(message: Message) -> bool | None:
+        found = part(message)
+        return None if found is None else not found
+
+    return evaluate
+
+
+def is_null(part: Eval, *, negated: bool) -> Eval:
+    """IS NULL, or with `negated` IS NOT NULL."""
+    return (lambda message: part(message) is not None) if negated else (lambda message: part(message) is None)
+
+
+def comparison(compare: Callable[[Any, Any], bool], left: Eval, right: Eval, constant: Value) -> Eval:
+    """Two values compared; `constant` is what the right one always is, if that is known."""
+    if constant is not None:
+
+        def with_constant(message: Message) -> bool | None:
+            found = left(message)
+            return None if found is None else compare(found, constant)
+
+        return with_constant
+
+    def evaluate(message: Message) -> bool | None:
+        found, its = left(message), right(message)
+        return None if found is None or its is None else compare(found, its)
+
+    return evaluate
+
+
+def in_set(get: Eval, members: frozenset[Value]) -> Eval:
+    """IN, where all members are literals."""
+
+    def evaluate(message: Message) -> bool | None:
+        found = get(message)
+        return None if found is None else found in members
+
+    return evaluate
+
+
+def calculation(first: Eval, steps: tuple[tuple[Callable[[Any, Any], Any], Eval], ...]) -> Eval:
+    """A chain of operators of one rank, from the left."""
+
+    def evaluate(message: Message) -> int | float | None:
+        total = first(message)
+        for step, part in steps:
+            value = part(message)
+            if total is None or value is None:
+                return None
+            total = _fit(step(total, value))
+        return total  # type: ignore[no-any-return]
+
+    return evaluate
+
+
+def minus(part: Eval) -> Eval:
+    """A number with its sign turned."""
+
+    def evaluate(message: Message) -> int | float | None:
+        found = part(message)
+        return None if found is None else _fit(-found)
+
+    return evaluate
+
+
+def divide(left: float, right: float) -> float | None:
+    """Division: of whole numbers towards zero, by zero NULL."""
+    if not right:
+        return None
+    if isinstance(left, int) and isinstance(right, int):
+        whole = abs(left) // abs(right)
+        return whole if (left < 0) == (right < 0) else -whole
+    return left / right
+
+
+def _fit(value: float | None) -> int | float | None:
+    """A result in 64 bits: a whole number beyond them is an approximate one, what is no number NULL."""
+    if isinstance(value, int):
+        return fit_whole(value)
+    return None if value is None or value != value else value  # noqa: PLR0124 - NaN alone is not itself
+
+
+def fit_whole(value: int) -> int | float:
+    """A whole number, approximate beyond 64 bits."""
+    return value if -(1 << 63) <= value < 1 << 63 else float(value)
+
+
+_WHOLE_TEXT = re.compile(r"[+-]?[0-9]+")
+_NUMBER_TEXT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+def as_number(get: Eval) -> Eval:
+    """A text read as a number."""
+
+    def evaluate(message: Message) -> int | float | None:
+        text = get(message)
+        if text is None or len(text) > _NUMBER_CHARS_MAX:
+            return None
+        if _WHOLE_TEXT.fullmatch(text) is not None:
+            return fit_whole(int(text))
+        return float(text) if _NUMBER_TEXT.fullmatch(text) is not None else None
+
+    return evaluate
+
+
+_BOOLEANS = {"true": True, "false": False}
+
+
+def as_boolean(get: Eval) -> Eval:
+    """A text read as TRUE or FALSE."""
+
+    def evaluate(message: Message) -> bool | None:
+        text = get(message)
+        return None if text is None or len(text) > 5 else _BOOLEANS.get(text.lower())
+
+    return evaluate
+
+
+# ---- LIKE
+
+
+def like_pattern(pattern: str, escape: str | None) -> re.Pattern[str]:
+    """A pattern as a regular expression that never goes back: what stands between two % is found once, by the left.
+
+    Raises ValueError where the escape character escapes nothing (SQL92, 8.5).
+    """
+    parts: list[str] = [""]  # between the %
+    chars = iter(pattern)
+    for char in chars:
+        if char == escape:
+            following = next(chars, None)
+            if following is None or following not in {"%", "_", escape}:
+                raise ValueError(f"{escape!r} stands in front of %, _ or itself")
+            parts[-1] += re.escape(following)
+        elif char == "%":
+            parts.append("")
+        else:
+            parts[-1] += "." if char == "_" else re.escape(char)
+    if len(parts) == 1:
+        return re.compile(parts[0], re.DOTALL)
+    first, *middle, last = parts
+    found = "".join(f"(?>.*?{part})" for part in middle if part)
+    return re.compile(f"{first}{found}.*{last}", re.DOTALL)
+
+
+def likeness(get: Eval, pattern: re.Pattern[str]) -> Eval:
+    """LIKE."""
+    match = pattern.fullmatch
+
+    def evaluate(message: Message) -> bool | None:
+        text = get(message)
+        if text is None or len(text) > LIKE_TEXT_CHARS_MAX:
+            return None
+        return match(text) is not None
+
+    return evaluate
