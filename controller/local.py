@@ -145,6 +145,7 @@ class LocalController:
     async def _command(self, command: Command) -> Topic | NamedQueue | None:
         """Persist, then apply: one at a time, in the order asked."""
         async with self._order:
+            self._state.check(command)  # what would be refused costs no write
             index = self._index + 1
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._disk, self._persist, index, encode_command(command))

@@ -84,16 +84,28 @@ class MetadataState:
         self.named: dict[str, NamedQueue] = {}
         self.owner: dict[int, str] = {}  # queue number -> topic
 
+    def check(self, command: Command) -> None:
+        """Whether a command can be applied now. Raises `ControllerError`, as `apply` would."""
+        match command:
+            case CreateTopic():
+                self._check_topic(command)
+            case DeleteTopic():
+                if command.name not in self.topics:
+                    raise UnknownTopic(command.name)
+            case NameQueue() if command.name not in self.named:
+                _check_name(command.name, QUEUE_NAME_BYTES_MAX)
+                self._check_room(1, command.queues_max)
+            case _:
+                return
+
     def apply(self, command: Command) -> Topic | NamedQueue | None:
         """Apply one command and return its answer. Raises `ControllerError`, having changed nothing."""
+        self.check(command)
         match command:
             case CreateTopic():
                 return self._create_topic(command)
             case DeleteTopic():
-                topic = self.topics.pop(command.name, None)
-                if topic is None:
-                    raise UnknownTopic(command.name)
-                for number in topic.queues:
+                for number in self.topics.pop(command.name).queues:
                     del self.owner[number]
                 return None
             case NameQueue():
@@ -123,18 +135,23 @@ class MetadataState:
         state.owner = {number: topic.name for topic in held.topics for number in topic.queues}
         return state
 
-    def _create_topic(self, command: CreateTopic) -> Topic:
+    def _check_topic(self, command: CreateTopic) -> None:
         there = self.topics.get(command.name)
         if there is not None:
             if len(there.queues) != command.queues or dict(there.config) != dict(command.config):
                 raise TopicExists(command.name)
-            return there
+            return
         _check_name(command.name, TOPIC_NAME_BYTES_MAX)
         if not 1 <= command.queues <= QUEUES_PER_TOPIC_MAX:
             raise ControllerError(f"a topic has 1 to {QUEUES_PER_TOPIC_MAX} queues, not {command.queues}")
         if len(self.topics) >= command.topics_max:
             raise TopicLimit(f"there are {len(self.topics)} topics, and no more are allowed")
         self._check_room(command.queues, command.queues_max)
+
+    def _create_topic(self, command: CreateTopic) -> Topic:
+        there = self.topics.get(command.name)
+        if there is not None:
+            return there
         numbers = tuple(range(self.next_queue, self.next_queue + command.queues))
         self.next_queue += command.queues
         topic = Topic(name=command.name, queues=numbers, config=command.config)
@@ -146,8 +163,6 @@ class MetadataState:
         there = self.named.get(command.name)
         if there is not None:
             return there
-        _check_name(command.name, QUEUE_NAME_BYTES_MAX)
-        self._check_room(1, command.queues_max)
         queue = NamedQueue(name=command.name, number=self.next_queue)
         self.next_queue += 1
         self.named[command.name] = queue

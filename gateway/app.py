@@ -71,6 +71,7 @@ class Gateway:
             confirmed=lambda: self.store.confirmed,
             pending=lambda: self.store.pending_bytes,
         )
+        self.metrics.subscribers.set_function(lambda: self.hub.fanout.subscriber_count)
         self.metrics.subscribers_behind.set_function(lambda: self.hub.fanout.behind_count)
         self.metrics.topics.set_function(lambda: len(self.controller.topics()))
         await self.hub.start()

@@ -83,6 +83,7 @@ class Fanout:
         self._wanted: npt.NDArray[np.uint32] | None = None  # the queues that any subscription can match
         self._wanted_known = False
         self.position = store.confirmed  # the log offset behind the last frame handed to the live ones
+        self.subscriber_count = 0
         self.behind_count = 0
 
     # ---- what connections ask for
@@ -92,6 +93,8 @@ class Fanout:
         self._listen()
         self._remove(subscriber, sub)
         now = Position(self.position, 0)
+        if not subscriber.patterns:
+            self.subscriber_count += 1
         if not subscriber.patterns and not subscriber.running:
             self._mark(subscriber, behind=False)
             subscriber.cursor = now
@@ -312,6 +315,7 @@ class Fanout:
         pattern = subscriber.patterns.pop(sub, None)
         if pattern is not None:
             del subscriber.since[sub]
+            self.subscriber_count -= not subscriber.patterns
             self._patterns[pattern] -= 1
             if not self._patterns[pattern]:
                 del self._patterns[pattern]

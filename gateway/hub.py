@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
@@ -82,6 +83,7 @@ class Hub:
             new_producer=lambda: self.random.getrandbits(63) | 1,
             message_bytes_max=config.gateway.max_message_bytes,
             soon=self._loop.call_soon,
+            clock=time.perf_counter,
             create_topic=self._create_topic,
             appended_to=self.queues.appended,
             drained=self._drained,
@@ -90,6 +92,7 @@ class Hub:
     async def start(self) -> None:
         """Load what the store remembers and begin the periodic work."""
         await self.queues.load()
+        self.store.watch_queues(self.queues.appended)
         self.spawn(self._every(COMMIT_INTERVAL_MS, self.sessions.commit))
         self.spawn(self._every(SWEEP_INTERVAL_MS, self.sessions.sweep))
 
@@ -109,6 +112,7 @@ class Hub:
         task = self._tasks.create_task(_logged(work))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
+        task.add_done_callback(lambda _: work.close())  # of one that was cancelled before its first step
         return task
 
     def cancel_tasks(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from gateway.address import hash64
+from gateway.delayed import timer_of
 from gateway.errors import Cause, Refusal
 from gateway.message import Message, encode
 from gateway.metrics import Metrics
@@ -18,6 +19,7 @@ from gateway.router import Route, Router, UnknownTopicError
 from store.client import Appended, StoreClient
 from store.errors import AppendOutcomeUnknown, FrameTooLarge, StoreError, StoreOverloaded
 from store.format import ROW, ROW_EXTRA, Position, UnplacedFrame
+from store.records import TIMERS_QUEUE
 
 __all__ = ["Ingest", "Publisher"]
 
@@ -59,10 +61,10 @@ _Special: TypeAlias = tuple[Route, Message, int, int]  # a message with more tha
 class Ingest:
     """Builds frames of what connections publish and appends them to a store.
 
-    `soon` runs a callable in the next turn of the event loop. `create_topic` is asked for a topic that is missing;
-    while it works, what is published waits behind it, so that order holds; `resume` says that it has ended.
-    `new_producer` gives a number that no other producer has. `appended_to` is told which named queues got something,
-    `drained` that fewer bytes are held than before.
+    `soon` runs a callable in the next turn of the event loop; `clock` counts seconds. `create_topic` is asked for a
+    topic that is missing; while it works, what is published waits behind it, so that order holds; `resume` says that
+    it has ended. `new_producer` gives a number that no other producer has. `appended_to` is told which named queues
+    got something, `drained` that fewer bytes are held than before.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Ingest:
         new_producer: Callable[[], int],
         message_bytes_max: int,
         soon: Callable[[Callable[[], None]], object],
+        clock: Callable[[], float],
         create_topic: Callable[[str], None],
         appended_to: Callable[[Sequence[int]], None],
         drained: Callable[[], None],
@@ -86,6 +89,7 @@ class Ingest:
         self._sequence = 0
         self._message_bytes_max = message_bytes_max
         self._soon = soon
+        self._clock = clock
         self._create_topic = create_topic
         self._appended_to = appended_to
         self._drained = drained
@@ -178,6 +182,15 @@ class Ingest:
                 if len(rows) > counted:
                     counts[topic] = counts.get(topic, 0) + len(rows) - counted
                 topic, counted = route.topic, len(rows)
+            if message.deliver_at_ms is not None:
+                timer = self._timer(message, route, record)
+                if isinstance(timer, Refusal):
+                    refused[index] = timer
+                    continue
+                rows.append(pack(TIMERS_QUEUE, pos, len(timer), 0, 0, 0, 0, message.time_ms))
+                records.append(timer)
+                pos += len(timer)
+                continue
             key = message.key or message.device
             key_hash = hashes.get(key) or router.key_hash(key)
             queues = route.queues
@@ -210,6 +223,20 @@ class Ingest:
         building.add(receipt, rows, records, special, pos)
         return None
 
+    def _timer(self, message: Message, route: Route, record: bytes) -> bytes | Refusal:
+        """The record that keeps a message until it is due, or why there can be none."""
+        key_hash = self._router.key_hash(message.key or message.device)
+        return timer_of(
+            self._store,
+            message,
+            record,
+            queue=route.queues[key_hash % len(route.queues)],
+            named=_named(route, message),
+            key_hash=key_hash,
+            address_hash=route.address_hash,
+            id_hash=self._router.key_hash(message.id) if message.id else 0,
+        )
+
     def _find(self, address: str) -> Route | Refusal | str:
         """The route of an address not seen before, why there is none, or the topic to create first."""
         try:
@@ -237,7 +264,8 @@ class Ingest:
             producer_id=self._producer_id,
             sequence=self._sequence,
         )
-        flight = _Flight(receipts, named)
+        flight = _Flight(receipts, named, self._clock())
+        self._metrics.append_messages.observe(len(building.rows))
         self._in_flight.append(flight)
         self._store.append(frame, lambda result: self._done(flight, result))
 
@@ -245,10 +273,7 @@ class Ingest:
         """Rows for named queues, and changes of retained messages; the named queues that got something."""
         named: dict[int, None] = {}
         for route, message, pos, size in building.special:
-            queues = route.extra
-            if route.asking:
-                queues = (*queues, *dict.fromkeys(queue for queue, wants in route.asking if wants(message)))
-            for queue in queues:
+            for queue in _named(route, message):
                 building.rows.append(ROW.pack(queue, pos, size, ROW_EXTRA, 0, route.address_hash, 0, message.time_ms))
                 named[queue] = None
             if message.retain:
@@ -261,6 +286,7 @@ class Ingest:
     def _done(self, flight: "_Flight", result: Appended | StoreError) -> None:
         """A frame has ended. A store that refuses one says so ahead of those it is still writing; we do not."""
         flight.result = result
+        self._metrics.append_seconds.observe(self._clock() - flight.began_s)
         if isinstance(result, StoreError):
             # Its sequence number stays unused, which the store takes for a lost frame: begin another sequence.
             self._producer_id, self._sequence = self._new_producer(), 0
@@ -289,13 +315,21 @@ class Ingest:
             publisher.published(token, outcome, size_bytes)
 
 
+def _named(route: Route, message: Message) -> Sequence[int]:
+    """The named queues that a message goes to."""
+    if not route.asking:
+        return route.extra
+    return (*route.extra, *dict.fromkeys(queue for queue, wants in route.asking if wants(message)))
+
+
 class _Flight:
     """A frame on its way."""
 
-    __slots__ = ("named", "receipts", "result")
+    __slots__ = ("began_s", "named", "receipts", "result")
 
-    def __init__(self, receipts: list[_Receipt], named: Sequence[int]) -> None:
+    def __init__(self, receipts: list[_Receipt], named: Sequence[int], began_s: float) -> None:
         self.receipts = receipts
+        self.began_s = began_s
         self.named = named  # the named queues it has rows for
         self.result: Appended | StoreError | None = None
 

@@ -109,6 +109,17 @@ async def test_a_restart_replays_behind_a_snapshot(tmp_path, monkeypatch):
         await again.close()
 
 
+async def test_what_is_refused_is_not_written(tmp_path, monkeypatch):
+    controller = LocalController.open(tmp_path, limits=Limits(topics_max=0), now_ms=lambda: 1)
+    monkeypatch.setattr(controller, "_persist", pytest.fail)
+    try:
+        for name in ("a", "x" * 300):
+            with pytest.raises(ControllerError):
+                await controller.create_topic(name)
+    finally:
+        await controller.close()
+
+
 async def test_limits_and_disagreements_are_refused_by_name(tmp_path):
     controller = LocalController.open(tmp_path, limits=Limits(topics_max=1), now_ms=lambda: 1)
     changes = []

@@ -66,6 +66,7 @@ class Rig:
             new_producer=iter(range(7, 1000)).__next__,
             message_bytes_max=1000,
             soon=self.turns.append,
+            clock=lambda: 0.0,
             create_topic=self.wanted.append,
             appended_to=self.named.extend,
             drained=lambda: None,
@@ -118,6 +119,39 @@ async def test_messages_of_one_key_share_a_queue_of_their_topic(rig):
     for message, queue in zip(batch.messages, batch.queues, strict=True):
         assert queue in rig.controller.topic("t").queues
         assert queues.setdefault(message.key or message.device, queue) == queue
+
+
+async def test_the_limit_is_for_the_body(rig):
+    publisher = Publisher()
+    publish(
+        rig, publisher, 1, Message("t/1", b"x" * 1000, properties=(("k", "v" * 1000),)), Message("t/1", b"x" * 1001)
+    )
+    rig.turn()
+    rig.store.complete_all()
+    assert list(publisher.outcomes[0][1].refused) == [1]
+
+
+async def test_messages_for_very_many_queues_share_a_frame_with_nobody(rig):
+    for number in range(FRAME_ROWS + 1):
+        rig.router.bind("t/many", 1000 + number, key=number)
+    a, b = Publisher(), Publisher()
+    publish(rig, a, 1, Message("t/1", b"x"))
+    publish(rig, b, 1, Message("t/many", b"y"))
+    publish(rig, a, 2, Message("t/1", b"z"))
+    rig.turn()
+    assert [frame.row_count for frame, _ in rig.store.waiting] == [1, FRAME_ROWS + 2, 1]
+    rig.store.complete_all()
+    assert [token for token, _ in a.outcomes] == [1, 2]
+
+
+async def test_ids_and_long_names_are_not_remembered(rig):
+    publisher = Publisher()
+    publish(rig, publisher, 1, Message("t/" + "x" * 300, b"", device="d" * 300, id="an id"))
+    rig.turn()
+    rig.store.complete_all()
+    assert not rig.router.routes
+    assert "an id" not in rig.router.hashes
+    assert "d" * 300 not in rig.router.hashes
 
 
 async def test_a_refused_message_leaves_the_others_in(rig):
