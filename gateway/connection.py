@@ -121,7 +121,8 @@ class Connection(asyncio.Protocol, Endpoint):
         transport = self._transport
         if self.gone or transport is None or transport.is_closing():
             return
-        out = self.adapter.take_output()
+        # While the peer does not read, output is left with the adapter, which sees by that not to make more of it.
+        out = self.adapter.take_output() if self._writable else b""
         if out:
             self.hub.metrics.bytes_out(self.protocol).inc(len(out))
             transport.write(out)
