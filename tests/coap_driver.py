@@ -83,7 +83,8 @@ class Driver:
                 assert isinstance(effect, Call)
                 self.calls.append(effect.request)
                 value = self.last if type(effect.request).__name__ == "LastValue" else self.listed
-                self.endpoint.completed(effect.token, outcome or Outcome(value=value), now_ms=self.now_ms)
+                told = outcome or Outcome(value=value)
+                self.complete(list(self.endpoint.completed(effect.token, told, now_ms=self.now_ms)))
 
     def sent(self) -> list[Packet]:
         """The messages to be sent now, each checked to be one."""

@@ -20,6 +20,7 @@ import msgspec
 from adapters.coap.answers import Answer, busy, refused
 from adapters.coap.blocks import Uploads
 from adapters.coap.exchanges import DROPPED_PER_TICK_MAX, Conversation, Exchange, Exchanges
+from adapters.coap.listings import Listings
 from adapters.coap.mapping import PROTOCOL, Plan, make_plan
 from adapters.coap.reads import Read, Reads
 from adapters.coap.registry import (
@@ -38,7 +39,7 @@ from adapters.coap.registry import (
     REQUEST_ENTITY_TOO_LARGE,
     RST,
 )
-from adapters.coap.request import Block, read_request
+from adapters.coap.request import Block, Request, read_request
 from adapters.coap.sender import Sender
 from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import (
@@ -56,12 +57,14 @@ from gateway.port import (
     Call,
     Deliverable,
     Effect,
+    ListAddresses,
     Outcome,
     Peer,
     Publish,
     Random,
     Token,
 )
+from gateway.port import Request as GatewayRequest
 
 __all__ = ["CoapEndpoint"]
 
@@ -108,6 +111,7 @@ class CoapEndpoint:
         self._sender = Sender(settings, random=random)
         self._uploads = Uploads(settings)
         self._reads = Reads(settings)
+        self._listings = Listings()
         self._plans: dict[bytes, Plan] = {}
         self._next_token = 0
         self._admitting: Token | None = None  # under way
@@ -209,6 +213,7 @@ class CoapEndpoint:
         if self._continued:
             exchanges.remember(self._continued, now_ms)
             self._continued = []
+        effects += self._ask_for_list()
         return effects
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
@@ -218,7 +223,7 @@ class CoapEndpoint:
         exchanges = self._publishing.pop(token, None)
         if exchanges is None:
             self._complete_read(token, outcome, now_ms)
-            return ()
+            return self._ask_for_list()
         self._outstanding -= len(exchanges)
         body_max = self._settings.max_body_bytes
         if outcome.error is not None:
@@ -343,7 +348,7 @@ class CoapEndpoint:
             request = read_request(packet.options)
             if code != GET:
                 raise ProtocolError(METHOD_NOT_ALLOWED, "GET, POST and PUT are all there is")
-            begun = self._reads.begin(peer, request, now_ms)
+            begun = self._begin_read(peer, request, now_ms)
         except (ProtocolError, Refusal) as error:
             self._sender.fail(exchange, error, now_ms)
             return 0
@@ -355,23 +360,44 @@ class CoapEndpoint:
         self._reading[token] = _Reading(exchange, read)
         self._outstanding += 1
         self._exchanges.open(exchange)
-        effects.append(Call(request=question, token=token))
+        effects += self._ask(question, request, token)
         return 1
 
+    def _begin_read(self, peer: Peer, request: Request, now_ms: int) -> Answer | tuple[Read, GatewayRequest]:
+        """As `Reads.begin` does, unless too many lists are waited for; raises `ProtocolError` and `Refusal`."""
+        begun = self._reads.begin(peer, request, now_ms)
+        if not isinstance(begun, Answer) and isinstance(begun[1], ListAddresses):
+            self._listings.check_room(request)
+        return begun
+
+    def _ask(self, question: GatewayRequest, request: Request, token: Token) -> Sequence[Effect]:
+        """Ask the gateway, or let the request wait for its list."""
+        if isinstance(question, ListAddresses):
+            self._listings.add(request, question, token)
+            return ()
+        return (Call(request=question, token=token),)
+
+    def _ask_for_list(self) -> Sequence[Effect]:
+        """Ask for the list of addresses that requests have waited for longest, unless one is on its way."""
+        due = self._listings.next()
+        return () if due is None else (Call(request=due[0], token=due[1]),)
+
     def _complete_read(self, token: Token, outcome: Outcome, now_ms: int) -> None:
-        reading = self._reading.pop(token, None)
-        if reading is None:
-            return
-        self._outstanding -= 1
-        self._exchanges.forget(reading.exchange)
-        try:
-            if outcome.error is not None:
-                raise outcome.error
-            answer = self._reads.finish(reading.read, outcome.value, now_ms)
-        except (ProtocolError, Refusal) as error:
-            self._sender.fail(reading.exchange, error, now_ms)
-        else:
-            self._sender.answer(reading.exchange, answer, now_ms)
+        """Answer a GET, or all that wait for the same links."""
+        value = outcome.value
+        for reading in [self._reading.pop(one) for one in self._listings.answered(token) if one in self._reading]:
+            self._outstanding -= 1
+            self._exchanges.forget(reading.exchange)
+            try:
+                if outcome.error is not None:
+                    raise outcome.error
+                if isinstance(value, list):
+                    value = self._reads.links(reading.read, value)
+                answer = self._reads.finish(reading.read, value, now_ms)
+            except (ProtocolError, Refusal) as error:
+                self._sender.fail(reading.exchange, error, now_ms)
+            else:
+                self._sender.answer(reading.exchange, answer, now_ms)
 
     def _read_publish(self, data: bytes, end: int, exchange: Exchange, now_ms: int) -> tuple[Plan, bytes] | None:
         """What a POST or PUT publishes, read by way of its options; None for a block that is not the last.

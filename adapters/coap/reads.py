@@ -73,12 +73,15 @@ class Reads:
             raise ProtocolError(BAD_REQUEST, f"Uri-Path: {refusal.detail}") from refusal
         return read, LastValue(address=target.address)
 
-    def finish(self, read: Read, value: Message | list[str] | None, now_ms: int) -> Answer:
+    def links(self, read: Read, addresses: list[str]) -> bytes:
+        """The links that a request asks for: a `value` for `finish`, the same for all with its path and query."""
+        return link_list(addresses, read_filter(read.request.query), root=read.target.root).encode()
+
+    def finish(self, read: Read, value: Message | bytes | None, now_ms: int) -> Answer:
         """The response, once the gateway has answered. Raises `ProtocolError` (4.00, 4.04, 4.06)."""
-        if isinstance(value, list):
-            body = link_list(value, read_filter(read.request.query), root=read.target.root).encode()
-            options = _options(LINK_FORMAT, _etag(body), self._settings.max_age_s)
-            return self._answer(read, body, options, now_ms)
+        if isinstance(value, bytes):
+            options = _options(LINK_FORMAT, _etag(value), self._settings.max_age_s)
+            return self._answer(read, value, options, now_ms)
         if value is None or value.expired(now_ms):
             raise ProtocolError(NOT_FOUND, "no message at this address")
         body, number = self._representation(value, read.request)

@@ -6,9 +6,11 @@ from urllib.parse import unquote
 import pytest
 from coap_driver import PEER, Driver, dotted, is_ack, options_of, request
 
-from adapters.coap.registry import ACCEPT, CONTENT_FORMAT, ETAG, GET, MAX_AGE, NON
+from adapters.coap.listings import LISTS_WAITING_MAX
+from adapters.coap.registry import ACCEPT, ACK, CON, CONTENT_FORMAT, ETAG, GET, MAX_AGE, NON
+from gateway.errors import Cause, Refusal
 from gateway.message import Message
-from gateway.port import LastValue, ListAddresses
+from gateway.port import LastValue, ListAddresses, Outcome
 
 VALUE = Message(address="a/b", body=b'{"t":1}', id="7:0", content_type="application/json", time_ms=5)
 
@@ -184,6 +186,61 @@ def test_a_filter_by_href_asks_for_no_more_than_it_needs() -> None:
     driver = Driver({"list_max": 5})
     links(driver, ".well-known/core", "href=/t/line%201/*")
     assert driver.calls == [ListAddresses(prefix="line 1/", limit=5)]
+
+
+def discover(mid: int, *query: str) -> bytes:
+    return request(".well-known/core", GET, mid=mid, token=bytes([mid]), query=query)
+
+
+def test_one_list_is_asked_for_at_a_time_and_shared() -> None:
+    driver = Driver(listed=LISTED)
+    (first,) = driver.receive(*[discover(n) for n in range(100)])
+    assert driver.receive(*[discover(n) for n in range(100, 200)]) == []  # it may have been published to meanwhile
+    answers = driver.exchange()
+    assert answers == []
+    (second,) = driver.endpoint.completed(first.token, Outcome(value=["a"]), now_ms=driver.now_ms)
+    answers = driver.sent()
+    assert [answer.mid for answer in answers] == list(range(100))
+    assert len({answer.payload for answer in answers}) == 1
+    driver.complete([second])
+    answers = driver.sent()
+    assert [answer.mid for answer in answers] == list(range(100, 200))
+    assert all(b"plant" in answer.payload for answer in answers)
+
+
+def test_requests_for_other_links_wait_for_their_own_list() -> None:
+    driver = Driver(listed=LISTED)
+    (call,) = driver.receive(discover(1, "href=/t/a"), discover(2, "href=/t/plant/*"), discover(3, "href=/t/a"))
+    assert call.request == ListAddresses(prefix="a", limit=1_000)
+    driver.complete([call])
+    assert {answer.mid: answer.payload.count(b"<") for answer in driver.sent()} == {1: 1, 3: 1, 2: 2}
+    assert [question.prefix for question in driver.calls] == ["a", "plant/"]
+
+
+def test_too_many_different_lists_are_refused() -> None:
+    driver = Driver()
+    datagrams = [discover(n, f"n={n}") for n in range(LISTS_WAITING_MAX + 1)]
+    (call,) = driver.receive(*datagrams, discover(200, "n=0"))
+    (refused,) = driver.sent()
+    assert is_ack(refused, "5.03", mid=LISTS_WAITING_MAX, token=bytes([LISTS_WAITING_MAX]))
+    driver.complete([call])
+    assert len(driver.sent()) == LISTS_WAITING_MAX + 1
+    assert driver.receive() == []
+
+
+def test_a_list_that_is_refused_is_refused_to_all_and_the_next_is_asked_for() -> None:
+    driver = Driver(listed=LISTED)
+    (call,) = driver.receive(discover(1), discover(2), discover(3, "href=/t/a"))
+    driver.complete([call], Outcome(error=Refusal(Cause.UNAVAILABLE, "later")))
+    assert [dotted(answer.code) for answer in driver.sent()] == ["5.03", "5.03", "2.05"]
+
+
+def test_requests_that_wait_for_a_list_are_acknowledged() -> None:
+    driver = Driver(listed=LISTED)
+    (call,) = driver.receive(discover(1), discover(2, "href=/t/a"))
+    assert [(packet.type, packet.code) for packet in driver.tick(1_000)] == [(ACK, 0), (ACK, 0)]
+    driver.complete([call])
+    assert [(packet.type, dotted(packet.code)) for packet in driver.sent()] == [(CON, "2.05"), (CON, "2.05")]
 
 
 def test_the_links_below_a_root() -> None:

@@ -1,0 +1,56 @@
+"""Requests for links that wait for the gateway's list of addresses.
+
+A list costs more than any other request of its size, so a socket asks for one at a time. Requests for the same links
+that have come by then share the answer; a request that comes while its list is on its way waits for the next one, so
+that it never sees less than what was published before it.
+"""
+
+from typing import NamedTuple, TypeAlias
+
+from adapters.coap.request import Request
+from gateway.errors import Cause, Refusal
+from gateway.port import ListAddresses, Token
+
+__all__ = ["LISTS_WAITING_MAX", "Listings"]
+
+LISTS_WAITING_MAX = 64  # different lists that requests wait for; more are refused
+
+_Links: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]  # path and query: what links a request asks for
+
+
+class _Waiting(NamedTuple):
+    """What the gateway is to be asked for some requests, and their tokens."""
+
+    question: ListAddresses
+    tokens: list[Token]
+
+
+class Listings:
+    """Who waits for which list."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[_Links, _Waiting] = {}  # the one that waits longest first
+        self._under_way: list[Token] = []  # the requests whose list the gateway has been asked for
+
+    def check_room(self, request: Request) -> None:
+        """Raise `Refusal` (OVERLOAD) where too many different lists are waited for already."""
+        if len(self._waiting) >= LISTS_WAITING_MAX and (request.path, request.query) not in self._waiting:
+            raise Refusal(Cause.OVERLOAD, "too many lists at once")
+
+    def add(self, request: Request, question: ListAddresses, token: Token) -> None:
+        """Let a request wait for its list."""
+        self._waiting.setdefault((request.path, request.query), _Waiting(question, [])).tokens.append(token)
+
+    def next(self) -> tuple[ListAddresses, Token] | None:
+        """What to ask now, with the token to be told to `answered`; None while a list is on its way or none is due."""
+        if self._under_way or not self._waiting:
+            return None
+        question, self._under_way = self._waiting.pop(next(iter(self._waiting)))
+        return question, self._under_way[0]
+
+    def answered(self, token: Token) -> list[Token]:
+        """The requests that an answer is for: the one of that token, and with a list all that share it."""
+        if not self._under_way or self._under_way[0] != token:
+            return [token]
+        tokens, self._under_way = self._under_way, []
+        return tokens
