@@ -4,10 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.batch import Batch
 from gateway.fanout import Fanout, Subscriber
 from gateway.filters import matches
 from gateway.message import Message, encode
 from gateway.port import SubscriptionId
+from store.errors import StoreError
 from store.format import ROW, Frame, LogOffset, Position, UnplacedFrame
 
 pytestmark = pytest.mark.anyio
@@ -210,3 +212,54 @@ def test_whatever_the_pace_everything_comes_once_and_in_order(steps, patterns):
         assert receiver.bodies == expected
 
     asyncio.run(history())
+
+
+async def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
+    rig = Rig()
+    monkeypatch.setattr("gateway.fanout.RETRY_MIN_S", 0)
+    subscriber, receiver = rig.join("#", credit=0)
+    rig.log.write(message("a", b"1"))
+    scan, failures = rig.log.scan, [OSError("disk"), StoreError("busy")]
+
+    async def failing(*args, **options):
+        if failures:
+            raise failures.pop()
+        return await scan(*args, **options)
+
+    monkeypatch.setattr(rig.log, "scan", failing)
+    receiver.credit = 100
+    rig.fanout.wake(subscriber)
+    await rig.settle()
+    assert receiver.bodies == [b"1"]
+    assert not subscriber.behind
+
+
+async def test_frames_that_concern_nobody_are_not_decoded(monkeypatch):
+    rig = Rig()
+    wanted = {"t/#": [17]}
+    rig.fanout = Fanout(rig.log, queues_of=lambda pattern: wanted[pattern], spawn=rig.spawn)
+    _, receiver = rig.join("t/#")
+    decoded, of = [], Batch.of
+    monkeypatch.setattr(Batch, "of", lambda frame: decoded.append(frame) or of(frame))
+    rig.log.write(message("t/1", b"elsewhere"))
+    assert not decoded
+    wanted["t/#"] = [16]
+    rig.fanout.changed()
+    rig.log.write(message("t/1", b"here"))
+    assert len(decoded) == 1
+    assert receiver.bodies == [b"here"]
+
+
+async def test_a_record_that_is_no_message_hides_no_other():
+    rig = Rig()
+    _, receiver = rig.join("#")
+    good = encode(message("t", b"good"))
+    rows = b"".join(ROW.pack(16, pos, size, 0, 0, 0, 0, 0) for pos, size in ((0, len(good)), (len(good), 3)))
+    rows += ROW.pack(16, 0, len(good), 0, 0, 0, 0, 0)
+    unplaced = UnplacedFrame.build(rows, good + b"bad")
+    header = unplaced.header(log_offset=rig.log.confirmed, epoch=1, stored_at_ms=0)
+    frame = Frame.parse(header + unplaced.rows + unplaced.payload, log_offset=rig.log.confirmed)
+    batch = Batch.of(frame)
+    assert [m.body for m in batch.messages] == [b"good", b"good"]
+    assert [batch.position(n).row for n in range(2)] == [0, 2]
+    assert not receiver.got

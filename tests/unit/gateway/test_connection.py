@@ -1,0 +1,291 @@
+"""The stream shell, over a transport and a hub of the test's own."""
+
+import pytest
+
+from gateway.connection import Connection
+from gateway.endpoint import OUTSTANDING_BYTES_MAX
+from gateway.hub import ListenerContext
+from gateway.message import Message
+from gateway.metrics import Metrics
+from gateway.port import DONE, Close, ConsumerId, Deliveries, Publish, Token
+
+
+class Timer:
+    def __init__(self, work):
+        self.work = work
+        self.cancelled = False
+
+    def cancel(self):
+        self.cancelled = True
+
+
+class Hub:
+    write_buffer_bytes_max = 1000
+    random = None
+
+    def __init__(self):
+        self.metrics = Metrics(process=False)
+        self.timers = []
+        self.published = []
+        self.woken = []
+        self.waiting = []
+        self.has_room = True
+        self.crowded = False
+        self.calls = 0
+        self.ingest = self.fanout = self.queues = self
+
+    def next_id(self):
+        return 1
+
+    def admit(self):
+        return self.has_room
+
+    def joined(self, connection):
+        self.connection = connection
+
+    def left(self, connection):
+        self.connection = None
+
+    def later(self, _seconds, work):
+        self.timers.append(Timer(work))
+        return self.timers[-1]
+
+    def publish(self, _endpoint, effect, size_bytes):
+        self.published.append((effect, size_bytes))
+
+    def wake(self, subscriber):
+        self.woken.append(subscriber)
+
+    def ready(self, _endpoint, effect):
+        self.woken.append(effect.consumer)
+
+    def paused(self, endpoint):
+        self.waiting.append(endpoint)
+
+    def calls_under_way(self, _endpoint):
+        return self.calls
+
+
+class Transport:
+    def __init__(self):
+        self.written = []
+        self.reading = True
+        self.closing = self.aborted = False
+
+    def get_extra_info(self, name):
+        return {"peername": ("127.0.0.1", 5), "sockname": ("127.0.0.1", 6)}.get(name)
+
+    def set_write_buffer_limits(self, high):
+        self.high = high
+
+    def is_closing(self):
+        return self.closing
+
+    def write(self, data):
+        self.written.append(data)
+
+    def pause_reading(self):
+        self.reading = False
+
+    def resume_reading(self):
+        self.reading = True
+
+    def close(self):
+        self.closing = True
+
+    def abort(self):
+        self.closing = self.aborted = True
+
+
+class Adapter:
+    """Publishes every read as one message and says what it was told."""
+
+    wants_data = True
+
+    def __init__(self):
+        self.out = b""
+        self.due = None
+        self.ticks = 0
+        self.effects = None
+
+    def receive(self, data, *, now_ms):
+        if data == b"bug":
+            raise KeyError("a bug of ours")
+        return self.effects or [Publish([Message("a", bytes(data))], Token(1))]
+
+    def completed(self, token, outcome, *, now_ms):
+        self.out += b"done"
+        return ()
+
+    def deliver(self, deliveries, *, now_ms):
+        return len(deliveries.picks)
+
+    def tick(self, *, now_ms):
+        self.ticks += 1
+        return ()
+
+    def deadline_ms(self):
+        return self.due
+
+    def lost(self, *, now_ms):
+        return [Publish([Message("a", b"will")], Token(2))]
+
+    def shutdown(self, *, now_ms):
+        return [Close()]
+
+    superseded = shutdown
+
+    def take_output(self):
+        out, self.out = self.out, b""
+        return out
+
+
+class Factory:
+    def connect(self, info, options, *, random):
+        self.info = info
+        return Adapter()
+
+
+@pytest.fixture
+def hub():
+    return Hub()
+
+
+@pytest.fixture
+def connection(hub):
+    factory = Factory()
+    connection = Connection(hub, ListenerContext("test", "test", factory, None))
+    connection.transport = Transport()
+    connection.connection_made(connection.transport)
+    assert factory.info.loopback
+    return connection
+
+
+def test_a_read_is_published_and_its_outcome_answered(hub, connection):
+    connection.data_received(b"hello")
+    [(effect, size)] = hub.published
+    assert (effect.messages[0].body, size) == (b"hello", 5)
+    connection.published(Token(1), DONE, size)
+    assert connection.transport.written == [b"done"]
+    assert connection.outstanding_count == connection.outstanding_bytes == 0
+
+
+def test_a_message_that_came_in_many_reads_counts_as_a_whole(hub, connection):
+    connection.adapter.effects = [Publish([Message("a", b"x" * 500_000)], Token(1))]
+    connection.data_received(b"end")
+    assert connection.outstanding_bytes == 500_000
+
+
+def test_it_is_not_read_while_its_share_is_full(hub, connection):
+    connection.data_received(b"x" * OUTSTANDING_BYTES_MAX)
+    assert not connection.transport.reading
+    connection.published(Token(1), DONE, OUTSTANDING_BYTES_MAX)
+    assert connection.transport.reading
+
+
+def test_it_is_not_read_while_its_adapter_wants_nothing(connection):
+    connection.adapter.wants_data = False
+    connection.data_received(b"x")
+    assert not connection.transport.reading
+    connection.adapter.wants_data = True
+    connection.flush()
+    assert connection.transport.reading
+
+
+def test_two_reasons_for_not_reading_are_two_reasons(hub, connection):
+    connection.data_received(b"x" * OUTSTANDING_BYTES_MAX)
+    hub.crowded = True
+    connection.flush()
+    assert hub.waiting == [connection]
+    hub.crowded = False
+    connection.flush()  # the hub's call: the crowd is over, the share still full
+    hub.crowded = True
+    connection.published(Token(1), DONE, OUTSTANDING_BYTES_MAX)
+    assert hub.waiting == [connection, connection]
+    hub.crowded = False
+    connection.flush()
+    assert connection.transport.reading
+
+
+def test_a_peer_that_does_not_read_is_not_read_from_nor_delivered_to(hub, connection):
+    connection.consumers.add(ConsumerId(7))
+    connection.pause_writing()
+    assert not connection.transport.reading
+    assert connection.deliver(Deliveries(None, [0], [()])) == 0
+    connection.resume_writing()
+    assert connection.transport.reading
+    assert hub.woken == [connection.subscriber, 7]
+    assert hub.timers[-1].cancelled
+
+
+def test_a_peer_that_never_reads_is_cut_off(hub, connection):
+    connection.pause_writing()
+    hub.timers[-1].work()
+    assert connection.transport.aborted
+
+
+def test_an_adapters_bug_ends_its_connection_alone(hub, connection):
+    connection.data_received(b"bug")
+    assert connection.transport.closing
+    assert not hub.published
+
+
+def test_a_will_is_published_when_the_connection_is_gone_and_nothing_answered(hub, connection):
+    connection.data_received(b"x")
+    connection.connection_lost(None)
+    assert [effect.messages[0].body for effect, _ in hub.published] == [b"x", b"will"]
+    connection.published(Token(1), DONE, 1)
+    connection.data_received(b"late")
+    assert not connection.transport.written
+    assert len(hub.published) == 2
+    assert hub.connection is None
+
+
+def test_a_half_closed_peer_gets_its_answers_and_then_the_end(hub, connection):
+    connection.data_received(b"x")
+    assert connection.eof_received()
+    connection.flush()
+    assert not connection.transport.closing
+    connection.published(Token(1), DONE, 1)
+    assert connection.transport.written == [b"done"]
+    assert connection.transport.closing
+
+
+def test_who_asked_nothing_is_closed_at_its_end(connection):
+    assert not connection.eof_received()
+
+
+def test_a_tick_comes_when_it_is_due(hub, connection):
+    connection.adapter.due = 0
+    connection.flush()
+    hub.timers[-1].work()
+    assert connection.adapter.ticks == 1
+
+
+def test_a_timer_that_is_early_looks_again(hub, connection):
+    connection.adapter.due = 1 << 60
+    connection.flush()
+    first = len(hub.timers)
+    connection.adapter.due = (1 << 60) + 1
+    connection.flush()
+    assert len(hub.timers) == first
+    hub.timers[-1].work()
+    assert connection.adapter.ticks == 0
+    assert len(hub.timers) == first + 1
+
+
+def test_a_gateway_that_is_full_admits_nobody(hub):
+    hub.has_room = False
+    connection = Connection(hub, ListenerContext("test", "test", Factory(), None))
+    transport = Transport()
+    connection.connection_made(transport)
+    assert transport.aborted
+    connection.connection_lost(None)
+
+
+@pytest.mark.parametrize("end", ["shut_down", "supersede"])
+def test_it_is_told_of_its_end(hub, connection, end):
+    getattr(connection, end)()
+    assert connection.transport.closing
+    hub.timers[-1].work()  # a peer that does not take the last words
+    assert connection.transport.aborted
