@@ -7,12 +7,13 @@ next start.
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Protocol
 
 import msgspec
 
-from controller.client import ControllerClient
+from controller.client import ControllerClient, ControllerError
+from gateway import logs
 from gateway.errors import Cause, Refusal
 from gateway.keys import kv_key
 from gateway.message import Message
@@ -26,6 +27,7 @@ from gateway.queue_port import (
     UnbindQueue,
 )
 from gateway.queue_pump import Connection, Pump
+from gateway.queue_remains import QueueRemains, stored_values
 from gateway.topology import (
     EXCHANGE_KINDS,
     PREDECLARED,
@@ -39,19 +41,21 @@ from gateway.topology import (
     patterns,
 )
 from store.client import StoreClient
+from store.errors import StoreError
 from store.format import QueueNumber
 
 __all__ = ["BINDINGS_COUNT_MAX", "EXCHANGES_COUNT_MAX", "Queue", "QueueRegistry", "QueueRouter"]
 
 BINDINGS_COUNT_MAX = 10_000  # of one queue
 EXCHANGES_COUNT_MAX = 10_000
-_PAGE_COUNT = 500
 
 _EXCHANGES, _QUEUES, _TRANSIENT = "amqp/exchanges", "amqp/queues", "amqp/transient"
 _RESERVED = "amq."
 _encode = msgspec.msgpack.encode
 _decode_exchange = msgspec.msgpack.Decoder(Exchange).decode
 _decode_queue = msgspec.msgpack.Decoder(QueueDefinition).decode
+
+log = logs.get(__name__)
 
 
 class QueueRouter(Protocol):
@@ -92,7 +96,8 @@ class Queue:
 class QueueRegistry:
     """Exchanges, queues and bindings of this process.
 
-    `new_pump` makes what delivers a queue; `dropped` is told of a queue that is gone, while its pump is at rest.
+    `new_pump` makes what delivers a queue; `dropped` is told of a queue that is gone, while its pump is at rest. When
+    something that should be gone could not be removed, `unfinished` is told, and `finish` is to be called again later.
     """
 
     def __init__(
@@ -105,47 +110,40 @@ class QueueRegistry:
         random: Random,
         new_pump: Callable[[QueueDefinition], Pump],
         dropped: Callable[[Queue], None],
+        unfinished: Callable[[], None],
     ) -> None:
         self._store = store
-        self._controller = controller
         self._router = router
-        self._transient = f"{_TRANSIENT}/{instance}"
+        self._remains = QueueRemains(store, controller, f"{_TRANSIENT}/{instance}")
         self._random = random
         self._new_pump = new_pump
         self._dropped = dropped
+        self._unfinished = unfinished
         self._exchanges = dict(PREDECLARED)
         self._bound: dict[str, dict[tuple[str, Hashable], None]] = {}  # by exchange: (queue, binding's identity)
         self.queues: dict[str, Queue] = {}
         self.by_number: dict[int, Queue] = {}
         self._owned: dict[int, dict[str, None]] = {}  # exclusive queues by connection
+        self._doomed: dict[str, None] = {}  # queues to be removed as soon as the store lets us: nobody can use them
+        self._idle: dict[str, None] = {}  # exchanges of which that is true
         self._changing = asyncio.Lock()  # one change at a time
 
     async def load(self) -> None:
         """Know what was declared durable, and clear away what was not."""
-        async for value in self._stored(_EXCHANGES):
+        async for value in stored_values(self._store, _EXCHANGES):
             exchange = _decode_exchange(value)
             self._exchanges[exchange.name] = exchange
         self._tell_exchanges()
-        async for value in self._stored(_QUEUES):
+        async for value in stored_values(self._store, _QUEUES):
             definition = _decode_queue(value)
             kept = tuple(b for b in definition.bindings if b.exchange in self._exchanges)
             self._add(msgspec.structs.replace(definition, bindings=kept), None)
-        async for value in self._stored(self._transient):
-            name = value.decode()
-            await self._forget(name, (await self._controller.name_queue(name)).number)
-            await self._store.kv_delete(kv_key(self._transient, name))
-
-    async def _stored(self, namespace: str) -> AsyncIterator[bytes]:
-        after = ""
-        while page := await self._store.kv_prefix(f"{namespace}/", after=after, limit=_PAGE_COUNT):
-            for entry in page:
-                yield entry.value
-            after = page[-1].key
+        await self._remains.load()
 
     def find(self, name: str, conn: Connection) -> Queue:
         """A queue that a connection may use. Raises `Refusal`."""
         queue = self.queues.get(name)
-        if queue is None:
+        if queue is None or name in self._doomed:
             raise _no_queue(name)
         _check_access(conn, queue)
         return queue
@@ -216,6 +214,8 @@ class QueueRegistry:
     async def declare_queue(self, conn: Connection, request: DeclareQueue) -> Queue:
         """See `DeclareQueue`. Raises `Refusal`."""
         async with self._changing:
+            if request.name in self._doomed:
+                await self._drop(self.queues[request.name])
             queue = self.queues.get(request.name) if request.name else None
             if queue is not None:
                 _check_access(conn, queue)
@@ -236,11 +236,8 @@ class QueueRegistry:
         owner = conn.id if request.exclusive else None
         durable = request.durable and owner is None
         if not durable:
-            await self._store.kv_put(kv_key(self._transient, name), name.encode())
-        number = (await self._controller.name_queue(name)).number
-        if (await self._store.bounds(QueueNumber(number))).next:  # left behind by a crash
-            await self._forget(name, number)
-            number = (await self._controller.name_queue(name)).number
+            await self._remains.mark(name)
+        number = await self._remains.fresh(name)
         definition = QueueDefinition(
             name=name,
             number=number,
@@ -253,7 +250,7 @@ class QueueRegistry:
             await self._store.kv_put(kv_key(_QUEUES, name), _encode(definition))
         queue = self._add(definition, owner)
         if conn.gone and owner is not None:
-            await self._drop(queue)
+            await self._drop_soon([name])
         return queue
 
     def _fresh_name(self) -> str:
@@ -273,7 +270,7 @@ class QueueRegistry:
         """See `DeleteQueue`. Raises `Refusal`."""
         async with self._changing:
             queue = self.queues.get(request.name)
-            if queue is None:
+            if queue is None or request.name in self._doomed:
                 return 0
             _check_access(conn, queue)
             if request.if_unused and queue.pump.consumers:
@@ -285,41 +282,54 @@ class QueueRegistry:
             return waiting
 
     async def _drop(self, queue: Queue) -> None:
-        """Remove a queue, with the topology locked. The one step that says so for good comes first."""
+        """Remove a queue, with the topology locked. The one step that says so for good comes first: if it fails,
+        nothing has changed. Raises `StoreError`.
+        """
         definition = queue.definition
         name = definition.name
         if queue.lasting:
             await self._store.kv_delete(kv_key(_QUEUES, name))
         del self.queues[name], self.by_number[queue.number]
+        self._doomed.pop(name, None)
         for binding in (Binding(exchange="", routing_key=name), *definition.bindings):
             self._unroute(queue, binding)
         await queue.pump.stop()
         self._dropped(queue)
         if queue.owner is not None:
             self._owned.get(queue.owner, {}).pop(name, None)
-        await self._forget(name, queue.number)
-        if not queue.lasting:
-            await self._store.kv_delete(kv_key(self._transient, name))
+        await self._remains.clear(name, queue.number)
         await self._drop_unbound(b.exchange for b in definition.bindings)
+        if self._remains.pending:
+            self._unfinished()
 
     async def drop_unused(self, names: Iterable[str]) -> None:
         """Remove those of these queues that lived for consumers alone, and have none."""
         async with self._changing:
-            for name in names:
-                queue = self.queues.get(name)
-                if queue is not None and queue.definition.auto_delete and not queue.pump.consumers:
-                    await self._drop(queue)
+            found = [self.queues[name] for name in names if name in self.queues]
+            await self._drop_soon(q.definition.name for q in found if q.definition.auto_delete and not q.pump.consumers)
 
     async def drop_owned(self, owner: int) -> None:
         """Remove the exclusive queues of a connection that has ended."""
         async with self._changing:
-            for name in self._owned.pop(owner, {}):
-                if (queue := self.queues.get(name)) is not None:
-                    await self._drop(queue)
+            await self._drop_soon(self._owned.pop(owner, {}))
 
-    async def _forget(self, name: str, number: int) -> None:
-        await self._store.delete_queue(QueueNumber(number))
-        await self._controller.forget_queue(name)
+    async def _drop_soon(self, names: Iterable[str]) -> None:
+        """Remove queues now, each for itself, or when `finish` is called; from now on nobody can use them."""
+        self._doomed.update(dict.fromkeys(names))
+        for name in list(self._doomed):
+            try:
+                await self._drop(self.queues[name])
+            except (StoreError, ControllerError) as error:
+                log.warning("a queue that nobody can use any more is still there", queue=name, error=str(error))
+                self._unfinished()
+
+    async def finish(self) -> bool:
+        """Remove what could not be removed before; whether all is gone."""
+        async with self._changing:
+            await self._drop_soon(())
+            await self._drop_unbound(list(self._idle))
+            await self._remains.retry()
+            return not (self._doomed or self._idle or self._remains.pending)
 
     # ---- bindings
 
@@ -348,7 +358,7 @@ class QueueRegistry:
         """See `UnbindQueue`. Raises `Refusal`."""
         async with self._changing:
             queue = self.queues.get(request.queue)
-            if queue is None:
+            if queue is None or request.queue in self._doomed:
                 return
             _check_access(conn, queue)
             if not request.exchange:
@@ -379,11 +389,17 @@ class QueueRegistry:
                 self._route(queue, binding)
 
     async def _drop_unbound(self, exchanges: Iterable[str]) -> None:
-        """Remove exchanges that lived for their bindings alone."""
+        """Remove exchanges that lived for their bindings alone, now or when `finish` is called."""
         for name in dict.fromkeys(exchanges):
+            self._idle.pop(name, None)
             exchange = self._exchanges.get(name)
             if exchange is not None and exchange.auto_delete and not self._bound.get(name):
-                await self._drop_exchange(exchange)
+                try:
+                    await self._drop_exchange(exchange)
+                except StoreError as error:
+                    log.warning("an exchange that nothing is bound to is still there", exchange=name, error=str(error))
+                    self._idle[name] = None
+                    self._unfinished()
 
     def _route(self, queue: Queue, binding: Binding) -> None:
         exchange = self._exchanges[binding.exchange]

@@ -38,6 +38,8 @@ from store.format import QueueNumber, QueueOffset
 
 __all__ = ["NamedQueues"]
 
+FINISH_S, FINISH_MAX_S = 1.0, 60.0  # between two attempts to remove what could not be: at first, and at most
+
 log = logs.get(__name__)
 
 
@@ -69,7 +71,9 @@ class NamedQueues:
             random=random or chance.SystemRandom(),
             new_pump=self._new_pump,
             dropped=self._cancel_all,
+            unfinished=self._finish_later,
         )
+        self._finishing = False
         self._consumers: dict[int, dict[ConsumerId, Consumer]] = {}  # by connection
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[type[Request], Callable[[Connection, Any], Awaitable[Any]]] = {
@@ -240,6 +244,23 @@ class NamedQueues:
         if queue is not None:
             self._cancel_all(queue)
 
+    def _finish_later(self) -> None:
+        """Something that should be gone is still there: try again, ever more seldom, until it is."""
+        if not self._finishing:
+            self._finishing = True
+            self._spawn(self._finish())
+
+    async def _finish(self) -> None:
+        delay_s = FINISH_S
+        try:
+            while True:
+                await asyncio.sleep(delay_s)
+                if await self._registry.finish():
+                    return
+                delay_s = min(delay_s * 2, FINISH_MAX_S)
+        finally:
+            self._finishing = False
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -248,4 +269,4 @@ class NamedQueues:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("clearing away an unused queue has failed", exc_info=error)
+            log.error("clearing away queues has failed", exc_info=error)
