@@ -89,7 +89,7 @@ class Fanout:
     # ---- what connections ask for
 
     def subscribe(self, subscriber: Subscriber, sub: SubscriptionId, pattern: str, start: Position | None) -> None:
-        """Add a subscription, or replace the one of that id."""
+        """Add a subscription, or replace the one of that id. A start beyond the log's end, of another log, is now."""
         self._listen()
         self._remove(subscriber, sub)
         now = Position(self.position, 0)
@@ -101,7 +101,7 @@ class Fanout:
         if start is not None and start < subscriber.cursor:
             subscriber.cursor = start
         subscriber.patterns[sub] = pattern
-        subscriber.since[sub] = now if start is None else start
+        subscriber.since[sub] = now if start is None else min(start, now)
         self._trie.add(pattern, (subscriber, sub))
         self._patterns[pattern] = self._patterns.get(pattern, 0) + 1
         self.changed()

@@ -136,6 +136,18 @@ async def test_a_subscriber_with_a_cursor_reads_the_past_first():
     assert receiver.bodies == [b"3'", b"4", b"4'", b"5", b"5'", b"new"]
 
 
+async def test_a_start_beyond_the_end_of_the_log_is_now():
+    rig = Rig()
+    rig.log.write(message("a", b"before"))
+    subscriber, slow = rig.join("a", credit=1, start=Position(LogOffset(1 << 40), 0))
+    for n in range(3):
+        rig.log.write(message("a", b"%d" % n))
+    slow.credit = 10
+    rig.fanout.wake(subscriber)
+    await rig.settle()
+    assert slow.bodies == [b"0", b"1", b"2"]
+
+
 async def test_a_new_subscription_of_a_slow_subscriber_gets_nothing_older_than_itself():
     rig = Rig()
     subscriber, receiver = rig.join("a", credit=0)
