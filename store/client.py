@@ -230,7 +230,10 @@ class StoreClient(Protocol):
         """
 
     async def addresses(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> Sequence[str]:
-        """Recorded addresses (`AddressesSeen`) that begin with `prefix` and are greater than `after`, ascending."""
+        """Addresses that were noted, begin with `prefix` and are greater than `after`, ascending."""
+
+    async def note_addresses(self, addresses: Sequence[str]) -> None:
+        """Have addresses listed from now on; those that are already cost a look-up and nothing in the log."""
 
     # ---- the key-value view
     #

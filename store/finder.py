@@ -41,3 +41,9 @@ class Finder:
         with views.reading() as txn:
             stored = list(islice(views.addresses.after(txn, prefix, after), limit))
         return sorted({*recent, *stored})[:limit]
+
+    def unlisted(self, addresses: Sequence[str]) -> list[str]:
+        """Those of some addresses that the view does not have."""
+        views = self._engine.views
+        with views.reading() as txn:
+            return [address for address in addresses if not views.addresses.has(txn, address)]

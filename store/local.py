@@ -53,6 +53,7 @@ from store.reader import Located, NotInMemory, Reader
 from store.recent import Recent
 from store.recorder import Recorder
 from store.records import (
+    AddressesSeen,
     GroupDeleted,
     GroupOffsets,
     KvDelete,
@@ -421,6 +422,13 @@ class LocalStore:
         """See `StoreClient.addresses`."""
         recent = self._recent.addresses(prefix, after)
         return await self._blocking(self._finder.addresses, prefix, after, recent, limit)
+
+    async def note_addresses(self, addresses: Sequence[str]) -> None:
+        """See `StoreClient.note_addresses`. Those too long for the view's keys are passed over."""
+        unknown = self._recent.unlisted(addresses)
+        new = await self._blocking(self._finder.unlisted, unknown) if unknown else ()
+        if new:
+            await self._recorder.record(AddressesSeen(tuple(new)))
 
     # ---- the key-value view
 

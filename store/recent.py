@@ -65,6 +65,9 @@ class _Pending(Generic[K, V]):
         found = self._values.get(key)
         return found[1] if found is not None else None
 
+    def has(self, key: K) -> bool:
+        return key in self._values
+
     def items(self) -> list[tuple[K, V]]:
         return [(key, value) for key, (_, value) in self._values.items()]
 
@@ -211,6 +214,10 @@ class Recent:
     def runs(self) -> Sequence[Run]:
         """The runs that the views may lack, oldest first: a copy, safe to hand to a thread."""
         return tuple(self._runs)
+
+    def unlisted(self, addresses: Sequence[str]) -> list[str]:
+        """Those of some addresses that could be listed and are not listed here."""
+        return [one for one in dict.fromkeys(addresses) if listable(one) and not self._addresses.has(one)]
 
     def addresses(self, prefix: str, after: str) -> set[str]:
         """Addresses that the view may lack, of those that begin with `prefix` and are greater than `after`."""

@@ -1,6 +1,6 @@
 """The addresses that were published to: b"a" + address in UTF-8 -> log offset u64, big-endian, of the first word of it.
 
-The store cannot read addresses out of messages; whoever publishes records each once (`AddressesSeen`).
+The store cannot read addresses out of messages; whoever publishes notes each (`StoreClient.note_addresses`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,6 +39,10 @@ class AddressesView:
         if items:
             with txn.cursor(db=self._db) as cursor:
                 cursor.putmulti(items, overwrite=False)
+
+    def has(self, txn: Any, address: str) -> bool:
+        """Whether an address is known; it has to be `listable`."""
+        return txn.get(_PREFIX + address.encode(), db=self._db) is not None
 
     def after(self, txn: Any, prefix: str, after: str) -> Iterator[str]:
         """Addresses that begin with `prefix` and are greater than `after`, ascending."""

@@ -209,3 +209,20 @@ async def test_an_address_too_long_to_be_listed_is_passed_over(tmp_path):
         assert await store.addresses() == ["ok"]
     async with await LocalStore.open(tmp_path) as store:
         assert await store.addresses() == ["ok"]
+
+
+@pytest.mark.parametrize("linger_s", [0.0005, 3600])
+async def test_an_address_is_noted_once(tmp_path, linger_s):
+    async with await LocalStore.open(tmp_path, linger_s=linger_s) as store:
+        await store.note_addresses(["b", "a", "b", "x" * 500])
+        end = store.confirmed
+        await store.note_addresses(["a", "b"])
+        assert store.confirmed == end > 0
+        await store.note_addresses(["a", "c"])
+        assert store.confirmed > end
+        assert await store.addresses() == ["a", "b", "c"]
+    async with await LocalStore.open(tmp_path, linger_s=linger_s) as store:
+        end = store.confirmed
+        await store.note_addresses(["a", "b", "c"])
+        await store.note_addresses([])
+        assert store.confirmed == end
