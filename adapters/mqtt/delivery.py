@@ -6,7 +6,7 @@ from adapters.mqtt.encoded import Encoded, size_bytes
 from adapters.mqtt.inflight import Inflight
 from adapters.mqtt.keeper import Keeper
 from adapters.mqtt.link import Link
-from adapters.mqtt.messages import PROTOCOL, publish_pieces
+from adapters.mqtt.messages import publish_pieces, publisher_of
 from adapters.mqtt.session_state import Place, position
 from adapters.mqtt.subscriptions import Plan, Subscriptions
 from gateway.batch import Batch
@@ -21,8 +21,8 @@ _PUBREL = b"\x62\x02"
 
 
 def is_own(message: Message, link: Link) -> bool:
-    """Whether this very client published it, as far as can be told: a device's name is not always its client id."""
-    return message.device == link.client_id and message.protocol == PROTOCOL
+    """Whether this very client published it (MQTT 5.0, 3.8.3.1)."""
+    return publisher_of(message) == link.client_id
 
 
 class Delivery:

@@ -3,7 +3,7 @@
 from typing import TypeAlias
 
 from adapters.mqtt.codec.primitives import encode_varint
-from adapters.mqtt.messages import PROTOCOL, Dialect, publish_pieces
+from adapters.mqtt.messages import PROTOCOL, Dialect, publish_pieces, says_more
 from adapters.mqtt.subscriptions import Plan
 from gateway.batch import Batch
 from gateway.message import Message
@@ -86,7 +86,7 @@ class Encoded:
         for index, m in enumerate(self._batch.messages):
             address, body, qos = m.address, m.body, m.qos
             if (
-                (m.native is not None and (v5 or "cloudevents" in m.native))
+                (m.native is not None and (says_more(m.native) if v5 else "cloudevents" in m.native))
                 or m.expires_at_ms is not None
                 or (retains and m.retain)
                 or not address.isascii()

@@ -8,7 +8,7 @@ from adapters.mqtt.codec.packets import Connack, Connect, Will
 from adapters.mqtt.codec.primitives import VARINT_MAX, clean_text
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.codec.reason import RETURN_CODES, ReasonCode
-from adapters.mqtt.messages import Template
+from adapters.mqtt.messages import Template, told_apart
 from adapters.mqtt.options import Options
 from gateway.errors import ProtocolError, Refusal
 from gateway.message import Message
@@ -40,15 +40,15 @@ def will_message(terms: Terms, *, device: str, now_ms: int) -> Message:
     """The will (3.1.2.5), published now. One that is to be delayed says so and is delivered then (3.1.3.2.2)."""
     will = terms.will
     assert will is not None
-    message = _message_of(will, device=device, now_ms=now_ms)
+    message = _message_of(will, device=device, client_id=told_apart(terms.client_id, device), now_ms=now_ms)
     delay_s = will.properties.will_delay_s or 0
     if terms.expiry_s is not None:  # the end of the session is the end of the delay (MQTT-3.1.3-9)
         delay_s = min(delay_s, terms.expiry_s)
     return replace(message, deliver_at_ms=now_ms + delay_s * 1_000) if delay_s else message
 
 
-def _message_of(will: Will, *, device: str, now_ms: int) -> Message:
-    return Template.of(will.properties).message(
+def _message_of(will: Will, *, device: str, client_id: str | None, now_ms: int) -> Message:
+    return Template.of(will.properties, client_id).message(
         will.topic, will.payload, qos=will.qos, retain=will.retain, device=device, now_ms=now_ms
     )
 
@@ -59,7 +59,7 @@ def _check_will(will: Will) -> None:
     if response_topic is not None:
         check_topic_name(response_topic)
     try:
-        _message_of(will, device="", now_ms=0)
+        _message_of(will, device="", client_id=None, now_ms=0)
     except Refusal as error:
         raise ProtocolError(ReasonCode.PAYLOAD_FORMAT_INVALID, error.detail) from None
 

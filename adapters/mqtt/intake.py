@@ -5,17 +5,18 @@ An acknowledgement leaves only when the gateway has said that the message is dur
 
 from collections.abc import Callable
 from enum import Enum
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from adapters.mqtt.codec.decoder import check_topic_name
 from adapters.mqtt.codec.packet_type import PacketType
 from adapters.mqtt.codec.primitives import Reader, decode_text, malformed, read_varint
-from adapters.mqtt.codec.properties import decode_properties
+from adapters.mqtt.codec.properties import NO_PROPERTIES, decode_properties
 from adapters.mqtt.codec.reason import DISCONNECTING, PUBACK_CODES, ReasonCode
 from adapters.mqtt.inflight import Inflight
 from adapters.mqtt.keeper import Keeper
 from adapters.mqtt.link import Link
-from adapters.mqtt.messages import NO_TEMPLATE, PROTOCOL, Template
+from adapters.mqtt.messages import NO_TEMPLATE, PROTOCOL, Template, told_apart
 from gateway.errors import Cause, ProtocolError, Refusal
 from gateway.message import Message
 from gateway.port import Outcome, Publish, Token
@@ -66,11 +67,14 @@ class Intake:
     __slots__ = (
         "_aliases",
         "_body_bytes_max",
+        "_client_id",
         "_control",
         "_exact",
         "_inflight",
         "_keeper",
         "_link",
+        "_native",
+        "_plain",
         "_refused",
         "_templates",
         "_topics",
@@ -86,6 +90,9 @@ class Intake:
         self._inflight = inflight
         self._control = control
         self._body_bytes_max = body_bytes_max(link.options.max_packet_bytes)
+        self._client_id: str | None = None  # what messages say of their client, where their device does not
+        self._plain = NO_TEMPLATE  # of a PUBLISH without properties
+        self._native: dict[str, Any] | None = None  # its `native`
         self._topics: dict[bytes, str] = {}
         self._templates: dict[bytes, Template] = {}
         self._aliases: dict[int, str] = {}
@@ -95,6 +102,12 @@ class Intake:
         self._unacked = 0  # QoS 1 messages without a PUBACK
         self.unstored_bytes = 0  # what the log does not have yet, about
         self.needed = 2  # bytes from the start of the rest that make the next `read` worth while
+
+    def begin(self) -> None:
+        """It is known whose messages these are."""
+        self._client_id = told_apart(self._link.client_id, self._link.device)
+        self._plain = Template.of(NO_PROPERTIES, self._client_id)
+        self._native = self._plain.native
 
     # ---- a read
 
@@ -108,6 +121,8 @@ class Intake:
         """
         link, control, topics, inflight = self._link, self._control, self._topics, self._inflight
         device, limit, v5 = link.device, self._body_bytes_max, link.version == 5
+        # A client whose name is not its device's is named in every message: a call more for each of them.
+        plain = Message if self._native is None else partial(Message, native=self._native)
         size = len(data)
         at = run_start = 0  # where the next packet begins; where the messages collected so far began
         messages: list[Message] = []
@@ -144,12 +159,12 @@ class Intake:
                     identifier = data[body - 2 : body]
                     if address is not None and body <= end and identifier != _NO_ID:
                         if not v5:
-                            add(Message(address, data[body:end], now_ms, PROTOCOL, device))
+                            add(plain(address, data[body:end], now_ms, PROTOCOL, device))
                             add_id(identifier)
                             at = end
                             continue
                         if body < end and not data[body]:
-                            add(Message(address, data[body + 1 : end], now_ms, PROTOCOL, device))
+                            add(plain(address, data[body + 1 : end], now_ms, PROTOCOL, device))
                             add_id(identifier)
                             at = end
                             continue
@@ -158,11 +173,11 @@ class Intake:
                     address = topics.get(data[start + 2 : body])
                     if address is not None and body <= end:
                         if not v5:
-                            add(Message(address, data[body:end], now_ms, PROTOCOL, device, 0))
+                            add(plain(address, data[body:end], now_ms, PROTOCOL, device, 0))
                             at = end
                             continue
                         if body < end and not data[body]:
-                            add(Message(address, data[body + 1 : end], now_ms, PROTOCOL, device, 0))
+                            add(plain(address, data[body + 1 : end], now_ms, PROTOCOL, device, 0))
                             at = end
                             continue
                 elif first == 0x40 and length == 2:
@@ -186,7 +201,12 @@ class Intake:
                         add, add_id = messages.append, ids.append
                     self._refuse()
                 at = end
-                if first >> 4 != PacketType.PUBLISH and not control(first, data[start:end]):
+                if first >> 4 == PacketType.PUBLISH:
+                    continue
+                if acked:  # a DISCONNECT behind them has to find them done
+                    inflight.acknowledge(acked)
+                    acked.clear()
+                if not control(first, data[start:end]):
                     break
         except ProtocolError as error:
             fault = error
@@ -224,7 +244,7 @@ class Intake:
         identifier = reader.take(2) if qos else _NO_ID
         if qos and identifier == _NO_ID:
             raise malformed("packet identifier 0")
-        template = self._template(reader) if link.version == 5 else NO_TEMPLATE
+        template = self._template(reader) if link.version == 5 else self._plain
         address = self._resolve(name, template.properties.topic_alias)
         if qos == 2:
             known = self._exact.get(identifier)
@@ -278,7 +298,7 @@ class Intake:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a subscription identifier from a client")
         if properties.response_topic is not None:
             check_topic_name(properties.response_topic)
-        template = Template.of(properties)
+        template = Template.of(properties, self._client_id)
         if len(raw) <= TEMPLATE_BYTES_MAX:
             if len(self._templates) >= TEMPLATES_MAX:
                 self._templates.clear()
@@ -346,6 +366,8 @@ class Intake:
         for index, message in enumerate(unstored.messages):
             refusal = outcome.error or outcome.refused.get(index)
             code = PUBACK_CODES.get(refusal.cause) if refusal is not None and v5 else None
+            if refusal is not None and not message.qos and refusal.cause is Cause.TOO_LARGE:
+                code = None  # no PUBACK can say so
             if refusal is not None and code is None and (message.qos or refusal.cause in _ALWAYS_FATAL):
                 fatal = fatal or refusal
             if message.qos == 1:

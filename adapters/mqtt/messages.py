@@ -3,8 +3,9 @@
 What MQTT 5.0 says and the domain has a field for goes into that field. User properties that name a field (`type`,
 `partitionkey`, `traceparent`, `content-encoding`, `time` in RFC 3339; for an event, its attributes) are moved into it;
 the order they stood in is kept in `native["mqtt"]`, so that a subscriber sees all of them as they were sent
-(MQTT-3.3.2-18). The Payload Format Indicator and the text of `time` are kept in `native` too. A message that
-came by another protocol shows its time always, one that came by MQTT only where its publisher said it.
+(MQTT-3.3.2-18). The Payload Format Indicator and the text of `time` are kept in `native` too, and the publisher's
+client identifier where its device has another name. A message that came by another protocol shows its time always,
+one that came by MQTT only where its publisher said it.
 """
 
 from collections.abc import Iterable
@@ -27,7 +28,16 @@ from adapters.mqtt.events import (
 from gateway.errors import Cause, Refusal
 from gateway.message import Message
 
-__all__ = ["NO_TEMPLATE", "PROTOCOL", "Dialect", "Template", "publish_pieces"]
+__all__ = [
+    "NO_TEMPLATE",
+    "PROTOCOL",
+    "Dialect",
+    "Template",
+    "publish_pieces",
+    "publisher_of",
+    "says_more",
+    "told_apart",
+]
 
 PROTOCOL = "mqtt"
 
@@ -39,6 +49,7 @@ _FIELD_OF = {
 }
 _TIME = "time"  # a user property, and the key of its text in native["mqtt"]
 _FORMAT, _ORDER = "payload_format", "user_order"  # keys of native["mqtt"]
+_CLIENT_ID = "client_id"  # and one more: the publisher's, where that is not its device
 
 _Pairs = tuple[tuple[str, str], ...]
 
@@ -62,9 +73,9 @@ class Template(msgspec.Struct, frozen=True):
     native: dict[str, Any] | None  # shared by the messages made from it, as everything in a message is: read only
 
     @classmethod
-    def of(cls, properties: Properties) -> "Template":
-        """The template of a PUBLISH's or a will's properties."""
-        native: dict[str, Any] = {}
+    def of(cls, properties: Properties, client_id: str | None = None) -> "Template":
+        """The template of a PUBLISH's or a will's properties; `client_id` is what `told_apart` says."""
+        native: dict[str, Any] = {} if client_id is None else {_CLIENT_ID: client_id}
         fields: dict[str, str] = {}
         event = is_event(properties)
         user = properties.user
@@ -94,7 +105,7 @@ class Template(msgspec.Struct, frozen=True):
         """
         properties, fields = self.properties, self.fields
         if properties is NO_PROPERTIES:
-            return Message(address, body, now_ms, PROTOCOL, device, qos, retain)
+            return Message(address, body, now_ms, PROTOCOL, device, qos, retain, native=self.native)
         if self.text:
             _check_text(body)
         expiry_s = properties.message_expiry_s
@@ -140,6 +151,24 @@ class Template(msgspec.Struct, frozen=True):
 
 
 NO_TEMPLATE = Template.of(NO_PROPERTIES)
+
+
+def told_apart(client_id: str, device: str) -> str | None:
+    """The client identifier that messages must carry to be known as this client's; None when their device says it."""
+    return None if client_id == device else client_id
+
+
+def publisher_of(message: Message) -> str | None:
+    """The identifier of the client that published a message; None when it came by another protocol."""
+    if message.protocol != PROTOCOL:
+        return None
+    client_id = _own(message, PROTOCOL).get(_CLIENT_ID)
+    return message.device if client_id is None else client_id
+
+
+def says_more(native: dict[str, Any]) -> bool:
+    """Whether `native` has anything that a PUBLISH to a client of 5.0 shows."""
+    return len(native) != 1 or native.get(PROTOCOL, native).keys() != {_CLIENT_ID}
 
 
 def _check_text(body: bytes) -> None:

@@ -53,6 +53,7 @@ class Session:
         self.link.durable = self.inflight.durable = expiry_s != 0
         self.inflight.limit = inflight_max
         self.keeper.begin(expiry_s)
+        self.intake.begin()
 
     def advance(self, now_ms: int) -> None:
         """Behind every input: what there is room for now, what has got on, what has to be saved."""

@@ -41,7 +41,7 @@ class Plan(NamedTuple):
 class Subscriptions:
     """By filter and by id; a filter is subscribed to once, the newest options count (MQTT-3.8.4-3)."""
 
-    __slots__ = ("_by_id", "_by_pattern", "_next", "_options", "_own", "_plans")
+    __slots__ = ("_by_id", "_by_pattern", "_bytes", "_next", "_options", "_own", "_plans")
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -50,6 +50,7 @@ class Subscriptions:
         self._plans: dict[tuple[SubscriptionId, ...], Plan | None] = {}
         self._own: dict[tuple[SubscriptionId, ...], Plan | None] = {}
         self._next = 1
+        self._bytes = 0  # of all filters
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -70,10 +71,13 @@ class Subscriptions:
             return ReasonCode.TOPIC_FILTER_INVALID
         if pattern.startswith(_SHARED):
             return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        if len(pattern.encode()) > self._options.filter_bytes_max:
+        size = len(pattern.encode())
+        if size > self._options.filter_bytes_max:
             return ReasonCode.QUOTA_EXCEEDED
-        if pattern not in self._by_pattern and len(self._by_id) >= self._options.subscriptions_max:
-            return ReasonCode.QUOTA_EXCEEDED
+        if pattern not in self._by_pattern:
+            options = self._options
+            if len(self._by_id) >= options.subscriptions_max or self._bytes + size > options.filters_bytes_max:
+                return ReasonCode.QUOTA_EXCEEDED
         return None
 
     def put(self, request: SubscriptionRequest, identifier: int | None) -> tuple[Subscription, bool]:
@@ -100,6 +104,7 @@ class Subscriptions:
         found = self._by_pattern.pop(pattern, None)
         if found is not None:
             del self._by_id[found.sub]
+            self._bytes -= len(pattern.encode())
             self._forget_plans()
         return found
 
@@ -148,6 +153,8 @@ class Subscriptions:
         return plan
 
     def _keep(self, subscription: Subscription) -> Subscription:
+        if subscription.pattern not in self._by_pattern:
+            self._bytes += len(subscription.pattern.encode())
         self._by_pattern[subscription.pattern] = subscription
         self._by_id[subscription.sub] = subscription
         self._forget_plans()

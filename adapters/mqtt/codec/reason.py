@@ -97,6 +97,8 @@ PUBACK_CODES: dict[Cause, ReasonCode] = {
     Cause.UNAUTHENTICATED: ReasonCode.NOT_AUTHORIZED,
     Cause.FORBIDDEN: ReasonCode.NOT_AUTHORIZED,
     Cause.MALFORMED: ReasonCode.PAYLOAD_FORMAT_INVALID,
+    # Its packet was no larger than we said we take: to be disconnected for it, the client would send it for ever.
+    Cause.TOO_LARGE: ReasonCode.QUOTA_EXCEEDED,
     Cause.NOT_FOUND: ReasonCode.TOPIC_NAME_INVALID,
     Cause.CONFLICT: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
     Cause.PRECONDITION: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
@@ -104,8 +106,8 @@ PUBACK_CODES: dict[Cause, ReasonCode] = {
     Cause.OVERLOAD: ReasonCode.QUOTA_EXCEEDED,
 }
 
-# Causes that get no PUBACK: a PUBACK, whatever its code, ends the client's duty to send the message again, and it is
-# just that duty which carries the message over an outage. The connection is ended with this code instead.
+# What a DISCONNECT says where there is no PUBACK: for QoS 0, and for causes that get none. A PUBACK, whatever its code,
+# ends the client's duty to send the message again, and it is just that duty which carries it over an outage.
 DISCONNECTING: dict[Cause, ReasonCode] = {
     Cause.TOO_LARGE: ReasonCode.PACKET_TOO_LARGE,
     Cause.UNAVAILABLE: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,

@@ -16,13 +16,15 @@ from adapters.mqtt.codec.packets import (
     Suback,
     Subscribe,
     SubscriptionRequest,
+    Will,
 )
 from adapters.mqtt.options import Options
 from adapters.mqtt.session_state import load
 from gateway import port
+from gateway.config import GatewayConfig
 from gateway.errors import Cause, Refusal
 from gateway.message import Message
-from gateway.port import Outcome
+from gateway.port import Outcome, Principal
 
 
 def connected(version=5, options=None, **connect) -> Driver:
@@ -207,6 +209,7 @@ def test_a_session_that_cannot_be_saved_ends_the_connection():
     ("cause", "code"),
     [
         (Cause.FORBIDDEN, 0x87),
+        (Cause.TOO_LARGE, 0x97),
         (Cause.QUOTA, 0x97),
         (Cause.OVERLOAD, 0x97),
         (Cause.MALFORMED, 0x99),
@@ -217,7 +220,8 @@ def test_single_refusals_have_their_reason_code(cause, code):
     driver = connected(5)
     driver.send(*(publish(b"x", i, qos=qos) for i, qos in enumerate((0, 1, 2, 1, 2))))
     (effect,) = driver.take(port.Publish)
-    answer = driver.complete(effect, Outcome(refused=dict.fromkeys(range(3), Refusal(cause))))
+    refused = (1, 2) if cause is Cause.TOO_LARGE else (0, 1, 2)
+    answer = driver.complete(effect, Outcome(refused=dict.fromkeys(refused, Refusal(cause))))
     assert answer == [
         Puback(packet_id=1, code=code),
         Pubrec(packet_id=2, code=code),
@@ -237,7 +241,7 @@ def test_version_3_1_1_is_closed_when_forbidden_even_at_qos_0():
     assert driver.closed == "forbidden"
 
 
-@pytest.mark.parametrize(("cause", "code"), [(Cause.UNAVAILABLE, 0x83), (Cause.UNKNOWN, 0x83), (Cause.TOO_LARGE, 0x95)])
+@pytest.mark.parametrize(("cause", "code"), [(Cause.UNAVAILABLE, 0x83), (Cause.UNKNOWN, 0x83)])
 def test_what_may_be_sent_again_is_not_acknowledged(cause, code):
     driver = connected(5)
     driver.send(publish(b"1", 1), publish(b"2", 2), publish(b"3", 3))
@@ -256,6 +260,24 @@ def test_version_3_1_1_is_closed_without_a_word():
         answer = driver.complete(effect, outcome)
         assert answer == ([Puback(packet_id=1)] if outcome.refused else [])
         assert driver.closed is not None
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_message_of_qos_0_that_is_too_large_closes(version):
+    driver = connected(version)
+    driver.send(publish(b"1", qos=0))
+    (effect,) = driver.take(port.Publish)
+    answer = driver.complete(effect, Outcome(refused={0: Refusal(Cause.TOO_LARGE)}))
+    assert [p.code for p in answer] == ([ReasonCode.PACKET_TOO_LARGE] if version == 5 else [])
+    assert driver.closed == "too_large"
+
+
+def test_the_largest_body_the_gateway_takes_fits_in_a_packet():
+    driver = connected(5)
+    properties = Properties(user=(("n", "v" * 60_000),))
+    driver.send(publish(bytes(GatewayConfig().max_message_bytes), topic="t/" + "x" * 60_000, properties=properties))
+    assert driver.closed is None
+    assert len(driver.published()) == 1
 
 
 def test_qos_0_goes_by_the_board():
@@ -385,6 +407,32 @@ def test_a_time_is_read_and_comes_back_as_it_was_written(user, time_ms):
     reader.send(Subscribe(packet_id=1, requests=(SubscriptionRequest(pattern="#"),)))
     reader.deliver(batch_of(message))
     assert [packet.properties.user for packet in reader.out()] == [user]
+
+
+# ---- the publisher's name
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_client_whose_device_has_another_name_is_named_too(version, qos):
+    driver = Driver(version)
+    driver.principal = Outcome(value=Principal(name="bridge"))
+    driver.connect(will=Will(topic="w", payload=b"gone"))
+    packets = [publish(b"%d" % i, i + 1, qos=qos, retain=retain) for i, retain in enumerate((False, False, True))]
+    if version == 5:
+        packets.append(publish(b"3", 4, qos=qos, properties=Properties(user=(("type", "T"), ("a", "1")))))
+        packets.append(publish(b"4", 5, qos=qos, properties=Properties(user=EVENT)))
+    driver.send(*packets, *packets[:1])
+    driver.lose()
+    sent = driver.published()
+    assert len(sent) == len(packets) + 2 - (qos == 2)
+    assert {(m.device, m.native["mqtt"]["client_id"]) for m in sent} == {("bridge", "c1")}
+
+
+def test_a_client_whose_device_has_its_name_is_not_named_twice():
+    driver = connected(5)
+    driver.send(publish(b"1"), publish(b"2", retain=True))
+    assert [m.native for m in driver.published()] == [None, None]
 
 
 # ---- CloudEvents

@@ -6,6 +6,7 @@ from adapters.mqtt.codec import Properties
 from adapters.mqtt.codec.packets import (
     Connack,
     Connect,
+    Disconnect,
     Puback,
     Pubcomp,
     Publish,
@@ -132,6 +133,13 @@ def test_what_is_not_acknowledged_is_told_when_the_connection_ends():
         (2, True, b"1"),
         (3, False, b"2"),
     ]
+
+
+def test_acknowledgements_in_front_of_a_disconnect_count():
+    driver = durable(qos=1)
+    driver.deliver(batch_of(message(), message()))
+    driver.send(Puback(packet_id=1), Puback(packet_id=2), Disconnect())
+    assert driver.take(Settled) == [Settled(oldest=None)]
 
 
 def test_a_session_with_nothing_open_is_not_saved_again():

@@ -16,6 +16,7 @@ from adapters.mqtt.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
+from adapters.mqtt.encoded import Encoded
 from adapters.mqtt.options import Options
 from adapters.mqtt.session_state import load
 from gateway import port
@@ -311,6 +312,37 @@ def test_deliveries_of_ended_subscriptions_are_taken_and_not_sent():
     assert driver.deliver(batch_of(message(), message()), subs=[(1,), (1,)]) == 2
     assert driver.deliver(batch_of(message(), message()), subs=[(1,), (2,)]) == 2
     assert len(driver.out()) == 1
+
+
+def test_no_local_goes_by_the_client_and_not_by_its_device():
+    own = Message("t/a", b"own", NOW_MS, "mqtt", "bridge", 0, native={"mqtt": {"client_id": "c1"}})
+    namesake = Message("t/a", b"other", NOW_MS, "mqtt", "c1", 0, native={"mqtt": {"client_id": "c2"}})
+    driver = subscribed(5, request("t/#", no_local=True))
+    driver.deliver(batch_of(own, namesake, Message("t/a", b"device", NOW_MS, "mqtt", "bridge", 0)))
+    assert [p.payload for p in driver.out()] == [b"other", b"device"]
+
+
+def test_a_publishers_name_costs_its_readers_nothing():
+    named = [Message("t/a", b"%d" % i, NOW_MS, "mqtt", "d", 0, native={"mqtt": {"client_id": "c2"}}) for i in (1, 2)]
+    driver = subscribed(5, request())
+    batch = batch_of(*named)
+    made = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Encoded, "make", lambda self, index: made.append(index))
+        driver.deliver(batch)
+    assert made == []
+    assert [(p.payload, p.properties) for p in driver.out()] == [(b"1", Properties()), (b"2", Properties())]
+
+
+def test_all_filters_of_a_session_together_have_a_limit():
+    driver = Driver(5, Options(filters_bytes_max=10))
+    driver.connect()
+    filters = ["a" * 6, "b" * 5, "a" * 6, "c" * 4, "d"]
+    (answer,) = driver.send(Subscribe(packet_id=1, requests=tuple(request(one) for one in filters)))
+    assert answer.codes == (0, 0x97, 0, 0, 0x97)
+    driver.send(Unsubscribe(packet_id=2, patterns=("c" * 4,)))
+    (answer,) = driver.send(Subscribe(packet_id=3, requests=(request("d" * 4), request("e"))))
+    assert answer.codes == (0, 0x97)
 
 
 def test_no_local():
