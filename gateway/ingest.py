@@ -146,7 +146,9 @@ class Ingest:
         if self._parked is not None:
             self._create_topic(self._parked)
 
-    def _add(self, building: "_Building", publisher: Publisher, effect: Publish, size_bytes: int) -> str | None:
+    def _add(  # noqa: PLR0912, PLR0915 - one loop over the messages: a function for its cases would be called for each
+        self, building: "_Building", publisher: Publisher, effect: Publish, size_bytes: int
+    ) -> str | None:
         """Add one effect to a frame.
 
         The name of a topic that must be created first, or `_OWN_FRAME` for one that is to share its frame with nobody:
@@ -186,10 +188,10 @@ class Ingest:
                 timer = self._timer(message, route, record)
                 if isinstance(timer, Refusal):
                     refused[index] = timer
-                    continue
-                rows.append(pack(TIMERS_QUEUE, pos, len(timer), 0, 0, 0, 0, message.time_ms))
-                records.append(timer)
-                pos += len(timer)
+                else:
+                    rows.append(pack(TIMERS_QUEUE, pos, len(timer), 0, 0, 0, 0, message.time_ms))
+                    records.append(timer)
+                    pos += len(timer)
                 continue
             key = message.key or message.device
             key_hash = hashes.get(key) or router.key_hash(key)
@@ -234,7 +236,7 @@ class Ingest:
             named=_named(route, message),
             key_hash=key_hash,
             address_hash=route.address_hash,
-            id_hash=self._router.key_hash(message.id) if message.id else 0,
+            id_hash=hash64(message.id) if message.id else 0,
         )
 
     def _find(self, address: str) -> Route | Refusal | str:

@@ -26,6 +26,7 @@ __all__ = [
     "Authenticate",
     "Call",
     "Cancel",
+    "CancelTimer",
     "Close",
     "ConnectionInfo",
     "Consume",
@@ -267,6 +268,15 @@ class ListAddresses(Request, frozen=True, kw_only=True):
 
     prefix: str = ""
     limit: int = 1_000
+
+
+class CancelTimer(Request, frozen=True, kw_only=True):
+    """Forget a message that is to be delivered later, by its timer's id (`gateway.delayed.timer_id`).
+
+    Answer: `bool`, whether it was still pending. Refused with NOT_FOUND for what is no timer's id.
+    """
+
+    timer: str
 
 
 # ---- answers and deliveries: what the gateway tells an adapter

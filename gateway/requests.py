@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gateway.address import address_hash
+from gateway.delayed import cancel_timer
 from gateway.endpoint import Endpoint, now_ms
 from gateway.errors import Cause, Refusal
 from gateway.message import Message, decode
 from gateway.port import (
     Authenticate,
+    CancelTimer,
     EndSession,
     LastValue,
     ListAddresses,
@@ -76,6 +78,10 @@ async def _last_value(hub: "Hub", endpoint: Endpoint, request: LastValue) -> Mes
     return await last_value(hub.store, request.address)
 
 
+async def _cancel_timer(hub: "Hub", endpoint: Endpoint, request: CancelTimer) -> bool:
+    return await cancel_timer(hub.store, request)
+
+
 async def _retained(hub: "Hub", endpoint: Endpoint, request: Retained) -> RetainedPage:
     return await retained_page(hub.store, request, now_ms=now_ms())
 
@@ -94,6 +100,7 @@ async def _list_addresses(hub: "Hub", endpoint: Endpoint, request: ListAddresses
 
 _HANDLERS: dict[type[Request], Callable[["Hub", Endpoint, Any], Awaitable[Any]]] = {
     Authenticate: _authenticate,
+    CancelTimer: _cancel_timer,
     OpenSession: _open_session,
     SaveSession: _save_session,
     EndSession: _end_session,

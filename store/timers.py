@@ -24,8 +24,9 @@ from store.client import Appended, OnAppended, TimerEntry, TimersHeld
 from store.errors import FrameTooLarge, NoSuchTimer, StoreError, TimersFull, TimerTooFar
 from store.format import FRAME_BYTES_MAX, ROW, ROWS_DTYPE, LogOffset, Position, QueueNumber, UnplacedFrame
 from store.records import TIMERS_QUEUE, Record, TimerCancelled, TimerSet, TimersFired, encode
+from store.timer_key import TimerKey, pack_keys, unpack_keys
 from store.views import Views
-from store.views.timers import TimerKey, is_sound, pack_keys, queues_of, size_of, unpack_keys
+from store.views.timers import is_sound, queues_of, size_of
 
 __all__ = ["TimerLimits", "TimerOverlay", "Timers"]
 
@@ -68,7 +69,7 @@ class TimerOverlay:
         """A timer was set."""
         if not is_sound(record):
             return
-        key = TimerKey.of(at, record)
+        key = TimerKey(record.due_ms, at.frame, at.row)
         self._put(at.frame, key, record)
         heappush(self._due, key)
         self.held = TimersHeld(self.held.timers + 1, self.held.size_bytes + size_of(record))

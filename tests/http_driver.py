@@ -19,6 +19,7 @@ from gateway.message import Message
 from gateway.port import (
     Authenticate,
     Call,
+    CancelTimer,
     Close,
     ConnectionInfo,
     Deliveries,
@@ -51,6 +52,7 @@ class Gateway:
         self.effects: list[Effect] = []
         self.subscriptions: dict[int, Subscribe] = {}
         self.refusals: dict[str, Refusal] = {}  # by address
+        self.timers: set[str] = set()  # ids of messages that wait
         self.anonymous = True
         self.trusted: set[str] = set()
         self.closed = False
@@ -112,6 +114,11 @@ class Gateway:
             return self._authenticate(request)
         if isinstance(request, LastValue):
             return Outcome(value=self.last(request.address))
+        if isinstance(request, CancelTimer):
+            if "-" not in request.timer:
+                return Outcome(error=Refusal(Cause.NOT_FOUND, f"not a timer: {request.timer!r}"))
+            pending, self.timers = request.timer in self.timers, self.timers - {request.timer}
+            return Outcome(value=pending)
         assert isinstance(request, ListAddresses)
         found = sorted({m.address for m in self.messages if m.address.startswith(request.prefix)})
         return Outcome(value=found[: request.limit])

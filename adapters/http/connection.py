@@ -365,7 +365,7 @@ class HttpConnection:
 
     def _handle(self, pending: _Pending, principal: Principal) -> None:
         exchange, request, found, _ = pending
-        context = Context(options=self._options, principal=principal, now_ms=self._now_ms, address=found.address)
+        context = Context(options=self._options, principal=principal, now_ms=self._now_ms, below=found.below)
         try:
             action = found.handler(request, context)
         except (HttpError, Refusal) as error:

@@ -13,7 +13,7 @@ from adapters.http.response import Response
 __all__ = ["check_origin", "shared", "with_preflight"]
 
 EXPOSED: Final = b"etag, location, retry-after"
-METHODS: Final = b"GET, HEAD, POST"
+METHODS: Final = b"DELETE, GET, HEAD, POST"
 PREFLIGHT_S: Final = b"600"  # how long a browser may remember the answer
 _TOKENS: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z, \t]*")
 

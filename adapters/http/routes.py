@@ -6,6 +6,7 @@ Handlers raise `Refusal` and `HttpError` for what they refuse.
     POST    /events             200, once durable: {"id","position"}, or a list of them for a batch
     POST    /topics/{address}   201, once durable, with Location: {"id","position"}
     GET     /topics/{address}   200 the last value, 304, or 404
+    DELETE  /timers/{id}        204, the message will not be delivered, or 404
     GET     /topics?prefix=     200 a JSON list of addresses
     GET     /subscribe?filter=  200 server-sent events
     OPTIONS anywhere            204 with Allow
@@ -23,10 +24,11 @@ from adapters.http.messages import event_response, message_response, read_events
 from adapters.http.options import HttpOptions
 from adapters.http.request import HttpError, Request, percent_decode, qualities
 from adapters.http.response import Response, json_response, refused
+from gateway.delayed import timer_id
 from gateway.errors import Refusal
 from gateway.filters import check_filter
 from gateway.message import Message, encode
-from gateway.port import LastValue, ListAddresses, Outcome, Principal
+from gateway.port import CancelTimer, LastValue, ListAddresses, Outcome, Principal
 from gateway.port import Request as GatewayRequest
 from store.format import Position
 
@@ -41,7 +43,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     options: HttpOptions
     principal: Principal
     now_ms: int
-    address: str = ""  # what the path names below /topics/
+    below: str = ""  # what the path names below /topics/ or /timers/
 
 
 class Answer(NamedTuple):
@@ -133,7 +135,13 @@ def _index_error(index: int, refusal: Refusal) -> dict[str, Any]:
 
 
 def _receipt(message: Message, place: Position | None) -> dict[str, Any]:
-    """What a publisher is told: the id, which is the position where it gave none."""
+    """What a publisher is told: the id, which is the position where it gave none.
+
+    A message that is to be delivered later has no place among the others yet: it has the timer that it waits for.
+    """
+    timer = None if place is None else timer_id(message, place)
+    if timer is not None:
+        return {"id": message.id or None, "position": None, "timer": timer}
     position = None if place is None else str(place)
     return {"id": message.id or position, "position": position}
 
@@ -143,8 +151,8 @@ def _receipt(message: Message, place: Position | None) -> dict[str, Any]:
 
 def post_topic(request: Request, context: Context) -> Action:
     """Publish one message to an address."""
-    message = read_message(request, context.address, context.principal, context.options, now_ms=context.now_ms)
-    location = (b"location", f"/topics/{quote(context.address, safe='/')}".encode())
+    message = read_message(request, context.below, context.principal, context.options, now_ms=context.now_ms)
+    location = (b"location", f"/topics/{quote(context.below, safe='/')}".encode())
 
     def reply(stored: Stored) -> Response:
         if stored.refused:
@@ -162,7 +170,7 @@ def get_topic(request: Request, context: Context) -> Action:
 
     def reply(message: Message | None) -> Response:
         if message is None:
-            return refused(HttpError(404, f"nothing has been published to {context.address!r}"))
+            return refused(HttpError(404, f"nothing has been published to {context.below!r}"))
         tag = _etag(message, structured=structured)
         headers = ((b"etag", tag), (b"vary", b"accept"), (b"cache-control", b"no-cache"))
         if wanted is not None and _tag_matches(wanted, tag.decode()):
@@ -171,7 +179,7 @@ def get_topic(request: Request, context: Context) -> Action:
             return event_response(message, *headers)
         return message_response(message, context.options, *headers)
 
-    return Ask(LastValue(address=context.address), reply)
+    return Ask(LastValue(address=context.below), reply)
 
 
 def _wants_event(request: Request) -> bool:
@@ -201,6 +209,21 @@ def list_topics(request: Request, context: Context) -> Action:
     if not (limit.isascii() and limit.isdigit()) or not 0 < int(limit[:9]) <= LIST_MAX:
         raise AttributeRefusal("limit", f"is not a number from 1 to {LIST_MAX}")
     return Ask(ListAddresses(prefix=prefix, limit=int(limit)), lambda addresses: json_response(200, addresses))
+
+
+# ---- /timers
+
+
+def delete_timer(request: Request, context: Context) -> Action:
+    """Do not deliver what was to be delivered later."""
+    _no_query(request)
+
+    def reply(pending: bool) -> Response:
+        if not pending:
+            return refused(HttpError(404, "no message waits by this id: it was delivered, or cancelled before"))
+        return Response(status=204)
+
+    return Ask(CancelTimer(timer=context.below), reply)
 
 
 # ---- /subscribe
@@ -241,19 +264,21 @@ def _unknown_parameter(name: str, known: str) -> HttpError:
 
 
 class Found(NamedTuple):
-    """A handler for a request, and the address in its path."""
+    """A handler for a request, and what its path names: an address, or a timer."""
 
     handler: Handler
-    address: str
+    below: str
 
 
-_TOPICS: Final = "/topics/"
 EXACT: Final[dict[str, dict[str, Handler]]] = {
     "/events": {"POST": post_events},
     "/topics": {"GET": list_topics},
     "/subscribe": {"GET": subscribe},
 }
-BELOW_TOPICS: Final[dict[str, Handler]] = {"GET": get_topic, "POST": post_topic}
+BELOW: Final[dict[str, dict[str, Handler]]] = {
+    "/topics/": {"GET": get_topic, "POST": post_topic},
+    "/timers/": {"DELETE": delete_timer},
+}
 
 
 def _allowed(methods: Mapping[str, Handler]) -> str:
@@ -264,15 +289,16 @@ def _allowed(methods: Mapping[str, Handler]) -> str:
 def resolve(request: Request) -> Found | Response:
     """The handler for a request, or the answer where there is none. HEAD is served as GET, its body left out."""
     path, _ = request.split_target()
-    methods = BELOW_TOPICS if path.startswith(_TOPICS) and path != _TOPICS else EXACT.get(path)
+    root = next((root for root in BELOW if path.startswith(root) and path != root), "")
+    methods = BELOW.get(root) or EXACT.get(path)
     if request.method == "OPTIONS":
-        allow = "GET, HEAD, OPTIONS, POST" if methods is None else _allowed(methods)
+        allow = "DELETE, GET, HEAD, OPTIONS, POST" if methods is None else _allowed(methods)
         if methods is not None or path == "*":
             return Response(status=204, headers=((b"allow", allow.encode()),))
     if methods is None:
-        raise HttpError(404, "there is nothing here; /events, /topics and /subscribe are")
+        raise HttpError(404, "there is nothing here; /events, /topics, /timers and /subscribe are")
     handler = methods.get("GET" if request.method == "HEAD" else request.method)
     if handler is None:
         allow = _allowed(methods)
         raise HttpError(405, f"{request.method} is not for this; {allow} are", headers=((b"allow", allow.encode()),))
-    return Found(handler, percent_decode(path[len(_TOPICS) :]) if methods is BELOW_TOPICS else "")
+    return Found(handler, percent_decode(path[len(root) :]) if root else "")

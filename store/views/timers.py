@@ -10,55 +10,19 @@ segment it came in, and keeping old segments for the sake of a few timers would 
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from store.client import TimersHeld
-from store.format import FIRST_QUEUE, ROW, LogOffset, Position, QueueNumber
+from store.format import FIRST_QUEUE, ROW, LogOffset, QueueNumber
 from store.records import KV_QUEUE, TimerCancelled, TimerSet, TimersFired
 from store.run import Run
+from store.timer_key import TIMER_KEY, TimerKey, unpack_keys
 
-__all__ = ["TimerKey", "TimersView", "is_sound", "pack_keys", "unpack_keys"]
+__all__ = ["TimersView", "is_sound", "queues_of", "size_of"]
 
-_KEY = struct.Struct(">QQI")
 _SIZE = struct.Struct(">I")
 _HELD = struct.Struct(">QQ")
 _PREFIX, _HELD_KEY = b"t", b"held"
-
-
-class TimerKey(NamedTuple):
-    """A pending timer. Ordered by when it is due, then as the log is."""
-
-    due_ms: int
-    frame: LogOffset
-    row: int
-
-    def __str__(self) -> str:
-        return f"{self.due_ms:x}-{Position(self.frame, self.row)}"
-
-    @classmethod
-    def parse(cls, text: str) -> "TimerKey":
-        """The key that `str` wrote; raises ValueError for any other text."""
-        due, _, rest = text.partition("-")
-        key = cls(int(due, 16), *Position.parse(rest))
-        if str(key) != text or key.due_ms >= 1 << 63:
-            raise ValueError(f"not a timer: {text!r}")
-        return key
-
-    @classmethod
-    def of(cls, at: Position, record: TimerSet) -> "TimerKey":
-        """The key of the timer that a record at a position sets."""
-        return cls(record.due_ms, at.frame, at.row)
-
-
-def pack_keys(keys: Sequence[TimerKey]) -> bytes:
-    """Keys as `TimersFired` has them."""
-    return b"".join([_KEY.pack(*key) for key in keys])
-
-
-def unpack_keys(data: bytes) -> list[TimerKey]:
-    """The keys of a `TimersFired`; what is no whole key at the end is left out."""
-    whole = len(data) - len(data) % _KEY.size
-    return [TimerKey(due, LogOffset(frame), row) for due, frame, row in _KEY.iter_unpack(data[:whole])]
 
 
 def is_sound(record: TimerSet) -> bool:
@@ -96,7 +60,9 @@ class TimersView:
                 if isinstance(record, TimerSet):
                     if is_sound(record):
                         value = b"".join((_SIZE.pack(len(record.rows)), record.rows, record.payload))
-                        txn.put(_PREFIX + _KEY.pack(*TimerKey.of(at, record)), value, db=self._db)
+                        txn.put(
+                            _PREFIX + TIMER_KEY.pack(*TimerKey(record.due_ms, at.frame, at.row)), value, db=self._db
+                        )
                         count += 1
                         size += size_of(record)
                     continue
@@ -107,7 +73,7 @@ class TimersView:
                 else:
                     continue
                 for key in gone:
-                    value = txn.pop(_PREFIX + _KEY.pack(*key), db=self._db)
+                    value = txn.pop(_PREFIX + TIMER_KEY.pack(*key), db=self._db)
                     if value is not None:
                         count -= 1
                         size -= len(value) - _SIZE.size
@@ -124,7 +90,7 @@ class TimersView:
 
     def size_bytes(self, txn: Any, key: TimerKey) -> int | None:
         """What a pending timer counts for; None when it is not pending."""
-        value = txn.get(_PREFIX + _KEY.pack(*key), db=self._db)
+        value = txn.get(_PREFIX + TIMER_KEY.pack(*key), db=self._db)
         return None if value is None else len(value) - _SIZE.size
 
     def due(
@@ -155,9 +121,9 @@ class TimersView:
         self, txn: Any, start: TimerKey | None, skip: Callable[[TimerKey], bool]
     ) -> Iterator[tuple[TimerKey, bytes]]:
         with txn.cursor(db=self._db) as cursor:
-            found = cursor.set_range(_PREFIX if start is None else _PREFIX + _KEY.pack(*start))
+            found = cursor.set_range(_PREFIX if start is None else _PREFIX + TIMER_KEY.pack(*start))
             while found and (raw := cursor.key()).startswith(_PREFIX):
-                due_ms, frame, row = _KEY.unpack_from(raw, 1)
+                due_ms, frame, row = TIMER_KEY.unpack_from(raw, 1)
                 key = TimerKey(due_ms, LogOffset(frame), row)
                 if not skip(key):
                     yield key, cursor.value()

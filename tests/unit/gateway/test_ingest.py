@@ -3,16 +3,24 @@ import pytest
 
 from controller.local import Limits, LocalController
 from gateway.batch import Batch
+from gateway.delayed import timer_id
 from gateway.errors import Cause, Refusal
 from gateway.ingest import FRAME_ROWS, Ingest
-from gateway.message import Message, decode
+from gateway.message import Message, decode, encode
 from gateway.metrics import Metrics
 from gateway.port import Publish, Token
 from gateway.router import Router
 from store.client import Appended
-from store.errors import AppendOutcomeUnknown, StoreOverloaded
-from store.format import ROW_EXTRA, ROWS_DTYPE, Frame, LogOffset
-from store.records import KV_QUEUE, KvDelete, KvPut
+from store.errors import (
+    AppendOutcomeUnknown,
+    FrameTooLarge,
+    StoreClosed,
+    StoreOverloaded,
+    TimersFull,
+    TimerTooFar,
+)
+from store.format import ROW_EXTRA, ROWS_DTYPE, Frame, LogOffset, Position
+from store.records import KV_QUEUE, TIMERS_QUEUE, KvDelete, KvPut
 from store.records import decode as decode_record
 
 pytestmark = pytest.mark.anyio
@@ -25,6 +33,12 @@ class Store:
         self.waiting = []
         self.frames = []
         self.end = 0
+
+    refused_timers = None
+
+    def admit_timer(self, due_ms, size_bytes):
+        if self.refused_timers is not None:
+            raise self.refused_timers
 
     def append(self, frame, done):
         self.waiting.append((frame, done))
@@ -293,3 +307,56 @@ async def test_a_long_turn_is_cut_into_frames_with_ascending_sequences(rig):
     assert all(len(np.frombuffer(frame.rows, ROWS_DTYPE)) == FRAME_ROWS for frame in frames)
     rig.store.complete_all()
     assert [token for token, _ in publisher.outcomes] == [0, 1, 2]
+
+
+# ---- messages to be delivered later
+
+
+async def test_a_message_for_later_is_one_record_of_the_timers(rig):
+    rig.router.bind("t/#", 900, key="all")
+    rig.router.bind("t/#", 901, lambda message: message.type == "wanted", key="some")
+    publisher = Publisher()
+    later = Message("t/1", b"x", deliver_at_ms=5_000, retain=True, type="wanted", key="k", id="own", time_ms=9)
+    publish(rig, publisher, 1, Message("t/1", b"a"), later, Message("t/1", b"b"))
+    rig.turn()
+    rig.store.complete_all()
+    (frame,) = rig.store.frames
+    assert [message.body for message in Batch.of(frame).messages] == [b"a", b"b"]
+    assert frame.rows["queue"].tolist()[1] == TIMERS_QUEUE
+    record = decode_record(frame.record(1))
+    assert record.due_ms == 5_000
+    rows = np.frombuffer(record.rows, ROWS_DTYPE)
+    topic = rig.controller.topic("t")
+    assert rows["queue"].tolist()[0] in topic.queues
+    assert rows["queue"].tolist()[1:] == [900, 901, KV_QUEUE]
+    assert rows["flags"].tolist() == [0, ROW_EXTRA, ROW_EXTRA, 0]
+    assert set(rows["time_ms"].tolist()) == {9}
+    assert rows["key_hash"][0] == rig.router.key_hash("k")
+    assert rows["id_hash"][0] != 0
+    assert decode(record.payload[: rows["len"][0]]) == later
+    change = decode_record(record.payload[rows["pos"][3] :])
+    assert change == KvPut("retained/t/1", encode(later))
+    assert [(token, outcome.first.row) for token, outcome in publisher.outcomes] == [(1, 0)]
+    assert rig.named == [900]  # by the two that came at once
+    assert timer_id(later, Position(frame.start, 1)) == f"1388-{frame.start:x}.1"
+    assert timer_id(Message("t/1"), Position(frame.start, 0)) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (TimersFull("full"), Cause.QUOTA),
+        (TimerTooFar("far"), Cause.MALFORMED),
+        (FrameTooLarge("large"), Cause.TOO_LARGE),
+        (StoreClosed("closed"), Cause.UNAVAILABLE),
+    ],
+)
+async def test_what_the_store_will_not_keep_until_later_is_refused_alone(rig, error, cause):
+    rig.store.refused_timers = error
+    publisher = Publisher()
+    publish(rig, publisher, 1, Message("t/1", b"a"), Message("t/1", b"x", deliver_at_ms=5), Message("t/1", b"b"))
+    rig.turn()
+    rig.store.complete_all()
+    ((_, outcome),) = publisher.outcomes
+    assert {index: refusal.cause for index, refusal in outcome.refused.items()} == {1: cause}
+    assert [message.body for message in rig.messages()] == [b"a", b"b"]

@@ -12,8 +12,9 @@ from store.errors import FrameTooLarge, NoSuchTimer, StoreOverloaded, TimersFull
 from store.format import FIRST_QUEUE, ROW, ROW_EXTRA, Position
 from store.local import LocalStore
 from store.records import KV_QUEUE, TIMERS_QUEUE, KvPut, TimerSet, TimersFired, encode
+from store.timer_key import TimerKey, pack_keys, unpack_keys
 from store.timers import DAY_MS, TimerLimits, firing_frame
-from store.views.timers import TimerKey, is_sound, pack_keys, unpack_keys
+from store.views.timers import is_sound
 
 pytestmark = pytest.mark.anyio
 HOUR_S = 3600

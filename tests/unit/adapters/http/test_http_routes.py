@@ -140,7 +140,8 @@ def test_a_plain_message_with_everything(connect: Callable[..., Client]) -> None
         ("traceparent", "00-1-2-01"),
         body=b"21.5",
     )
-    assert (answer.status, answer.json) == (201, {"id": "abc", "position": "1.0"})
+    timer = f"{NOW_MS + 5_000:x}-1.0"  # it has no place among the others before it is due
+    assert (answer.status, answer.json) == (201, {"id": "abc", "position": None, "timer": timer})
     assert answer["location"] == "/topics/telemetry/site%201/temp"
     assert client.gateway.messages == [
         Message(
@@ -333,7 +334,7 @@ def test_addresses_are_listed(connect: Callable[..., Client]) -> None:
         ("POST", "/subscribe", 405, "GET, HEAD, OPTIONS"),
         ("OPTIONS", "/topics", 204, "GET, HEAD, OPTIONS"),
         ("OPTIONS", "/events", 204, "OPTIONS, POST"),
-        ("OPTIONS", "*", 204, "GET, HEAD, OPTIONS, POST"),
+        ("OPTIONS", "*", 204, "DELETE, GET, HEAD, OPTIONS, POST"),
         ("OPTIONS", "/nothing", 404, None),
     ],
 )
@@ -408,10 +409,25 @@ def test_allowed_origins(connect: Callable[..., Client]) -> None:
     )
     assert preflight.status == 204
     assert preflight["access-control-allow-headers"] == "content-type, ce-id"
-    assert preflight["access-control-allow-methods"] == "GET, HEAD, POST"
+    assert preflight["access-control-allow-methods"] == "DELETE, GET, HEAD, POST"
     other = client.ask("OPTIONS", "/topics/a", ("origin", "https://b"), ("access-control-request-method", "POST"))
     assert other["access-control-allow-methods"] is None
     assert other["vary"] == "origin"
+
+
+# ---- /timers
+
+
+def test_what_is_to_be_delivered_later_can_be_called_off(connect: Callable[..., Client]) -> None:
+    client = connect()
+    timer = client.ask("POST", "/topics/a?delay=5", body=b"").json["timer"]
+    client.gateway.timers = {timer}
+    assert client.ask("DELETE", f"/timers/{timer}?x=1").status == 400
+    assert client.ask("DELETE", f"/timers/{timer}").status == 204
+    assert client.ask("DELETE", f"/timers/{timer}").status == 404
+    assert client.ask("DELETE", "/timers/nonsense").status == 404
+    assert client.ask("DELETE", "/timers/").status == 404
+    assert client.ask("GET", f"/timers/{timer}")["allow"] == "DELETE, OPTIONS"
 
 
 # ---- /subscribe
