@@ -219,17 +219,23 @@ class OpenSession(Request, frozen=True, kw_only=True):
 
 
 class OpenedSession(_Value, frozen=True, kw_only=True):
-    """A session that this connection now holds. `state` is what `SaveSession` last stored, b"" at first."""
+    """A session that this connection now holds. Its two parts are what `SaveSession` last stored, b"" at first."""
 
     present: bool
     state: bytes = b""
+    exchanges: bytes = b""
     cursor: Position | None = None  # where deliveries go on; None: from now
 
 
 class SaveSession(Request, frozen=True, kw_only=True):
-    """Store the session's state durably, as bytes only the adapter reads. Answer: None."""
+    """Store the session durably, as bytes only the adapter reads, in two parts: None leaves a part as it is.
 
-    state: bytes
+    `exchanges` is what changes with every message and should be small; `state` is the rest. When both are given,
+    `exchanges` is stored first. Answer: None.
+    """
+
+    state: bytes | None = None
+    exchanges: bytes | None = None
     expiry_s: int | None = 0
 
 

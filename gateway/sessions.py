@@ -1,6 +1,7 @@
 """Durable sessions: a record in the KV, a cursor in the log, and one connection that holds them.
 
-The record is what the adapter saved, opaque here, beside the session's expiry. The cursor is where deliveries go on;
+The record is what the adapter saved, opaque here, beside the session's expiry; what changes with every message has a
+record of its own, so that a large session does not make small messages large. The cursor is where deliveries go on;
 it is committed as the offsets of a group, every `COMMIT_INTERVAL_MS` while it moves and when the connection ends, so a
 crash repeats at most what was acknowledged since.
 """
@@ -25,6 +26,7 @@ COMMIT_INTERVAL_MS = 1_000
 SWEEP_INTERVAL_MS = 60_000
 IDLE_COMMIT_BYTES = 16 << 20  # an idle session's cursor is moved once it is this far behind the log's end
 NAMESPACE = "sessions"
+EXCHANGES = "session-exchanges"  # the namespace of what changes with every message
 PAGE = 500
 
 log = logs.get(__name__)
@@ -59,6 +61,7 @@ class _Held:
     __slots__ = (
         "committed",
         "durable",
+        "exchanges",
         "expiry_s",
         "holder",
         "key",
@@ -79,6 +82,7 @@ class _Held:
         self.taken = False  # its holder has shown that it goes on from the cursor it was given
         self.left_ms: int | None = None  # when its connection ended
         self.state = b""
+        self.exchanges: bytes | None = None  # not stored yet
         self.expiry_s: int | None = 0
         self.oldest: Position | None = None  # the oldest delivery not acknowledged
         self.settled = Position(LogOffset(0), 0)  # everything before it is acknowledged
@@ -131,18 +135,27 @@ class Sessions:
         held.state, held.durable = record.state, True
         held.committed = held.settled = held.passed = _position(await self._store.offsets(key))
         await self._save(held, left_ms=None)
-        return OpenedSession(present=True, state=held.state, cursor=held.committed)
+        entry = await self._store.kv_get(_exchanges_key(key))
+        exchanges = entry.value if entry is not None else b""
+        return OpenedSession(present=True, state=held.state, exchanges=exchanges, cursor=held.committed)
 
     async def save(self, holder: Holder, request: SaveSession) -> None:
         """Store the state of a connection's session."""
         held = self._by_holder.get(holder)
         if held is None:
             return
-        held.state, held.expiry_s, held.taken = request.state, request.expiry_s, True
+        whole = request.state is not None or request.expiry_s != held.expiry_s or not held.durable
+        if request.state is not None:
+            held.state = request.state
+        if request.exchanges is not None:
+            held.exchanges = request.exchanges
+        held.expiry_s, held.taken = request.expiry_s, True
         if held.durable or request.expiry_s != 0:
             async with self._lock(held.key):
                 if self._by_holder.get(holder) is held:
-                    await self._save(held, left_ms=None)
+                    await self._save_exchanges(held)
+                    if whole:
+                        await self._save(held, left_ms=None)
 
     async def end(self, holder: Holder) -> None:
         """Forget a connection's session now."""
@@ -185,6 +198,7 @@ class Sessions:
         else:
             if held.settled > held.committed:
                 await self._store.commit_offsets(key, _offsets(held.settled))
+            await self._save_exchanges(held)
             await self._save(held, left_ms=held.left_ms)
         del self._unclosed[key]
 
@@ -299,9 +313,22 @@ class Sessions:
         )
         await self._store.kv_put(held.key, msgspec.msgpack.encode(record))
 
+    async def _save_exchanges(self, held: _Held) -> None:
+        exchanges = held.exchanges
+        if exchanges is not None:
+            await self._store.kv_put(_exchanges_key(held.key), exchanges)
+            if held.exchanges is exchanges:
+                held.exchanges = None
+
     async def _forget(self, key: str) -> None:
+        if await self._store.kv_get(_exchanges_key(key)) is not None:
+            await self._store.kv_delete(_exchanges_key(key))
         await self._store.kv_delete(key)
         await self._store.delete_group(key)
+
+
+def _exchanges_key(key: str) -> str:
+    return kv_key(EXCHANGES, key)
 
 
 def _offsets(position: Position) -> Mapping[QueueNumber, int]:

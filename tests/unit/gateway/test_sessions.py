@@ -69,6 +69,41 @@ async def test_a_new_session_is_not_present_and_an_old_one_is(rig):
     assert again.state == b"subscriptions"
 
 
+async def test_the_parts_of_a_session_are_stored_apart(rig):
+    holder, _ = await rig.open()
+    await rig.sessions.save(holder, SaveSession(state=b"s" * 10_000, exchanges=b"1", expiry_s=None))
+    before = rig.store.confirmed
+    await rig.sessions.save(holder, SaveSession(exchanges=b"2", expiry_s=None))
+    assert rig.store.confirmed - before < 1_000
+    _, opened = await Rig(rig.store, rig.clock).open()  # as after a crash
+    assert (opened.state, opened.exchanges) == (b"s" * 10_000, b"2")
+    await rig.sessions.save(holder, SaveSession(state=b"t", expiry_s=None))
+    await rig.sessions.close(holder)
+    holder, opened = await rig.open()
+    assert (opened.state, opened.exchanges) == (b"t", b"2")
+    await rig.sessions.close(holder)
+    _, opened = await rig.open(clean=True)
+    assert opened.exchanges == b""
+    assert await rig.store.kv_prefix("session-exchanges/") == []
+
+
+async def test_exchanges_saved_on_the_way_out_are_stored_by_the_close(rig):
+    holder, _ = await rig.open()
+    await rig.sessions.save(holder, SaveSession(state=b"s", exchanges=b"1", expiry_s=None))
+    saving = rig.sessions.save(holder, SaveSession(exchanges=b"2", expiry_s=None))
+    await asyncio.gather(saving, rig.sessions.close(holder), rig.open())
+    _, opened = await rig.open()
+    assert opened.exchanges == b"2"
+
+
+async def test_a_new_expiry_is_stored_with_exchanges_too(rig):
+    holder, _ = await rig.open(expiry_s=100)
+    await rig.sessions.save(holder, SaveSession(exchanges=b"1", expiry_s=1))
+    survivor = Rig(rig.store, rig.clock)  # of a crash
+    rig.clock[0] += 2_000
+    assert await survivor.sessions.sweep() == 1
+
+
 async def test_a_clean_start_forgets(rig):
     holder, _ = await rig.open()
     await rig.sessions.save(holder, SaveSession(state=b"old", expiry_s=None))
