@@ -14,6 +14,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
@@ -22,13 +23,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark.errors import OutputBusy, OutputMismatch
-from spark.tables import MANIFEST, Manifest, Progress, WindowsFile, state_dir, windows_files
+from spark.tables import MANIFEST, MERGED, Manifest, Progress, WindowsFile, state_dir, windows_files
 from spark.windows import LATEST, PARTIALS, WINDOWS, absorb, latest_of, presented, settled_before
 
 __all__ = ["COMPACT_FILES", "STATES_KEPT", "Ledger"]
 
 STATES_KEPT = 4  # states that stay readable: a reader may take this many batches
-COMPACT_FILES = 64  # small files of one day that are merged into one
+COMPACT_FILES = 64  # consecutive small files of one day that are merged into one
 COMPACT_ROWS = 1_000_000  # a file with more rows is left as it is
 _JOB_FILE = "headgate-job"
 _LOCK_FILE = ".lock"
@@ -47,6 +48,8 @@ class Ledger:
             state = state_dir(output, manifest.progress.batch)
             self._open = pq.read_table(state / "open.parquet", schema=PARTIALS)
             self._latest = pq.read_table(state / "latest.parquet", schema=LATEST)
+        for merged in (output / "windows").glob(f"date=*/*{MERGED}"):  # of an earlier process, perhaps interrupted
+            _finish_merging(merged)
 
     @classmethod
     def open(cls, output: Path, checkpoint: Path) -> "Ledger":
@@ -141,13 +144,7 @@ class Ledger:
     def _publish(self, batch: int) -> None:
         """Show the state under names that stay, for readers that know no manifest."""
         for name in ("open.parquet", "latest.parquet"):
-            link = self.output / f".{name}"
-            link.unlink(missing_ok=True)
-            try:
-                os.link(state_dir(self.output, batch) / name, link)
-            except OSError:  # a file system without links
-                shutil.copyfile(state_dir(self.output, batch) / name, link)
-            link.replace(self.output / name)
+            _link(state_dir(self.output, batch) / name, self.output / name)
 
     def _tidy(self, batch: int) -> None:
         """Remove superseded states; merge small files of settled windows."""
@@ -157,11 +154,13 @@ class Ledger:
         directory = self.output / "windows"
         if directory.is_dir():
             for day in sorted(directory.glob("date=*"))[-2:]:
+                for merged in day.glob(f"*{MERGED}"):
+                    _finish_merging(merged)
                 files = windows_files(day, up_to=batch)
                 if len(files) >= COMPACT_FILES:
-                    small = [file for file in files if pq.read_metadata(file.path).num_rows < COMPACT_ROWS]
-                    if len(small) >= COMPACT_FILES:
-                        _compact(day, files[files.index(small[0]) :])
+                    for small, run in groupby(files, lambda file: pq.read_metadata(file.path).num_rows < COMPACT_ROWS):
+                        if small and len(parts := list(run)) >= COMPACT_FILES:
+                            _compact(day, parts)
 
 
 def _joined(output: Path, checkpoint: Path) -> Manifest:
@@ -183,12 +182,48 @@ def _joined(output: Path, checkpoint: Path) -> Manifest:
 
 
 def _compact(day: Path, files: list[WindowsFile]) -> None:
-    """Make one file of several consecutive ones; `windows_files` prefers it while they are still there."""
+    """Make one file of several consecutive ones."""
     tables = [pq.read_table(file.path, schema=WINDOWS, partitioning=None) for file in files]
     merged = pa.concat_tables(tables).sort_by([(name, "ascending") for name in ("start", "device", "metric")])
-    _write_table(day / f"batch-{files[0].first:010d}-{files[-1].last:010d}.parquet", merged)
-    for file in files:
-        file.path.unlink()
+    path = day / f"_batch-{files[0].first:010d}-{files[-1].last:010d}{MERGED}"
+    _write_table(path, merged)
+    _replace_parts(path)
+
+
+def _replace_parts(merged: Path) -> None:
+    """Show a merged file in place of its parts: to plain readers, which pass over its first name, no row twice.
+
+    `windows_files` prefers the merged file to its parts under either name. It keeps both until the next batch, so that
+    whoever lists the directory meets one of them at least.
+    """
+    day, (first, last) = merged.parent, (int(text) for text in merged.stem.split("-")[1:])
+    visible = day / f"{merged.stem[1:]}.parquet"
+    for part in day.glob("batch-*.parquet"):
+        batches = [int(text) for text in part.stem.split("-")[1:]]
+        if part != visible and first <= batches[0] and batches[-1] <= last:
+            part.unlink()
+    _link(merged, visible)
+    _sync(day)
+
+
+def _finish_merging(merged: Path) -> None:
+    """What an earlier batch merged has its last name alone, or if that batch was interrupted, has it now."""
+    named = (merged.parent / f"{merged.stem[1:]}.parquet").exists()
+    _replace_parts(merged)
+    if named:
+        merged.unlink()
+
+
+def _link(path: Path, link: Path) -> None:
+    """Give a file a second name, by one rename if there is one of that name already."""
+    partial = link.with_name(f".{link.name}")
+    partial.unlink(missing_ok=True)
+    try:
+        os.link(path, partial)
+    except OSError:  # a file system without links
+        shutil.copyfile(path, partial)
+    partial.replace(link)
+    partial.unlink(missing_ok=True)  # replacing a name by another of the same file does nothing
 
 
 def _added(totals: Mapping[str, Mapping[str, int]], more: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:

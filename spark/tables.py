@@ -8,9 +8,15 @@
 `manifest.json` is replaced by renaming, after everything it speaks of is on disk. What it names is never changed, and
 is removed only when it has been superseded several times, so a reader that meets a missing file reads the manifest
 again and gets a newer whole. All of one answer is of one batch.
+
+Readers that know no manifest and read `windows/` as it lies there see no row twice, and every settled row; but they may
+see a batch a moment before it counts, and miss rows for the moment in which the small files they are in give way to one
+file merged of them. Whoever needs better than that reads `Tables.settled_files`. While files are merged, the result is
+named so that Spark and others pass over it: `_batch-0000000001-0000000064.merged`.
 """
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,11 +30,13 @@ import pyarrow.parquet as pq
 from spark.errors import SparkError
 from spark.windows import LATEST, PARTIALS, WINDOWS, presented
 
-__all__ = ["MANIFEST", "Manifest", "Progress", "Tables", "WindowsFile", "state_dir", "windows_files"]
+__all__ = ["MANIFEST", "MERGED", "Manifest", "Progress", "Tables", "WindowsFile", "state_dir", "windows_files"]
 
 MANIFEST = "manifest.json"
+MERGED = ".merged"  # how the name of a merged file ends until its parts are gone
 _ATTEMPTS = 20
-_WINDOWS_FILE = re.compile(r"batch-(\d{10})(?:-(\d{10}))?\.parquet")
+_MERGING_ATTEMPTS, _MERGING_WAIT_S = 100, 0.02  # while parts are removed, which takes moments
+_WINDOWS_FILE = re.compile(r"(?:batch-(\d{10})(?:-(\d{10}))?\.parquet|_batch-(\d{10})-(\d{10})\.merged)")
 
 T = TypeVar("T")
 
@@ -82,12 +90,13 @@ def state_dir(output: Path, batch: int) -> Path:
 
 def windows_files(day: Path, *, up_to: int) -> list[WindowsFile]:
     """The files of one day that count at batch `up_to`, oldest first; those merged into another do not."""
-    found = [
-        WindowsFile(int(named[1]), int(named[2] or named[1]), path)
-        for path in day.iterdir()
-        if (named := _WINDOWS_FILE.fullmatch(path.name)) is not None and int(named[2] or named[1]) <= up_to
-    ]
-    found.sort(key=lambda file: (file.first, -file.last))
+    found = []
+    for path in day.iterdir():
+        if (named := _WINDOWS_FILE.fullmatch(path.name)) is not None:
+            first, last = int(named[1] or named[3]), int(named[2] or named[4] or named[1])
+            if last <= up_to:
+                found.append(WindowsFile(first, last, path))
+    found.sort(key=lambda file: (file.first, -file.last, file.path.suffix == MERGED))
     kept: list[WindowsFile] = []
     for file in found:
         if not kept or file.first > kept[-1].last:
@@ -156,8 +165,16 @@ class Tables:
         return ordered if limit is None else ordered.slice(0, limit)
 
     def settled_files(self) -> list[Path]:
-        """The Parquet files of settled windows that count now: what Spark or another engine should read."""
-        return [file.path for file in self._windows_files(self._manifest(), None)]
+        """The Parquet files of settled windows that count now: what Spark or another engine should read.
+
+        Raises `SparkError` when files have been half merged and nobody goes on: the job will when it is next started.
+        """
+        for _ in range(_MERGING_ATTEMPTS):
+            files = [file.path for file in self._windows_files(self._manifest(), None)]
+            if all(path.suffix != MERGED for path in files):  # whose name engines pass over, even when it is given
+                return files
+            time.sleep(_MERGING_WAIT_S)
+        raise SparkError(f"the files of {self.path} are half merged: start the job that writes them")
 
     def _manifest(self) -> Manifest:
         return Manifest.load(self.path) or Manifest(job="")

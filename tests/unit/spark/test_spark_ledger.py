@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 
 from spark import ledger as ledgers  # noqa: E402
 from spark.errors import OutputBusy, OutputMismatch, SparkError  # noqa: E402
@@ -260,6 +261,76 @@ def test_a_merged_file_counts_instead_of_its_parts(tmp_path):
     (tmp_path / ".batch-0000000003.parquet").touch()
     assert [f.path.stem for f in windows_files(tmp_path, up_to=6)] == ["batch-0000000001-0000000002"]
     assert [f.first for f in windows_files(tmp_path, up_to=7)] == [1, 7]
+
+
+def plain(day):
+    """What a reader that knows no manifest sees of a day."""
+    return pq.read_table(day, partitioning=None).num_rows
+
+
+def test_large_files_are_not_merged_again(opened, places, monkeypatch):
+    monkeypatch.setattr(ledgers, "COMPACT_FILES", 3)
+    monkeypatch.setattr(ledgers, "COMPACT_ROWS", 4)
+    for n, size in enumerate([1, 9, 1, 1, 8, 1, 1, 1, 7, 1]):
+        commit(opened, [Sample(f"d{i}", "m", 1.0, n * WINDOW_MS, n) for i in range(size)], watermark_ms=n * WINDOW_MS)
+    commit(opened, [], watermark_ms=99 * WINDOW_MS)
+    day = places[0] / "windows" / "date=1970-01-01"
+    assert plain(day) == 31
+    found = {(file.first, file.last): pq.read_metadata(file.path).num_rows for file in windows_files(day, up_to=99)}
+    assert [rows for rows in found.values() if rows > 4] == [9, 8, 7]
+    assert len(found) == 8
+
+
+@pytest.mark.parametrize("failing", range(8))
+def test_merging_interrupted_anywhere_shows_no_row_twice_and_is_finished(places, monkeypatch, failing):
+    monkeypatch.setattr(ledgers, "COMPACT_FILES", 4)
+    day = places[0] / "windows" / "date=1970-01-01"
+    samples = [Sample("d", "m", float(n), n * WINDOW_MS, n) for n in range(6)]
+    opened = Ledger.open(*places)
+    seen, steps = [], 0
+
+    def interrupted(step):
+        def call(*args, **kwargs):
+            nonlocal steps
+            if day.exists():
+                seen.append((plain(day), Tables(places[0]).windows(settled_only=True).num_rows))
+            if any(day.glob("*.merged")):
+                steps += 1
+                if steps > failing:
+                    raise OSError("interrupted")
+            return step(*args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(day), "unlink", interrupted(type(day).unlink))
+        patched.setattr(ledgers, "_link", interrupted(ledgers._link))
+        for n, sample in enumerate(samples):
+            try:
+                commit(opened, [sample], watermark_ms=n * WINDOW_MS)
+            except OSError:
+                break
+    assert seen
+    assert all(shown_plainly <= whole for shown_plainly, whole in seen)
+    opened.close()
+    again = Ledger.open(*places)
+    settled = Tables(places[0]).windows(settled_only=True).num_rows
+    assert plain(day) == settled >= 4
+    files = Tables(places[0]).settled_files()
+    assert sum(pq.read_metadata(path).num_rows for path in files) == settled
+    again.close()
+
+
+def test_half_merged_files_are_not_handed_to_other_engines(opened, places, monkeypatch):
+    monkeypatch.setattr("spark.tables._MERGING_WAIT_S", 0)
+    commit(opened, [Sample("d", "m", 1.0, 0, 0)], watermark_ms=5 * WINDOW_MS)
+    day = places[0] / "windows" / "date=1970-01-01"
+    (part,) = day.glob("*.parquet")
+    part.rename(day / "_batch-0000000000-0000000000.merged")
+    tables = Tables(places[0])
+    assert tables.windows(settled_only=True).num_rows == 1
+    with pytest.raises(SparkError, match="half merged"):
+        tables.settled_files()
 
 
 def test_nothing_committed_reads_as_empty(tmp_path):
