@@ -1,5 +1,6 @@
 """A running gateway, spoken to over its own HTTP port: what `headgate pub`, `sub` and `topics` use."""
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -11,10 +12,11 @@ import msgspec
 from gateway.errors import HeadgateError
 from gateway.status import Status
 
-__all__ = ["EVENT_BYTES_MAX", "Event", "RemoteGateway", "RemoteRefused", "Unreachable", "read_events"]
+__all__ = ["EVENT_BYTES_MAX", "Event", "RemoteGateway", "RemoteRefused", "Unreachable", "read_events", "read_lines"]
 
 EVENT_BYTES_MAX = 512 * 1024 * 1024  # a server-sent event that is longer is no message of ours
 CONNECT_TIMEOUT_S = 5.0
+_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the end may be half of one
 
 
 class Unreachable(HeadgateError):
@@ -88,7 +90,7 @@ class RemoteGateway:
             if got.status_code >= 400:
                 got.read()
             _check(got)
-            yield from read_events(got.iter_lines())
+            yield from read_events(read_lines(got.iter_bytes()))
 
     def addresses(self, prefix: str = "") -> list[str]:
         """Addresses that have a last value, sorted."""
@@ -121,6 +123,26 @@ class RemoteGateway:
             raise Unreachable(f"the connection to {self.url} failed: {why}") from error
         except httpx.InvalidURL as error:
             raise Unreachable(f"{self.url} is no URL: {error}") from error
+
+
+def read_lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """The lines of an event stream, however it is cut: what ends one is CR, LF or both, and nothing else of Unicode.
+
+    What stands behind the last end of a line is no line. Raises `RemoteRefused` for a line without an end.
+    """
+    kept: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        held_cr = bool(kept) and kept[-1].endswith(b"\r")
+        kept.append(chunk)
+        size += len(chunk)
+        if held_cr or b"\n" in chunk or b"\r" in chunk:
+            *lines, rest = _LINE_END.split(b"".join(kept))
+            for line in lines:
+                yield line.decode("utf-8", "replace")
+            kept, size = [rest], len(rest)
+        elif size > EVENT_BYTES_MAX:
+            raise RemoteRefused(200, f"an event is longer than {EVENT_BYTES_MAX} bytes")
 
 
 def read_events(lines: Iterable[str]) -> Iterator[Event]:

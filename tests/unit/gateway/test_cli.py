@@ -15,7 +15,7 @@ from gateway import cli, cli_remote, config
 from gateway.banner import announce
 from gateway.errors import HeadgateError
 from gateway.port import Listener
-from gateway.remote_http import Event, RemoteGateway, RemoteRefused, Unreachable, read_events
+from gateway.remote_http import Event, RemoteGateway, RemoteRefused, Unreachable, read_events, read_lines
 from gateway.status import Listening, Status, TopicStatus
 from store.errors import DataDirLocked
 
@@ -192,13 +192,31 @@ def test_sub_prints_what_comes_and_stops_at_count(gateway):
     stream = b": hello\n\n" + stream + b"data: not an event\n\n"
     gateway.answers["/subscribe"] = httpx.Response(200, content=stream, headers={"content-type": "text/event-stream"})
     result = run("sub", "a/#", "--count", "2", "--from", "7-1")
-    assert (result.exit_code, result.output) == (0, '{"v":1}\ntwo\nlines\n')
+    assert (result.exit_code, result.output) == (0, '{"v": 1}\ntwo\nlines\n')
     request = gateway.asked[0]
     assert request.url.params["filter"] == "a/#"
     assert request.headers["last-event-id"] == "7-1"
-    assert run("sub", "a/#").stdout_bytes == b'{"v":1}\ntwo\nlines\n\xff\x00\n"json"\n\nnot an event\n'
-    assert run("sub", "a/#", "-v", "-n", "1").output == '1-0\ta/1\t{"v":1}\n'
+    assert run("sub", "a/#").stdout_bytes == b'{"v": 1}\ntwo\nlines\n\xff\x00\n"json"\n\nnot an event\n'
+    assert run("sub", "a/#", "-v", "-n", "1").output == '1-0\ta/1\t{"v": 1}\n'
     assert json.loads(run("sub", "a/#", "--json", "-n", "1").output) == EVENTS[0][1]
+
+
+BODIES = [b'{"n":1.0,  "big":12345678901234567890123,"n":2}', b'"\\u00e9"', '"\u2028\x85"'.encode(), b'{\n  "a": 1\n}']
+
+
+def test_sub_prints_json_as_it_was_published(gateway):
+    events = [b'{"subject":"a","data":%b}' % body for body in BODIES]
+    stream = b"".join(b"data: %b\n\n" % event.replace(b"\n", b"\ndata: ") for event in events)
+    gateway.answers["/subscribe"] = httpx.Response(200, content=stream, headers={"content-type": "text/event-stream"})
+    assert run("sub", "a").stdout_bytes == b"\n".join(BODIES) + b"\n"
+    assert run("sub", "a", "--json").stdout_bytes.splitlines() == [event.replace(b"\n", b" ") for event in events]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_lines_end_by_cr_or_lf_or_both_however_they_are_cut(size):
+    text = "a\nb\r\nc\rd\u2028e\x85f\r\r\n\ng\r".encode()
+    chunks = [text[at : at + size] for at in range(0, len(text), size)]
+    assert list(read_lines(chunks)) == ["a", "b", "c", "d\u2028e\x85f", "", ""]
 
 
 def test_topics_lists_records(gateway):
