@@ -3,21 +3,34 @@
 from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
-__all__ = ["AmqpOptions"]
+__all__ = ["FRAME_MIN", "AmqpOptions"]
 
 FRAME_MIN = 4_096  # AMQP 0-9-1, 4.2.3: every peer takes frames of this size
 
 
 class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The configuration section `listeners.amqp`."""
+    """`[adapters.amqp]`: limits on what one connection can ask for or make the gateway hold."""
 
-    frame_max: Annotated[int, msgspec.Meta(ge=FRAME_MIN, le=1 << 20)] = 131_072  # bytes, all of the frame
-    channel_max: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 2_047  # of one connection
-    heartbeat_s: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 60  # suggested; 0: none
-    handshake_timeout_s: Annotated[int, msgspec.Meta(ge=1)] = 10
-    message_bytes_max: Annotated[int, msgspec.Meta(ge=1, le=48 << 20)] = 16 << 20  # body; larger: 311
-    outstanding_count_max: Annotated[int, msgspec.Meta(ge=1)] = 65_536  # published, not yet durable; beyond: no reading
-    assembling_bytes_max: Annotated[int, msgspec.Meta(ge=1)] = 32 << 20  # bodies half received, of all channels
-    unacknowledged_count_max: Annotated[int, msgspec.Meta(ge=1)] = 16_384  # of a consumer without a prefetch of its own
-    consumer_count_max: Annotated[int, msgspec.Meta(ge=1)] = 1_000  # of one channel
+    frame_max: Annotated[int, Meta(ge=FRAME_MIN, le=1 << 20, description="bytes of the largest frame, all of it")] = (
+        131_072
+    )
+    channel_max: Annotated[int, Meta(ge=1, le=65_535, description="channels of one connection")] = 2_047
+    heartbeat_s: Annotated[
+        int, Meta(ge=0, le=65_535, description="seconds between signs of life, suggested to clients; 0 is none")
+    ] = 60
+    handshake_timeout_s: Annotated[int, Meta(ge=1, description="seconds until a new connection is open")] = 10
+    message_bytes_max: Annotated[
+        int, Meta(ge=1, le=48 << 20, description="the largest body that is taken; a larger one closes its channel")
+    ] = 16 << 20
+    outstanding_count_max: Annotated[
+        int, Meta(ge=1, description="messages published and not yet durable; beyond, nothing more is read")
+    ] = 65_536
+    assembling_bytes_max: Annotated[
+        int, Meta(ge=1, description="bytes of bodies half received, over all channels of a connection")
+    ] = 32 << 20
+    unacknowledged_count_max: Annotated[
+        int, Meta(ge=1, description="messages a consumer without a prefetch of its own holds unacknowledged")
+    ] = 16_384
+    consumer_count_max: Annotated[int, Meta(ge=1, description="consumers of one channel")] = 1_000

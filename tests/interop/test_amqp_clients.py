@@ -3,8 +3,12 @@
 import asyncio
 import contextlib
 import itertools
+import shutil
+import ssl
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import aio_pika
@@ -18,6 +22,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 20
+OPENSSL = shutil.which("openssl")
 _numbers = itertools.count()
 
 
@@ -351,3 +356,29 @@ def test_confirmed_messages_survive_kill_9(new_gateway, connect):
     channel.basic_publish("orders", "new.two", b"after", mandatory=True)
     bodies = [body for _, _, body in take(channel, "lasting", 91)]
     assert bodies == [*(b"%d" % number for number in range(10, 100)), b"after"]
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="openssl is not installed")
+def test_tls(new_gateway: Callable[..., Any], tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [
+            *(str(OPENSSL), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"),
+            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    gateway = new_gateway(environ={"HEADGATE__TLS__CERT_FILE": str(cert), "HEADGATE__TLS__KEY_FILE": str(key)}).start()
+    trust = pika.SSLOptions(ssl.create_default_context(cafile=str(cert)), "localhost")
+    secure = pika.ConnectionParameters("localhost", gateway.port("amqps"), ssl_options=trust, socket_timeout=TIMEOUT_S)
+    with pika.BlockingConnection(secure) as connection:
+        channel = connection.channel()
+        channel.queue_declare("tls", durable=True)
+        channel.confirm_delivery()
+        bodies = [b"small", bytes(300_000), b"", b"last"]  # larger than a frame and than a TLS record too
+        for body in bodies:
+            channel.basic_publish("", "tls", body, mandatory=True)
+        assert [body for _, _, body in take(channel, "tls", len(bodies))] == bodies
+    with pika.BlockingConnection(parameters(gateway)) as plain:
+        assert plain.channel().queue_declare("tls", passive=True).method.message_count == 0

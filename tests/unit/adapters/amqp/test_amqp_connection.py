@@ -1,10 +1,12 @@
 """The connection: handshake, limits, heartbeats, errors and the end."""
 
+import msgspec
 import pytest
 from amqp_peer import HEADER, Peer, encoded, publish
 from pamqp import heartbeat
 from pamqp.commands import Basic, Channel, Connection, Exchange, Queue, Tx
 
+from adapters.amqp import AmqpOptions
 from gateway.errors import Cause, Refusal
 from gateway.port import Close, Principal, Publish
 
@@ -286,3 +288,8 @@ def test_both_sides_may_close_a_channel_at_once():
     peer.send(Channel.CloseOk(), channel=1)
     peer.send(Channel.Open(), channel=1)
     peer.one(Channel.OpenOk)
+
+
+def test_every_option_says_what_it_is():
+    for field in msgspec.inspect.type_info(AmqpOptions).fields:
+        assert field.type.extra_json_schema["description"], field.name
