@@ -63,11 +63,15 @@ class Fetched(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One key of the KV. `revision` is greater than that of every earlier change in the group."""
+    """One key of the KV. `revision` is that of its newest change, greater than those of all changes before."""
 
     key: str
     value: bytes
     revision: int
+    create_revision: int  # of the change that made it, since it was last not there
+    version: int  # how often it was put since then
+    expires_at_ms: int | None = None  # ms since 1970; None: never
+    namespace: str = ""
 
 
 class Page(NamedTuple):

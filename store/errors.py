@@ -15,6 +15,7 @@ __all__ = [
     "RevisionCompacted",
     "RevisionConflict",
     "SequenceOutOfOrder",
+    "SnapshotLost",
     "StoreClosed",
     "StoreError",
     "StoreFailed",
@@ -106,6 +107,12 @@ class RevisionCompacted(StoreError):
 
 class TooManyHolds(StoreError):
     """As many states of the key-value store are held as may be; one will be free soon."""
+
+    retriable = True
+
+
+class SnapshotLost(StoreError):
+    """A state of the views that was being read had to be given up; reading can begin again from the newest."""
 
     retriable = True
 

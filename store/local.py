@@ -8,10 +8,9 @@ for latency under load lowers `sys.setswitchinterval` from 5 ms to 0.5 ms.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
@@ -19,16 +18,23 @@ from typing import Any, ParamSpec, TypeVar
 from store.cache import CACHE_BYTES_MAX, FrameCache
 from store.client import (
     Bounds,
+    Changes,
+    Delete,
     Entry,
     Fetched,
     IndexKind,
     Lease,
+    Namespace,
     OnAppended,
+    Page,
+    Put,
     QueuesListener,
     TailListener,
     TimerEntry,
     TimersHeld,
+    Transacted,
 )
+from store.clock import RisingClock
 from store.engine import Committed, Engine
 from store.errors import (
     FrameTooLarge,
@@ -47,6 +53,7 @@ from store.format import (
     QueueOffset,
     UnplacedFrame,
 )
+from store.kv.keyvalue import KeyValue, Log
 from store.lending import Lending
 from store.ranges import Range
 from store.reader import Located, NotInMemory, Reader
@@ -56,8 +63,6 @@ from store.records import (
     AddressesSeen,
     GroupDeleted,
     GroupOffsets,
-    KvDelete,
-    KvPut,
     QueueDeleted,
 )
 from store.segment import BadRange
@@ -96,6 +101,7 @@ class LocalStore:
         **engine: Any,
     ) -> None:
         """Open and recover; blocks. Programs use `open`."""
+        now_ms = clock = RisingClock(now_ms)
         self._loop = loop
         self._pending_bytes_max = pending_bytes_max
         self._pending_bytes = 0  # handed to the engine and not yet answered
@@ -119,6 +125,24 @@ class LocalStore:
         self._lending = Lending(
             self._recent, locate=self._locate, stored=self._stored_leases, record=self._recorder.record
         )
+        clock.reached(self._engine.views.stored_at_ms)
+        self._kv = KeyValue(
+            loop,
+            self._engine.views,
+            self._recent.kv,
+            Log(
+                log=self._engine.log,
+                confirmed=lambda: self._recent.confirmed,
+                chunks=self._recent.chunks,
+                fetch=self.fetch,
+                bounds=self.bounds,
+                until_dispatched=self._until_dispatched,
+                check_open=self._check_open,
+            ),
+            record=self._recorder.record,
+            pool=self._pool,
+            clock=clock,
+        )
         self._timers = Timers(
             self._recent.timers,
             views=self._engine.views,
@@ -133,6 +157,7 @@ class LocalStore:
         self._dispatch_waiters: list[tuple[LogOffset, asyncio.Future[None]]] = []
         self._closing: asyncio.Future[None] | None = None
         loop.call_soon_threadsafe(self._ticker.wake_by, 0)  # what became due while it was closed
+        loop.call_soon_threadsafe(self._kv.start)
 
     @classmethod
     async def open(cls, data_dir: Path, **options: Any) -> "LocalStore":
@@ -161,6 +186,7 @@ class LocalStore:
 
     async def _close(self) -> None:
         await self._ticker.close()
+        await self._kv.close()
         # What a thread reports while it ends has been taken in on the loop before the next step.
         await self._loop.run_in_executor(None, self._engine.end_appends)
         await self._loop.run_in_executor(None, self._engine.end_dispatch)
@@ -272,7 +298,8 @@ class LocalStore:
         run, outcomes = committed.run, {}
         if run is not None:
             self._cache.put(*run.placed)
-            outcomes = self._recent.add(run, self._kv_revision)
+            with self._kv.lookups() as stored:
+                outcomes = self._recent.add(run, stored)
             self._engine.dispatch(run)  # only now: the revisions looked up were those before the run
             if run.records and (due_ms := self._recent.timers.next_due_ms()) is not None:
                 self._ticker.wake_by(due_ms)
@@ -316,10 +343,6 @@ class LocalStore:
         self._dispatch_waiters.append((until, waiter))
         self._engine.hurry(until)
         await waiter
-
-    def _kv_revision(self, key: str) -> int:
-        with self._engine.views.reading() as txn:
-            return self._engine.views.kv.revision(txn, key)
 
     # ---- reading
 
@@ -432,39 +455,84 @@ class LocalStore:
 
     # ---- the key-value view
 
-    async def kv_get(self, key: str) -> Entry | None:
+    async def kv_get(self, key: str, *, namespace: str = "") -> Entry | None:
         """See `StoreClient.kv_get`."""
-        self._check_open()
-        check_key(key)
-        change = self._recent.kv(key)
-        if change is not None:
-            return Entry(key, change.value, change.revision) if change.revision else None
-        with self._engine.views.reading() as txn:  # a lookup takes 5 us, a thread 50 to 100 us
-            return self._engine.views.kv.get(txn, key)
+        return await self._kv.get(key, namespace)
 
-    async def kv_put(self, key: str, value: bytes, *, expected_revision: int | None = None) -> int:
-        """See `StoreClient.kv_put`. Raises `RevisionConflict`, `KeyTooLong`, `FrameTooLarge`."""
-        outcome = await self._recorder.record(KvPut(check_key(key), value, expected_revision))
-        assert isinstance(outcome, int)
-        return outcome
+    async def kv_put(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        expected_revision: int | None = None,
+        namespace: str = "",
+        ttl_ms: int | None = None,
+        expires_at_ms: int | None = None,
+    ) -> int:
+        """See `StoreClient.kv_put`. Raises `RevisionConflict`, `KeyTooLong`, `FrameTooLarge`, `NamespaceFull`."""
+        return await self._kv.put(
+            key,
+            value,
+            expected_revision=expected_revision,
+            namespace=namespace,
+            ttl_ms=ttl_ms,
+            expires_at_ms=expires_at_ms,
+        )
 
-    async def kv_delete(self, key: str, *, expected_revision: int | None = None) -> bool:
+    async def kv_delete(self, key: str, *, expected_revision: int | None = None, namespace: str = "") -> bool:
         """See `StoreClient.kv_delete`. Raises `RevisionConflict`, `KeyTooLong`."""
-        return bool(await self._recorder.record(KvDelete(check_key(key), expected_revision)))
+        return await self._kv.delete(key, expected_revision=expected_revision, namespace=namespace)
 
-    async def kv_prefix(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[Entry]:
+    async def kv_transact(
+        self, compares: Mapping[str, int], operations: Sequence[Put | Delete], *, namespace: str = ""
+    ) -> Transacted:
+        """See `StoreClient.kv_transact`."""
+        return await self._kv.transact(compares, operations, namespace)
+
+    async def kv_prefix(
+        self, prefix: str, *, after: str = "", limit: int = 1000, namespace: str = ""
+    ) -> Sequence[Entry]:
         """See `StoreClient.kv_prefix`."""
-        self._check_open()
-        changes = self._recent.kv_prefix(check_key(prefix), check_key(after))
+        return await self._kv.prefix(prefix, after=after, limit=limit, namespace=namespace)
 
-        def stored() -> list[Entry]:
-            with self._engine.views.reading() as txn:
-                entries = self._engine.views.kv.prefix(txn, prefix, after)
-                return list(islice((entry for entry in entries if entry.key not in changes), limit))
+    async def kv_range(
+        self,
+        start: str = "",
+        end: str | None = None,
+        *,
+        namespace: str = "",
+        after: str = "",
+        limit: int = 1000,
+        at_revision: int | None = None,
+    ) -> Page:
+        """See `StoreClient.kv_range`."""
+        return await self._kv.range(start, end, namespace=namespace, after=after, limit=limit, at_revision=at_revision)
 
-        found = await self._blocking(stored)
-        found += [Entry(key, change.value, change.revision) for key, change in changes.items() if change.revision]
-        return sorted(found)[:limit]
+    async def kv_count(self, start: str = "", end: str | None = None, *, namespace: str = "") -> int:
+        """See `StoreClient.kv_count`."""
+        return await self._kv.count(start, end, namespace)
+
+    async def kv_hold(self) -> int:
+        """See `StoreClient.kv_hold`."""
+        return await self._kv.hold()
+
+    def kv_release(self, revision: int) -> None:
+        """See `StoreClient.kv_release`."""
+        self._kv.release(revision)
+
+    def kv_watch(
+        self, start: str = "", end: str | None = None, *, namespace: str = "", from_revision: int | None = None
+    ) -> AsyncGenerator[Changes, None]:
+        """See `StoreClient.kv_watch`."""
+        return self._kv.watch(start, end, namespace=namespace, from_revision=from_revision)
+
+    async def kv_namespaces(self) -> Sequence[Namespace]:
+        """See `StoreClient.kv_namespaces`."""
+        return await self._kv.namespaces()
+
+    async def kv_limit(self, namespace: str, *, keys_max: int = 0, size_bytes_max: int = 0) -> None:
+        """See `StoreClient.kv_limit`."""
+        await self._kv.limit(namespace, keys_max=keys_max, size_bytes_max=size_bytes_max)
 
     # ---- groups
 

@@ -5,18 +5,24 @@ is missing here is there.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
-from store.errors import RevisionConflict
+from store.client import Transacted
+from store.errors import StoreError
 from store.format import LogOffset, Position, QueueNumber, QueueOffset
+from store.kv.recent import KvRecent, Stored
 from store.leases import LeaseTable
+from store.pending import Pending
 from store.records import (
     AddressesSeen,
     GroupDeleted,
     GroupOffsets,
     KvDelete,
+    KvExpired,
+    KvLimits,
     KvPut,
+    KvTransaction,
     QueueDeleted,
     Record,
     Settled,
@@ -27,20 +33,11 @@ from store.records import (
 from store.run import Chunk, Run
 from store.timers import TimerOverlay
 from store.views.addresses import listable
-from store.views.kv import conflict, revision
 
-__all__ = ["GroupChange", "KvChange", "Outcome", "Recent"]
+__all__ = ["GroupChange", "Outcome", "Recent"]
 
-Outcome: TypeAlias = int | bool | RevisionConflict | None  # what a record came to: a revision, whether it was there
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class KvChange(NamedTuple):
-    """What a key has become; `revision` 0: it is gone."""
-
-    revision: int
-    value: bytes
+# What a record came to: a revision, how many or whether it was there, or why it had no effect.
+Outcome: TypeAlias = int | bool | Transacted | StoreError | None
 
 
 class GroupChange(NamedTuple):
@@ -50,55 +47,25 @@ class GroupChange(NamedTuple):
     offsets: Mapping[QueueNumber, int]
 
 
-class _Pending(Generic[K, V]):
-    """Newest values by key, let go in the order of the log."""
-
-    def __init__(self) -> None:
-        self._values: dict[K, tuple[LogOffset, V]] = {}
-        self._order: deque[tuple[LogOffset, K]] = deque()
-
-    def put(self, frame: LogOffset, key: K, value: V) -> None:
-        self._values[key] = (frame, value)
-        self._order.append((frame, key))
-
-    def get(self, key: K) -> V | None:
-        found = self._values.get(key)
-        return found[1] if found is not None else None
-
-    def has(self, key: K) -> bool:
-        return key in self._values
-
-    def items(self) -> list[tuple[K, V]]:
-        return [(key, value) for key, (_, value) in self._values.items()]
-
-    def trim(self, below: LogOffset) -> None:
-        order = self._order
-        while order and order[0][0] < below:
-            frame, key = order.popleft()
-            found = self._values.get(key)
-            if found is not None and found[0] == frame:
-                del self._values[key]
-
-
 class Recent:
     """The newest part of every view, up to `confirmed`."""
 
     def __init__(self, confirmed: LogOffset) -> None:
         self.confirmed = confirmed
         self.leases = LeaseTable()
+        self.kv = KvRecent()
         self.timers = TimerOverlay()
         self._runs: deque[Run] = deque()  # not dispatched, oldest first
         self._chunks: dict[QueueNumber, list[Chunk]] = {}  # not dispatched, ascending
         self._next: dict[QueueNumber, QueueOffset] = {}  # one entry a queue that was asked for or written to
-        self._kv: _Pending[str, KvChange] = _Pending()
-        self._groups: _Pending[str, GroupChange] = _Pending()
-        self._deleted: _Pending[QueueNumber, LogOffset] = _Pending()
-        self._addresses: _Pending[str, None] = _Pending()
+        self._groups: Pending[str, GroupChange] = Pending()
+        self._deleted: Pending[QueueNumber, LogOffset] = Pending()
+        self._addresses: Pending[str, None] = Pending()
 
     # ---- following the log
 
-    def add(self, run: Run, kv_revision: Callable[[str], int]) -> dict[Position, Outcome]:
-        """Take in the next run; `kv_revision` looks up a key in the view. What became of each record."""
+    def add(self, run: Run, stored: Stored) -> dict[Position, Outcome]:
+        """Take in the next run; `stored` is what the key-value view has. What became of each record."""
         deleted = deque((at, record) for at, record in run.records if isinstance(record, QueueDeleted))
         newest = self._chunks
         for queue, chunk in run.chunks:
@@ -114,7 +81,7 @@ class Recent:
             self._delete_queue(*deleted.popleft())
         self._runs.append(run)
         self.confirmed = run.end
-        return {at: self._apply(at, record, kv_revision) for at, record in run.records}
+        return {at: self._apply(at, record, run, stored) for at, record in run.records}
 
     def trim(self, dispatched: LogOffset) -> None:
         """Let go of what the views hold by now."""
@@ -126,14 +93,15 @@ class Recent:
                     del chunks[:keep]
                 else:
                     self._chunks.pop(queue, None)
-        for pending in (self._kv, self._groups, self._deleted, self._addresses):
+        for pending in (self._groups, self._deleted, self._addresses):
             pending.trim(dispatched)
+        self.kv.trim(dispatched)
         self.timers.trim(dispatched)
 
-    def _apply(self, at: Position, record: Record, kv_revision: Callable[[str], int]) -> Outcome:
+    def _apply(self, at: Position, record: Record, run: Run, stored: Stored) -> Outcome:
         match record:
-            case KvPut() | KvDelete():
-                return self._change(at, record, kv_revision)
+            case KvPut() | KvDelete() | KvTransaction() | KvExpired() | KvLimits():
+                return self.kv.add(at, record, stored, run.frame_stored_at_ms(at.frame)).outcome
             case GroupOffsets(group=group, offsets=offsets):
                 before = self._groups.get(group) or GroupChange(False, {})
                 now = {QueueNumber(queue): offset for queue, offset in offsets.items()}
@@ -154,21 +122,6 @@ class Recent:
             case QueueDeleted(queue=queue):
                 self.leases.forget(QueueNumber(queue))
         return None
-
-    def _change(self, at: Position, record: KvPut | KvDelete, kv_revision: Callable[[str], int]) -> Outcome:
-        found = self._kv.get(record.key)
-        if isinstance(record, KvPut) and record.expected is None:
-            actual = 0  # it does not matter, and is not looked up
-        else:
-            actual = found.revision if found is not None else kv_revision(record.key)
-        refused = conflict(record, actual)
-        if refused is not None:
-            return refused
-        if isinstance(record, KvDelete):
-            self._kv.put(at.frame, record.key, KvChange(0, b""))
-            return actual != 0
-        self._kv.put(at.frame, record.key, KvChange(revision(at), record.value))
-        return revision(at)
 
     def _delete_queue(self, at: Position, record: QueueDeleted) -> None:
         queue = QueueNumber(record.queue)
@@ -194,14 +147,6 @@ class Recent:
     def learn_next_offset(self, queue: QueueNumber, offset: QueueOffset) -> QueueOffset:
         """Remember what the view knows, unless something newer was written meanwhile; the newer one."""
         return self._next.setdefault(queue, offset)
-
-    def kv(self, key: str) -> KvChange | None:
-        """A key's newest change, None when there is none that the view may lack."""
-        return self._kv.get(key)
-
-    def kv_prefix(self, prefix: str, after: str) -> dict[str, KvChange]:
-        """The newest changes of keys that begin with `prefix` and are greater than `after`."""
-        return {key: change for key, change in self._kv.items() if key.startswith(prefix) and key > after}
 
     def group(self, group: str) -> GroupChange | None:
         """A group's newest change."""

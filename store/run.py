@@ -4,8 +4,10 @@ The same code makes runs of frames just written and of frames read in recovery, 
 """
 
 import logging
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 _SMALL_ROWS = 8  # up to here counting in plain Python is cheaper than NumPy's fixed cost (8 us here)
 _LOW = 0xFFFF_FFFF
+_start = attrgetter("start")
 
 
 class Chunk(NamedTuple):
@@ -69,6 +72,10 @@ class Run:
         """Where `rows[row]` is in the log."""
         i = int(np.searchsorted(self.ends, row, side="right"))
         return Position(self.placed[i].start, row - (int(self.ends[i - 1]) if i else 0))
+
+    def frame_stored_at_ms(self, frame: LogOffset) -> int:
+        """When the frame at a log offset was stored, which is one of this run's."""
+        return self.placed[bisect_left(self.placed, frame, key=_start)].stored_at_ms
 
     def stored_at_ms(self, row: int) -> int:
         """When `rows[row]` was stored."""

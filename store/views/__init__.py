@@ -25,6 +25,7 @@ from store.views.kv import KvView
 from store.views.last import LastView
 from store.views.leases import SettledView
 from store.views.producers import ProducersView
+from store.views.snapshots import Snapshot
 from store.views.timers import TimersView
 
 __all__ = ["MAP_SIZE_BYTES", "Views"]
@@ -45,6 +46,7 @@ class Views:
         self._path = path
         self._readers = 0
         self._gate = Condition()
+        self._snapshots: set[Snapshot] = set()
         self._resizing = False
         try:
             self._open(map_size_bytes)
@@ -68,7 +70,7 @@ class Views:
         self._meta = self._env.open_db(b"meta")
         self.queues = ConsumeQueueView(self._env.open_db(b"queues"))
         self.last = LastView(self._env.open_db(b"last"))
-        self.kv = KvView(self._env.open_db(b"kv"))
+        self.kv = KvView(*(self._env.open_db(name) for name in (b"kv", b"kv_expiry", b"kv_spaces", b"kv_void")))
         self.groups = GroupsView(self._env.open_db(b"groups"))
         self.settled = SettledView(self._env.open_db(b"settled"))
         self.producers = ProducersView(self._env.open_db(b"producers"))
@@ -127,6 +129,8 @@ class Views:
         with self._gate:
             self._resizing = True
             self._gate.wait_for(lambda: self._readers == 0)
+            for snapshot in list(self._snapshots):
+                snapshot.take_back()
             try:
                 size = self._env.info()["map_size"] * 2
                 logger.info("the views' map grows", extra={"bytes": size})
@@ -149,6 +153,14 @@ class Views:
                 self._readers -= 1
                 if self._resizing:
                     self._gate.notify_all()
+
+    def snapshot(self) -> Snapshot:
+        """A read transaction for longer than a call; to be closed."""
+        with self._gate:
+            self._gate.wait_for(lambda: not self._resizing)
+            snapshot = Snapshot(self._env.begin(), self._gate, self._snapshots.discard)
+            self._snapshots.add(snapshot)
+            return snapshot
 
     def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Every entry of every view as (view, key, value): for comparing two environments."""

@@ -1,84 +1,167 @@
-"""The key-value view: b"k" + key in UTF-8 -> revision u64, big-endian, + value.
+"""The key-value view, in four sub-databases; all numbers big-endian.
 
-A revision is the log offset of the change's frame plus its row plus one: unique, and it only grows. Whether a
-compare-and-set holds is decided when its record is applied, in log order, so every replica decides alike.
+    kv         slot (`store.kv.rules`)                              -> what it holds (`Held`)
+    kv_expiry  expires_at_ms u64 | revision u64 | ordinal u16       -> slot
+    kv_spaces  b"n" + namespace                                     -> what it holds and may hold (`Space`)
+    kv_void    revision u64 -> which operations of the record changed nothing (`Verdict.void`)
+
+The last one is what makes the log's records a history: whether a compare-and-set held cannot be told from the record
+alone. It has entries for the exceptions only.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from store.client import Entry
-from store.errors import KeyTooLong, RevisionConflict
-from store.format import Position
-from store.records import KvDelete, KvPut
+from store.kv.rules import KEY_BYTES_MAX, KV_RECORDS, Held, Space, apply, check_key, revision, slot
 from store.run import Run
 
-__all__ = ["KEY_BYTES_MAX", "KvView", "check_key", "conflict", "revision"]
+__all__ = ["KEY_BYTES_MAX", "KvView", "StoredState", "check_key"]
 
-KEY_BYTES_MAX = 480  # LMDB's own limit is 511
-_PREFIX = b"k"  # LMDB has no empty keys
-
-
-def check_key(key: str) -> str:
-    """The key itself; raises `KeyTooLong`."""
-    if len(key.encode()) > KEY_BYTES_MAX:
-        raise KeyTooLong(f"a key has at most {KEY_BYTES_MAX} bytes")
-    return key
-
-
-def revision(at: Position) -> int:
-    """The revision of the change at a position."""
-    return at.frame + at.row + 1
-
-
-def conflict(record: KvPut | KvDelete, actual: int) -> RevisionConflict | None:
-    """Why a change may not be made to a key at revision `actual` (0: not there)."""
-    if record.expected is None or record.expected == actual:
-        return None
-    return RevisionConflict(record.key, record.expected, actual)
+_EXPIRY_BYTES = 18
+_NO_SPACE = Space()
 
 
 class KvView:
-    """Keys and values."""
+    """Keys and values. Methods take the transaction they are to read or write in."""
 
-    def __init__(self, db: Any) -> None:
-        self._db = db
+    def __init__(self, entries: Any, expiry: Any, spaces: Any, void: Any) -> None:
+        self._entries = entries
+        self._expiry = expiry
+        self._spaces = spaces
+        self._void = void
 
     def apply(self, txn: Any, runs: Sequence[Run]) -> None:
         """Make the changes that some runs hold."""
+        state = StoredState(txn, self._entries, self._expiry, self._spaces)
         for run in runs:
             for at, record in run.records:
-                if not isinstance(record, KvPut | KvDelete):
+                if not isinstance(record, KV_RECORDS):
                     continue
-                key = _PREFIX + record.key.encode()
-                if len(record.key.encode()) > KEY_BYTES_MAX or conflict(record, self._revision(txn, key)):
-                    continue
-                if isinstance(record, KvPut):
-                    txn.put(key, revision(at).to_bytes(8, "big") + record.value, db=self._db)
-                else:
-                    txn.delete(key, db=self._db)
+                number = revision(at)
+                void = apply(state, number, record, run.frame_stored_at_ms(at.frame)).void
+                if void is not None:
+                    txn.put(_u64(number), void, db=self._void)
+        state.finish()
 
-    def _revision(self, txn: Any, key: bytes) -> int:
-        value = txn.get(key, b"", db=self._db)
-        return int.from_bytes(value[:8], "big")
+    def state(self, txn: Any) -> "StoredState":
+        """What is stored, for looking up."""
+        return StoredState(txn, self._entries, self._expiry, self._spaces)
 
-    def revision(self, txn: Any, key: str) -> int:
-        """A key's revision, 0 when it is not there."""
-        return self._revision(txn, _PREFIX + key.encode())
+    def get(self, txn: Any, key: str, namespace: str = "") -> Entry | None:
+        """One entry, expired or not."""
+        at = slot(namespace, key)
+        data = txn.get(at, db=self._entries)
+        return None if data is None else Held.unpack(data).entry(at)
 
-    def get(self, txn: Any, key: str) -> Entry | None:
-        """One entry."""
-        value = txn.get(_PREFIX + key.encode(), db=self._db)
-        return None if value is None else Entry(key, value[8:], int.from_bytes(value[:8], "big"))
-
-    def prefix(self, txn: Any, prefix: str, after: str) -> Iterator[Entry]:
-        """Entries whose key begins with `prefix` and is greater than `after`, by key."""
-        start, skip = _PREFIX + prefix.encode(), _PREFIX + after.encode()
-        with txn.cursor(db=self._db) as cursor:
-            found = cursor.set_range(max(start, skip))
-            if found and after and cursor.key() == skip:
+    def slots(self, txn: Any, first: bytes, end: bytes) -> Iterator[tuple[bytes, Held]]:
+        """What the slots from `first` to `end` (exclusive) hold, in order."""
+        with txn.cursor(db=self._entries) as cursor:
+            found = cursor.set_range(first)
+            while found and (at := cursor.key()) < end:
+                yield at, Held.unpack(cursor.value())
                 found = cursor.next()
-            while found and (key := cursor.key()).startswith(start):
-                value = cursor.value()
-                yield Entry(key[1:].decode(), value[8:], int.from_bytes(value[:8], "big"))
+
+    def due(self, txn: Any, now_ms: int) -> Iterator[tuple[bytes, int]]:
+        """Slot and revision of what expires up to a time, earliest first."""
+        with txn.cursor(db=self._expiry) as cursor:
+            found = cursor.first()
+            while found:
+                key = cursor.key()
+                if int.from_bytes(key[:8], "big") > now_ms:
+                    return
+                yield cursor.value(), int.from_bytes(key[8:16], "big")
                 found = cursor.next()
+
+    def next_due_ms(self, txn: Any) -> int | None:
+        """When the first key expires."""
+        with txn.cursor(db=self._expiry) as cursor:
+            return int.from_bytes(cursor.key()[:8], "big") if cursor.first() else None
+
+    def voids(self, txn: Any, first: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """The records of some revisions that did less than they say: revision and `Verdict.void`."""
+        with txn.cursor(db=self._void) as cursor:
+            found = cursor.set_range(_u64(first))
+            while found and (at := int.from_bytes(cursor.key(), "big")) < end:
+                yield at, cursor.value()
+                found = cursor.next()
+
+    def forget_voids(self, txn: Any, below: int) -> None:
+        """Remove what is only needed to read records that the log no longer has: those below a revision."""
+        with txn.cursor(db=self._void) as cursor:
+            found = cursor.first()
+            while found and int.from_bytes(cursor.key(), "big") < below:
+                found = cursor.delete()
+
+    def spaces(self, txn: Any) -> Iterator[tuple[str, Space]]:
+        """All namespaces."""
+        with txn.cursor(db=self._spaces) as cursor:
+            for name, data in cursor:
+                yield name[1:].decode(), Space.unpack(data)
+
+
+class StoredState:
+    """The view as a `store.kv.rules.State`, in one transaction. What namespaces hold is written by `finish`."""
+
+    def __init__(self, txn: Any, entries: Any, expiry: Any, spaces: Any) -> None:
+        self._txn = txn
+        self._entries = entries
+        self._expiry = expiry
+        self._spaces = spaces
+        self._changed: dict[str, Space] = {}
+
+    def get(self, at: bytes) -> Held | None:
+        """What a slot holds."""
+        data = self._txn.get(at, db=self._entries)
+        return None if data is None else Held.unpack(data)
+
+    def put(self, at: bytes, held: Held, before: Held | None) -> None:
+        """Replace it."""
+        if before is not None:
+            self._forget_expiry(before)
+        self._txn.put(at, held.pack(), db=self._entries)
+        if held.expires_at_ms:
+            self._txn.put(_expiry_key(held), at, db=self._expiry)
+
+    def remove(self, at: bytes, before: Held) -> None:
+        """Remove it."""
+        self._forget_expiry(before)
+        self._txn.delete(at, db=self._entries)
+
+    def _forget_expiry(self, before: Held) -> None:
+        if before.expires_at_ms:
+            self._txn.delete(_expiry_key(before), db=self._expiry)
+
+    def space(self, namespace: str) -> Space:
+        """What a namespace holds and may hold."""
+        space = self._changed.get(namespace)
+        if space is None:
+            data = self._txn.get(_space_key(namespace), db=self._spaces)
+            space = _NO_SPACE if data is None else Space.unpack(data)
+        return space
+
+    def set_space(self, namespace: str, space: Space) -> None:
+        """The same, changed; kept here until `finish`."""
+        self._changed[namespace] = space
+
+    def finish(self) -> None:
+        """Write what namespaces hold; one that is empty and without limits is forgotten."""
+        for namespace, space in self._changed.items():
+            if space == _NO_SPACE:
+                self._txn.delete(_space_key(namespace), db=self._spaces)
+            else:
+                self._txn.put(_space_key(namespace), space.pack(), db=self._spaces)
+
+
+def _u64(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def _expiry_key(held: Held) -> bytes:
+    key = _u64(held.expires_at_ms) + _u64(held.revision) + held.ordinal.to_bytes(2, "big")
+    assert len(key) == _EXPIRY_BYTES
+    return key
+
+
+def _space_key(namespace: str) -> bytes:
+    return b"n" + namespace.encode()

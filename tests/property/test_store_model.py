@@ -171,7 +171,7 @@ class Machine:
             assert (None if at is None else await store.read(at)) == model.last.get(address)
         for key in KEYS:
             entry = await store.kv_get(key)
-            assert (None if entry is None else entry[1:]) == model.kv.get(key)
+            assert (None if entry is None else entry[1:3]) == model.kv.get(key)
         assert [entry.key for entry in await store.kv_prefix("a")] == sorted(k for k in model.kv if k.startswith("a"))
         for group in GROUPS:
             assert await store.offsets(group) == model.groups.get(group, {})

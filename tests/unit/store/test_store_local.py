@@ -9,6 +9,7 @@ import time
 import pytest
 from store_kit import FaultyFiles, append, begin, bodies, fanout, frame
 
+from store.client import Entry
 from store.errors import (
     AppendOutcomeUnknown,
     CorruptFrame,
@@ -353,7 +354,7 @@ async def test_put_get_delete(stores):
     assert await store.kv_delete("b")
     assert not await store.kv_delete("b")
     store = await stores.settle()
-    assert await store.kv_get("a") == ("a", b"2", second)
+    assert await store.kv_get("a") == Entry("a", b"2", second, first, 2)
     assert await store.kv_get("b") is None
     assert await store.kv_get("c") is None
 

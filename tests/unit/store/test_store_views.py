@@ -5,6 +5,8 @@ import pytest
 from store_kit import frame, records_frame
 
 from store import producers as table_module
+from store.client import Entry
+from store.kv.rules import end_of_prefix, slot_range, split
 from store.log import Placed
 from store.producers import ProducerTable
 from store.records import GroupDeleted, GroupOffsets, KvDelete, KvPut, QueueDeleted, Settled
@@ -122,26 +124,27 @@ def test_compare_and_set_is_decided_in_log_order(feed):
     at = feed.apply(records_frame(KvPut("a", b"1"), KvPut("b", b"1", 0), KvPut("b", b"2", 0), KvPut("a", b"2", 1)))[0]
     kv = feed.views.kv
     with feed.views.reading() as txn:
-        assert kv.get(txn, "a") == ("a", b"2", at + 4)
-        assert kv.get(txn, "b") == ("b", b"1", at + 2)
+        assert kv.get(txn, "a") == Entry("a", b"2", at + 4, at + 1, 2)
+        assert kv.get(txn, "b") == Entry("b", b"1", at + 2, at + 2, 1)
     feed.apply(records_frame(KvDelete("a", 1), KvDelete("b", at + 2), KvDelete("c"), KvPut("x" * 481, b"")))
     with feed.views.reading() as txn:
-        assert kv.revision(txn, "a") == at + 4
+        assert kv.get(txn, "a").revision == at + 4
         assert kv.get(txn, "b") is None
-        assert kv.revision(txn, "b") == 0
-        assert [entry.key for entry in kv.prefix(txn, "", "")] == ["a"]
+        assert [where for where, _ in kv.slots(txn, b"", b"\xff")] == [b"\0a"]
 
 
-def test_keys_by_prefix(feed):
+def test_keys_by_range(feed):
     keys = ["", "a", "a/1", "a/2", "a/é", "b", "a" * 480]
     feed.apply(records_frame(*(KvPut(key, key.encode()) for key in keys)))
     with feed.views.reading() as txn:
-        found = [entry.key for entry in feed.views.kv.prefix(txn, "", "")]
-        assert found == sorted(keys)
-        assert [entry.key for entry in feed.views.kv.prefix(txn, "a/", "")] == ["a/1", "a/2", "a/é"]
-        assert [entry.key for entry in feed.views.kv.prefix(txn, "a/", "a/1")] == ["a/2", "a/é"]
-        assert [entry.key for entry in feed.views.kv.prefix(txn, "a/", "a")] == ["a/1", "a/2", "a/é"]
-        assert [entry.key for entry in feed.views.kv.prefix(txn, "a/", "b")] == []
+
+        def found(first, end):
+            return [split(at)[1] for at, _ in feed.views.kv.slots(txn, *slot_range("", first, end))]
+
+        assert found("", None) == sorted(keys)
+        assert found("a/", end_of_prefix("a/")) == ["a/1", "a/2", "a/é"]
+        assert found("a/2", "a/é") == ["a/2"]
+        assert found("c", None) == []
 
 
 def test_groups(feed):
