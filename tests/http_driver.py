@@ -42,8 +42,21 @@ PASSWORDS = {"alice": b"secret"}
 class Gateway:
     """What stands behind the adapter: carries out effects at once, or keeps them until `release`."""
 
-    def __init__(self, options: HttpOptions | None = None, *, alpn: str | None = None, hold: bool = False) -> None:
-        info = ConnectionInfo(peer=("192.0.2.1", 40_000), local=("192.0.2.2", 8080), alpn=alpn, secure=alpn is not None)
+    def __init__(
+        self,
+        options: HttpOptions | None = None,
+        *,
+        alpn: str | None = None,
+        hold: bool = False,
+        peer: str = "192.0.2.1",
+    ) -> None:
+        info = ConnectionInfo(
+            peer=(peer, 40_000),
+            local=("192.0.2.2", 8080),
+            alpn=alpn,
+            secure=alpn is not None,
+            loopback=peer == "127.0.0.1",
+        )
         self.adapter: HttpConnection = FACTORY.connect(info, options or HttpOptions(), random=Random(1))
         self.now_ms = NOW_MS
         self.hold = hold
@@ -146,7 +159,13 @@ class Gateway:
         batch = Batch(LogOffset(frame), LogOffset(frame + 1), list(messages), list(range(count)), [16] * count)
         picks, subs = [], []
         for index, message in enumerate(messages):
-            ids = tuple(sub for sub, effect in self.subscriptions.items() if matches(effect.pattern, message.address))
+            at = batch.position(index)
+            ids = tuple(
+                sub
+                for sub, effect in self.subscriptions.items()
+                if matches(effect.pattern, message.address)
+                and (effect.start is None or effect.start <= at or effect.start.frame > frame)  # beyond the end: now
+            )
             if ids:
                 picks.append(index)
                 subs.append(ids)

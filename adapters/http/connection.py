@@ -10,8 +10,9 @@ from adapters.http.credentials import Credentials, read_credentials
 from adapters.http.guard import PREFACE
 from adapters.http.h1 import Http1
 from adapters.http.h2 import Http2
+from adapters.http.messages import name_device
 from adapters.http.options import HttpOptions
-from adapters.http.origin import check_origin, shared, with_preflight
+from adapters.http.origin import check_host, check_origin, shared, with_preflight
 from adapters.http.request import HttpError, Request
 from adapters.http.response import Response, refused
 from adapters.http.routes import Action, Answer, Ask, Context, Found, Store, Stored, Stream, resolve
@@ -40,6 +41,7 @@ from gateway.port import (
 __all__ = ["HttpConnection"]
 
 PRINCIPALS_MAX: Final = 16  # identities remembered on one connection
+ASKED_MAX: Final = 16  # questions at a time: an answer may be as large as a message
 SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: h2c\r\n\r\n"
 
 
@@ -157,12 +159,8 @@ class HttpConnection:
         transport, streams = self._transport, self._streams
         if transport is not None and streams is not None:
             streams.beat(self._options.sse_heartbeat_s * 1000, now_ms=now_ms)
-            for stream in streams.stalled():
-                since = stream.stalled_since_ms
-                if since is not None and now_ms - since >= self._options.sse_stall_s * 1000:
-                    transport.abandon(stream.exchange)
-                    self._gone(stream.exchange)
             self._take(transport.tick(now_ms=now_ms))
+            self._advance()
         if not self._busy and now_ms - self._active_ms >= self._options.idle_timeout_s * 1000:
             self._say_goodbye()
         return self._end_turn()
@@ -173,6 +171,8 @@ class HttpConnection:
             return None
         if self._active_ms is None:
             return 0  # the clock is not known before the first call that brings it
+        if self._queue and self._may_begin(self._queue[0]):
+            return 0  # there was no room for its answer
         times = []
         if not self._busy:
             times.append(self._active_ms + self._options.idle_timeout_s * 1000)
@@ -182,11 +182,6 @@ class HttpConnection:
             quiet = self._streams.quietest_ms()
             if quiet is not None:
                 times.append(quiet + self._options.sse_heartbeat_s * 1000)
-            times += [
-                stream.stalled_since_ms + self._options.sse_stall_s * 1000
-                for stream in self._streams.stalled()
-                if stream.stalled_since_ms is not None
-            ]
         return min(times, default=None)
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
@@ -291,6 +286,8 @@ class HttpConnection:
                 return
             check_origin(request, self._options)
             credentials = read_credentials(request)
+            if self._info.loopback:
+                check_host(request, credentials, self._options)
         except (HttpError, Refusal) as error:
             self._respond(exchange, request, refused(error))
             return
@@ -309,7 +306,7 @@ class HttpConnection:
 
     def _resume(self) -> None:
         """Ask again for what was not taken."""
-        if self._blocked and self._streams is not None and not self._streams.stalled():
+        if self._blocked and self._streams is not None and not self._streams.stalled:
             self._blocked = False
             self._effects.append(Settled())
 
@@ -327,8 +324,13 @@ class HttpConnection:
                 self._identify(pending)
 
     def _may_begin(self, pending: _Pending) -> bool:
-        """Whether nothing under way has to take effect before this request (RFC 9112, 9.3.2)."""
-        if self._transport is None or not self._transport.ordered:
+        """Whether there is room for its answer, and nothing under way has to take effect before (RFC 9112, 9.3.2)."""
+        transport = self._transport
+        if transport is None:
+            return True
+        if pending.request.safe and (transport.full or len(self._asked) >= ASKED_MAX):
+            return False
+        if not transport.ordered:
             return True
         if self._waiting:
             return False
@@ -360,8 +362,7 @@ class HttpConnection:
         self._principals[credentials] = outcome.value
         if len(self._principals) > PRINCIPALS_MAX:
             self._principals.popitem(last=False)
-        for pending in waiting:
-            self._handle(pending, outcome.value)
+        self._queue.extendleft(reversed(waiting))
 
     def _handle(self, pending: _Pending, principal: Principal) -> None:
         exchange, request, found, _ = pending
@@ -371,6 +372,9 @@ class HttpConnection:
         except (HttpError, Refusal) as error:
             self._respond(exchange, request, refused(error))
             return
+        if principal.anonymous and isinstance(action, Store):
+            host = str(self._info.peer[0]) if self._info.peer else ""
+            action = action._replace(messages=[name_device(one, self._options, host) for one in action.messages])
         self._actions[type(action)](self, exchange, request, action)
 
     def _answer(self, exchange: Exchange, request: Request, action: Answer) -> None:
@@ -399,7 +403,7 @@ class HttpConnection:
             subs.append(SubscriptionId(self._subs))
             self._effects.append(Subscribe(sub=subs[-1], pattern=pattern, start=action.start))
         transport.begin(exchange, shared(request, OPENING, self._options), now_ms=self._now_ms)
-        streams.add(EventStream(exchange, subs, action.start, self._now_ms))
+        streams.add(EventStream(exchange, subs, self._now_ms))
 
     def _respond(self, exchange: Exchange, request: Request, response: Response) -> None:
         assert self._transport is not None

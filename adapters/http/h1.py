@@ -13,7 +13,7 @@ from adapters.http.transport import Arrived, Drained, Event, Exchange, Upgrade
 
 __all__ = ["Http1"]
 
-OUTPUT_BYTES_MAX: Final = 256 * 1024  # of event streams, between two calls of `take_output`
+OUTPUT_BYTES_MAX: Final = 256 * 1024  # of event streams: what a connection may have waiting to be written
 LINGER_MS: Final = 1_000  # how long the rest of a refused body is read: closing at once would destroy the answer
 LINGER_BYTES_MAX: Final = 64 * 1024 * 1024
 _HEADER_OVERHEAD: Final = 4  # ": " and CRLF
@@ -58,6 +58,7 @@ class Http1:
         self._slots: deque[_Slot] = deque()
         self._by_exchange: dict[Exchange, _Slot] = {}
         self._out = bytearray()
+        self._held_bytes = 0  # in slots: responses that wait for earlier ones
         self._events: list[Event] = []
         self._exchanges = 0
         self._now_ms = 0
@@ -83,10 +84,18 @@ class Http1:
 
     @property
     def wants_data(self) -> bool:
-        """False while too many requests wait for their answers; behind the last one, bytes are read and dropped."""
+        """False while too many requests wait for their answers, or too many bytes of answers for earlier ones.
+
+        Behind the last request, bytes are read and dropped.
+        """
         if self._ended:
             return self._lingered_bytes < LINGER_BYTES_MAX
-        return len(self._slots) < self._options.max_pipelined
+        return len(self._slots) < self._options.max_pipelined and not self.full
+
+    @property
+    def full(self) -> bool:
+        """Whether responses that wait for their turn, or for the peer to read, take all the bytes they may."""
+        return self._held_bytes + len(self._out) >= self._options.max_held_bytes
 
     @property
     def busy(self) -> bool:
@@ -140,7 +149,7 @@ class Http1:
         lines.append(b"\r\n")
         if not slot.head_only and response.status not in EMPTY_STATUSES:
             lines.append(response.body)
-        slot.out += b"".join(lines)
+        self._add(slot, b"".join(lines))
         slot.complete = True
         self._write()
 
@@ -154,16 +163,16 @@ class Http1:
         lines = self._head(slot, response, now_ms)
         if slot.chunked:
             lines.append(b"transfer-encoding: chunked\r\n")
-        slot.out += b"".join(lines) + b"\r\n"
-        self.send(exchange, response.body)
+        self._add(slot, b"".join(lines) + b"\r\n")
+        self.send(exchange, response.body, now_ms=now_ms)
 
-    def send(self, exchange: Exchange, data: bytes) -> None:
+    def send(self, exchange: Exchange, data: bytes, *, now_ms: int) -> None:
         """One chunk."""
         slot = self._by_exchange.get(exchange)
         if slot is None or slot.complete:
             return
         if data and not slot.head_only:
-            slot.out += b"%x\r\n%b\r\n" % (len(data), data) if slot.chunked else data
+            self._add(slot, b"%x\r\n%b\r\n" % (len(data), data) if slot.chunked else data)
         self._write()
 
     def finish(self, exchange: Exchange) -> None:
@@ -172,17 +181,12 @@ class Http1:
         if slot is None or slot.complete:
             return
         if slot.chunked and not slot.head_only:
-            slot.out += b"0\r\n\r\n"
+            self._add(slot, b"0\r\n\r\n")
         slot.complete = True
         self._write()
 
-    def abandon(self, exchange: Exchange) -> None:
-        """HTTP/1.1 has no way to stop one response but to stop them all."""
-        if exchange in self._by_exchange:
-            self._stop()
-
     def room(self, exchange: Exchange) -> int:
-        """What is left of this turn's share; its socket's buffer is the shell's to watch."""
+        """What is left of its share; the socket's buffer, and a peer that takes nothing, are the shell's to watch."""
         slot = self._by_exchange.get(exchange)
         if slot is None:
             return OUTPUT_BYTES_MAX  # what is sent to it is dropped
@@ -378,6 +382,10 @@ class Http1:
             lines.append(b"connection: keep-alive\r\n")
         return lines
 
+    def _add(self, slot: _Slot, data: bytes) -> None:
+        slot.out += data
+        self._held_bytes += len(data)
+
     def _write(self) -> None:
         """Move to the output what is due: all of the first response, and of those behind it when it is complete."""
         slots = self._slots
@@ -385,6 +393,7 @@ class Http1:
             slot = slots[0]
             if slot.out:
                 self._out += slot.out
+                self._held_bytes -= len(slot.out)
                 slot.out = bytearray()
             if not slot.complete:
                 break
@@ -396,6 +405,7 @@ class Http1:
     def _stop(self) -> None:
         """Nothing is said or read behind this."""
         self._ended = True
+        self._held_bytes = 0
         self._slots.clear()
         self._by_exchange.clear()
         self._clear()

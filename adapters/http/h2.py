@@ -90,6 +90,7 @@ class Http2:
         self._starved: dict[Exchange, None] = {}  # event streams that found no room
         self._held_in_bytes = 0
         self._held_out_bytes = 0
+        self._unwritten_bytes = 0  # of bodies, in h2's output
         self._now_ms = 0
         self._calm = Calm()
         self._leaving = False
@@ -128,6 +129,11 @@ class Http2:
     def wants_data(self) -> bool:
         """True until the end: flow control is what holds a peer back."""
         return not self.finished
+
+    @property
+    def full(self) -> bool:
+        """Whether responses that no window takes, or that wait for the peer to read, take all the bytes they may."""
+        return self._held_out_bytes + self._unwritten_bytes >= self._options.max_held_bytes
 
     @property
     def busy(self) -> bool:
@@ -176,8 +182,9 @@ class Http2:
         if stream is not None:
             self._add(exchange, stream, response.body)
 
-    def send(self, exchange: Exchange, data: bytes) -> None:
+    def send(self, exchange: Exchange, data: bytes, *, now_ms: int) -> None:
         """Send some of the body, or hold it until a window opens."""
+        self._now_ms = now_ms
         stream = self._streams.get(exchange)
         if stream is not None:
             self._add(exchange, stream, data)
@@ -188,10 +195,6 @@ class Http2:
         if stream is not None:
             stream.ended = True
             self._add(exchange, stream, b"")
-
-    def abandon(self, exchange: Exchange) -> None:
-        """RST_STREAM with CANCEL."""
-        self._reset(exchange, ErrorCodes.CANCEL)
 
     def room(self, exchange: Exchange) -> int:
         """What is free of the stream's buffer."""
@@ -213,11 +216,12 @@ class Http2:
         self._goaway = goaway.serialize()
 
     def tick(self, *, now_ms: int) -> Sequence[Event]:
-        """End what makes no progress: requests that do not arrive, responses that are not read."""
+        """End what makes no progress: requests that do not arrive, responses and event streams that are not read."""
         self._now_ms = now_ms
-        limit_ms = now_ms - self._options.request_timeout_s * 1000
         late = [
-            exchange for exchange, stream in self._streams.items() if _waits(stream) and stream.since_ms <= limit_ms
+            exchange
+            for exchange, stream in self._streams.items()
+            if _waits(stream) and stream.since_ms + self._patience_ms(stream) <= now_ms
         ]
         for exchange in late:
             stream = self._streams[exchange]
@@ -232,16 +236,23 @@ class Http2:
         """When the first stream that waits for its peer has waited too long."""
         if self._events:
             return 0
-        waiting = [stream.since_ms for stream in self._streams.values() if _waits(stream)]
-        return min(waiting) + self._options.request_timeout_s * 1000 if waiting else None
+        times = [stream.since_ms + self._patience_ms(stream) for stream in self._streams.values() if _waits(stream)]
+        return min(times, default=None)
 
     def take_output(self) -> bytes:
         """The frames to write."""
         out: bytes = self._h2.data_to_send()
+        self._unwritten_bytes = 0
         if self._goaway:
             out += self._goaway
             self._goaway = b""
         return out
+
+    def _patience_ms(self, stream: _Stream) -> int:
+        """How long its peer may let it wait: the window of an event stream may be shut for a time of its own."""
+        options = self._options
+        streaming = stream.arrived and not stream.ended
+        return 1000 * (options.sse_stall_s if streaming else options.request_timeout_s)
 
     # ---- events of h2
 
@@ -390,6 +401,7 @@ class Http2:
             self._calm.progress()
             del out[:size]
             self._held_out_bytes -= size
+            self._unwritten_bytes += size
             stream.since_ms = self._now_ms
         if end:
             self._end(exchange, stream)
@@ -467,4 +479,4 @@ class Http2:
 
 def _waits(stream: _Stream) -> bool:
     """Whether it is the peer's turn: to send the request, or to read the response."""
-    return not stream.arrived or (stream.ended and bool(stream.out))
+    return not stream.arrived or bool(stream.out)

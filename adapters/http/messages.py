@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
+import msgspec
+
 from adapters.cloudevents import (
     BATCH_JSON,
     STRUCTURED_JSON,
@@ -30,12 +32,12 @@ from adapters.cloudevents import (
 from adapters.http.options import HttpOptions
 from adapters.http.request import HttpError, Request, media_type
 from adapters.http.response import Response
-from gateway.address import check_address
+from gateway.address import check_address, level_of
 from gateway.errors import Refusal
 from gateway.message import Message
 from gateway.port import Principal
 
-__all__ = ["event_response", "message_response", "read_events", "read_message"]
+__all__ = ["event_response", "message_response", "name_device", "read_events", "read_message"]
 
 PROTOCOL: Final = "http"
 SECONDS_MAX: Final = 10**9  # of a time to live or a delay: some thirty years
@@ -89,6 +91,11 @@ def read_events(
     if not attributes:
         raise HttpError(415, f"neither ce- headers nor a body of {STRUCTURED_JSON} or {BATCH_JSON}")
     return [_binary_event(request, attributes, principal, fields, now_ms)], False
+
+
+def name_device(message: Message, options: HttpOptions, host: str) -> Message:
+    """The message of a client without a name: its address says whom it speaks for, or where it says nothing, `host`."""
+    return msgspec.structs.replace(message, device=level_of(message.address, options.device_level) or host)
 
 
 def _event_kind(request: Request) -> tuple[str | None, bool]:

@@ -1,4 +1,4 @@
-"""What an operator can set for HTTP: the section `adapters.http` of the configuration."""
+"""What an operator can set for HTTP: the section `[adapters.http]` of the configuration."""
 
 from typing import Annotated
 
@@ -13,12 +13,12 @@ MiB = 1024 * 1024
 
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits and times of one connection, and which headers become properties."""
+    """`[adapters.http]`: limits and times of one connection, who may use it from a browser, and what becomes what."""
 
     max_body_bytes: Annotated[int, Meta(ge=1, le=256 * MiB, description="the largest request body")] = 4 * MiB
     max_header_bytes: Annotated[int, Meta(ge=1024, le=MiB, description="the largest request head")] = 64 * 1024
     max_held_bytes: Annotated[
-        int, Meta(ge=64 * 1024, description="bytes of bodies held for one HTTP/2 connection, each direction")
+        int, Meta(ge=64 * 1024, description="bytes held for one connection: bodies that arrive, and responses not read")
     ] = 16 * MiB
     max_concurrent_streams: Annotated[
         int, Meta(ge=1, le=10_000, description="HTTP/2 streams open at a time (SETTINGS_MAX_CONCURRENT_STREAMS)")
@@ -33,7 +33,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = 30
     sse_heartbeat_s: Annotated[int, Meta(ge=1, le=3_600, description="how often a quiet event stream says so")] = 15
     sse_stall_s: Annotated[
-        int, Meta(ge=1, le=3_600, description="an event stream that takes nothing this long is ended")
+        int, Meta(ge=1, le=3_600, description="an HTTP/2 event stream whose window stays shut this long is ended")
     ] = 30
     cors_origins: Annotated[
         tuple[str, ...], Meta(description='origins whose pages may use this from a browser; "*" for all')
@@ -41,6 +41,19 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     property_headers: Annotated[
         tuple[str, ...], Meta(description='headers, beginning with "x-", that are kept as properties')
     ] = ()
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Meta(description="names by which clients without a password may call this machine, besides localhost"),
+    ] = ()
+    device_level: Annotated[
+        int,
+        Meta(
+            ge=-1,
+            le=127,
+            description="the level of the address, from 0, that names the device of a client without a name; "
+            "-1, or none there: the peer's host",
+        ),
+    ] = 2
     event_routes: Annotated[
         tuple[EventRoute, ...], Meta(description="addresses of events; without a rule the subject, or events/{type}")
     ] = ()

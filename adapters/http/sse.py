@@ -1,8 +1,9 @@
 """Server-sent events (WHATWG HTML, 9.2): the subscriptions of one connection and how messages become events.
 
 An event's id is the message's position in the log, its data one CloudEvent in JSON. A client that comes back with
-`Last-Event-ID` goes on behind that position. The streams of one HTTP/2 connection share one cursor: where one of them
-has no room all of them wait, until it has or is given up.
+`Last-Event-ID` goes on behind that position, and where the log is another one by now and has no such position, with
+what comes from now on. The streams of one HTTP/2 connection share one cursor: where one of them has no room all of them
+wait, until it has or is given up.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,20 +26,19 @@ OPENING: Final = Response(
     headers=((b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")),
     body=b"retry: %d\n\n" % RETRY_MS,
 )
-_NO_NEWLINES: Final = bytes.maketrans(b"\r\n", b"  ")  # between the tokens of JSON they mean nothing
 
 
 class EventStream:
     """One response to `GET /subscribe`."""
 
-    __slots__ = ("exchange", "following", "quiet_since_ms", "stalled_since_ms", "subs")
+    __slots__ = ("exchange", "following", "quiet_since_ms", "stalled", "subs")
 
-    def __init__(self, exchange: Exchange, subs: Sequence[SubscriptionId], start: Position | None, now_ms: int) -> None:
+    def __init__(self, exchange: Exchange, subs: Sequence[SubscriptionId], now_ms: int) -> None:
         self.exchange = exchange
         self.subs = subs
-        self.following = start or Position(LogOffset(0), 0)  # what lies before it has been sent, or is not wanted
+        self.following = Position(LogOffset(0), 0)  # what lies before it has been sent
         self.quiet_since_ms = now_ms
-        self.stalled_since_ms: int | None = None
+        self.stalled = False  # it had no room for what it was offered
 
 
 class EventStreams:
@@ -73,7 +73,7 @@ class EventStreams:
         """A stream that had no room has some."""
         stream = self._streams.get(exchange)
         if stream is not None:
-            stream.stalled_since_ms = None
+            stream.stalled = False
 
     def deliver(self, deliveries: Deliveries, *, now_ms: int) -> int:
         """Send what there is room for; how many deliveries that were, counted from the first."""
@@ -91,9 +91,7 @@ class EventStreams:
                     rooms[stream] = self._transport.room(stream.exchange)
                     chunks[stream] = []
                 if rooms[stream] <= 0:
-                    full = True
-                    if stream.stalled_since_ms is None:
-                        stream.stalled_since_ms = now_ms
+                    full = stream.stalled = True
             if full:
                 break
             if streams:
@@ -107,7 +105,7 @@ class EventStreams:
         for stream, events in chunks.items():
             if events:
                 stream.quiet_since_ms = now_ms
-                self._transport.send(stream.exchange, b"".join(events))
+                self._transport.send(stream.exchange, b"".join(events), now_ms=now_ms)
         return taken
 
     def beat(self, period_ms: int, *, now_ms: int) -> None:
@@ -115,16 +113,17 @@ class EventStreams:
         for stream in self._streams.values():
             if now_ms - stream.quiet_since_ms >= period_ms:
                 stream.quiet_since_ms = now_ms
-                if stream.stalled_since_ms is None:
-                    self._transport.send(stream.exchange, HEARTBEAT)
+                if not stream.stalled:
+                    self._transport.send(stream.exchange, HEARTBEAT, now_ms=now_ms)
 
     def quietest_ms(self) -> int | None:
         """When the stream that has been quiet longest last said something."""
         return min((stream.quiet_since_ms for stream in self._streams.values()), default=None)
 
-    def stalled(self) -> list[EventStream]:
-        """The streams that have no room."""
-        return [stream for stream in self._streams.values() if stream.stalled_since_ms is not None]
+    @property
+    def stalled(self) -> bool:
+        """Whether one of the streams has no room."""
+        return any(stream.stalled for stream in self._streams.values())
 
 
 def _event(batch: Batch, index: int) -> bytes:
@@ -132,6 +131,7 @@ def _event(batch: Batch, index: int) -> bytes:
     events: dict[int, bytes] = batch.memo.setdefault(MEMO, {})
     event = events.get(index)
     if event is None:
-        data = to_structured(batch.message(index)).translate(_NO_NEWLINES)
+        # JSON has line breaks between its tokens alone. Each LF is given back by a field of its own; CR has no way.
+        data = to_structured(batch.message(index)).replace(b"\r", b" ").replace(b"\n", b"\ndata: ")
         event = events[index] = b"id: %b\nevent: message\ndata: %b\n\n" % (str(batch.position(index)).encode(), data)
     return event

@@ -51,6 +51,10 @@ class Transport(Protocol):
         """False: nothing more is taken in for now."""
 
     @property
+    def full(self) -> bool:
+        """Whether so much waits to be written that what would make more should wait, too."""
+
+    @property
     def busy(self) -> bool:
         """Whether an exchange is under way, or part of one."""
 
@@ -67,14 +71,11 @@ class Transport(Protocol):
     def begin(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
         """A response whose body follows by `send` and ends by `finish`."""
 
-    def send(self, exchange: Exchange, data: bytes) -> None:
+    def send(self, exchange: Exchange, data: bytes, *, now_ms: int) -> None:
         """Some of the body."""
 
     def finish(self, exchange: Exchange) -> None:
         """The end of the body."""
-
-    def abandon(self, exchange: Exchange) -> None:
-        """No more of this response: the peer does not read it."""
 
     def room(self, exchange: Exchange) -> int:
         """How many bytes of a body are welcome now; when there is no room, `Drained` follows."""

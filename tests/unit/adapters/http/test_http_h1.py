@@ -4,8 +4,9 @@ import pytest
 from http_driver import Gateway, Http1Client, parse_responses, request
 
 from adapters.http import HttpOptions
+from adapters.http.connection import ASKED_MAX
 from adapters.http.h1 import LINGER_MS
-from gateway.port import Call, Publish
+from gateway.port import Call, LastValue, Publish
 
 POST = request("POST", "/topics/a", body=b"1")
 GET = request("GET", "/topics/a")
@@ -196,6 +197,35 @@ def test_too_many_unanswered_requests_stop_the_reading() -> None:
     assert not gateway.adapter.wants_data
     assert statuses(gateway.release()) == [201] * 5
     assert gateway.adapter.wants_data
+
+
+def test_answers_behind_an_event_stream_are_bounded_in_bytes() -> None:
+    gateway = Gateway(HttpOptions(max_held_bytes=64 * 1024, max_pipelined=10_000))
+    gateway.feed(request("POST", "/topics/a", body=b"x" * 10_000))
+    gateway.feed(request("GET", "/subscribe?filter=b"))
+    gateway.feed(request("GET", "/topics/a") * 1_000)
+    assert not gateway.adapter.wants_data
+    asked = [effect for effect in gateway.effects if isinstance(effect, Call) and isinstance(effect.request, LastValue)]
+    assert len(asked) <= 64 * 1024 // 10_000 + ASKED_MAX
+    assert gateway.adapter.deadline_ms() != 0
+    gateway.act(gateway.adapter.shutdown(now_ms=gateway.now_ms))  # the stream ends, and so there is room again
+    outputs = [len(gateway.adapter.take_output())]
+    while not gateway.closed:
+        outputs.append(len(gateway.tick()))
+    assert sum(outputs) > 10_000_000
+    assert max(outputs) < 64 * 1024 + ASKED_MAX * 11_000
+
+
+def test_a_peer_that_does_not_read_is_not_answered_more_than_there_is_room_for() -> None:
+    gateway = Gateway(HttpOptions(max_held_bytes=64 * 1024))
+    gateway.feed(request("POST", "/topics/a", body=b"x" * 10_000))
+    gateway.act(gateway.adapter.receive(request("GET", "/topics/a") * 200, now_ms=gateway.now_ms))
+    first = gateway.adapter.take_output()
+    assert len(first) < 64 * 1024 + ASKED_MAX * 11_000
+    got = statuses(first)
+    while gateway.adapter.deadline_ms() == 0:
+        got += statuses(gateway.tick())
+    assert got == [200] * 200
 
 
 def test_absolute_targets() -> None:

@@ -149,6 +149,7 @@ def test_a_plain_message_with_everything(connect: Callable[..., Client]) -> None
             body=b"21.5",
             time_ms=1_522_949_460_000,
             protocol="http",
+            device="temp",
             qos=2,
             retain=True,
             id="abc",

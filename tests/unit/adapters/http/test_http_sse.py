@@ -30,7 +30,11 @@ def subscribe(client: Any, *filters: str, last: str | None = None) -> int:
 def events(text: bytes) -> list[dict[str, str]]:
     found = []
     for block in text.decode().split("\n\n"):
-        fields = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
+        fields: dict[str, str] = {}
+        for line in block.split("\n"):
+            name, colon, value = line.partition(": ")
+            if colon:
+                fields[name] = f"{fields[name]}\n{value}" if name in fields else value
         if "data" in fields:
             found.append(fields)
     return found
@@ -53,6 +57,7 @@ def test_events_over_http_1_1() -> None:
     assert (first["id"], first["event"], second["id"]) == ("64.0", "message", "64.2")
     event = json.loads(first["data"])
     assert (event["subject"], event["data"], event["id"]) == ("a/b", {"v": 1}, "64.0")
+    assert '"data":{"v": \n 1}' in first["data"]
 
 
 def test_events_over_http_1_0_end_with_the_connection() -> None:
@@ -82,6 +87,18 @@ def test_a_client_goes_on_behind_what_it_has_seen() -> None:
     client.gateway.deliver([message(), message(), message()])
     client.read(client.gateway.adapter.take_output())
     assert [event["id"] for event in events(client.answer(stream).body)] == ["64.2"]
+
+
+@pytest.mark.parametrize("client_type", [Http1Client, Http2Client])
+def test_a_client_that_has_seen_more_than_there_is_gets_what_comes_now(client_type: type) -> None:
+    client = client_type(Gateway())
+    stream = subscribe(client, "#", last="ffffffffffff.0")
+    assert client.gateway.deliver([message()]) == 1
+    out = client.gateway.adapter.take_output()
+    if isinstance(client, Http2Client):
+        client.read(out)
+        out = client.answer(stream).body
+    assert b"id: 64.0\n" in out
 
 
 def test_a_cursor_that_goes_back_for_one_stream_repeats_nothing_to_the_other() -> None:
@@ -144,9 +161,26 @@ def test_a_stream_that_takes_nothing_is_ended_and_the_others_go_on() -> None:
     stalled = subscribe(client, "a/b")
     subscribe(client, "#")
     assert client.gateway.deliver([large, large]) == 1
-    client.read(client.gateway.tick(after_ms=20_000))
+    client.read(client.gateway.tick(after_ms=19_999))
+    assert client.received[stalled].reset is None
+    client.read(client.gateway.tick(after_ms=1))
     assert client.received[stalled].reset is not None
     assert [effect.pattern for effect in client.gateway.subscriptions.values()] in (["#"], [])
+
+
+def test_a_stream_whose_window_stays_shut_is_ended_even_if_nothing_more_is_for_it() -> None:
+    client = Http2Client(Gateway(HttpOptions(sse_stall_s=20, sse_heartbeat_s=15)))
+    stream = subscribe(client, "a/b")
+    client.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+    client.flush()
+    client.read(client.gateway.tick(after_ms=10_000))
+    assert client.gateway.deliver([message()]) == 1
+    for _ in range(3):
+        client.read(client.gateway.tick(after_ms=6_600))
+    assert client.received[stream].reset is None  # the time counts from the message on
+    client.read(client.gateway.tick(after_ms=200))
+    assert client.received[stream].reset is not None
+    assert client.gateway.subscriptions == {}
 
 
 def test_http_1_1_takes_a_turns_share_and_asks_for_more() -> None:
