@@ -142,6 +142,10 @@ class TopicsConfig(_Section, frozen=True, kw_only=True):
     auto_create: Annotated[bool, Meta(description="whether publishing makes a topic that is not there")] = True
     default_queues: Annotated[int, Meta(ge=1, le=1024, description="queues of a topic made by publishing")] = 8
     topics_max: Annotated[int, Meta(ge=1, le=1_000_000, description="topics, over which creation is refused")] = 10_000
+    index: Annotated[
+        tuple[Literal["key", "address"], ...],
+        Meta(description="what messages are found by, where a topic's own configuration does not say"),
+    ] = ()
 
 
 class Route(_Section, frozen=True, kw_only=True):

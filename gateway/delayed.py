@@ -29,6 +29,7 @@ def timer_of(
     named: Sequence[int],
     key_hash: int,
     address_hash: int,
+    row_flags: int,
     id_hash: int,
 ) -> bytes | Refusal:
     """The record that sets the timer of a message with `deliver_at_ms`, or why it may not be set.
@@ -37,7 +38,7 @@ def timer_of(
     """
     due_ms = message.deliver_at_ms
     assert due_ms is not None
-    rows = [ROW.pack(queue, 0, len(record), 0, key_hash, address_hash, id_hash, message.time_ms)]
+    rows = [ROW.pack(queue, 0, len(record), row_flags, key_hash, address_hash, id_hash, message.time_ms)]
     rows += [ROW.pack(other, 0, len(record), ROW_EXTRA, 0, address_hash, 0, message.time_ms) for other in named]
     payload = record
     if message.retain:

@@ -100,7 +100,7 @@ class Endpoint:
                 _HANDLERS[type(effect)](self, effect)
 
     def _subscribe(self, effect: Subscribe) -> None:
-        self.hub.fanout.subscribe(self.subscriber, effect.sub, effect.pattern, effect.start)
+        self.hub.fanout.subscribe(self.subscriber, effect.sub, effect.pattern, effect.start, where=effect.where)
 
     def _unsubscribe(self, effect: Unsubscribe) -> None:
         self.hub.fanout.unsubscribe(self.subscriber, effect.sub)

@@ -17,6 +17,8 @@ from gateway import logs
 from gateway.batch import Batch
 from gateway.filters import FilterTrie
 from gateway.port import Deliveries, SubscriptionId
+from gateway.sifting import sift
+from gateway.sql92 import Where, compile_where
 from store.client import StoreClient
 from store.errors import StoreError
 from store.format import Frame, LogOffset, Position, QueueNumber
@@ -42,12 +44,13 @@ class Receiver(Protocol):
 class Subscriber:
     """One connection's subscriptions, and how far it has been served."""
 
-    __slots__ = ("behind", "cursor", "patterns", "receiver", "running", "since")
+    __slots__ = ("behind", "conditions", "cursor", "patterns", "receiver", "running", "since")
 
     def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
         self.patterns: dict[SubscriptionId, str] = {}
         self.since: dict[SubscriptionId, Position] = {}  # messages before it are not for this subscription
+        self.conditions: dict[SubscriptionId, Where] = {}  # what messages have to pass, of subscriptions that ask it
         self.behind = False
         self.running = False  # a task is reading the log for it
         self.cursor = Position(LogOffset(0), 0)  # the next record to look at; of a live one, no later than the tail
@@ -88,8 +91,20 @@ class Fanout:
 
     # ---- what connections ask for
 
-    def subscribe(self, subscriber: Subscriber, sub: SubscriptionId, pattern: str, start: Position | None) -> None:
-        """Add a subscription, or replace the one of that id. A start beyond the log's end, of another log, is now."""
+    def subscribe(
+        self,
+        subscriber: Subscriber,
+        sub: SubscriptionId,
+        pattern: str,
+        start: Position | None,
+        *,
+        where: str | None = None,
+    ) -> None:
+        """Add a subscription, or replace the one of that id. A start beyond the log's end, of another log, is now.
+
+        Raises `Refusal` for a `where` that is no condition.
+        """
+        condition = compile_where(where) if where is not None else None
         self._listen()
         self._remove(subscriber, sub)
         now = Position(self.position, 0)
@@ -101,6 +116,8 @@ class Fanout:
         if start is not None and start < subscriber.cursor:
             subscriber.cursor = start
         subscriber.patterns[sub] = pattern
+        if condition is not None:
+            subscriber.conditions[sub] = condition
         subscriber.since[sub] = now if start is None else min(start, now)
         self._trie.add(pattern, (subscriber, sub))
         self._patterns[pattern] = self._patterns.get(pattern, 0) + 1
@@ -211,6 +228,10 @@ class Fanout:
             picks, subs = [picks[n] for n in kept], [subs[n] for n in kept]
             if not picks:
                 return
+        if subscriber.conditions:
+            picks, subs = sift(batch, picks, subs, subscriber.conditions)
+            if not picks:
+                return
         taken = subscriber.receiver.deliver(Deliveries(batch, picks, subs))
         if taken < len(picks):
             subscriber.cursor = batch.position(picks[taken])
@@ -286,6 +307,8 @@ class Fanout:
                 if wanted and at >= cursor:
                     picks.append(index)
                     subs.append(wanted)
+        if picks and subscriber.conditions:
+            picks, subs = sift(batch, picks, subs, subscriber.conditions)
         if picks:
             taken = subscriber.receiver.deliver(Deliveries(batch, picks, subs))
             if taken < len(picks):
@@ -315,6 +338,7 @@ class Fanout:
         pattern = subscriber.patterns.pop(sub, None)
         if pattern is not None:
             del subscriber.since[sub]
+            subscriber.conditions.pop(sub, None)
             self.subscriber_count -= not subscriber.patterns
             self._patterns[pattern] -= 1
             if not self._patterns[pattern]:

@@ -11,6 +11,7 @@ from gateway import logs
 from gateway.auth import Authenticator
 from gateway.config import Config
 from gateway.connection import Connection
+from gateway.directory import Directory
 from gateway.endpoint import Endpoint, now_ms
 from gateway.errors import Cause, Refusal
 from gateway.fanout import Fanout
@@ -71,7 +72,11 @@ class Hub:
         self._releasing = 0  # connections that have ended and still hold something
         self._changed = asyncio.Event()  # set when something has ended that `quiet` may be waiting for
         self._pending_bytes_high = config.gateway.pending_bytes_max // 2
-        self.router = Router(controller, [TopicRule(rule.pattern, rule.topic) for rule in config.routes])
+        self.router = Router(
+            controller, [TopicRule(rule.pattern, rule.topic) for rule in config.routes], index=config.topics.index
+        )
+        self.directory = Directory(store, spawn=self.spawn)
+        self.router.met = self.directory.offer
         self.fanout = Fanout(store, queues_of=self._queues_of, spawn=self.spawn)
         controller.watch(self.fanout.changed)
         self.sessions = Sessions(store, self.fanout, now_ms=now_ms)

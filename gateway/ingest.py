@@ -17,7 +17,7 @@ from gateway.port import DONE, Outcome, Publish, Token
 from gateway.retained import retained_change
 from gateway.router import Route, Router, UnknownTopicError
 from store.client import Appended, StoreClient
-from store.errors import AppendOutcomeUnknown, FrameTooLarge, StoreError, StoreOverloaded
+from store.errors import AppendOutcomeUnknown, FrameTooLarge, StoreError, StoreFull, StoreOverloaded
 from store.format import ROW, ROW_EXTRA, Position, UnplacedFrame
 from store.records import TIMERS_QUEUE
 
@@ -202,7 +202,7 @@ class Ingest:
                     queues[key_hash % len(queues)],
                     pos,
                     size,
-                    0,
+                    route.row_flags,
                     key_hash,
                     route.address_hash,
                     hash64(id_) if id_ else 0,
@@ -236,6 +236,7 @@ class Ingest:
             named=_named(route, message),
             key_hash=key_hash,
             address_hash=route.address_hash,
+            row_flags=route.row_flags,
             id_hash=hash64(message.id) if message.id else 0,
         )
 
@@ -364,6 +365,8 @@ def refusal_of(error: StoreError) -> Refusal:
     """What a store's error means to whoever published."""
     if isinstance(error, StoreOverloaded):
         return Refusal(Cause.OVERLOAD, str(error), retry_after_ms=1000)
+    if isinstance(error, StoreFull):
+        return Refusal(Cause.OVERLOAD, str(error), retry_after_ms=5000)
     if isinstance(error, FrameTooLarge):
         return Refusal(Cause.TOO_LARGE, "too many queues want so many messages at once")
     if isinstance(error, AppendOutcomeUnknown):

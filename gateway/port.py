@@ -38,6 +38,8 @@ __all__ = [
     "Disposition",
     "Effect",
     "EndSession",
+    "FindMessages",
+    "FoundMessages",
     "LastValue",
     "Leased",
     "ListAddresses",
@@ -110,12 +112,14 @@ class Subscribe(_Value, frozen=True, kw_only=True):
 
     `pattern` is as `gateway.filters` says, already checked. All subscriptions of a connection share one cursor, which
     a `start` in the past moves back: what other subscriptions have had since comes to them again. An address that
-    several of a connection's subscriptions match is delivered once, with all their ids.
+    several of a connection's subscriptions match is delivered once, with all their ids. With `where`, a condition as
+    `gateway.sql92` says and already checked, only messages that pass are.
     """
 
     sub: SubscriptionId
     pattern: str
     start: Position | None = None
+    where: str | None = None
 
 
 class Unsubscribe(_Value, frozen=True, kw_only=True):
@@ -270,10 +274,34 @@ class RetainedPage(_Value, frozen=True, kw_only=True):
 
 
 class ListAddresses(Request, frozen=True, kw_only=True):
-    """Some addresses that have a last value, sorted, beginning with a prefix. Answer: `list[str]`."""
+    """Some addresses that were published to, sorted, beginning with a prefix. Answer: `list[str]`."""
 
     prefix: str = ""
     limit: int = 1_000
+
+
+class FindMessages(Request, frozen=True, kw_only=True):
+    """Stored messages with one key, address or id, newest first. Answer: `FoundMessages`.
+
+    `from_ms` and `until_ms` bound when they were stored, `where` is as in `Subscribe`. Refused with MALFORMED unless
+    one of the three is given, with PRECONDITION where messages are not found by it.
+    """
+
+    key: str | None = None  # the ordering key, or the device where a message has none
+    address: str | None = None
+    id: str | None = None
+    from_ms: int = 0
+    until_ms: int = 1 << 63
+    where: str | None = None
+    after: Position | None = None  # the one of the page before
+    limit: int = 100
+
+
+class FoundMessages(_Value, frozen=True, kw_only=True):
+    """A page of messages, their ids filled in. `after` is for asking for the next, None when there is none."""
+
+    messages: Sequence[Message]
+    after: Position | None
 
 
 class CancelTimer(Request, frozen=True, kw_only=True):

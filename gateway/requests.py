@@ -1,6 +1,6 @@
 """The answers to what adapters ask by `Call`."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -9,11 +9,14 @@ from gateway.address import address_hash
 from gateway.delayed import cancel_timer
 from gateway.endpoint import Endpoint, now_ms
 from gateway.errors import Cause, Refusal
+from gateway.find import find_messages
 from gateway.message import Message, decode
 from gateway.port import (
     Authenticate,
     CancelTimer,
     EndSession,
+    FindMessages,
+    FoundMessages,
     LastValue,
     ListAddresses,
     OpenedSession,
@@ -86,16 +89,12 @@ async def _retained(hub: "Hub", endpoint: Endpoint, request: Retained) -> Retain
     return await retained_page(hub.store, request, now_ms=now_ms())
 
 
-async def _list_addresses(hub: "Hub", endpoint: Endpoint, request: ListAddresses) -> list[str]:
-    """Topics, and the addresses of retained messages: what is known by name without reading the log."""
-    found = {topic.name for topic in hub.controller.topics() if topic.name.startswith(request.prefix)}
-    pattern = "#" if not request.prefix else None
-    if pattern is not None or "/" in request.prefix:
-        first = request.prefix.rsplit("/", 1)[0]
-        asked = Retained(pattern=pattern or f"{first}/#", limit=request.limit)
-        page = await retained_page(hub.store, asked, now_ms=now_ms())
-        found.update(message.address for message in page.messages if message.address.startswith(request.prefix))
-    return sorted(found)[: request.limit]
+async def _find_messages(hub: "Hub", endpoint: Endpoint, request: FindMessages) -> FoundMessages:
+    return await find_messages(hub.store, request, now_ms=now_ms(), indexed=hub.router.indexed)
+
+
+async def _list_addresses(hub: "Hub", endpoint: Endpoint, request: ListAddresses) -> Sequence[str]:
+    return await hub.directory.list(request.prefix, request.limit, router=hub.router, controller=hub.controller)
 
 
 _HANDLERS: dict[type[Request], Callable[["Hub", Endpoint, Any], Awaitable[Any]]] = {
@@ -107,4 +106,5 @@ _HANDLERS: dict[type[Request], Callable[["Hub", Endpoint, Any], Awaitable[Any]]]
     LastValue: _last_value,
     Retained: _retained,
     ListAddresses: _list_addresses,
+    FindMessages: _find_messages,
 }

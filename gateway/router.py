@@ -7,11 +7,13 @@ one dictionary look-up and one remainder.
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from controller.client import ControllerClient
+from controller.client import ControllerClient, Topic
 from gateway.address import address_hash, check_address, hash64
 from gateway.errors import Cause, Refusal
 from gateway.filters import FilterTrie
 from gateway.message import Message
+from store.client import IndexKind
+from store.format import ROW_INDEX_ADDRESS, ROW_INDEX_KEY
 
 __all__ = ["AMQP_TOPIC", "Route", "Router", "TopicRule", "UnknownTopicError"]
 
@@ -21,6 +23,7 @@ MANY_COUNT_MAX = 8  # '#' in one pattern: each multiplies what a match may cost
 REMEMBERED_LENGTH_MAX = 256  # longer texts are looked at each time: a table is bounded in bytes too
 
 AMQP_TOPIC = "$amqp"  # the topic of messages for exchanges other than amq.topic
+INDEX_FLAGS = {"key": ROW_INDEX_KEY, "address": ROW_INDEX_ADDRESS}  # what a topic's "index" can name
 ROOT_TOPIC = "/"  # the topic of addresses whose first level is empty
 
 Predicate: TypeAlias = Callable[[Message], bool]
@@ -55,13 +58,19 @@ class Route(NamedTuple):
     address_hash: int
     extra: tuple[int, ...]  # named queues that take every message of this address
     asking: tuple[tuple[int, Predicate], ...]  # named queues that look at the message first
+    row_flags: int = 0  # what its records are to be found by: of every row that is not ROW_EXTRA
 
 
 class Router:
     """Routes of this process. Not thread-safe: it belongs to the event loop."""
 
-    def __init__(self, controller: ControllerClient, rules: Sequence[TopicRule] = ()) -> None:
+    def __init__(
+        self, controller: ControllerClient, rules: Sequence[TopicRule] = (), *, index: Sequence[str] = ()
+    ) -> None:
+        """`index` is what messages are found by in topics whose configuration does not say: "key", "address"."""
         self._controller = controller
+        self._index = tuple(index)
+        self.met: Callable[[str], object] = lambda _address: None  # told of addresses that were not remembered
         self._rules: FilterTrie[int] = FilterTrie()
         self._rule_topics = [rule.topic for rule in rules]
         for number, rule in enumerate(rules):
@@ -111,12 +120,29 @@ class Router:
             address_hash=address_hash(address),
             extra=tuple(every),
             asking=tuple((b.queue, b.predicate) for b in bindings if b.predicate is not None and b.queue not in every),
+            row_flags=self._row_flags(topic),
         )
+        self.met(address)
         if len(address) <= REMEMBERED_LENGTH_MAX:
             if len(self.routes) >= ROUTES_MAX:
                 self.routes.clear()
             self.routes[address] = route
         return route
+
+    def indexed(self, kind: IndexKind, text: str) -> bool:
+        """Whether messages can be found by a key or an address; by their ids they can always."""
+        if kind is IndexKind.ID:
+            return True
+        if kind is IndexKind.KEY:  # which topic it is in nobody knows
+            return any(self._row_flags(topic) & ROW_INDEX_KEY for topic in self._controller.topics())
+        topic = self._controller.topic(self.topic_of(text))
+        return topic is None or bool(self._row_flags(topic) & ROW_INDEX_ADDRESS)
+
+    def _row_flags(self, topic: Topic) -> int:
+        flags = 0
+        for name in topic.config.get("index", self._index):
+            flags |= INDEX_FLAGS.get(name, 0)
+        return flags
 
     def key_hash(self, key: str) -> int:
         """The hash of an ordering key, remembered."""

@@ -401,7 +401,7 @@ class HttpConnection:
         for pattern in action.patterns:
             self._subs += 1
             subs.append(SubscriptionId(self._subs))
-            self._effects.append(Subscribe(sub=subs[-1], pattern=pattern, start=action.start))
+            self._effects.append(Subscribe(sub=subs[-1], pattern=pattern, start=action.start, where=action.where))
         transport.begin(exchange, shared(request, OPENING, self._options), now_ms=self._now_ms)
         streams.add(EventStream(exchange, subs, self._now_ms))
 

@@ -8,7 +8,8 @@ Handlers raise `Refusal` and `HttpError` for what they refuse.
     GET     /topics/{address}   200 the last value, 304, or 404
     DELETE  /timers/{id}        204, the message will not be delivered, or 404
     GET     /topics?prefix=     200 a JSON list of addresses
-    GET     /subscribe?filter=  200 server-sent events
+    GET     /subscribe?filter=  200 server-sent events; `where=` and `type=` pick among them
+    GET     /messages?key=      200 a batch of stored events, newest first, by one of key, address and id
     OPTIONS anywhere            204 with Allow
 """
 
@@ -20,6 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from adapters.cloudevents import STRUCTURED_JSON, AttributeRefusal, BatchRefusal
+from adapters.http.finding import condition, finding, messages_response
 from adapters.http.messages import event_response, message_response, read_events, read_message
 from adapters.http.options import HttpOptions
 from adapters.http.request import HttpError, Request, percent_decode, qualities
@@ -71,6 +73,7 @@ class Stream(NamedTuple):
 
     patterns: Sequence[str]
     start: Position | None
+    where: str | None = None
 
 
 Action: TypeAlias = Answer | Store | Ask | Stream
@@ -232,23 +235,42 @@ def delete_timer(request: Request, context: Context) -> Action:
 def subscribe(request: Request, context: Context) -> Action:
     """Stream what is published; a client that comes back goes on behind the last event it has seen."""
     patterns: dict[str, None] = {}
+    asked: dict[str, str] = {}
     for name, text in request.query():
+        if name in asked:
+            raise AttributeRefusal(name, "is given more than once")
+        if name in {"where", "type"}:
+            asked[name] = text
+            continue
         if name != "filter":
-            raise _unknown_parameter(name, "filter")
+            raise _unknown_parameter(name, "filter, where, type")
         try:
             patterns[check_filter(text)] = None
         except Refusal as refusal:
             raise AttributeRefusal("filter", refusal.detail) from refusal
     if not 0 < len(patterns) <= context.options.max_filters:
         raise AttributeRefusal("filter", f"is given once to {context.options.max_filters} times")
+    return Stream(tuple(patterns), _start(request), condition(asked.get("where"), asked.get("type")))
+
+
+def _start(request: Request) -> Position | None:
+    """Behind the last event that a client says it has seen."""
     seen = request.get(b"last-event-id")
     if not seen:
-        return Stream(tuple(patterns), None)
+        return None
     try:
         last = Position.parse(seen)
     except ValueError as error:
         raise AttributeRefusal("last-event-id", "is not the id of an event from here") from error
-    return Stream(tuple(patterns), Position(last.frame, last.row + 1))
+    return Position(last.frame, last.row + 1)
+
+
+# ---- /messages
+
+
+def get_messages(request: Request, context: Context) -> Action:
+    """Stored messages by key, address or id."""
+    return Ask(finding(request), lambda found: messages_response(request, found))
 
 
 def _no_query(request: Request) -> None:
@@ -274,6 +296,7 @@ EXACT: Final[dict[str, dict[str, Handler]]] = {
     "/events": {"POST": post_events},
     "/topics": {"GET": list_topics},
     "/subscribe": {"GET": subscribe},
+    "/messages": {"GET": get_messages},
 }
 BELOW: Final[dict[str, dict[str, Handler]]] = {
     "/topics/": {"GET": get_topic, "POST": post_topic},
@@ -296,7 +319,7 @@ def resolve(request: Request) -> Found | Response:
         if methods is not None or path == "*":
             return Response(status=204, headers=((b"allow", allow.encode()),))
     if methods is None:
-        raise HttpError(404, "there is nothing here; /events, /topics, /timers and /subscribe are")
+        raise HttpError(404, "there is nothing here; /events, /topics, /messages, /timers and /subscribe are")
     handler = methods.get("GET" if request.method == "HEAD" else request.method)
     if handler is None:
         allow = _allowed(methods)

@@ -1,0 +1,92 @@
+"""`GET /messages`: stored messages by key, address or id, newest first, as a batch of CloudEvents."""
+
+from typing import Final
+from urllib.parse import urlencode
+
+from adapters.cloudevents import BATCH_JSON, AttributeRefusal, parse_ms, to_batch
+from adapters.http.request import HttpError, Request
+from adapters.http.response import Response
+from gateway.errors import Refusal
+from gateway.port import FindMessages, FoundMessages
+from gateway.sql92 import compile_where, quoted
+from store.format import Position
+
+__all__ = ["condition", "finding", "messages_response"]
+
+LIMIT, LIMIT_MAX = 100, 1_000
+MS_DIGITS_MAX: Final = 15
+_ONE_OF: Final = ("key", "address", "id")
+_KNOWN: Final = (*_ONE_OF, "from", "to", "where", "type", "limit", "after")
+
+
+def finding(request: Request) -> FindMessages:
+    """The question that a request asks. Raises `HttpError` and `AttributeRefusal`."""
+    query: dict[str, str] = {}
+    for name, text in request.query():
+        if name not in _KNOWN:
+            raise HttpError(400, f"{name[:64]}: is no parameter here; {', '.join(_KNOWN)} are", attribute=name[:64])
+        if name in query:
+            raise AttributeRefusal(name, "is given more than once")
+        query[name] = text
+    given = [name for name in _ONE_OF if query.get(name)]
+    if len(given) != 1:
+        raise HttpError(400, f"messages are found by one of {', '.join(_ONE_OF)}")
+    until = query.get("to")
+    return FindMessages(
+        **{given[0]: query[given[0]]},
+        from_ms=_time("from", query.get("from", "0")),
+        until_ms=1 << 63 if until is None else _time("to", until),
+        where=condition(query.get("where"), query.get("type")),
+        after=_position(query["after"]) if "after" in query else None,
+        limit=_limit(query.get("limit", str(LIMIT))),
+    )
+
+
+def messages_response(request: Request, found: FoundMessages) -> Response:
+    """The answer; with more to come, the next page is a link (RFC 8288)."""
+    headers = [(b"content-type", BATCH_JSON.encode()), (b"cache-control", b"no-cache")]
+    if found.after is not None:
+        query = [(name, text) for name, text in request.query() if name != "after"]
+        following = urlencode([*query, ("after", str(found.after))])
+        headers.append((b"link", f'</messages?{following}>; rel="next"'.encode()))
+    return Response(status=200, headers=tuple(headers), body=to_batch(found.messages))
+
+
+def condition(where: str | None, kind: str | None) -> str | None:
+    """What `where` and `type` of a query ask together. Raises `AttributeRefusal`."""
+    if where is not None:
+        _check(where)
+    if kind is None:
+        return where
+    both = f"type = {quoted(kind)}" if where is None else f"({where}) AND type = {quoted(kind)}"
+    _check(both)
+    return both
+
+
+def _check(text: str) -> None:
+    try:
+        compile_where(text)
+    except Refusal as refusal:
+        raise AttributeRefusal("where", refusal.detail) from refusal
+
+
+def _time(name: str, text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= MS_DIGITS_MAX:
+        return int(text)
+    try:
+        return max(parse_ms(text), 0)
+    except ValueError as error:
+        raise AttributeRefusal(name, "is neither milliseconds since 1970 nor an RFC 3339 timestamp") from error
+
+
+def _position(text: str) -> Position:
+    try:
+        return Position.parse(text)
+    except ValueError as error:
+        raise AttributeRefusal("after", "is not what a page before has given") from error
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 0 < int(text[:9]) <= LIMIT_MAX:
+        raise AttributeRefusal("limit", f"is not a number from 1 to {LIMIT_MAX}")
+    return int(text)

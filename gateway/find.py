@@ -1,0 +1,108 @@
+"""Finding messages by key, address or id: positions from the store's index, compared with what the messages say."""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from gateway import logs
+from gateway.address import hash64
+from gateway.errors import Cause, Refusal
+from gateway.message import Message, decode
+from gateway.port import FindMessages, FoundMessages
+from gateway.sql92 import Where, compile_where
+from store.client import IndexKind, StoreClient
+from store.errors import CorruptFrame
+from store.format import Position
+
+__all__ = ["LOOKED_MAX", "find_messages"]
+
+PAGE = 500  # positions asked of the store at a time
+LOOKED_MAX = 5_000  # positions looked at for one answer: with a filter that little passes, the answer may be short
+
+log = logs.get(__name__)
+
+
+async def find_messages(
+    store: StoreClient, request: FindMessages, *, now_ms: int, indexed: Callable[[IndexKind, str], bool]
+) -> FoundMessages:
+    """The answer to a request. Raises `Refusal`.
+
+    `indexed` says whether messages are found by a key or an address at all. What expired or is damaged is left out.
+    """
+    kind, text = _asked(request)
+    where = compile_where(request.where) if request.where is not None else None
+    if kind is IndexKind.ID and (given := await _by_position(store, text)) is not None:
+        return FoundMessages(messages=_passing([given], where, now_ms), after=None)
+    if not indexed(kind, text):
+        raise Refusal(
+            Cause.PRECONDITION,
+            f"messages are not found by {kind.name.lower()} here: the index of their topic leaves it out",
+        )
+    found: list[Message] = []
+    below, looked = request.after, 0
+    while True:
+        positions = await store.find(
+            kind, hash64(text), from_ms=request.from_ms, until_ms=request.until_ms, below=below, limit=PAGE
+        )
+        for position in positions:
+            message = await _read(store, position)
+            if message is not None and _is(kind, text, message):
+                found += _passing([_with_id(message, position)], where, now_ms)
+            below, looked = position, looked + 1
+            if len(found) == request.limit or looked == LOOKED_MAX:
+                return FoundMessages(messages=found, after=below)
+        if len(positions) < PAGE:
+            return FoundMessages(messages=found, after=None)
+
+
+def _asked(request: FindMessages) -> tuple[IndexKind, str]:
+    """The one thing that messages are to be found by."""
+    given = [
+        (kind, text)
+        for kind, text in (
+            (IndexKind.KEY, request.key),
+            (IndexKind.ADDRESS, request.address),
+            (IndexKind.ID, request.id),
+        )
+        if text
+    ]
+    if len(given) != 1:
+        raise Refusal(Cause.MALFORMED, "messages are found by one of key, address and id")
+    return given[0]
+
+
+def _is(kind: IndexKind, text: str, message: Message) -> bool:
+    """Whether a message is what was asked for and not another of the same hash."""
+    if kind is IndexKind.KEY:
+        return (message.key or message.device) == text
+    return text == (message.address if kind is IndexKind.ADDRESS else message.id)
+
+
+async def _by_position(store: StoreClient, text: str) -> Message | None:
+    """The message whose id is its position, which the index does not have."""
+    try:
+        position = Position.parse(text)
+    except ValueError:
+        return None
+    message = await _read(store, position)
+    return None if message is None or message.id else _with_id(message, position)
+
+
+async def _read(store: StoreClient, position: Position) -> Message | None:
+    """The message at a position; None where nothing is any more, where it is damaged, or no message."""
+    try:
+        record = await store.read(position)
+        return None if record is None else decode(record)
+    except CorruptFrame as error:
+        log.error("a damaged message is left out", position=str(position), error=str(error))
+    except msgspec.MsgspecError:
+        log.warning("a record that is no message is left out", position=str(position))
+    return None
+
+
+def _with_id(message: Message, position: Position) -> Message:
+    return message if message.id else msgspec.structs.replace(message, id=str(position))
+
+
+def _passing(messages: Iterable[Message], where: Where | None, now_ms: int) -> list[Message]:
+    return [m for m in messages if not m.expired(now_ms) and (where is None or where.matches(m))]
