@@ -35,6 +35,7 @@ from gateway.port import (
 )
 from store.format import LogOffset, Position
 
+PEER = "192.0.2.1"
 NOW_MS = 1_700_000_000_000
 PASSWORDS = {"alice": b"secret"}
 
@@ -48,7 +49,7 @@ class Gateway:
         *,
         alpn: str | None = None,
         hold: bool = False,
-        peer: str = "192.0.2.1",
+        peer: str = PEER,
     ) -> None:
         info = ConnectionInfo(
             peer=(peer, 40_000),

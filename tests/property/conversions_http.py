@@ -111,6 +111,10 @@ class Http(Client):
         rows["properties"] += [pair for pair in answer.headers if pair[0] == "x-lot"]
         return Heard(rows, {**headers, "body": answer.body, "attributes": attributes})
 
+    def speaker(self, said: Said) -> str | None:
+        levels = said.address.split("/")
+        return (levels[2] if len(levels) > 2 else "") or http_driver.PEER
+
 
 class EventBinary(Http):
     """Events in binary mode over HTTP/2."""
