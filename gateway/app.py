@@ -175,6 +175,8 @@ class Gateway:
         failed = self.store.error
         if failed is not None:
             reasons.append(f"the store has failed: {failed}")
+        elif self.store.full is not None:
+            reasons.append(f"the store takes nothing: {self.store.full}")
         down = any(not server.is_serving() for server in self._servers) or any(one.gone for one in self._sockets)
         if down and not self._stopping:
             reasons.append("a listener is down")

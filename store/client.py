@@ -176,8 +176,9 @@ class StoreClient(Protocol):
         """Append a frame; `done` is called on the event loop when it is durable or has failed.
 
         Frames of one client are stored, and `done` is called, in the order of the calls. Only a refusal comes at
-        once, ahead of frames still being written, and never before this call returns: `StoreOverloaded`,
-        `StoreClosed`, `StoreFailed`, `FrameTooLarge`.
+        once, ahead of frames still being written, and never before this call returns: `StoreOverloaded`, `StoreFull`,
+        `StoreClosed`, `StoreFailed`, `FrameTooLarge`. A frame with `FRAME_ASYNC` set is answered when it is written
+        and read once it is durable, a moment later.
         """
 
     @property

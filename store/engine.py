@@ -1,47 +1,38 @@
-"""The engine: two threads around the log and the views.
+"""The engine: the threads around the log and the views.
 
-The commit thread takes whatever was appended since the last write, places it, writes and syncs it once, and reports
-the group. The dispatcher thread follows behind with the views, off the path of an acknowledgement. Readers use the
-log and the views directly.
+The committer's threads write, sync and report what is appended (`store.commit`). The dispatcher thread follows behind
+with the views, off the path of an acknowledgement. Readers use the log and the views directly.
 """
 
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 
-from store.client import Appended, OnAppended
-from store.errors import AppendOutcomeUnknown, SequenceOutOfOrder, StoreError, StoreFailed
+from store.client import OnAppended
+from store.commit import FLUSH_INTERVAL_MS, Committed, Committer, Late
+from store.errors import StoreFailed, StoreFull
 from store.files import Files, OsFiles
 from store.format import LogOffset, QueueNumber, QueueOffset, UnplacedFrame
+from store.keeper import Chore, Keeper
 from store.lock import DataDirLock
 from store.log import SEGMENT_SIZE_BYTES, CommitLog, Placed
 from store.producers import ProducerTable
 from store.run import Run, RunBuilder
+from store.space import DISK_RESERVE_BYTES, LOOK_S, Space
 from store.views import MAP_SIZE_BYTES, Views
 
 __all__ = ["Committed", "Engine"]
 
 logger = logging.getLogger(__name__)
 
-GROUP_BYTES_MAX = 8 << 20  # in one write: what arrives later need not wait for more than that
 RUN_BYTES = 8 << 20  # read in recovery before the views are brought up
 LINGER_S = 0.1  # how long the dispatcher lets runs gather: one transaction, and its sync, for all of them
 EAGER_BYTES = 16 << 20  # gathered, it does not wait any longer
 LAG_BYTES_MAX = 256 << 20  # the views may be behind before commits wait for them: bounds what memory holds for them
 PROGRESS_BYTES = 256 << 20  # between two reports of recovery
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A group: what became of each append, in order, and the frames that were stored."""
-
-    outcomes: list[tuple[OnAppended, Appended | StoreError]]
-    size_bytes: int  # of all frames asked for, stored or not
-    run: Run | None = None
 
 
 class Engine:
@@ -65,19 +56,18 @@ class Engine:
         segment_size_bytes: int = SEGMENT_SIZE_BYTES,
         map_size_bytes: int = MAP_SIZE_BYTES,
         linger_s: float = LINGER_S,
+        flush_interval_ms: int = FLUSH_INTERVAL_MS,
+        disk_reserve_bytes: int = DISK_RESERVE_BYTES,
     ) -> None:
         """Open and recover a data directory; takes as long as the views are behind. Raises `DataDirLocked`, OSError."""
         files = files if files is not None else OsFiles()
         files.make_directory(data_dir)
-        self._now_ms = now_ms
-        self._on_committed = on_committed
         self._on_dispatched = on_dispatched
         self._on_failed = on_failed
-        self._epoch = epoch
         self._linger_s = linger_s
         self._error: Exception | None = None  # set once; from then on nothing more is stored
         self._views_failed = False  # they stay where they are; the log gives the rest again after a restart
-        self._appends: SimpleQueue[tuple[UnplacedFrame, OnAppended] | None] = SimpleQueue()
+        self._failing = Lock()
         self._runs: SimpleQueue[Run | None] = SimpleQueue()
         self._wanted = LogOffset(0)  # somebody waits until the views are here
         self._kick = Event()  # wakes the dispatcher when _wanted has grown
@@ -92,24 +82,52 @@ class Engine:
             opened.callback(self.views.close)
             self._builder = RunBuilder(self._stored_next_offset)
             self._recover()
-            self._producers = ProducerTable()
+            producers = ProducerTable()
             with self.views.reading() as txn:
-                self.views.producers.restore(txn, self._producers)
+                self.views.producers.restore(txn, producers)
+            self._space = Space(files, data_dir, disk_reserve_bytes)
             self._opened = opened.pop_all()
-        self._stored_at_ms = self.views.stored_at_ms  # of the newest frame; never goes back
-        self._committing = Thread(target=self._commit_forever, name="store-commit", daemon=True)
+        self._committer = Committer(
+            self.log,
+            self._builder,
+            producers,
+            self._space,
+            now_ms=now_ms,
+            epoch=epoch,
+            stored_at_ms=self.views.stored_at_ms,
+            flush_interval_ms=flush_interval_ms,
+            report=on_committed,
+            before_group=self._wait_for_views,
+            fail=self._fail,
+            error=lambda: self.error,
+        )
         self._dispatching = Thread(target=self._dispatch_forever, name="store-dispatch", daemon=True)
-        self._committing.start()
+        self._keeper = Keeper([Chore(LOOK_S, self._space.look)])
+        self._committer.start()
         self._dispatching.start()
+        self._keeper.start()
 
     @property
     def error(self) -> StoreFailed | None:
         """Why nothing is stored any more, None while all is well."""
         return None if self._error is None else StoreFailed(str(self._error))
 
+    @property
+    def full(self) -> StoreFull | None:
+        """Why nothing is stored while the disk has no room, None while it has."""
+        return self._space.refusal
+
+    def look_for_space(self) -> None:
+        """Look at the disk's free space now, and refuse or allow writing from here on."""
+        self._space.look()
+
     def append(self, frame: UnplacedFrame, done: OnAppended) -> None:
         """Queue a frame; `done` comes back in a `Committed`. Not after `end_appends`."""
-        self._appends.put((frame, done))
+        self._committer.append(frame, done, size=frame.size_bytes)
+
+    def append_own(self, frame: Late, done: OnAppended) -> None:
+        """Queue a frame of the store's own, made when its place is certain, which goes in though room is short."""
+        self._committer.append(frame, done, size=0, essential=True)
 
     def dispatch(self, run: Run) -> None:
         """Let the views have the run of a `Committed`, in order: so they are never ahead of whoever was told of it."""
@@ -122,8 +140,8 @@ class Engine:
 
     def end_appends(self) -> None:
         """Store what was appended and report it. Again does nothing."""
-        self._appends.put(None)
-        self._committing.join()
+        self._keeper.stop()
+        self._committer.end()
 
     def end_dispatch(self) -> None:
         """Bring the views up to what was given to `dispatch`; reading goes on. Again does nothing."""
@@ -132,7 +150,7 @@ class Engine:
         self._dispatching.join()
 
     def close(self) -> None:
-        """End both threads and close. Again does nothing. Nobody may be reading."""
+        """End all threads and close. Again does nothing. Nobody may be reading."""
         self.end_appends()
         self.end_dispatch()
         self._opened.close()
@@ -170,61 +188,6 @@ class Engine:
 
     # ---- the commit thread
 
-    def _commit_forever(self) -> None:
-        stopping = False
-        while not stopping:
-            item = self._appends.get()
-            group: list[tuple[UnplacedFrame, OnAppended]] = []
-            size = 0
-            while item is not None:
-                group.append(item)
-                size += item[0].size_bytes
-                if size >= GROUP_BYTES_MAX:
-                    break
-                try:
-                    item = self._appends.get_nowait()
-                except Empty:
-                    break
-            stopping = item is None
-            if group:
-                self._wait_for_views()
-                self._on_committed(self._commit(group, size))
-
-    def _commit(self, group: list[tuple[UnplacedFrame, OnAppended]], size: int) -> Committed:
-        """Store a group. The order is the promise: write, sync, then let readers and senders know."""
-        if self._error is not None:
-            return Committed([(done, StoreFailed(str(self._error))) for _, done in group], size)
-        placed: list[Placed] = []
-        outcomes: list[tuple[OnAppended, Appended | StoreError]] = []
-        try:
-            self._stored_at_ms = max(self._stored_at_ms, self._now_ms())
-            for frame, done in group:
-                outcomes.append((done, self._place(frame, placed)))
-            if not placed:
-                return Committed(outcomes, size)
-            self.log.flush()
-            run = self._builder.build(placed)
-            self.log.confirm(self.log.flushed)
-        except Exception as error:
-            logger.exception("a write has failed")
-            self._fail(error)
-            return Committed([(done, AppendOutcomeUnknown(str(error))) for _, done in group], size)
-        return Committed(outcomes, size, run)
-
-    def _place(self, frame: UnplacedFrame, placed: list[Placed]) -> Appended | StoreError:
-        if frame.producer_id:
-            try:
-                known = self._producers.find(frame.producer_id, frame.sequence)
-            except SequenceOutOfOrder as error:
-                return error
-            if known is not None:
-                return Appended(known, duplicate=True)
-        at = self.log.place(frame, epoch=self._epoch, stored_at_ms=self._stored_at_ms)
-        placed.append(at)
-        if frame.producer_id:
-            self._producers.add(frame.producer_id, frame.sequence, at.start)
-        return Appended(at.start)
-
     def _wait_for_views(self) -> None:
         lag = self.log.end - self.views.dispatched
         if lag > EAGER_BYTES:
@@ -236,9 +199,11 @@ class Engine:
 
     def _fail(self, error: Exception) -> None:
         """Store nothing any more: after a failed sync nobody knows what the disk has, so it is never tried again."""
-        logger.critical("the store takes no more until it is restarted")
-        if self._error is None:
-            self._error = error
+        with self._failing:
+            first = self._error is None
+            self._error = self._error or error
+        if first:
+            logger.critical("the store takes no more until it is restarted")
             self._on_failed()
         self._progress.set()
 

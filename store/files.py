@@ -51,6 +51,9 @@ class Files(Protocol):
     def sync_directory(self, path: Path) -> None:
         """Return when names created in or removed from a directory are on disk."""
 
+    def free_bytes(self, path: Path) -> int:
+        """What the file system of a path has room for, for a user without privileges."""
+
 
 class OsFile:
     """A file of the operating system."""
@@ -123,3 +126,8 @@ class OsFiles:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def free_bytes(self, path: Path) -> int:
+        """See `Files`."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize

@@ -203,6 +203,11 @@ class LocalStore:
         return self._engine.error
 
     @property
+    def full(self) -> StoreError | None:
+        """Why nothing can be stored for now: the disk has no room. None as soon as it has."""
+        return self._engine.full
+
+    @property
     def corruptions(self) -> Sequence[BadRange]:
         """Damage that recovery met in front of valid frames."""
         return self._engine.log.corruptions
@@ -224,6 +229,8 @@ class LocalStore:
             return StoreClosed("the store is shut down")
         if self._engine.error is not None:
             return self._engine.error
+        if self._engine.full is not None:
+            return self._engine.full
         if size > FRAME_BYTES_MAX:
             return FrameTooLarge(f"{size} bytes in one frame, which may have {FRAME_BYTES_MAX}")
         if self._pending_bytes and self._pending_bytes + size > self._pending_bytes_max:
@@ -278,6 +285,7 @@ class LocalStore:
         """Do what is due by now without waiting for the loop's own timer; returns when it is done."""
         self._check_open()
         await self._ticker.look()
+        await self._kv.look()
 
     async def _tick(self, now_ms: int) -> int | None:
         """Do what is due; when to come again."""

@@ -1,5 +1,6 @@
 """The commit log: frames back to back in segments, one offset space."""
 
+import errno
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -80,7 +81,8 @@ class CommitLog:
         if not self._segments:
             self._add_segment(LogOffset(0))
         self.end = self._segments[-1].end  # of what was placed
-        self.flushed = self.first  # of what is on this disk; flushed <= end
+        self.written = self.first  # of what is in files; written <= end
+        self.flushed = self.first  # of what is on this disk; flushed <= written
         self.confirmed = self.first  # of what readers may see; confirmed <= flushed
         self.corruptions: list[BadRange] = []  # met by recovery in front of valid frames
 
@@ -105,8 +107,7 @@ class CommitLog:
         """Give a frame the next place. Raises OSError when a full segment cannot be finished."""
         start = self.end
         size = frame.size_bytes
-        used = start - self._segments[-1].start
-        if used and used + size > self._segment_size_bytes:
+        if not self.fits(size):
             self.flush()  # first, so that only the last segment can ever be torn
             self._add_segment(start)
         header = frame.header(log_offset=start, epoch=epoch, stored_at_ms=stored_at_ms)
@@ -114,13 +115,38 @@ class CommitLog:
         self.end = LogOffset(start + size)
         return Placed(start, stored_at_ms, header, frame)
 
-    def flush(self) -> None:
-        """Write and sync all that was placed. Raises OSError, after which the log may not be written again."""
-        segment = self._segments[-1]
+    def fits(self, size: int) -> bool:
+        """Whether a frame of that size goes to the last segment; if not, placing it flushes and begins another."""
+        used = self.end - self._segments[-1].start
+        return not used or used + size <= self._segment_size_bytes
+
+    def write(self) -> None:
+        """Hand all that was placed to the operating system. Raises OSError; then `take_back`, or write no more."""
         parts, self._parts = self._parts, []
-        segment.write(parts)
-        segment.sync()
-        self.flushed = self.end
+        self._segments[-1].write(parts)
+        self.written = self.end
+
+    def take_back(self) -> None:
+        """Undo what was placed and not written, or written in part. Durable with the next `sync`. Raises OSError."""
+        self._parts = []
+        self._segments[-1].undo()
+        self.end = self.written
+
+    def sync(self) -> None:
+        """Bring what was written before the call to disk. Raises OSError: then the log may not be written again.
+
+        May run beside `place` and `write` as long as these do not begin a segment.
+        """
+        written = self.written
+        self._segments[-1].sync()
+        self.flushed = written
+
+    def flush(self) -> None:
+        """Write and sync all that was placed and is not on disk. Raises OSError."""
+        if self._parts:
+            self.write()
+        if self.flushed < self.written:
+            self.sync()
 
     def confirm(self, end: LogOffset) -> None:
         """Let readers see what lies before a log offset."""
@@ -129,7 +155,10 @@ class CommitLog:
 
     def _add_segment(self, start: LogOffset) -> None:
         segment = Segment(self._files, self._directory / segment_name(start), start, create=True)
-        self._files.sync_directory(self._directory)
+        try:
+            self._files.sync_directory(self._directory)
+        except OSError as error:  # a failed sync, whatever its reason: not to be tried again
+            raise OSError(errno.EIO, f"the log's directory: {error.strerror}") from error
         self._segments.append(segment)
 
     # ---- reading
@@ -196,4 +225,4 @@ class CommitLog:
                 logger.error("the log is damaged in front of valid frames", extra=found._asdict())
                 self.corruptions.append(found)
         last.sync()  # what a killed process wrote may still be in memory only
-        self.end = self.flushed = self.confirmed = last.end
+        self.end = self.written = self.flushed = self.confirmed = last.end

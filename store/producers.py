@@ -57,6 +57,16 @@ class ProducerTable:
         producer.frames.append(frame)
         self._producers.move_to_end(producer_id)
 
+    def take_back(self, producer_id: int, sequence: int) -> None:
+        """Forget the newest frame of a producer again: it was not stored after all."""
+        producer = self._producers.get(producer_id)
+        if producer is None or producer.last != sequence:
+            return  # the producer has been forgotten, or begun again
+        producer.frames.pop()
+        producer.last -= 1
+        if not producer.frames:
+            del self._producers[producer_id]
+
     def restore(self, producer_id: int, last: int, frames: Iterable[LogOffset]) -> None:
         """Put a producer in as the one used last."""
         self._producers[producer_id] = _Producer(last, frames)

@@ -54,7 +54,7 @@ class Segment:
         return LogOffset(self.start + self.size_bytes)
 
     def write(self, parts: Sequence[bytes]) -> None:
-        """Append parts back to back. Raises OSError, after which what the file holds is not known."""
+        """Append parts back to back. Raises OSError, after which some of them may lie behind `size_bytes`."""
         at, left = self.size_bytes, iter(parts)
         while some := list(islice(left, _IOV_MAX)):
             size = sum(map(len, some))
@@ -74,6 +74,10 @@ class Segment:
     def sync(self) -> None:
         """Return when all that was written is on disk."""
         self._file.sync()
+
+    def undo(self) -> None:
+        """Cut what a failed `write` may have left. Not durable before the next `sync`."""
+        self._file.truncate(self.size_bytes)
 
     def truncate(self, end: LogOffset) -> None:
         """Cut what lies at and behind a log offset, durably."""

@@ -28,6 +28,7 @@ from store.errors import (
     StoreClosed,
     StoreError,
     StoreFailed,
+    StoreFull,
     StoreOverloaded,
 )
 from store.format import FRAME_BYTES_MAX, HEADER, ROW, Frame, QueueOffset
@@ -212,6 +213,7 @@ STATUS: Mapping[type[Exception], grpc.StatusCode] = {
     BadRequest: grpc.StatusCode.INVALID_ARGUMENT,
     OffsetOutOfRange: grpc.StatusCode.OUT_OF_RANGE,
     StoreOverloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    StoreFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TooManyStreams: grpc.StatusCode.RESOURCE_EXHAUSTED,
     StoreClosed: grpc.StatusCode.UNAVAILABLE,
     StoreFailed: grpc.StatusCode.INTERNAL,

@@ -94,6 +94,11 @@ class FaultyFile:
         self._faults.syncs += 1
         self._inner.sync()
 
+    def truncate(self, size: int) -> None:
+        if self._faults.truncate_error:
+            raise OSError(self._faults.truncate_error, os.strerror(self._faults.truncate_error))
+        self._inner.truncate(size)
+
     def __getattr__(self, name):
         return getattr(self._inner, name)
 
@@ -108,6 +113,11 @@ class FaultyFiles(OsFiles):
         self.sync_error = 0
         self.syncs = self.writes = 0
         self.before_sync = lambda: None
+        self.truncate_error = 0
+        self.free: int | None = None  # what free_bytes answers, if not the truth
+
+    def free_bytes(self, path: Path) -> int:
+        return super().free_bytes(path) if self.free is None else self.free
 
     def open(self, path: Path, *, create: bool = False) -> File:
         return FaultyFile(super().open(path, create=create), self)

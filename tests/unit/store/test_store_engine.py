@@ -11,7 +11,7 @@ from store_kit import FaultyFiles, frame, records_frame
 from store import engine as engine_module
 from store.client import Appended
 from store.engine import Engine
-from store.errors import AppendOutcomeUnknown, DataDirLocked, SequenceOutOfOrder, StoreFailed
+from store.errors import AppendOutcomeUnknown, DataDirLocked, SequenceOutOfOrder, StoreFailed, StoreFull
 from store.records import KvPut
 
 WAIT_S = 10
@@ -123,17 +123,20 @@ def test_a_full_disk(open_engine, room, caplog):
     harness.store(frame((16, b"kept")))
     end = harness.engine.log.confirmed
     files.fill(room)
-    assert isinstance(harness.store(frame((16, b"x" * 200)))[0], AppendOutcomeUnknown)
-    assert harness.failed.wait(WAIT_S)
-    assert "No space" in str(harness.engine.error)
+    refused = harness.store(frame((16, b"x" * 200)))[0]
+    assert isinstance(refused, StoreFull)
+    assert refused.retriable
+    assert "No space" in str(harness.engine.full)
+    assert harness.engine.error is None
+    assert harness.engine.log.read(0).record(0) == b"kept"
     files.write_error = 0
-    assert isinstance(harness.store(frame((16, b"later")))[0], StoreFailed)
-    assert harness.engine.log.confirmed == end
+    harness.engine.look_for_space()
+    assert isinstance(harness.store(frame((16, b"later")))[0], Appended)
     harness.engine.close()
     harness = open_engine()
     assert harness.engine.error is None
-    assert harness.engine.log.end == end
-    assert harness.engine.log.read(0).record(0) == b"kept"
+    assert [f.record(0) for f in harness.engine.log.scan(0, harness.engine.log.end)] == [b"kept", b"later"]
+    assert harness.engine.log.read(end).record(0) == b"later"
 
 
 def test_a_sync_that_fails_is_not_tried_again(open_engine):
