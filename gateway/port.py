@@ -148,7 +148,8 @@ class Disposition(_Value, frozen=True, kw_only=True):
 class Consume(_Value, frozen=True, kw_only=True):
     """Lease messages of a named queue to this connection as they come; `completed(token)` says whether it may.
 
-    With `settle_on_delivery` a message is settled as soon as `deliver` has taken it.
+    With `settle_on_delivery` a message is settled as soon as `deliver` has taken it. `credit` is how many messages it
+    can take until it is `Ready` again, None where that is not known: no more are leased for it.
     """
 
     consumer: ConsumerId
@@ -156,6 +157,7 @@ class Consume(_Value, frozen=True, kw_only=True):
     token: Token
     exclusive: bool = False
     settle_on_delivery: bool = False
+    credit: int | None = None
 
 
 class SettleLeased(_Value, frozen=True, kw_only=True):
@@ -167,9 +169,13 @@ class SettleLeased(_Value, frozen=True, kw_only=True):
 
 
 class Ready(_Value, frozen=True, kw_only=True):
-    """This consumer can take deliveries again after having taken fewer than offered."""
+    """This consumer can take deliveries again after having taken fewer than offered, or all it had credit for.
+
+    `credit` is how many from now on, whatever was said before; None: as many as before.
+    """
 
     consumer: ConsumerId
+    credit: int | None = None
 
 
 class Cancel(_Value, frozen=True, kw_only=True):

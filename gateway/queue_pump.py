@@ -1,9 +1,9 @@
 """The pump of one named queue: leases its messages to its consumers as they come, in turn.
 
-A consumer's credit is its adapter's business. The pump learns it by offering: a consumer that takes less than offered
-is blocked until it is `Ready`, and what it had taken since it was last ready is what it is offered next time, and a
-little more, in case it can take more now. So a consumer with a prefetch of 1 is lent two messages at a time, one of
-which goes back, and one without a limit gets whole batches.
+A consumer's credit is its adapter's business. Where the adapter names it, no more than that is lent. Otherwise the pump
+learns it by offering: a consumer that takes less than offered is blocked until it is `Ready`, and what it had taken
+since it was last ready is what it is offered next time, and a little more, in case it can take more now. One without a
+limit gets whole batches.
 """
 
 import asyncio
@@ -47,6 +47,7 @@ class Consumer:
     __slots__ = (
         "blocked",
         "conn",
+        "credit",
         "exclusive",
         "gone",
         "id",
@@ -58,7 +59,14 @@ class Consumer:
     )
 
     def __init__(
-        self, conn: Connection, consumer: ConsumerId, queue: str, *, exclusive: bool, settle_on_delivery: bool
+        self,
+        conn: Connection,
+        consumer: ConsumerId,
+        queue: str,
+        *,
+        exclusive: bool,
+        settle_on_delivery: bool,
+        credit: int | None = None,
     ) -> None:
         self.conn = conn
         self.id = consumer
@@ -66,17 +74,24 @@ class Consumer:
         self.exclusive = exclusive
         self.settle_on_delivery = settle_on_delivery
         self.gone = False
-        self.blocked = False  # took less than offered
+        self.credit = credit  # messages it can take; None: unknown, and the following learn it
+        self.blocked = credit == 0  # took less than offered, or all it had credit for
         self.taken = 0  # since it was last ready
         self.window = _UNKNOWN_WINDOW  # what it took the last time before it was blocked
         self.probe = 1  # offered beyond the window; doubles while it is taken
 
     def offer_count(self) -> int:
         """How many messages to offer next."""
+        if self.credit is not None:
+            return min(self.credit, BATCH_COUNT_MAX)
         return min(max(0, self.window - self.taken) + self.probe, BATCH_COUNT_MAX)
 
     def took(self, count: int, offered: int) -> None:
         """Learn from how much of an offer was taken."""
+        if self.credit is not None:
+            self.credit = max(0, self.credit - count)
+            self.blocked = count < offered or not self.credit
+            return
         self.taken += count
         if count == offered and self.taken > self.window:
             self.probe = min(self.probe * 2, BATCH_COUNT_MAX)
@@ -84,10 +99,13 @@ class Consumer:
             self.blocked = True
             self.window = max(1, self.taken)
 
-    def ready(self) -> None:
-        """It can take more."""
-        self.blocked = False
+    def ready(self, credit: int | None) -> bool:
+        """It can take more; whether it could not before."""
+        if credit is not None:
+            self.credit = credit
+        before, self.blocked = self.blocked, self.credit == 0
         self.taken, self.probe = 0, 1
+        return before and not self.blocked
 
 
 class Pump:

@@ -129,6 +129,7 @@ class NamedQueues:
             effect.queue,
             exclusive=effect.exclusive,
             settle_on_delivery=effect.settle_on_delivery,
+            credit=effect.credit,
         )
         self._consumers.setdefault(conn.id, {})[effect.consumer] = consumer
         queue.pump.add(consumer)
@@ -136,8 +137,7 @@ class NamedQueues:
     def ready(self, conn: Connection, effect: Ready) -> None:
         """A consumer takes messages again."""
         consumer = self._consumers.get(conn.id, {}).get(effect.consumer)
-        if consumer is not None:
-            consumer.ready()
+        if consumer is not None and consumer.ready(effect.credit):
             self._registry.queues[consumer.queue].pump.wake()
 
     def cancel(self, conn: Connection, effect: Cancel) -> None:

@@ -114,9 +114,10 @@ class Rig:
         effect = SettleLeased(queue=queue, dispositions=[Disposition(offsets=offsets, outcome=how)])
         await self.queues.settle(conn, effect)
 
-    def ready(self, conn: Conn, credit: int, consumer: int = 1) -> None:
+    def ready(self, conn: Conn, credit: int, consumer: int = 1, *, named: bool = False) -> None:
+        """Let a connection take more; with `named` the pump is told how much."""
         conn.credit = credit
-        self.queues.ready(conn, Ready(consumer=ConsumerId(consumer)))
+        self.queues.ready(conn, Ready(consumer=ConsumerId(consumer), credit=credit if named else None))
 
     def cancel(self, conn: Conn, consumer: int = 1) -> None:
         self.queues.cancel(conn, Cancel(consumer=ConsumerId(consumer)))

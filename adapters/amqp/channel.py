@@ -238,15 +238,15 @@ class Channel:
             consumer, offset = unacknowledged.pop(each)
             link.settled(consumer.queue, outcome, offset)
             consumer.unacknowledged -= 1
-            if consumer.blocked:
-                link.freed(consumer)
+            link.freed(consumer)
         if self.prefetch_shared:
             self.free_consumers()
 
     def free_consumers(self) -> None:
-        """All consumers may have credit again."""
+        """All consumers may have other credit."""
         for consumer in self.consumers.values():
-            self.link.freed(consumer)
+            if consumer.blocked or not consumer.no_ack:
+                self.link.freed(consumer)
 
     # ---- publishing
 

@@ -44,7 +44,7 @@ class Link:
         self._expected: dict[Token, Answered] = {}
         self._consumers: dict[ConsumerId, Consumer] = {}
         self._settles: dict[str, dict[str, list[QueueOffset]]] = {}  # by queue and outcome
-        self._freed: dict[ConsumerId, Consumer] = {}  # who may have credit again
+        self._freed: dict[ConsumerId, Consumer] = {}  # whose credit may have changed
 
     def write(self, *frames: bytes) -> None:
         """Send frames."""
@@ -86,7 +86,7 @@ class Link:
             self.emit(Cancel(consumer=consumer.id))
 
     def freed(self, consumer: "Consumer") -> None:
-        """A consumer may have credit again."""
+        """A consumer may have other credit than the gateway was told."""
         self._freed[consumer.id] = consumer
 
     def settled(self, queue: str, outcome: str, offset: QueueOffset) -> None:
@@ -108,7 +108,8 @@ class Link:
         if self._freed:
             freed, self._freed = self._freed, {}
             for consumer in freed.values():
-                if consumer.blocked and consumer.credit and consumer.id in self._consumers:
+                credit = consumer.credit
+                if credit and consumer.id in self._consumers:
                     consumer.blocked = False
-                    effects.append(Ready(consumer=consumer.id))
+                    effects.append(Ready(consumer=consumer.id, credit=None if consumer.no_ack else credit))
         return effects

@@ -211,6 +211,7 @@ def _consume(channel: Channel, method: Any) -> None:
             token=link.expect(partial(_consuming, consumer, method)),
             exclusive=method.exclusive,
             settle_on_delivery=method.no_ack,
+            credit=None if method.no_ack else consumer.prefetch,
         )
     )
 
@@ -224,7 +225,8 @@ def _consuming(consumer: Consumer, method: Any, outcome: Outcome, _now_ms: int) 
         if not method.nowait:
             channel.send(Basic.ConsumeOk, consumer.tag)
         consumer.confirmed = True
-        channel.link.freed(consumer)
+        if consumer.blocked:
+            channel.link.freed(consumer)
 
     channel.answered(method.index, outcome, then)
 

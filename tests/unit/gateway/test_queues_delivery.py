@@ -80,7 +80,7 @@ def test_how_much_to_offer_follows_what_is_taken():
     assert consumer.offer_count() == BATCH_COUNT_MAX
     consumer.took(10, BATCH_COUNT_MAX)
     assert consumer.blocked
-    consumer.ready()
+    assert consumer.ready(None)
     assert consumer.offer_count() == 11
     consumer.took(11, 11)
     assert (consumer.blocked, consumer.offer_count()) == (False, 2)
@@ -89,6 +89,36 @@ def test_how_much_to_offer_follows_what_is_taken():
     for _ in range(20):
         consumer.took(consumer.offer_count(), consumer.offer_count())
     assert consumer.offer_count() == BATCH_COUNT_MAX
+
+
+def test_no_more_is_offered_than_there_is_credit_for():
+    consumer = Consumer(None, ConsumerId(1), "q", exclusive=False, settle_on_delivery=False, credit=3)
+    assert consumer.offer_count() == 3
+    consumer.took(2, 2)
+    assert (consumer.blocked, consumer.offer_count()) == (False, 1)
+    assert not consumer.ready(2)  # an acknowledgement, and nothing waits for it
+    consumer.took(2, 2)
+    assert consumer.blocked
+    assert not consumer.ready(None)  # its peer reads again, which is no credit
+    assert consumer.ready(1_000)
+    assert consumer.offer_count() == BATCH_COUNT_MAX
+    consumer.took(0, 5)  # its peer does not read
+    assert consumer.blocked
+    assert consumer.ready(None)
+    assert consumer.offer_count() == BATCH_COUNT_MAX
+
+
+async def test_a_consumer_with_credit_is_lent_no_more(rig):
+    conn = rig.conn(credit=2)
+    await rig.declare(conn, "q")
+    await rig.publish("", "q", *(b"%d" % n for n in range(6)))
+    await rig.consume(conn, "q", credit=2)
+    await conn.has(2)
+    for credit, count in ((1, 3), (3, 6)):
+        rig.ready(conn, credit, named=True)
+        await conn.has(count)
+    assert conn.offers == [2, 1, 3]
+    assert {deliveries for _, _, deliveries in conn.taken} == {0}
 
 
 async def test_consumers_take_turns(rig):

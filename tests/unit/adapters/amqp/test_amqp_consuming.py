@@ -211,13 +211,38 @@ def test_a_prefetch_is_kept_and_acknowledgements_make_room():
     assert settled(effects) == [("q", "ack", [2, 3, 4])]
 
 
-def test_a_consumer_that_was_not_full_is_not_ready_again():
+def test_the_gateway_knows_the_credit_of_a_consumer():
     peer = Peer().open()
     peer.send(Basic.Qos(prefetch_count=3), channel=1)
     peer.frames()
     consumer = peer.consume()
+    assert peer.effects[-1].credit == 3
     peer.deliver(consumer, messages(2))
-    assert ready(peer.send(Basic.Ack(delivery_tag=2, multiple=True), channel=1)) == []
+    effects = peer.send(Basic.Ack(delivery_tag=1), channel=1)
+    assert effects[-1] == Ready(consumer=consumer, credit=2)
+    peer.deliver(consumer, messages(2, "c/d"))
+    effects = peer.send(Basic.Ack(delivery_tag=4, multiple=True), channel=1)
+    assert effects[-1] == Ready(consumer=consumer, credit=3)
+
+
+def test_acknowledgements_of_others_change_the_credit_within_a_shared_prefetch():
+    peer = Peer().open()
+    peer.send(Basic.Qos(prefetch_count=4, global_=True), channel=1)
+    peer.frames()
+    one, two = peer.consume("q", tag="1"), peer.consume("r", tag="2")
+    peer.deliver(one, messages(3))
+    peer.deliver(two, messages(1))
+    effects = peer.send(Basic.Ack(delivery_tag=3, multiple=True), channel=1)
+    assert sorted((e.consumer, e.credit) for e in effects if isinstance(e, Ready)) == [(one, 3), (two, 3)]
+
+
+def test_a_consumer_without_acknowledgements_has_no_credit_to_speak_of():
+    peer = Peer().open()
+    consumer = peer.consume(no_ack=True)
+    assert peer.effects[-1].credit is None
+    peer.send(Channel.Flow(active=False), channel=1)
+    assert peer.deliver(consumer, messages(1)) == 0
+    assert peer.send(Channel.Flow(active=True), channel=1) == [Ready(consumer=consumer)]
 
 
 def test_a_shared_prefetch_bounds_the_channel():
@@ -230,7 +255,7 @@ def test_a_shared_prefetch_bounds_the_channel():
     assert peer.deliver(one, messages(2)) == 0
     effects = peer.send(Basic.Ack(delivery_tag=1), channel=1)
     assert sorted(ready(effects)) == sorted([one, two])
-    assert ready(peer.send(Basic.Qos(prefetch_count=0, global_=True), channel=1)) == []
+    assert sorted(ready(peer.send(Basic.Qos(prefetch_count=0, global_=True), channel=1))) == sorted([one, two])
 
 
 def test_no_prefetch_is_bounded_by_ours():
