@@ -34,6 +34,7 @@ class GatewayProcess:
         self.data_dir = data_dir
         self.arguments = arguments
         self.environ = environ or {}
+        self.wrapper: tuple[str, ...] = ()  # what to run it under; it becomes the server itself, as `strace -D` does
         self.log = data_dir.with_suffix(".log")
         self.offset = _free_offset()
         self.process: subprocess.Popen[bytes] | None = None
@@ -52,6 +53,7 @@ class GatewayProcess:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
+                    *self.wrapper,
                     *(sys.executable, "-m", "gateway.cli", "serve"),
                     *("--data-dir", str(self.data_dir), "--port-offset", str(self.offset)),
                     *self.arguments,
