@@ -57,9 +57,11 @@ def batch_of(*messages: Message, frame: int = 4096) -> Batch:
 class Driver:
     """One connection. Questions that every connection asks are answered; other effects wait in `effects`."""
 
-    def __init__(self, version: int = 5, options: Options | None = None, *, seed: int = 1) -> None:
+    def __init__(
+        self, version: int = 5, options: Options | None = None, *, seed: int = 1, now_ms: int = NOW_MS
+    ) -> None:
         self.version = version
-        self.now_ms = NOW_MS
+        self.now_ms = now_ms
         self.options = options or Options()
         self.adapter: Any = FACTORY.connect(INFO, self.options, random=Random(seed))
         self.effects: list[Effect] = []

@@ -13,7 +13,7 @@ from adapters.mqtt.handshake import Terms, agree, authentication, granted_expiry
 from adapters.mqtt.link import Link
 from adapters.mqtt.options import Options
 from adapters.mqtt.session import Session
-from adapters.mqtt.session_state import EMPTY, load
+from adapters.mqtt.session_state import NO_EXCHANGES, NO_STATE, load
 from gateway.errors import Cause, ProtocolError, Refusal
 from gateway.port import (
     Close,
@@ -284,8 +284,8 @@ class Connection:
             return
         opened: OpenedSession = outcome.value
         # A state that cannot be read is no session: the client is told so, and subscribes anew.
-        state = load(opened.state) if opened.state else EMPTY
-        present = opened.present and not terms.clean and state is not None
+        state, exchanges = load(opened.state, NO_STATE), load(opened.exchanges, NO_EXCHANGES)
+        present = opened.present and not terms.clean and state is not None and exchanges is not None
         if not self._link.send(welcome(terms, self._options, session_present=present)):
             self._close("the client takes no packet as large as a CONNACK")
             return
@@ -293,8 +293,8 @@ class Connection:
         self._heard_ms = now_ms
         self._will_due = terms.will is not None
         self._session.begin(expiry_s=terms.expiry_s, inflight_max=terms.inflight_max)
-        if present and state is not None:
-            self._session.resume(state, opened.cursor)
+        if present and state is not None and exchanges is not None:
+            self._session.resume(state, exchanges, opened.cursor)
         data = bytes(self._held)
         self._held.clear()
         self._parse(data, now_ms)

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from adapters.mqtt.codec.reason import ReasonCode
-from adapters.mqtt.session_state import Place, SavedDelivery, SessionState
+from adapters.mqtt.session_state import Exchanges, Place, SavedDelivery
 from gateway.errors import ProtocolError
 from store.format import LogOffset
 
-__all__ = ["Inflight", "Recall", "Resume"]
+__all__ = ["Inflight", "Kept", "Recall", "Resume"]
 
 PACKET_ID_MAX = 65_535
 
@@ -29,12 +29,19 @@ class Recall(NamedTuple):
     qos: int = 0
 
 
+class Kept(NamedTuple):
+    """A retained message that is under way: the log will not bring it again."""
+
+    record: bytes  # as encoded by `gateway.message`
+    identifiers: tuple[int, ...]  # of its subscriptions
+
+
 class Resume:
     """What a session that is taken up again remembers of deliveries that the log will bring once more."""
 
     __slots__ = ("_done", "_sent", "_settled", "last", "reserved")
 
-    def __init__(self, state: SessionState) -> None:
+    def __init__(self, state: Exchanges) -> None:
         self._settled = state.settled or _ORIGIN
         self._done = frozenset(state.done)
         self._sent: dict[Place, SavedDelivery] = {
@@ -75,17 +82,21 @@ class Inflight:
     """The identifiers, and how far in the log the client has acknowledged."""
 
     __slots__ = (
+        "_kept",
         "_next_id",
+        "again",
         "done",
         "durable",
         "exact",
         "freed",
+        "kept_bytes",
         "limit",
         "moved",
         "released",
         "resume",
         "sent",
         "taken",
+        "unsaved",
     )
 
     def __init__(self) -> None:
@@ -95,18 +106,22 @@ class Inflight:
         self.exact: dict[int, None] = {}  # those of `sent` that are QoS 2
         self.released: dict[int, None] = {}  # awaiting PUBCOMP
         self.done: dict[Place, None] = {}  # QoS 2 with a PUBREC, not before `settled`
+        self._kept: dict[int, Kept] = {}  # those of `sent` that are retained messages, in a durable session
+        self.kept_bytes = 0  # of those
+        self.unsaved = False  # one of those was acknowledged that has been saved as sent
+        self.again: dict[int, SavedDelivery] = {}  # retained messages that an earlier connection has sent in vain
         self.taken: Place | None = None  # behind the last delivery taken
         self.resume: Resume | None = None
         self.moved = False  # something was acknowledged or taken since the last report
         self.freed = False  # an identifier has become free since the last report
         self._next_id = 1
 
-    def restore(self, state: SessionState) -> None:
-        """Take back what a session remembers. Exchanges that the log cannot bring again end with a PUBREL."""
+    def restore(self, state: Exchanges) -> None:
+        """Take back what a session remembers."""
         self.taken, self._next_id = state.settled, state.next_packet_id
         self.done = dict.fromkeys(state.done)
-        orphans = (one for one in state.sent if one.released or (one.qos == 2 and one.place is None))
-        self.released = {one.packet_id: None for one in orphans}
+        self.released = {one.packet_id: None for one in state.sent if one.released}
+        self.again = {one.packet_id: one for one in state.sent if one.record is not None}
         resume = Resume(state)
         if resume.last > _ORIGIN:
             self.resume = resume
@@ -127,7 +142,7 @@ class Inflight:
         while True:
             packet_id = self._next_id
             reserved = self.resume.reserved if self.resume is not None else ()
-            while packet_id in sent or packet_id in released or packet_id in reserved:
+            while packet_id in sent or packet_id in released or packet_id in reserved or packet_id in self.again:
                 packet_id = packet_id % PACKET_ID_MAX + 1
             self._next_id = packet_id % PACKET_ID_MAX + 1
             yield packet_id
@@ -140,6 +155,20 @@ class Inflight:
             if packet_id in exact:
                 raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "PUBACK for a QoS 2 message")
             sent.pop(packet_id, None)
+        if self._kept:
+            for packet_id in packet_ids:
+                self._let_go(packet_id)
+
+    def keep(self, packet_id: int, kept: Kept) -> None:
+        """A retained message has been sent, which a later connection may have to send again."""
+        self._kept[packet_id] = kept
+        self.kept_bytes += len(kept.record)
+
+    def _let_go(self, packet_id: int) -> None:
+        kept = self._kept.pop(packet_id, None)
+        if kept is not None:
+            self.kept_bytes -= len(kept.record)
+            self.unsaved = True
 
     def received(self, packet_id: int, *, refused: bool) -> bool:
         """PUBREC; whether a PUBREL has to follow. Raises `ProtocolError` (0x82) for a QoS 1 delivery.
@@ -152,6 +181,7 @@ class Inflight:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "PUBREC for a QoS 1 message")
         place = self.sent.pop(packet_id)
         del self.exact[packet_id]
+        self._let_go(packet_id)
         self.moved = self.freed = True
         if place is not None and self.durable:
             self.done[place] = None
@@ -178,8 +208,11 @@ class Inflight:
         return settled
 
     def saved(self) -> tuple[SavedDelivery, ...]:
-        """What `SessionState.sent` keeps."""
-        exact = self.exact
-        sent = [SavedDelivery(i, 2 if i in exact else 1, place=place) for i, place in self.sent.items()]
+        """What `Exchanges.sent` keeps."""
+        self.unsaved = False
+        exact, kept, nothing = self.exact, self._kept, (None, ())
+        sent = [
+            SavedDelivery(i, 2 if i in exact else 1, False, at, *kept.get(i, nothing)) for i, at in self.sent.items()
+        ]
         pending = list(self.resume.pending()) if self.resume is not None else []
-        return (*pending, *sent, *(SavedDelivery(i, 2, released=True) for i in self.released))
+        return (*self.again.values(), *pending, *sent, *(SavedDelivery(i, 2, released=True) for i in self.released))

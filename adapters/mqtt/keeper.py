@@ -1,4 +1,4 @@
-"""Persist before sending: what may be said only once the session's state is durable."""
+"""Persist before sending: what may be said only once the session is durable."""
 
 from collections.abc import Callable
 
@@ -8,59 +8,97 @@ from gateway.port import Outcome, SaveSession
 
 __all__ = ["Keeper"]
 
+Snapshot = Callable[[], bytes]
+
 
 class Keeper:
     """Holds output back until a `SaveSession` that covers it has completed.
 
-    One save is under way at a time; whatever waits meanwhile shares the next one. A session that ends with its
-    connection is never saved, and nothing waits.
+    One save is under way at a time; whatever waits meanwhile shares the next one, which stores the parts that have
+    changed: `state`, the subscriptions, or `exchanges`. A session that ends with its connection is never saved, and
+    nothing waits.
     """
 
-    __slots__ = ("_expiry_s", "_link", "_refused", "_saving", "_snapshot", "_waiting")
+    __slots__ = (
+        "_exchanges",
+        "_exchanges_changed",
+        "_expiry_s",
+        "_link",
+        "_refused",
+        "_saving",
+        "_state",
+        "_state_changed",
+        "_waiting",
+    )
 
-    def __init__(self, link: Link, snapshot: Callable[[], bytes], refused: Callable[[Refusal], None]) -> None:
+    def __init__(self, link: Link, *, state: Snapshot, exchanges: Snapshot, refused: Callable[[Refusal], None]) -> None:
         self._link = link
-        self._snapshot = snapshot
+        self._state = state
+        self._exchanges = exchanges
         self._refused = refused
         self._expiry_s: int | None = 0
-        self._waiting: list[bytes] = []  # not covered by the save under way
-        self._saving: list[bytes] | None = None  # covered by it; None: no save is under way
+        self._state_changed = self._exchanges_changed = False  # in a way that no save covers
+        self._waiting: list[bytes] = []  # for a save that is not under way; none when nothing has changed
+        self._saving: list[bytes] | None = None  # for the one under way; None: there is none
 
     def begin(self, expiry_s: int | None) -> None:
         """The session is open and lasts this long behind its connection."""
         self._expiry_s = expiry_s
 
     def after_save(self, packet: bytes) -> None:
-        """Send a packet once the state as it is now is durable."""
+        """Send a packet once the exchanges as they are now are durable."""
         if self._link.durable:
             self._waiting.append(packet)
+            self._exchanges_changed = True
         else:
             self._link.out.append(packet)
+
+    def after_saving_state(self, packet: bytes) -> None:
+        """Send a packet once the subscriptions as they are now are durable."""
+        if self._link.durable:
+            self._waiting.append(packet)
+            self._state_changed = True
+        else:
+            self._link.out.append(packet)
+
+    def save_soon(self) -> None:
+        """The exchanges have changed, and nothing waits for it."""
+        self._exchanges_changed = self._link.durable
 
     @property
     def owes(self) -> bool:
         """Whether `flush` would begin a save."""
-        return bool(self._waiting) and self._saving is None
+        return self.behind and self._saving is None
 
     @property
     def behind(self) -> bool:
-        """Whether the state has changed in a way that no save under way covers."""
-        return bool(self._waiting)
+        """Whether something has changed that no save under way covers."""
+        return self._state_changed or self._exchanges_changed
 
     def flush(self) -> None:
-        """Begin a save if anything waits for one."""
-        if self._waiting and self._saving is None:
+        """Begin a save if there is anything to save."""
+        if self.owes:
             self._saving, self._waiting = self._waiting, []
-            self._link.call(SaveSession(state=self._snapshot(), expiry_s=self._expiry_s), self._saved)
+            self._link.call(self._request(), self._saved)
 
     def save_now(self, expiry_s: int | None) -> None:
         """Save once more on the way out, with nothing to send behind it."""
         self._expiry_s = expiry_s
-        self._link.call(SaveSession(state=self._snapshot(), expiry_s=expiry_s))
+        self._exchanges_changed = True
+        self._link.call(self._request())
 
     def last_words(self) -> None:
-        """Save once more if the state may have changed since the last save."""
+        """Save once more, for a connection that is gone."""
         self.save_now(self._expiry_s)
+
+    def _request(self) -> SaveSession:
+        request = SaveSession(
+            state=self._state() if self._state_changed else None,
+            exchanges=self._exchanges() if self._exchanges_changed else None,
+            expiry_s=self._expiry_s,
+        )
+        self._state_changed = self._exchanges_changed = False
+        return request
 
     def _saved(self, outcome: Outcome, _now_ms: int) -> None:
         covered, self._saving = self._saving, None

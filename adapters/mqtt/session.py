@@ -25,7 +25,7 @@ from adapters.mqtt.intake import Control, Intake
 from adapters.mqtt.keeper import Keeper
 from adapters.mqtt.link import Link
 from adapters.mqtt.retained import RetainedFeed
-from adapters.mqtt.session_state import SessionState, dump, position
+from adapters.mqtt.session_state import Exchanges, SessionState, dump, position
 from adapters.mqtt.subscriptions import Subscriptions
 from gateway import port
 from gateway.errors import ProtocolError, Refusal
@@ -43,7 +43,7 @@ class Session:
         self.link = link
         self.subscriptions = Subscriptions(link.options)
         self.inflight = Inflight()
-        self.keeper = Keeper(link, self._snapshot, not_saved)
+        self.keeper = Keeper(link, state=self._state, exchanges=self._exchanges, refused=not_saved)
         self.intake = Intake(link, self.keeper, self.inflight, control)
         self.delivery = Delivery(link, self.keeper, self.subscriptions, self.inflight)
         self.retained = RetainedFeed(link, self.keeper, self.subscriptions, self.inflight)
@@ -65,7 +65,7 @@ class Session:
         """The connection is gone: save what a later one needs, unless it has been saved."""
         if self.link.durable:
             self.link.durable = False
-            if self.inflight.sent or self.keeper.behind:
+            if self.inflight.sent or self.inflight.unsaved or self.keeper.behind or self.retained.unsaved:
                 self.keeper.last_words()
 
     def handle(self, packet: Packet) -> None:
@@ -75,12 +75,13 @@ class Session:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} has no place here")
         handler(self, packet)
 
-    def resume(self, state: SessionState, cursor: Position | None) -> None:
+    def resume(self, state: SessionState, exchanges: Exchanges, cursor: Position | None) -> None:
         """Subscribe again, from where the session had got to, and go on with its QoS 2 exchanges (4.4)."""
         self.subscriptions.restore(state.subscriptions)
-        self.intake.restore(state.received)
-        self.inflight.restore(state)
-        settled = position(state.settled)
+        self.intake.restore(exchanges.received)
+        self.inflight.restore(exchanges)
+        self.retained.restore(exchanges)
+        settled = position(exchanges.settled)
         start = max((at for at in (cursor, settled) if at is not None), default=None)
         for one in self.subscriptions:
             self.link.effects.append(port.Subscribe(sub=one.sub, pattern=one.pattern, start=start))
@@ -153,20 +154,25 @@ class Session:
         if len(encoded) > self.link.packet_bytes_max:
             raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, "the client takes no packet as large as this answer")
         if changed:
-            self.keeper.after_save(encoded)
+            self.keeper.after_saving_state(encoded)
         else:
             self.link.out.append(encoded)
 
-    def _snapshot(self) -> bytes:
+    def _state(self) -> bytes:
+        return dump(SessionState(subscriptions=self.subscriptions.saved()))
+
+    def _exchanges(self) -> bytes:
         inflight = self.inflight
+        fed, feed = self.retained.save()
         return dump(
-            SessionState(
-                subscriptions=self.subscriptions.saved(),
+            Exchanges(
                 received=self.intake.received(),
                 settled=inflight.settled(),
                 sent=inflight.saved(),
                 done=tuple(inflight.done),
                 next_packet_id=inflight.next_id,
+                fed=fed,
+                feed=feed,
             )
         )
 

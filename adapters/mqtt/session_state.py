@@ -1,73 +1,111 @@
-"""What of a session must outlive the gateway, besides its cursor in the log: bytes of `SaveSession`."""
+"""What of a session must outlive the gateway, besides its cursor in the log: the two parts of `SaveSession`.
 
-from typing import TypeAlias
+`Exchanges` changes with every message of QoS 2 and is small, whatever the session subscribes to; `SessionState` is the
+rest. They are stored one after the other: neither relies on the other being of the same moment.
+"""
+
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from store.format import LogOffset, Position
 
-__all__ = ["EMPTY", "Place", "SavedDelivery", "SavedSubscription", "SessionState", "dump", "load", "position"]
+__all__ = [
+    "NO_EXCHANGES",
+    "NO_STATE",
+    "Exchanges",
+    "Place",
+    "SavedDelivery",
+    "SavedFeed",
+    "SavedSubscription",
+    "SessionState",
+    "dump",
+    "load",
+    "position",
+]
 
 Place: TypeAlias = tuple[LogOffset, int]  # a position as a plain tuple: cheaper to make, compares the same
 
 
 class SavedSubscription(msgspec.Struct, frozen=True, array_like=True):
-    """A subscription with its options."""
+    """A subscription with its options. `ticket` numbers its wish for retained messages, 0 when it has none."""
 
     pattern: str
     qos: int
     no_local: bool = False
     retain_as_published: bool = False
     identifier: int | None = None
+    ticket: int = 0
+
+
+class SessionState(msgspec.Struct, frozen=True, array_like=True):
+    """What the client has subscribed to. Fields are only ever added at the end."""
+
+    subscriptions: tuple[SavedSubscription, ...] = ()
 
 
 class SavedDelivery(msgspec.Struct, frozen=True, array_like=True):
     """A packet identifier in use towards the client.
 
-    `released`: the PUBREC has come, so that PUBREL is what has to be sent again (4.4). `place` is None for a retained
-    message, which the log will not bring again.
+    `released`: the PUBREC has come, so that PUBREL is what has to be sent again (4.4). The log will bring again what is
+    at `place`; a retained message, which it will not, is kept here, encoded, with its subscription identifiers.
     """
 
     packet_id: int
     qos: int
     released: bool = False
     place: Place | None = None
+    record: bytes | None = None
+    identifiers: tuple[int, ...] = ()
 
 
-class SessionState(msgspec.Struct, frozen=True, array_like=True):
-    """The state of a session (4.1). Fields are only ever added at the end.
+class SavedFeed(msgspec.Struct, frozen=True, array_like=True):
+    """How far the retained messages of one wish have been sent: a page, and the address of the last one sent of it."""
+
+    ticket: int
+    after: str
+    last: str | None = None
+
+
+class Exchanges(msgspec.Struct, frozen=True, array_like=True):
+    """Deliveries and packet identifiers under way (4.1). Fields are only ever added at the end.
 
     `settled` and `done` speak of the log: everything before `settled` and every place in `done` has been delivered
     for good. They are saved in the same record as the packet identifiers, so that QoS 2 stays exactly once whatever
-    the age of the gateway's own cursor.
+    the age of the gateway's own cursor. Wishes for retained messages are fulfilled in the order of their tickets.
     """
 
-    subscriptions: tuple[SavedSubscription, ...] = ()
     received: tuple[int, ...] = ()  # QoS 2 from the client: stored, and not yet released by its PUBREL
     sent: tuple[SavedDelivery, ...] = ()  # in the order they were sent
     next_packet_id: int = 1
     settled: Place | None = None
     done: tuple[Place, ...] = ()
+    fed: int = 0  # wishes up to this ticket have been fulfilled
+    feed: SavedFeed | None = None  # the one that is being fulfilled
 
 
-EMPTY = SessionState()
+NO_STATE = SessionState()
+NO_EXCHANGES = Exchanges()
 
-_FORMAT = b"\x01"  # the first byte says how the rest is to be read
+P = TypeVar("P", SessionState, Exchanges)
+
+_FORMAT = b"\x02"  # the first byte says how the rest is to be read
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(SessionState).decode
 
 
-def dump(state: SessionState) -> bytes:
+def dump(part: SessionState | Exchanges) -> bytes:
     """The bytes to keep."""
-    return _FORMAT + _encode(state)
+    return _FORMAT + _encode(part)
 
 
-def load(raw: bytes) -> SessionState | None:
-    """The state of `dump`; None for bytes that are none, among them b"", a session that was never saved."""
+def load(raw: bytes, nothing: P) -> P | None:
+    """The part that `dump` was given; `nothing` when it was never saved, None for bytes that are not understood."""
+    if not raw:
+        return nothing
     if raw[:1] != _FORMAT:
         return None
     try:
-        return _decode(raw[1:])
+        return msgspec.msgpack.decode(raw[1:], type=type(nothing))
     except msgspec.DecodeError:
         return None
 

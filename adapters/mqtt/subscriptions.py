@@ -27,6 +27,7 @@ class Subscription(NamedTuple):
     no_local: bool = False
     retain_as_published: bool = False
     identifier: int | None = None
+    ticket: int = 0  # of its newest wish for retained messages; 0: it has had none
 
 
 class Plan(NamedTuple):
@@ -41,7 +42,7 @@ class Plan(NamedTuple):
 class Subscriptions:
     """By filter and by id; a filter is subscribed to once, the newest options count (MQTT-3.8.4-3)."""
 
-    __slots__ = ("_by_id", "_by_pattern", "_bytes", "_next", "_options", "_own", "_plans")
+    __slots__ = ("_by_id", "_by_pattern", "_bytes", "_next", "_options", "_own", "_plans", "_ticket")
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -51,6 +52,7 @@ class Subscriptions:
         self._own: dict[tuple[SubscriptionId, ...], Plan | None] = {}
         self._next = 1
         self._bytes = 0  # of all filters
+        self._ticket = 0  # the newest
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -96,8 +98,15 @@ class Subscriptions:
                 request.no_local,
                 request.retain_as_published,
                 identifier,
+                old.ticket if old is not None else 0,
             )
         ), old is None
+
+    def draw_ticket(self, sub: SubscriptionId, *, above: int) -> int:
+        """A subscription wants retained messages: the number of this wish, higher than all others and `above`."""
+        self._ticket = max(self._ticket, above) + 1
+        self._keep(self._by_id[sub]._replace(ticket=self._ticket))
+        return self._ticket
 
     def remove(self, pattern: str) -> Subscription | None:
         """Forget a subscription; None when there was none."""
@@ -113,6 +122,7 @@ class Subscriptions:
         for one in saved:
             self._keep(Subscription(SubscriptionId(self._next), *_fields(one)))
             self._next += 1
+            self._ticket = max(self._ticket, one.ticket)
 
     def saved(self) -> tuple[SavedSubscription, ...]:
         """What `restore` takes."""
@@ -165,5 +175,5 @@ class Subscriptions:
         self._own.clear()
 
 
-def _fields(saved: SavedSubscription) -> tuple[str, int, bool, bool, int | None]:
-    return saved.pattern, saved.qos, saved.no_local, saved.retain_as_published, saved.identifier
+def _fields(saved: SavedSubscription) -> tuple[str, int, bool, bool, int | None, int]:
+    return saved.pattern, saved.qos, saved.no_local, saved.retain_as_published, saved.identifier, saved.ticket

@@ -21,7 +21,7 @@ from adapters.mqtt.codec.packets import (
     Unsubscribe,
     Will,
 )
-from adapters.mqtt.session_state import load
+from adapters.mqtt.session_state import NO_EXCHANGES, NO_STATE, dump, load
 from gateway.errors import ProtocolError
 from gateway.message import Message
 
@@ -158,5 +158,6 @@ def test_every_shortened_body_is_told_from_a_short_read(version):
 
 @given(st.binary(max_size=60))
 def test_a_broken_session_state(raw):
-    load(raw)
-    load(b"\x01" + raw)
+    for nothing in (NO_STATE, NO_EXCHANGES):
+        load(raw, nothing)
+        load(dump(nothing)[:1] + raw, nothing)

@@ -19,7 +19,7 @@ from adapters.mqtt.codec.packets import (
     Will,
 )
 from adapters.mqtt.options import Options
-from adapters.mqtt.session_state import load
+from adapters.mqtt.session_state import NO_EXCHANGES, load
 from gateway import port
 from gateway.config import GatewayConfig
 from gateway.errors import Cause, Refusal
@@ -182,12 +182,12 @@ def test_in_a_durable_session_the_identifier_is_saved_before_the_pubrec():
     driver.send(publish(b"x", 7, qos=2), publish(b"y", 8, qos=2))
     assert driver.store() == []
     (save,) = driver.calls(port.SaveSession)
-    assert load(save.request.state).received == (7, 8)
+    assert load(save.request.exchanges, NO_EXCHANGES).received == (7, 8)
     assert driver.send(Pubrel(packet_id=7)) == []
     assert driver.calls(port.SaveSession) == []  # one at a time
     assert driver.complete(save) == [Pubrec(packet_id=7), Pubrec(packet_id=8)]
     (save,) = driver.calls(port.SaveSession)
-    assert load(save.request.state).received == (8,)
+    assert load(save.request.exchanges, NO_EXCHANGES).received == (8,)
     assert driver.complete(save) == [Pubcomp(packet_id=7)]
 
 

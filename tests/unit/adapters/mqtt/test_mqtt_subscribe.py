@@ -18,7 +18,7 @@ from adapters.mqtt.codec.packets import (
 )
 from adapters.mqtt.encoded import Encoded
 from adapters.mqtt.options import Options
-from adapters.mqtt.session_state import load
+from adapters.mqtt.session_state import NO_STATE, load
 from gateway import port
 from gateway.message import Message
 from gateway.port import Settled
@@ -83,7 +83,7 @@ def test_a_durable_subscription_is_saved_before_the_suback():
     driver.saves = False
     assert driver.send(Subscribe(packet_id=1, requests=(request("a", qos=1),))) == []
     (save,) = driver.calls(port.SaveSession)
-    assert load(save.request.state).subscriptions[0].pattern == "a"
+    assert load(save.request.state, NO_STATE).subscriptions[0].pattern == "a"
     assert save.request.expiry_s == 604_800
     assert driver.complete(save) == [Suback(packet_id=1, codes=(1,))]
 
