@@ -1,4 +1,4 @@
-"""`headgate pub`, `sub` and `topics`: the commands that speak to a running gateway."""
+"""`headgate pub`, `sub`, `find` and `topics`: the commands that speak to a running gateway."""
 
 import base64
 import sys
@@ -32,10 +32,18 @@ class _CloudEvent(msgspec.Struct):
     data_base64: str | None = None
 
 
+WhereOption = Annotated[
+    str | None, typer.Option("--where", "-w", help="Only those this is true of, such as \"qos > 0 AND unit = 'C'\".")
+]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Position and address in front.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Each as a CloudEvent in JSON.")]
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(pub)
     app.command()(sub)
+    app.command()(find)
     app.command()(topics)
 
 
@@ -70,18 +78,45 @@ def sub(
     start: Annotated[
         str | None, typer.Option("--from", help="The position after which to begin, as printed by --verbose.")
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Position and address in front.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Each as a CloudEvent in JSON.")] = False,
+    where: WhereOption = None,
+    verbose: VerboseOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the bodies of messages as they are published, one a line, until interrupted."""
     out = sys.stdout.buffer
     with RemoteGateway(_url(url, host, port + port_offset)) as gateway:
-        for seen, event in enumerate(gateway.subscribe(pattern, start=start), 1):
+        for seen, event in enumerate(gateway.subscribe(pattern, start=start, where=where), 1):
             out.write(event.data.replace("\n", " ").encode() if as_json else _shown(event, verbose=verbose))
             out.write(b"\n")
             out.flush()
             if seen == count:
                 break
+
+
+def find(
+    *,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="By ordering key; the device, where none is.")] = None,
+    address: Annotated[str | None, typer.Option("--address", "-a", help="By address.")] = None,
+    message_id: Annotated[str | None, typer.Option("--id", "-i", help="By id.")] = None,
+    since: Annotated[str | None, typer.Option("--from", help="Stored then or later: RFC 3339, or ms of 1970.")] = None,
+    until: Annotated[str | None, typer.Option("--to", help="Stored before.")] = None,
+    where: WhereOption = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")] = 10,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = HTTP_PORT,
+    port_offset: OffsetOption = 0,
+    url: UrlOption = None,
+    verbose: VerboseOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the bodies of stored messages, newest first, one a line."""
+    asked = {"key": key, "address": address, "id": message_id, "from": since, "to": until, "where": where}
+    out = sys.stdout.buffer
+    with RemoteGateway(_url(url, host, port + port_offset)) as gateway:
+        for event in gateway.find(count, **{name: text for name, text in asked.items() if text is not None}):
+            out.write(event.data.encode() if as_json else _shown(event, verbose=verbose))
+            out.write(b"\n")
+        out.flush()
 
 
 def topics(

@@ -1,10 +1,10 @@
-"""A running gateway, spoken to over its own HTTP port: what `headgate pub`, `sub` and `topics` use."""
+"""A running gateway, spoken to over its own HTTP port: what `headgate pub`, `sub`, `find` and `topics` use."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 import msgspec
@@ -16,6 +16,7 @@ __all__ = ["EVENT_BYTES_MAX", "Event", "RemoteGateway", "RemoteRefused", "Unreac
 
 EVENT_BYTES_MAX = 512 * 1024 * 1024  # a server-sent event that is longer is no message of ours
 CONNECT_TIMEOUT_S = 5.0
+FOUND_AT_ONCE = 1_000  # messages on a page of those found
 _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the end may be half of one
 
 
@@ -37,6 +38,10 @@ class Event(NamedTuple):
     id: str
     type: str
     data: str
+
+
+class _FoundEvent(msgspec.Struct):
+    id: str
 
 
 class RemoteGateway:
@@ -75,22 +80,40 @@ class RemoteGateway:
             path = f"/topics/{quote(address, safe='/')}"
             _check(self._client.post(path, params=query or None, content=body, headers=headers))
 
-    def subscribe(self, pattern: str, *, start: str | None = None) -> Iterator[Event]:
-        """Events of what is published to matching addresses, from now on or from a position on."""
+    def subscribe(self, pattern: str, *, start: str | None = None, where: str | None = None) -> Iterator[Event]:
+        """Events of what is published to matching addresses and passes a condition, from now or a position on."""
+        query = {"filter": pattern} if where is None else {"filter": pattern, "where": where}
         headers = {"accept": "text/event-stream"}
         if start is not None:
             headers["last-event-id"] = start
         timeout = httpx.Timeout(CONNECT_TIMEOUT_S, read=None)
         with (
             self._trouble(),
-            self._client.stream(
-                "GET", "/subscribe", params={"filter": pattern}, headers=headers, timeout=timeout
-            ) as got,
+            self._client.stream("GET", f"/subscribe?{_encoded(query)}", headers=headers, timeout=timeout) as got,
         ):
             if got.status_code >= 400:
                 got.read()
             _check(got)
             yield from read_events(read_lines(got.iter_bytes()))
+
+    def find(self, limit: int, **query: str) -> Iterator[Event]:
+        """Up to `limit` stored messages, newest first; `query` is that of `GET /messages`."""
+        target = f"/messages?{_encoded(query | {'limit': str(min(limit, FOUND_AT_ONCE))})}"
+        while True:
+            with self._trouble():
+                answer = _check(self._client.get(target))
+            try:
+                found = msgspec.json.decode(answer.content, type=list[_FoundEvent])
+                raw = msgspec.json.decode(answer.content, type=list[msgspec.Raw])
+            except msgspec.DecodeError as error:
+                raise RemoteRefused(answer.status_code, f"{self.url} does not answer as a gateway does") from error
+            for event, data in zip(found[:limit], raw, strict=False):
+                yield Event(event.id, "message", bytes(data).decode())
+            limit -= len(found)
+            following = answer.links.get("next", {}).get("url")
+            if limit <= 0 or following is None:
+                return
+            target = following
 
     def addresses(self, prefix: str = "") -> list[str]:
         """Addresses that have a last value, sorted."""
@@ -165,6 +188,11 @@ def read_events(lines: Iterable[str]) -> Iterator[Event]:
             kind = value
         elif name == "id" and "\0" not in value:
             event_id = value
+
+
+def _encoded(query: Mapping[str, str]) -> str:
+    """A query in which a space is %20: a plus sign means itself there, as in filters."""
+    return urlencode(query, quote_via=quote)
 
 
 def _check(answer: httpx.Response) -> httpx.Response:

@@ -1,7 +1,7 @@
 """`GET /messages`: stored messages by key, address or id, newest first, as a batch of CloudEvents."""
 
 from typing import Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from adapters.cloudevents import BATCH_JSON, AttributeRefusal, parse_ms, to_batch
 from adapters.http.request import HttpError, Request
@@ -47,7 +47,7 @@ def messages_response(request: Request, found: FoundMessages) -> Response:
     headers = [(b"content-type", BATCH_JSON.encode()), (b"cache-control", b"no-cache")]
     if found.after is not None:
         query = [(name, text) for name, text in request.query() if name != "after"]
-        following = urlencode([*query, ("after", str(found.after))])
+        following = urlencode([*query, ("after", str(found.after))], quote_via=quote)
         headers.append((b"link", f'</messages?{following}>; rel="next"'.encode()))
     return Response(status=200, headers=tuple(headers), body=to_batch(found.messages))
 

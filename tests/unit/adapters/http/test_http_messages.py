@@ -46,7 +46,7 @@ def test_a_batch_of_events_with_a_link_to_the_next(client, asked):
     answer = get(client, "/messages?key=dev%2042&limit=2")
     assert (answer.status, answer["content-type"]) == (200, "application/cloudevents-batch+json")
     assert [event["id"] for event in json.loads(answer.body)] == ["2", "1"]
-    assert answer["link"] == '</messages?key=dev+42&limit=2&after=64.3>; rel="next"'
+    assert answer["link"] == '</messages?key=dev%2042&limit=2&after=64.3>; rel="next"'
     assert asked == [FindMessages(key="dev 42", limit=2)]
 
 
