@@ -97,7 +97,77 @@ class AmqpSender(Sender):
                 self.acked.append(number)
 
 
-KINDS = {"mqtt1": MqttSender, "mqtt2": MqttSender, "http": HttpSender, "amqp": AmqpSender}
+class Mqtt2Sender(Sender):
+    """QoS 2 with a window: acknowledged is what PUBREC has answered; PUBREL and PUBCOMP go on beside it."""
+
+    def send(self):
+        with socket.create_connection(("127.0.0.1", self.gateway.port("mqtt")), timeout=10) as peer:
+            client_id = self.name.encode()
+            body = b"\0\4MQTT\4\2\0\x3c" + struct.pack("!H", len(client_id)) + client_id
+            peer.sendall(bytes([0x10, len(body)]) + body)
+            assert peer.recv(4) == b"\x20\2\0\0"
+            under_way, buffered, out = {}, b"", b""
+            while True:
+                while len(under_way) < WINDOW:
+                    packet_id = self.next % 60_000 + 1
+                    under_way[packet_id] = self.next
+                    topic, payload = self.address.encode(), str(self.next).encode()
+                    packet = struct.pack("!H", len(topic)) + topic + struct.pack("!H", packet_id) + payload
+                    out += bytes([0x34, len(packet)]) + packet
+                    self.next += 1
+                peer.sendall(out)
+                data, out = peer.recv(65536), b""
+                if not data:
+                    return
+                buffered += data
+                while len(buffered) >= 4:
+                    (kind, packet_id), buffered = struct.unpack("!BxH", buffered[:4]), buffered[4:]
+                    if kind == 0x50:  # PUBREC
+                        self.acked.append(under_way[packet_id])
+                        out += struct.pack("!BBH", 0x62, 2, packet_id)
+                    else:
+                        assert kind == 0x70  # PUBCOMP
+                        del under_way[packet_id]
+
+
+class CoapSender(Sender):
+    """Confirmable POSTs, one at a time (NSTART), sent again until they are acknowledged or the server is long gone."""
+
+    def send(self):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+            peer.connect(("127.0.0.1", self.gateway.port("coap")))
+            peer.settimeout(0.2)
+            levels = [b"t", *self.address.encode().split(b"/")]
+            path = bytes([0xB0 | len(levels[0])]) + levels[0] + b"".join(bytes([len(x)]) + x for x in levels[1:])
+            while True:
+                number, self.next = self.next, self.next + 1
+                tag = struct.pack("!H", number & 0xFFFF)
+                self.ask(peer, b"\x40\x02" + tag + path + b"\xff" + str(number).encode(), tag)
+                self.acked.append(number)
+
+    def ask(self, peer, request, tag):
+        """Send until there is the answer 2.01; a port where nobody listens ends it (ConnectionRefusedError)."""
+        for _ in range(50):
+            peer.send(request)
+            try:
+                answer = peer.recv(100)
+                while answer[2:4] != tag or answer[1] == 0:  # of an earlier transmission, or only its acknowledgement
+                    answer = peer.recv(100)
+            except TimeoutError:
+                continue
+            assert answer[:2] == b"\x60\x41", answer
+            return
+        raise EOFError("no answer")
+
+
+KINDS = {
+    "mqtt1": MqttSender,
+    "mqtt2": MqttSender,
+    "qos2": Mqtt2Sender,
+    "coap": CoapSender,
+    "http": HttpSender,
+    "amqp": AmqpSender,
+}
 
 
 def stored(gateway):
