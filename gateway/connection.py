@@ -1,6 +1,8 @@
 """The stream shell: one TCP or TLS connection, whatever its protocol."""
 
 import asyncio
+import os
+import socket
 import ssl
 from typing import TYPE_CHECKING, cast
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection"]
 
+LAST_READ_BYTES = 64 << 10  # of a peer that went away while it was written to
 CLOSE_TIMEOUT_S = 5.0  # a peer that does not read what is left to be written is cut off after this
 STALL_TIMEOUT_S = 60.0  # a peer that reads nothing of what waits for it is cut off after this
 
@@ -102,12 +105,30 @@ class Connection(asyncio.Protocol, Endpoint):
         """The connection is gone."""
         if not hasattr(self, "hub"):
             return  # never admitted
+        if exc is not None and not self._secure and not self.gone:
+            self._read_the_rest()
         self.gone = True
         for timer in (self._timer, self._stall):
             if timer is not None:
                 timer.cancel()
         self.guard(lambda: self.act(self.adapter.lost(now_ms=now_ms())))
         self.hub.left(self)
+
+    def _read_the_rest(self) -> None:
+        """Hear what the peer said before it went away.
+
+        A write to a peer that has closed fails, and the event loop gives up the connection; what the peer sent before
+        that, its last acknowledgements or its good-bye, has arrived all the same.
+        """
+        assert self._transport is not None
+        try:
+            with socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno())) as rest:
+                rest.setblocking(False)
+                data = rest.recv(LAST_READ_BYTES)
+        except OSError:
+            return
+        if data:
+            self.data_received(data)
 
     # ---- for Endpoint and Hub
 

@@ -1,5 +1,6 @@
-"""What the stream shell takes from an adapter while the peer does not read."""
+"""The stream shell when its peer does not read, or has gone away without reading."""
 
+import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,17 +8,21 @@ from gateway.connection import Connection
 
 
 class Transport:
-    def __init__(self) -> None:
+    def __init__(self, socket: Any = None) -> None:
         self.written: list[bytes] = []
+        self.closing = False
+        self.socket = socket
 
     def get_extra_info(self, name: str) -> Any:
+        if name == "socket":
+            return self.socket
         return ("127.0.0.1", 1) if name.endswith("name") else None
 
     def set_write_buffer_limits(self, high: int) -> None:
         pass
 
     def is_closing(self) -> bool:
-        return False
+        return self.closing
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
@@ -33,6 +38,15 @@ class Adapter:
 
     def __init__(self) -> None:
         self.out = b""
+        self.calls: list[object] = []
+
+    def receive(self, data: bytes, *, now_ms: int) -> tuple[()]:
+        self.calls.append(data)
+        return ()
+
+    def lost(self, *, now_ms: int) -> tuple[()]:
+        self.calls.append("lost")
+        return ()
 
     def take_output(self) -> bytes:
         out, self.out = self.out, b""
@@ -42,15 +56,15 @@ class Adapter:
         return None
 
 
-def test_output_stays_with_the_adapter_while_the_peer_does_not_read():
-    adapter, transport = Adapter(), Transport()
+def connected(adapter: Adapter, transport: Transport) -> Connection:
     counter = SimpleNamespace(inc=lambda count=1: None)
     hub: Any = SimpleNamespace(
         admit=lambda: True,
         joined=lambda connection: None,
         next_id=lambda: 1,
         later=lambda seconds, work: SimpleNamespace(cancel=lambda: None),
-        metrics=SimpleNamespace(bytes_out=lambda protocol: counter),
+        left=lambda connection: None,
+        metrics=SimpleNamespace(bytes_in=lambda protocol: counter, bytes_out=lambda protocol: counter),
         fanout=SimpleNamespace(wake=lambda subscriber: None),
         write_buffer_bytes_max=1,
         random=None,
@@ -59,6 +73,12 @@ def test_output_stays_with_the_adapter_while_the_peer_does_not_read():
     factory = SimpleNamespace(connect=lambda info, options, random: adapter)
     connection = Connection(hub, SimpleNamespace(factory=factory, options=None, protocol="p"))  # type: ignore[arg-type]
     connection.connection_made(transport)  # type: ignore[arg-type]
+    return connection
+
+
+def test_output_stays_with_the_adapter_while_the_peer_does_not_read():
+    adapter, transport = Adapter(), Transport()
+    connection = connected(adapter, transport)
     connection.pause_writing()
     adapter.out = b"later"
     connection.flush()
@@ -66,3 +86,26 @@ def test_output_stays_with_the_adapter_while_the_peer_does_not_read():
     assert adapter.out == b"later"
     connection.resume_writing()
     assert transport.written == [b"later"]
+
+
+def test_what_the_peer_said_before_a_write_to_it_failed_is_heard():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        adapter, transport = Adapter(), Transport(ours)
+        connection = connected(adapter, transport)
+        theirs.sendall(b"good-bye")
+        theirs.close()
+        transport.closing = True
+        connection.connection_lost(BrokenPipeError())
+        assert adapter.calls == [b"good-bye", "lost"]
+        assert ours.fileno() >= 0  # still the transport's to close
+
+
+def test_a_peer_that_was_cut_off_is_not_heard_any_more():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        adapter, transport = Adapter(), Transport(ours)
+        connection = connected(adapter, transport)
+        theirs.sendall(b"more")
+        connection.connection_lost(None)
+        assert adapter.calls == ["lost"]
