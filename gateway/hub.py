@@ -22,6 +22,7 @@ from gateway.queues import NamedQueues
 from gateway.requests import answer
 from gateway.router import Router, TopicRule
 from gateway.sessions import COMMIT_INTERVAL_MS, SWEEP_INTERVAL_MS, Sessions
+from gateway.wills import Wills
 from store.client import StoreClient
 from store.errors import StoreError
 from store.format import QueueNumber
@@ -79,7 +80,6 @@ class Hub:
         self.router.met = self.directory.offer
         self.fanout = Fanout(store, queues_of=self._queues_of, spawn=self.spawn)
         controller.watch(self.fanout.changed)
-        self.sessions = Sessions(store, self.fanout, now_ms=now_ms)
         self.queues = NamedQueues(store, controller, self.router)
         self.ingest = Ingest(
             store,
@@ -93,6 +93,8 @@ class Hub:
             appended_to=self.queues.appended,
             drained=self._drained,
         )
+        wills = Wills(store, self.ingest.publish, now_ms=now_ms)
+        self.sessions = Sessions(store, self.fanout, wills, now_ms=now_ms)
 
     async def start(self) -> None:
         """Load what the store remembers and begin the periodic work."""

@@ -42,6 +42,7 @@ __all__ = [
     "FoundMessages",
     "LastValue",
     "Leased",
+    "LeaveWill",
     "ListAddresses",
     "Listener",
     "OpenSession",
@@ -161,11 +162,15 @@ class Consume(_Value, frozen=True, kw_only=True):
 
 
 class SettleLeased(_Value, frozen=True, kw_only=True):
-    """Settle leased messages of one queue. With a token, `completed` follows when that is durable."""
+    """Settle leased messages of one queue. With a token, `completed` follows when that is durable.
+
+    `number` is the queue's as `Leased` said it: nothing happens if another queue has got the name meanwhile. 0: whichever.
+    """
 
     queue: str
     dispositions: Sequence[Disposition]
     token: Token | None = None
+    number: int = 0
 
 
 class Ready(_Value, frozen=True, kw_only=True):
@@ -247,6 +252,15 @@ class SaveSession(Request, frozen=True, kw_only=True):
     state: bytes | None = None
     exchanges: bytes | None = None
     expiry_s: int | None = 0
+
+
+class LeaveWill(Request, frozen=True, kw_only=True):
+    """Publish this at its `deliver_at_ms`, unless the connection's session is taken up again before. Answer: None.
+
+    When the session ends before that time, it is published then. For connections that are gone.
+    """
+
+    message: Message
 
 
 class EndSession(Request, frozen=True, kw_only=True):
@@ -353,6 +367,7 @@ class Leased(msgspec.Struct, frozen=True, gc=False):
     messages: Sequence[Message]
     offsets: Sequence[QueueOffset]
     deliveries: Sequence[int]  # how often it has been delivered before
+    number: int = 0  # of the queue: two that had one name after the other are told apart by it
 
 
 class ConsumerCancelled(msgspec.Struct, frozen=True, gc=False):

@@ -18,6 +18,7 @@ from gateway.port import (
     FindMessages,
     FoundMessages,
     LastValue,
+    LeaveWill,
     ListAddresses,
     OpenedSession,
     OpenSession,
@@ -73,6 +74,10 @@ async def _save_session(hub: "Hub", endpoint: Endpoint, request: SaveSession) ->
     await hub.sessions.save(endpoint, request)
 
 
+async def _leave_will(hub: "Hub", endpoint: Endpoint, request: LeaveWill) -> None:
+    await hub.sessions.leave_will(endpoint, request.message)
+
+
 async def _end_session(hub: "Hub", endpoint: Endpoint, request: EndSession) -> None:
     await hub.sessions.end(endpoint)
 
@@ -102,6 +107,7 @@ _HANDLERS: dict[type[Request], Callable[["Hub", Endpoint, Any], Awaitable[Any]]]
     CancelTimer: _cancel_timer,
     OpenSession: _open_session,
     SaveSession: _save_session,
+    LeaveWill: _leave_will,
     EndSession: _end_session,
     LastValue: _last_value,
     Retained: _retained,

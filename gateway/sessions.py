@@ -16,7 +16,9 @@ import msgspec
 from gateway import logs
 from gateway.fanout import Fanout, Subscriber
 from gateway.keys import kv_key
+from gateway.message import Message
 from gateway.port import OpenedSession, OpenSession, SaveSession
+from gateway.wills import Wills
 from store.client import Entry, StoreClient
 from store.format import LogOffset, Position, QueueNumber
 
@@ -93,9 +95,10 @@ class _Held:
 class Sessions:
     """All sessions that connections of this process hold. It belongs to the event loop."""
 
-    def __init__(self, store: StoreClient, fanout: Fanout, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, store: StoreClient, fanout: Fanout, wills: Wills, *, now_ms: Callable[[], int]) -> None:
         self._store = store
         self._fanout = fanout
+        self._wills = wills
         self._now_ms = now_ms
         self._held: dict[str, _Held] = {}
         self._by_holder: dict[Holder, _Held] = {}
@@ -135,7 +138,7 @@ class Sessions:
         held.state, held.durable = record.state, True
         held.committed = held.settled = held.passed = _position(await self._store.offsets(key))
         await self._save(held, left_ms=None)
-        entry = await self._store.kv_get(_exchanges_key(key))
+        entry, _ = await asyncio.gather(self._store.kv_get(_exchanges_key(key)), self._wills.settle(key, ended=False))
         exchanges = entry.value if entry is not None else b""
         return OpenedSession(present=True, state=held.state, exchanges=exchanges, cursor=held.committed)
 
@@ -156,6 +159,14 @@ class Sessions:
                     await self._save_exchanges(held)
                     if whole:
                         await self._save(held, left_ms=None)
+
+    async def leave_will(self, holder: Holder, message: Message) -> None:
+        """A connection that is gone leaves a will: `deliver_at_ms` is when the time to come back is over."""
+        held = self._by_holder.get(holder)
+        if held is not None:
+            async with self._lock(held.key):
+                if self._by_holder.get(holder) is held:  # else it has been taken up again
+                    await self._wills.leave(held.key, message)
 
     async def end(self, holder: Holder) -> None:
         """Forget a connection's session now."""
@@ -323,6 +334,7 @@ class Sessions:
     async def _forget(self, key: str) -> None:
         if await self._store.kv_get(_exchanges_key(key)) is not None:
             await self._store.kv_delete(_exchanges_key(key))
+        await self._wills.settle(key, ended=True)
         await self._store.kv_delete(key)
         await self._store.delete_group(key)
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from enum import Enum
 
+from msgspec.structs import replace
+
 from adapters.mqtt.codec.decoder import decode, peek_version, peel
 from adapters.mqtt.codec.packet_type import PacketType
 from adapters.mqtt.codec.packets import Connect, Disconnect
@@ -22,6 +24,7 @@ from gateway.port import (
     Deliveries,
     Effect,
     EndSession,
+    LeaveWill,
     OpenedSession,
     OpenSession,
     Outcome,
@@ -175,8 +178,12 @@ class Connection:
             self._session.delivery.last_report()
         if self._will_due and self._terms is not None:
             self._will_due = False
-            will = will_message(self._terms, device=self._link.device, now_ms=now_ms)
-            self._link.effects.append(Publish((will,), self._link.token()))
+            link = self._link
+            will = will_message(self._terms, device=link.device, durable=link.durable, now_ms=now_ms)
+            if will.deliver_at_ms is None:
+                link.effects.append(Publish((will,), link.token()))
+            else:
+                link.call(LeaveWill(message=will))
         self._session.end()
         return self._link.take_effects()
 
@@ -318,7 +325,9 @@ class Connection:
             link.durable = False
             link.call(EndSession())
         elif asked_s:
-            self._session.keeper.save_now(granted_expiry(asked_s, self._options))
+            assert self._terms is not None
+            self._terms = replace(self._terms, expiry_s=granted_expiry(asked_s, self._options))
+            self._session.keeper.save_now(self._terms.expiry_s)
         self._close("")
 
     def _not_saved(self, why: Refusal) -> None:

@@ -36,15 +36,24 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     will: Will | None
 
 
-def will_message(terms: Terms, *, device: str, now_ms: int) -> Message:
-    """The will (3.1.2.5), published now. One that is to be delayed says so and is delivered then (3.1.3.2.2)."""
+def will_message(terms: Terms, *, device: str, durable: bool, now_ms: int) -> Message:
+    """The will (3.1.2.5). With `deliver_at_ms` when it is to wait for its client to come back (3.1.3.2.2).
+
+    A session that is not `durable` ends now, and with it the delay (MQTT-3.1.3-9).
+    """
     will = terms.will
     assert will is not None
     message = _message_of(will, device=device, client_id=told_apart(terms.client_id, device), now_ms=now_ms)
     delay_s = will.properties.will_delay_s or 0
-    if terms.expiry_s is not None:  # the end of the session is the end of the delay (MQTT-3.1.3-9)
+    if not durable:
+        delay_s = 0
+    elif terms.expiry_s is not None:
         delay_s = min(delay_s, terms.expiry_s)
-    return replace(message, deliver_at_ms=now_ms + delay_s * 1_000) if delay_s else message
+    if not delay_s:
+        return message
+    delay_ms = delay_s * 1_000
+    expires_at_ms = None if message.expires_at_ms is None else message.expires_at_ms + delay_ms
+    return replace(message, deliver_at_ms=now_ms + delay_ms, expires_at_ms=expires_at_ms)
 
 
 def _message_of(will: Will, *, device: str, client_id: str | None, now_ms: int) -> Message:

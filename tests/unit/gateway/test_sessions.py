@@ -1,14 +1,18 @@
 import asyncio
+import time
 
 import pytest
 
 from gateway.fanout import Fanout, Subscriber
 from gateway.message import Message, encode
-from gateway.port import OpenSession, SaveSession, SubscriptionId
+from gateway.port import DONE, OpenSession, Outcome, SaveSession, SubscriptionId
 from gateway.sessions import IDLE_COMMIT_BYTES, Sessions
+from gateway.wills import Wills
 from store.errors import StoreOverloaded
 from store.format import ROW, Position, UnplacedFrame
 from store.local import LocalStore
+from store.records import TIMERS_QUEUE, TimerSet
+from store.records import encode as encode_record
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +39,25 @@ class Rig:
         self.store = store
         self.clock = clock
         self.fanout = Fanout(store, queues_of=lambda _: None, spawn=asyncio.ensure_future)
-        self.sessions = Sessions(store, self.fanout, now_ms=lambda: self.clock[0])
+        self.published = []
+        wills = Wills(store, self.publish, now_ms=lambda: self.clock[0])
+        self.sessions = Sessions(store, self.fanout, wills, now_ms=lambda: self.clock[0])
+
+    def publish(self, publisher, effect, size_bytes):
+        (message,) = effect.messages
+        self.published.append(message)
+        if message.deliver_at_ms is None:
+            asyncio.get_running_loop().call_soon(publisher.published, effect.token, DONE, size_bytes)
+            return
+        record = encode(message)
+        row = ROW.pack(16, 0, len(record), 0, 0, 0, 0, 0)
+        timer = encode_record(TimerSet(message.deliver_at_ms, row, record))
+        frame = UnplacedFrame.build(ROW.pack(TIMERS_QUEUE, 0, len(timer), 0, 0, 0, 0, 0), timer)
+
+        def done(appended):
+            publisher.published(effect.token, Outcome(first=Position(appended.frame, 0)), size_bytes)
+
+        self.store.append(frame, done)
 
     async def write(self, *bodies):
         records = [encode(Message("t", body)) for body in bodies]
@@ -343,3 +365,50 @@ async def test_a_session_that_ends_during_a_commit_stays_ended(rig, monkeypatch)
         rig.sessions.settled(holder, None)
     await asyncio.gather(rig.sessions.commit(), rig.sessions.end(holders[1]))
     assert await rig.store.offsets("sessions/mqtt/b") == {}
+
+
+def will(rig, delay_ms=30_000):
+    """A will whose time comes in a while by the rig's clock and never by the store's."""
+    now = rig.clock[0]
+    return Message("w", b"gone", deliver_at_ms=now + delay_ms, expires_at_ms=now + delay_ms + 5_000)
+
+
+@pytest.fixture
+def later(rig):
+    """The rig's clock is an hour ahead, so that no timer fires by itself."""
+    rig.clock[0] = (time.time_ns() // 1_000_000) + 3_600_000
+    return rig
+
+
+async def test_a_will_is_called_off_when_its_session_is_taken_up_again(later):
+    rig = later
+    holder, _ = await rig.open()
+    await asyncio.gather(rig.sessions.leave_will(holder, will(rig)), rig.sessions.close(holder))
+    assert len(await rig.store.timers()) == 1
+    await rig.open()
+    assert await rig.store.timers() == []
+    assert await rig.store.kv_prefix("session-wills/") == []
+    assert len(rig.published) == 1
+
+
+@pytest.mark.parametrize("by", ["clean start", "expiry"])
+async def test_a_will_waits_no_longer_than_its_session(later, by):
+    rig = later
+    holder, _ = await rig.open(expiry_s=10)
+    await asyncio.gather(rig.sessions.leave_will(holder, will(rig)), rig.sessions.close(holder))
+    rig.clock[0] += 10_000
+    if by == "expiry":
+        assert await rig.sessions.sweep() == 1
+    else:
+        await rig.open(clean=True)
+    assert await rig.store.timers() == []
+    _, published = rig.published
+    assert (published.deliver_at_ms, published.expires_at_ms) == (None, rig.clock[0] + 5_000)
+
+
+async def test_a_will_left_by_a_connection_whose_session_has_gone_on_is_nobodys(later):
+    rig = later
+    holder, _ = await rig.open()
+    await rig.open()
+    await rig.sessions.leave_will(holder, will(rig))
+    assert rig.published == []

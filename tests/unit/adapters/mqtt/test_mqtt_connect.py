@@ -253,10 +253,23 @@ def test_a_will_with_a_delay_says_when():
         driver = Driver(5)
         driver.connect(will=will, properties=Properties(session_expiry_s=expiry_s))
         driver.lose()
-        (message,) = driver.published()
+        waiting = [call.request.message for call in driver.calls(port.LeaveWill)]
+        (message,) = waiting or driver.published()
+        assert bool(waiting) is bool(delay_s)
         assert message.deliver_at_ms == (NOW_MS + delay_s * 1_000 if delay_s else None)
         assert message.content_type == "text/plain"
-        assert message.expires_at_ms == NOW_MS + 9_000
+        assert message.expires_at_ms == NOW_MS + delay_s * 1_000 + 9_000
+
+
+@pytest.mark.parametrize(("expiry_s", "delay_s"), [(None, 60), (7, 7), (0, 0)])
+def test_a_will_waits_no_longer_than_the_session_that_disconnect_asked_for(expiry_s, delay_s):
+    driver = Driver(5)
+    will = Will(topic="w", payload=b"", properties=Properties(will_delay_s=60))
+    driver.connect(will=will, properties=Properties(session_expiry_s=100))
+    driver.send(Disconnect(code=ReasonCode.DISCONNECT_WITH_WILL, properties=Properties(session_expiry_s=expiry_s)))
+    driver.lose()
+    (message,) = [call.request.message for call in driver.calls(port.LeaveWill)] or driver.published()
+    assert message.deliver_at_ms == (NOW_MS + delay_s * 1_000 if delay_s else None)
 
 
 def test_no_will_of_a_client_that_was_not_let_in():
