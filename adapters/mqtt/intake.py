@@ -8,11 +8,14 @@ from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from adapters.mqtt.codec.decoder import check_topic_name
 from adapters.mqtt.codec.packet_type import PacketType
 from adapters.mqtt.codec.primitives import Reader, decode_text, malformed, read_varint
 from adapters.mqtt.codec.properties import NO_PROPERTIES, decode_properties
 from adapters.mqtt.codec.reason import DISCONNECTING, PUBACK_CODES, ReasonCode
+from adapters.mqtt.delayed import PREFIX, delayed
 from adapters.mqtt.inflight import Inflight
 from adapters.mqtt.keeper import Keeper
 from adapters.mqtt.link import Link
@@ -223,9 +226,9 @@ class Intake:
         return at
 
     def _topic(self, raw: bytes) -> str:
-        """The address of a topic name, remembered. Raises `ProtocolError` (0x81, 0x90)."""
+        """The address of a topic name, remembered unless it asks for a delay. Raises `ProtocolError` (0x81, 0x90)."""
         address = check_topic_name(decode_text(raw))
-        if len(raw) <= TOPIC_BYTES_MAX:
+        if len(raw) <= TOPIC_BYTES_MAX and not address.startswith(PREFIX):
             if len(self._topics) >= TOPICS_MAX:
                 self._topics.clear()
             self._topics[raw] = address
@@ -246,6 +249,9 @@ class Intake:
             raise malformed("packet identifier 0")
         template = self._template(reader) if link.version == 5 else self._plain
         address = self._resolve(name, template.properties.topic_alias)
+        delay_s = 0
+        if address.startswith(PREFIX):
+            delay_s, address = delayed(address)
         if qos == 2:
             known = self._exact.get(identifier)
             if known is _Exact.RECEIVED:
@@ -259,6 +265,8 @@ class Intake:
         except Refusal as refusal:
             self._refused = (qos, identifier, PUBACK_CODES[refusal.cause])
             return None, identifier
+        if delay_s:
+            message = replace(message, deliver_at_ms=now_ms + delay_s * 1_000)
         if qos == 2:
             self._exact[identifier] = _Exact.STORING
         return message, identifier

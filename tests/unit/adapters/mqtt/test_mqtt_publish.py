@@ -409,6 +409,43 @@ def test_a_time_is_read_and_comes_back_as_it_was_written(user, time_ms):
     assert [packet.properties.user for packet in reader.out()] == [user]
 
 
+# ---- later
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_topic_name_may_ask_for_a_later_delivery(version, qos):
+    driver = connected(version)
+    topics = ("$delayed/60/t/a", "$delayed/60/t/a", "$delayed/0/t", "$delayed/007//t")
+    driver.send(*(publish(b"x", i + 1, qos=qos, topic=topic) for i, topic in enumerate(topics)))
+    assert [(m.address, m.deliver_at_ms) for m in driver.published()] == [
+        ("t/a", NOW_MS + 60_000),
+        ("t/a", NOW_MS + 60_000),
+        ("t", None),
+        ("/t", NOW_MS + 7_000),
+    ]
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "$delayed/",
+        "$delayed/5",
+        "$delayed/5/",
+        "$delayed//t",
+        "$delayed/-1/t",
+        "$delayed/²/t",
+        "$delayed/1e9/t",
+        "$delayed/1000000001/t",
+        "$delayed/" + "9" * 5_000 + "/t",
+    ],
+)
+def test_a_topic_name_that_asks_for_no_delay(topic):
+    driver = connected(5)
+    (bye,) = driver.send(publish(b"x", topic=topic))
+    assert bye.code == ReasonCode.TOPIC_NAME_INVALID
+
+
 # ---- the publisher's name
 
 
