@@ -56,17 +56,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     topic_alias_maximum: Annotated[
         int, Meta(ge=0, le=_U16_MAX, description="topic aliases a client may use; 0: none")
     ] = 64
-    session_expiry_max_s: (
-        Annotated[
-            int,
-            Meta(
-                ge=0,
-                le=_U32_MAX - 1,
-                description="seconds a session may outlive its connection; those of 3.1.1 that are not clean do so",
-            ),
-        ]
-        | None
-    ) = 604_800  # None: for ever
+    # None: for ever.
+    session_expiry_max_s: Annotated[
+        Annotated[int, Meta(ge=0, le=_U32_MAX - 1)] | None,
+        Meta(description="seconds a session may outlive its connection; those of 3.1.1 that are not clean do so"),
+    ] = 604_800
     subscriptions_max: Annotated[int, Meta(ge=1, description="subscriptions of one session")] = 1_000
     filter_bytes_max: Annotated[int, Meta(ge=1, le=_U16_MAX, description="the longest topic filter")] = 4_096
     filters_bytes_max: Annotated[
