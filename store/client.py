@@ -11,6 +11,8 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from store.errors import StoreError
 from store.format import Frame, LogOffset, Position, QueueNumber, QueueOffset, UnplacedFrame
+from store.handle import Grant
+from store.policy import LeasePolicy
 
 __all__ = [
     "EXISTS",
@@ -139,12 +141,25 @@ class IndexKind(IntEnum):
 
 
 class Lease(NamedTuple):
-    """A message lent to a consumer: `deliveries` is how often it had been lent before."""
+    """A message lent to a consumer: `deliveries` is how often it had been lent before, and counted.
+
+    That is known since the start of the master; what was lent at an earlier one counts as once, or as never.
+    """
 
     offset: QueueOffset
     deliveries: int
     frame: Frame
     row: int
+    grant: Grant | None = None  # of a lease that ends by itself
+
+    def handle(self) -> str:
+        """The text by which anybody can settle, give back or extend this lease, from any proxy.
+
+        Signed when it is asked for. Raises ValueError for a lease that lasts as long as its owner.
+        """
+        if self.grant is None:
+            raise ValueError("only a lease that was taken for a time has a handle")
+        return self.grant.handle(self.offset, self.deliveries)
 
 
 class TimersHeld(NamedTuple):
@@ -337,7 +352,7 @@ class StoreClient(Protocol):
         """Where a group is."""
 
     async def delete_group(self, group: str) -> None:
-        """Forget a group."""
+        """Forget a group: where it is, what it has settled, and how it is lent messages."""
 
     # ---- timers: a `TimerSet` record in a frame (queue TIMERS_QUEUE) sets one
 
@@ -364,30 +379,107 @@ class StoreClient(Protocol):
         """
 
     # ---- leases: message-level consumption of one queue
+    #
+    # A group has leases of its own for each queue; "" is the group of a named queue's consumers. Leases are known to
+    # the master alone, and end with it; what is settled is in the log. See `store.policy` for the kinds of groups.
 
     async def take(
-        self, queue: QueueNumber, owner: int, *, max_count: int, max_bytes: int = 1 << 20
+        self,
+        queue: QueueNumber,
+        owner: int,
+        *,
+        max_count: int,
+        max_bytes: int = 1 << 20,
+        group: str = "",
+        invisible_ms: int | None = None,
     ) -> Sequence[Lease]:
         """Lend up to `max_count` messages that are not settled and not lent, lowest offset first.
 
-        A lease lasts until it is settled, requeued, or its owner released.
+        A lease lasts until it is settled, requeued, or its owner released, and at most `invisible_ms` (None: as the
+        policy says, 0: no such limit). After that the message is lent again. In an ordered group at most one message
+        of a key is lent at a time, and those behind it wait.
         """
 
-    async def settle(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset]) -> None:
-        """Done with these for good, durably; offsets that `owner` does not hold are passed over."""
+    async def settle(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = "") -> None:
+        """Done with these for good, durably; offsets that `owner` does not hold are passed over.
+
+        `range(first, end)` is a sequence of offsets too.
+        """
+
+    async def forward(
+        self,
+        queue: QueueNumber,
+        owner: int,
+        offsets: Sequence[QueueOffset],
+        rows: bytes,
+        payload: bytes,
+        *,
+        group: str = "",
+    ) -> None:
+        """Settle these, and append some rows and the payload they point into, both or neither.
+
+        Raises `LeaseLost` when `owner` does not hold all of them; then nothing is done.
+        """
+
+    async def reject(
+        self,
+        queue: QueueNumber,
+        owner: int,
+        offsets: Sequence[QueueOffset],
+        *,
+        reason: str = "rejected",
+        group: str = "",
+    ) -> None:
+        """Give these up: they go where the policy has dead letters go, durably, and are settled; else only settled."""
 
     def requeue(
-        self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, delivered: bool = True
+        self,
+        queue: QueueNumber,
+        owner: int,
+        offsets: Sequence[QueueOffset],
+        *,
+        delivered: bool = True,
+        delay_ms: int | None = None,
+        group: str = "",
     ) -> None:
-        """Give these back; `delivered` says whether the attempt counts."""
+        """Give these back; `delivered` says whether the attempt counts.
+
+        They are lent again after `delay_ms` (None: as the policy says), or given up if the policy says so.
+        """
+
+    async def extend(
+        self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, invisible_ms: int, group: str = ""
+    ) -> Sequence[QueueOffset]:
+        """Let the leases of these end `invisible_ms` from now; of which, as far as `owner` holds them."""
 
     def release(self, owner: int) -> Sequence[QueueNumber]:
         """Give back all that an owner holds; the queues it held something of."""
 
-    async def waiting(self, queue: QueueNumber) -> int:
+    async def settle_handles(self, handles: Sequence[str]) -> Sequence[StoreError | None]:
+        """Settle by `Lease.handle`; for each handle None, `BadHandle` or `LeaseLost`.
+
+        A lease that has ended can still be settled while the message was lent to nobody else. Raises when the
+        settlements could not be stored; some may have been.
+        """
+
+    async def requeue_handles(
+        self, handles: Sequence[str], *, delay_ms: int | None = None
+    ) -> Sequence[StoreError | None]:
+        """Give back by handle; for each None, `BadHandle` or `LeaseLost`."""
+
+    async def extend_handles(self, handles: Sequence[str], *, invisible_ms: int) -> Sequence[str | StoreError]:
+        """Let leases end `invisible_ms` from now; for each the new handle (the old one stays good) or the error."""
+
+    async def set_lease_policy(self, queue: QueueNumber, policy: LeasePolicy, *, group: str = "") -> None:
+        """How a group's messages of a queue are lent from now on, durably."""
+
+    async def lease_policy(self, queue: QueueNumber, *, group: str = "") -> LeasePolicy:
+        """How a group's messages of a queue are lent."""
+
+    async def waiting(self, queue: QueueNumber, *, group: str = "") -> int:
         """How many messages of a queue are neither settled nor lent."""
 
-    async def purge(self, queue: QueueNumber) -> int:
+    async def purge(self, queue: QueueNumber, *, group: str = "") -> int:
         """Settle all that is not lent; how many that were."""
 
     async def delete_queue(self, queue: QueueNumber) -> None:

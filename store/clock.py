@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from threading import Lock
 
-__all__ = ["RisingClock"]
+__all__ = ["RisingClock", "SteadyClock"]
 
 
 class RisingClock:
@@ -28,3 +28,22 @@ class RisingClock:
         """It is at least as late as this: something was stored then, perhaps by another clock."""
         with self._lock:
             self._last_ms = max(self._last_ms, ms)
+
+
+class SteadyClock:
+    """Milliseconds that never go back, made of a clock that may: what went by is counted, steps back are not.
+
+    For durations, such as that of a lease. It is ahead of the other clock by as much as that was set back.
+    """
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._seen = self._ms = now_ms()
+
+    def __call__(self) -> int:
+        """The time, never less than before."""
+        now = self._now_ms()
+        if now > self._seen:
+            self._ms += now - self._seen
+        self._seen = now
+        return self._ms

@@ -38,6 +38,7 @@ __all__ = [
     "MAGIC",
     "ROW",
     "ROWS_DTYPE",
+    "ROW_DEAD",
     "ROW_EXTRA",
     "ROW_INDEX_ADDRESS",
     "ROW_INDEX_KEY",
@@ -94,6 +95,7 @@ assert ROW.size == 48 == ROWS_DTYPE.itemsize
 
 _CRC_START = 8  # the header's checksum covers what follows magic and itself
 ROW_EXTRA = 1  # row flag: this record already has a row in its topic's queue
+ROW_DEAD = 2  # row flag: a dead letter; the frame says why (store.dead_letters)
 ROW_INDEX_KEY = 0x10  # row flag: the record is to be found by its key
 ROW_INDEX_ADDRESS = 0x20  # row flag: the record is to be found by its address
 FIRST_QUEUE = 16  # queue numbers below are the store's own records: KV operations, offsets, settlements

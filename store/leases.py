@@ -1,67 +1,250 @@
-"""Leases: which messages of a queue are lent to whom. Soft state; what is settled comes from the log.
+"""Leases: which messages of a queue are lent to whom. Soft state; what is settled, and the policies, are in the log.
 
-Every offset of a queue is in one of four states: lendable, held by an owner, on its way to be settled, settled.
+Every offset of a queue is, for each group, in one of six states: lendable; held by an owner; kept back until a time;
+given up, on its way to where dead letters go; on its way to be settled; settled. Where a group keeps the order of
+keys, what `store.ordering` knows of is lendable only when it says so.
 """
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import TypeAlias
 
 from store.format import QueueNumber
+from store.handle import Grant
+from store.ordering import KeyOrder
+from store.policy import DEFAULT, LeasePolicy
 from store.ranges import Range, RangeSet, ranges_of
+from store.records import DeadLettered, GroupDeleted, LeasePolicySet, QueueDeleted, Settled
 
-__all__ = ["LeaseQueue", "LeaseTable"]
+__all__ = ["Claim", "LeaseQueue", "LeaseTable"]
 
+_NO_QUEUE = QueueNumber(0)
 _OFFSET_MAX = 1 << 63
+_COMPACT_MIN = 1_024  # deadlines: with fewer there is nothing to tidy up
+
+Schedule: TypeAlias = Callable[["LeaseQueue", int, int, int], None]
+
+
+class Claim(Enum):
+    """What became of asking for a message by its handle."""
+
+    TAKEN = "taken"  # it is the asker's to settle or give back
+    SETTLED = "settled"  # it was settled before
+    LOST = "lost"  # it is somebody else's, or is kept back
 
 
 class LeaseQueue:
-    """The leases of one queue."""
+    """What one group has been lent of one queue."""
 
-    __slots__ = ("_deliveries", "_held", "_lendable", "_seen")
+    __slots__ = (
+        "_deliveries",
+        "_given_up",
+        "_grants",
+        "_held",
+        "_kept_back",
+        "_lendable",
+        "_schedule",
+        "_seen",
+        "group",
+        "looking",
+        "order",
+        "policy",
+        "queue",
+    )
 
-    def __init__(self, settled: Iterable[Range] = ()) -> None:
+    def __init__(
+        self,
+        settled: Iterable[Range] = (),
+        *,
+        policy: LeasePolicy = DEFAULT,
+        queue: QueueNumber = _NO_QUEUE,
+        group: str = "",
+        schedule: Schedule = lambda leases, at_ms, start, end: None,
+    ) -> None:
+        """`schedule` is told of every deadline: `expire` is to be called with it when it has come."""
+        self.queue, self.group = queue, group
+        self._schedule = schedule
         self._lendable = RangeSet([(0, _OFFSET_MAX)])  # also what is not written yet
         self._seen = 0  # below, what is not settled counts as delivered once before
         for start, end in settled:
             self._lendable.remove(start, end)
             self._seen = end
         self._held: dict[int, set[int]] = {}  # by owner
+        self._grants: dict[int, Grant] = {}  # of those held that end by themselves
+        self._kept_back: dict[int, int] = {}  # when they may be lent again
+        self._given_up: list[int] = []  # and not yet fetched by `take_given_up`
         self._deliveries: dict[int, int] = {}  # of offsets not settled, where it is not what `_seen` says
+        self.order: KeyOrder | None = None
+        self.looking = asyncio.Lock()  # held by whoever looks at messages whose keys are not known
+        self.policy = DEFAULT
+        self.set_policy(policy)
 
-    def lend(self, owner: int, count: int, below: int) -> list[Range]:
-        """Give an owner the lowest lendable offsets under `below`."""
+    def set_policy(self, policy: LeasePolicy) -> None:
+        """Lend by this from now on. What is lent stays lent; what waits behind its key does so only if it has to."""
+        self.policy = policy
+        if policy.ordered and self.order is None:
+            self.order = KeyOrder()
+        elif not policy.ordered and self.order is not None:
+            waiting, self.order = self.order.remove_waiting(), None
+            self._make_lendable(waiting)
+
+    # ---- lending
+
+    def lend(self, owner: int, count: int, below: int, grant: Grant | None = None) -> list[Range]:
+        """Give an owner the lowest lendable offsets under `below`, until the grant's time if there is one."""
         taken = self._lendable.take(count, below)
-        if taken:
-            held = self._held.setdefault(owner, set())
-            for start, end in taken:
-                held.update(range(start, end))
+        self.hold(owner, taken, grant)
         return taken
+
+    def lend_known(self, owner: int, count: int, grant: Grant | None) -> list[Range]:
+        """Give an owner the lowest offsets whose keys are known and of which nobody holds one."""
+        assert self.order is not None
+        taken = ranges_of(self.order.take(count))
+        self.hold(owner, taken, grant)
+        return taken
+
+    def look_at(self, count: int, below: int) -> list[Range]:
+        """The lowest offsets under `below` whose keys are not known. They are nobody's until `hold` or `look_away`."""
+        return self._lendable.take(count, below)
+
+    def look_away(self, ranges: Iterable[Range]) -> None:
+        """These are lendable as before."""
+        for start, end in ranges:
+            self._lendable.add(start, end)
+
+    def hold(self, owner: int, ranges: Iterable[Range], grant: Grant | None) -> None:
+        """Give an owner offsets that are nobody's."""
+        for start, end in ranges:
+            self._held.setdefault(owner, set()).update(range(start, end))
+            if grant is not None:
+                self._grants.update(dict.fromkeys(range(start, end), grant))
+                self._schedule(self, grant.visible_at_ms, start, end)
+
+    def extend(self, owner: int, offsets: Iterable[int], grant: Grant) -> list[int]:
+        """Let an owner hold longer, or shorter, what it holds of some offsets; which these are."""
+        mine = sorted(self.held(owner) & set(offsets))
+        renewed: dict[int, Grant] = {}
+        for offset in mine:
+            before = self._grants.get(offset, grant)
+            self._grants[offset] = renewed.setdefault(before.lease, before.until(grant.visible_at_ms))
+        for start, end in ranges_of(mine):
+            self._schedule(self, grant.visible_at_ms, start, end)
+        return mine
 
     def held(self, owner: int) -> frozenset[int] | set[int]:
         """What an owner holds."""
         return self._held.get(owner, frozenset())
 
+    def grant(self, offset: int) -> Grant | None:
+        """By what a message is lent, if it is lent until a time."""
+        return self._grants.get(offset)
+
     def deliveries(self, offset: int) -> int:
         """How often a message had been lent before and counted."""
         return self._deliveries.get(offset, 1 if offset < self._seen else 0)
 
-    def requeue(self, owner: int, offsets: Iterable[int], *, delivered: bool) -> bool:
-        """Take back from an owner what it holds of some offsets; whether that was anything."""
+    # ---- coming back
+
+    def requeue(
+        self, owner: int, offsets: Iterable[int], *, delivered: bool, delay_ms: int | None = None, now_ms: int = 0
+    ) -> bool:
+        """Take back from an owner what it holds of some offsets; whether that was anything.
+
+        `delivered` says whether the attempt counts, `delay_ms` how long to keep it back (None: as the policy says).
+        """
         mine = self._drop(owner, offsets)
-        self.restore(ranges_of(mine), delivered=delivered)
+        self._come_back(mine, delivered=delivered, delay_ms=delay_ms, now_ms=now_ms)
         return bool(mine)
+
+    def expire(self, start: int, end: int, *, at_ms: int, now_ms: int) -> bool:
+        """A deadline has come; whether something is lendable that was not."""
+        back: list[int] = []
+        free: list[int] = []
+        for offset in range(start, end):
+            grant = self._grants.get(offset)
+            if grant is not None:
+                if grant.visible_at_ms == at_ms:
+                    back += self._drop(grant.owner, (offset,))
+            elif self._kept_back.get(offset) == at_ms:
+                del self._kept_back[offset]
+                free.append(offset)
+        self._make_lendable(free)
+        return bool(self._come_back(back, delivered=True, delay_ms=None, now_ms=now_ms) or free)
+
+    def _come_back(self, offsets: list[int], *, delivered: bool, delay_ms: int | None, now_ms: int) -> bool:
+        """These are nobody's any more; whether some are lendable now."""
+        policy = self.policy
+        if delivered:
+            for offset in offsets:
+                self._deliveries[offset] = self.deliveries(offset) + 1
+        if not delay_ms and (not delivered or policy is DEFAULT):  # nearly all of them
+            self._make_lendable(offsets)
+            return bool(offsets)
+        free: list[int] = []
+        for offset in offsets:
+            deliveries = self.deliveries(offset)
+            if delivered and policy.exhausted(deliveries):
+                self._given_up.append(offset)
+                continue
+            wait_ms = delay_ms if delay_ms is not None else policy.delay_ms(deliveries) if delivered else 0
+            if wait_ms > 0:
+                self._kept_back[offset] = now_ms + wait_ms
+                self._schedule(self, now_ms + wait_ms, offset, offset + 1)
+            else:
+                free.append(offset)
+        self._make_lendable(free)
+        return bool(free)
+
+    def _make_lendable(self, offsets: Iterable[int]) -> None:
+        if self.order is not None:
+            offsets = [offset for offset in offsets if not self.order.come_back(offset)]
+        for start, end in ranges_of(offsets):
+            self._lendable.add(start, end)
+
+    def take_given_up(self) -> list[Range]:
+        """What has come back too often. It is nobody's until `settle` or `restore`."""
+        given_up, self._given_up = self._given_up, []
+        return ranges_of(given_up)
+
+    # ---- settling
 
     def begin_settling(self, owner: int, offsets: Iterable[int]) -> list[Range]:
         """What an owner holds of some offsets. It is nobody's until `settle`, or `restore` when that fails."""
         return ranges_of(self._drop(owner, offsets))
 
     def begin_purge(self, below: int) -> list[Range]:
-        """Everything lendable under `below`, which is nobody's until `settle` or `restore`."""
-        return self._lendable.take(_OFFSET_MAX, below)
+        """Everything under `below` that is not lent. It is nobody's until `settle` or `restore`."""
+        taken = RangeSet(self._lendable.take(_OFFSET_MAX, below))
+        others = [*self._kept_back, *(self.order.remove_waiting() if self.order is not None else ())]
+        self._kept_back.clear()
+        for offset in others:
+            taken.add(offset, offset + 1)
+        return list(taken)
+
+    def claim(self, offset: int, lease: int) -> Claim:
+        """Take a message from whoever holds it by this lease, or from nobody when it was lent to nobody since."""
+        grant = self._grants.get(offset)
+        if grant is not None:
+            if grant.lease != lease:
+                return Claim.LOST
+            self._drop(grant.owner, (offset,))
+            return Claim.TAKEN
+        if offset in self._lendable:
+            self._lendable.remove(offset, offset + 1)
+            return Claim.TAKEN
+        if offset in self._kept_back or any(offset in held for held in self._held.values()):
+            return Claim.LOST
+        if self.order is not None and self.order.claim(offset):
+            return Claim.TAKEN
+        return Claim.LOST if offset in self._given_up else Claim.SETTLED
 
     def restore(self, ranges: Iterable[Range], *, delivered: bool) -> None:
         """Make offsets lendable again; `delivered` says whether the attempt counts."""
         for start, end in ranges:
-            self._lendable.add(start, end)
+            self._make_lendable(range(start, end))
             if delivered:
                 for offset in range(start, end):
                     self._deliveries[offset] = self.deliveries(offset) + 1
@@ -77,10 +260,26 @@ class LeaseQueue:
             else:
                 for offset in [o for o in counts if start <= o < end]:
                     del counts[offset]
+            if self.order is not None:
+                self.order.settle(((start, end),))
 
     def waiting(self, below: int) -> int:
-        """How many offsets under `below` are lendable."""
-        return self._lendable.count_below(below)
+        """How many offsets under `below` are neither settled nor lent, those kept back included."""
+        known = self.order.waiting if self.order is not None else 0
+        return self._lendable.count_below(below) + len(self._kept_back) + known
+
+    def deadlines(self) -> list[tuple[int, int, int]]:
+        """Every deadline that still means something: when, and for which offsets."""
+        found = [(grant.visible_at_ms, offset) for offset, grant in self._grants.items()]
+        found += [(at_ms, offset) for offset, at_ms in self._kept_back.items()]
+        found.sort()
+        merged: list[tuple[int, int, int]] = []
+        for at_ms, offset in found:
+            if merged and merged[-1][0] == at_ms and merged[-1][2] == offset:
+                merged[-1] = (at_ms, merged[-1][1], offset + 1)
+            else:
+                merged.append((at_ms, offset, offset + 1))
+        return merged
 
     def _drop(self, owner: int, offsets: Iterable[int]) -> list[int]:
         held = self._held.get(owner)
@@ -90,48 +289,112 @@ class LeaseQueue:
         held.difference_update(mine)
         if not held:
             del self._held[owner]
+        if self._grants:
+            for offset in mine:
+                self._grants.pop(offset, None)
         return mine
 
 
 class LeaseTable:
-    """The leases of all queues that were lent from since the start."""
+    """The leases of all groups and queues that were lent from since the start, and when the next of them ends.
+
+    `on_deadline` is told when something ends earlier than anything before.
+    """
 
     def __init__(self) -> None:
-        self._queues: dict[QueueNumber, LeaseQueue] = {}
-        self._owners: dict[int, dict[QueueNumber, None]] = {}  # the queues an owner may hold something of
+        self._queues: dict[tuple[str, QueueNumber], LeaseQueue] = {}
+        self._groups: dict[QueueNumber, dict[str, None]] = {}  # the groups that were lent something of a queue
+        self._owners: dict[int, dict[LeaseQueue, None]] = {}  # of which an owner may hold something
+        self._deadlines: list[tuple[int, int, LeaseQueue, int, int]] = []  # a heap; some of them mean nothing any more
+        self._compact_at = _COMPACT_MIN
+        self._numbers = count()
+        self.on_deadline: Callable[[int], None] = lambda at_ms: None
 
-    def get(self, queue: QueueNumber) -> LeaseQueue | None:
-        """The leases of a queue, None before `load`."""
-        return self._queues.get(queue)
+    def get(self, queue: QueueNumber, group: str = "") -> LeaseQueue | None:
+        """The leases of a group and queue, None before `load`."""
+        return self._queues.get((group, queue))
 
-    def load(self, queue: QueueNumber, settled: Iterable[Range]) -> LeaseQueue:
-        """Begin to keep the leases of a queue."""
-        assert queue not in self._queues
-        found = self._queues[queue] = LeaseQueue(settled)
+    def load(
+        self, queue: QueueNumber, settled: Iterable[Range], group: str = "", policy: LeasePolicy = DEFAULT
+    ) -> LeaseQueue:
+        """Begin to keep the leases of a group and queue."""
+        assert (group, queue) not in self._queues
+        return self._add(queue, group, settled, policy)
+
+    def _add(self, queue: QueueNumber, group: str, settled: Iterable[Range], policy: LeasePolicy) -> LeaseQueue:
+        found = LeaseQueue(settled, policy=policy, queue=queue, group=group, schedule=self._schedule)
+        self._queues[group, queue] = found
+        self._groups.setdefault(queue, {})[group] = None
         return found
 
-    def lend(self, queue: QueueNumber, owner: int, count: int, below: int) -> list[Range]:
-        """See `LeaseQueue.lend`."""
-        taken = self._queues[queue].lend(owner, count, below)
-        if taken:
-            self._owners.setdefault(owner, {})[queue] = None
-        return taken
+    def note(self, owner: int, leases: LeaseQueue) -> None:
+        """An owner may hold something now."""
+        self._owners.setdefault(owner, {})[leases] = None
 
-    def release(self, owner: int) -> Sequence[QueueNumber]:
-        """Take everything back from an owner; the queues it held something of."""
-        released = []
-        for queue in self._owners.pop(owner, {}):
-            leases = self._queues.get(queue)
-            if leases is not None and leases.requeue(owner, leases.held(owner), delivered=True):
-                released.append(queue)
-        return released
+    def release(self, owner: int, *, now_ms: int = 0) -> Sequence[LeaseQueue]:
+        """Take everything back from an owner; of what it held something."""
+        return [
+            leases
+            for leases in self._owners.pop(owner, {})
+            if leases.requeue(owner, list(leases.held(owner)), delivered=True, now_ms=now_ms)
+        ]
 
-    def settle(self, queue: QueueNumber, ranges: Iterable[Range]) -> None:
-        """These are settled in the log."""
-        leases = self._queues.get(queue)
-        if leases is not None:
-            leases.settle(ranges)
+    def follow(self, record: Settled | DeadLettered | LeasePolicySet | QueueDeleted | GroupDeleted) -> None:
+        """Take in what the log says. Of a group or queue that is deleted nothing is held and nothing settled."""
+        match record:
+            case Settled(queue=queue, ranges=ranges, group=group):
+                leases = self._queues.get((group, QueueNumber(queue)))
+                if leases is not None:
+                    leases.settle(ranges)
+            case DeadLettered(queue=queue, letters=letters, group=group):
+                leases = self._queues.get((group, QueueNumber(queue)))
+                if leases is not None:
+                    leases.settle(ranges_of(letter.offset for letter in letters))
+            case LeasePolicySet(queue=queue, group=group, policy=policy):
+                leases = self._queues.get((group, QueueNumber(queue)))
+                if leases is not None:
+                    leases.set_policy(policy)
+            case QueueDeleted(queue=queue):
+                number = QueueNumber(queue)
+                for group in self._groups.get(number, {"": None}):
+                    self._add(number, group, (), DEFAULT)
+            case GroupDeleted(group=group):
+                for name, number in list(self._queues):
+                    if name == group != "":  # the group without a name is everybody's
+                        self._add(number, group, (), DEFAULT)
 
-    def forget(self, queue: QueueNumber) -> None:
-        """A queue is deleted: nothing is held of it and nothing settled."""
-        self._queues[queue] = LeaseQueue()
+    # ---- deadlines
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """Nothing ends before; None when nothing ends by itself."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def _schedule(self, leases: LeaseQueue, at_ms: int, start: int, end: int) -> None:
+        earlier = not self._deadlines or at_ms < self._deadlines[0][0]
+        heappush(self._deadlines, (at_ms, next(self._numbers), leases, start, end))
+        if len(self._deadlines) >= self._compact_at:
+            self._compact()
+        if earlier:
+            self.on_deadline(at_ms)
+
+    def _compact(self) -> None:
+        """Drop the deadlines of what was settled or extended in time, so that there are never many of them."""
+        self._deadlines = [
+            (at_ms, next(self._numbers), leases, start, end)
+            for leases in self._queues.values()
+            for at_ms, start, end in leases.deadlines()
+        ]
+        heapify(self._deadlines)
+        self._compact_at = max(_COMPACT_MIN, 2 * len(self._deadlines))
+
+    def expire(self, now_ms: int) -> tuple[list[LeaseQueue], list[LeaseQueue]]:
+        """End what ends by now. Of what there is more to lend, and what has given up something."""
+        more: dict[LeaseQueue, None] = {}
+        seen: dict[LeaseQueue, None] = {}
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            at_ms, _, leases, start, end = heappop(self._deadlines)
+            seen[leases] = None
+            if leases.expire(start, end, at_ms=at_ms, now_ms=now_ms):
+                more[leases] = None
+        return list(more), list(seen)

@@ -7,9 +7,11 @@ for latency under load lowers `sys.setswitchinterval` from 5 ms to 0.5 ms.
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -34,11 +36,12 @@ from store.client import (
     TimersHeld,
     Transacted,
 )
-from store.clock import RisingClock
+from store.clock import RisingClock, SteadyClock
 from store.engine import Committed, Engine
 from store.errors import (
     FrameTooLarge,
     OffsetOutOfRange,
+    RevisionConflict,
     StoreClosed,
     StoreError,
     StoreOverloaded,
@@ -53,8 +56,10 @@ from store.format import (
     QueueOffset,
     UnplacedFrame,
 )
+from store.handle import KEY_BYTES
 from store.kv.keyvalue import KeyValue, Log
-from store.lending import Lending
+from store.lending import Lending, StoredLeases
+from store.policy import LeasePolicy
 from store.ranges import Range
 from store.reader import Located, NotInMemory, Reader
 from store.recent import Recent
@@ -76,6 +81,7 @@ __all__ = ["PENDING_BYTES_MAX", "LocalStore"]
 logger = logging.getLogger(__name__)
 
 PENDING_BYTES_MAX = 64 << 20
+_LEASES = "$leases"  # the KV's namespace of the key that handles are signed with
 READERS = 4  # threads that may wait for a disk
 
 P = ParamSpec("P")
@@ -101,7 +107,8 @@ class LocalStore:
         **engine: Any,
     ) -> None:
         """Open and recover; blocks. Programs use `open`."""
-        now_ms = clock = RisingClock(now_ms)
+        wall_ms = now_ms  # what is due at a time waits again when the clock is set back
+        now_ms = clock = RisingClock(wall_ms)
         self._loop = loop
         self._pending_bytes_max = pending_bytes_max
         self._pending_bytes = 0  # handed to the engine and not yet answered
@@ -122,9 +129,20 @@ class LocalStore:
         self._listener_count = 0
         self._queue_listeners: dict[int, QueuesListener] = {}
         self._recorder = Recorder(self.append, loop, now_ms)
+        self._steady_ms = SteadyClock(wall_ms)
+        self._wall_ms = wall_ms
         self._lending = Lending(
-            self._recent, locate=self._locate, stored=self._stored_leases, record=self._recorder.record
+            self._recent,
+            locate=self._locate,
+            stored=self._stored_leases,
+            record=self._recorder.record,
+            append=self.append,
+            key=self._handle_key,
+            steady_ms=self._steady_ms,
+            awakened=self._awakened,
         )
+        self._recent.leases.on_deadline = self._lease_deadline
+        self._lease_key = b""  # not looked up yet
         clock.reached(self._engine.views.stored_at_ms)
         self._kv = KeyValue(
             loop,
@@ -150,10 +168,10 @@ class LocalStore:
             append=self.append,
             record=self._recorder.record,
             fired=self._awakened,
-            now_ms=now_ms,
+            now_ms=wall_ms,
             limits=timer_limits,
         )
-        self._ticker = Ticker(loop, now_ms, self._tick)
+        self._ticker = Ticker(loop, wall_ms, self._tick)
         self._dispatch_waiters: list[tuple[LogOffset, asyncio.Future[None]]] = []
         self._closing: asyncio.Future[None] | None = None
         loop.call_soon_threadsafe(self._ticker.wake_by, 0)  # what became due while it was closed
@@ -186,6 +204,7 @@ class LocalStore:
 
     async def _close(self) -> None:
         await self._ticker.close()
+        await self._lending.close()
         await self._kv.close()
         # What a thread reports while it ends has been taken in on the loop before the next step.
         await self._loop.run_in_executor(None, self._engine.end_appends)
@@ -290,9 +309,15 @@ class LocalStore:
     async def _tick(self, now_ms: int) -> int | None:
         """Do what is due; when to come again."""
         try:
-            return await self._timers.tick(now_ms)
+            timer_ms = await self._timers.tick(now_ms)
         except StoreClosed:
             return None
+        lease_ms = self._lending.expire()
+        times = [timer_ms, None if lease_ms is None else self._wall_ms() + lease_ms]
+        return min((ms for ms in times if ms is not None), default=None)
+
+    def _lease_deadline(self, at_ms: int) -> None:
+        self._ticker.wake_by(self._wall_ms() + at_ms - self._steady_ms())
 
     def _post(self, call: Callable[..., None], *args: object) -> None:
         try:
@@ -590,48 +615,141 @@ class LocalStore:
 
     # ---- leases
 
-    async def _stored_leases(self, queue: QueueNumber) -> tuple[Sequence[Range], QueueOffset]:
-        def stored() -> tuple[Sequence[Range], QueueOffset]:
+    async def _stored_leases(self, queue: QueueNumber, group: str) -> StoredLeases:
+        def stored() -> StoredLeases:
             views = self._engine.views
             with views.reading() as txn:
-                return views.settled.get(txn, queue), views.queues.next_offset(txn, queue)
+                settled, policy = views.settled.get(txn, queue, group), views.settled.policy(txn, queue, group)
+                return StoredLeases(settled, policy, views.queues.next_offset(txn, queue))
 
+        forgotten = self._recent.group(group)
+        if group and forgotten is not None and forgotten.cleared:  # the view may still have what it had settled
+            await self._until_dispatched(self._recent.confirmed)
         return await self._blocking(stored)
+
+    async def _handle_key(self) -> bytes:
+        """What handles are signed with: made once for the store group, and kept in its KV."""
+        while not self._lease_key:
+            entry = await self.kv_get("handles", namespace=_LEASES)
+            if entry is not None:
+                self._lease_key = entry.value
+                break
+            with suppress(RevisionConflict):  # somebody else was faster
+                await self.kv_put("handles", secrets.token_bytes(KEY_BYTES), expected_revision=0, namespace=_LEASES)
+        return self._lease_key
 
     async def _locate(self, queue: QueueNumber, ranges: Sequence[Range], *, max_bytes: int) -> Located:
         return await self._read(self._reader.locate, queue, ranges, self._recent.chunks(queue), max_bytes=max_bytes)
 
     async def take(
-        self, queue: QueueNumber, owner: int, *, max_count: int, max_bytes: int = 1 << 20
+        self,
+        queue: QueueNumber,
+        owner: int,
+        *,
+        max_count: int,
+        max_bytes: int = 1 << 20,
+        group: str = "",
+        invisible_ms: int | None = None,
     ) -> Sequence[Lease]:
         """See `StoreClient.take`."""
         await self._queue(queue)
-        return await self._lending.take(queue, owner, max_count=max_count, max_bytes=max_bytes)
+        return await self._lending.take(
+            queue, owner, max_count=max_count, max_bytes=max_bytes, group=check_key(group), invisible_ms=invisible_ms
+        )
 
-    async def settle(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset]) -> None:
+    async def settle(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = "") -> None:
         """See `StoreClient.settle`. When it raises, the messages will be lent again."""
         self._check_open()
-        await self._lending.settle(queue, owner, offsets)
+        await self._lending.settle(queue, owner, offsets, group)
+
+    async def forward(
+        self,
+        queue: QueueNumber,
+        owner: int,
+        offsets: Sequence[QueueOffset],
+        rows: bytes,
+        payload: bytes,
+        *,
+        group: str = "",
+    ) -> None:
+        """See `StoreClient.forward`. When it raises, the messages will be lent again."""
+        self._check_open()
+        await self._lending.forward(queue, owner, offsets, rows, payload, group=group)
+
+    async def reject(
+        self,
+        queue: QueueNumber,
+        owner: int,
+        offsets: Sequence[QueueOffset],
+        *,
+        reason: str = "rejected",
+        group: str = "",
+    ) -> None:
+        """See `StoreClient.reject`. When it raises, the messages will be lent again."""
+        self._check_open()
+        await self._lending.reject(queue, owner, offsets, reason=reason, group=group)
 
     def requeue(
-        self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, delivered: bool = True
+        self,
+        queue: QueueNumber,
+        owner: int,
+        offsets: Sequence[QueueOffset],
+        *,
+        delivered: bool = True,
+        delay_ms: int | None = None,
+        group: str = "",
     ) -> None:
         """See `StoreClient.requeue`."""
-        self._lending.requeue(queue, owner, offsets, delivered=delivered)
+        self._lending.requeue(queue, owner, offsets, delivered=delivered, delay_ms=delay_ms, group=group)
+
+    async def extend(
+        self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, invisible_ms: int, group: str = ""
+    ) -> Sequence[QueueOffset]:
+        """See `StoreClient.extend`."""
+        self._check_open()
+        key = await self._handle_key()
+        return self._lending.extend(queue, owner, offsets, invisible_ms=invisible_ms, group=group, key=key)
 
     def release(self, owner: int) -> Sequence[QueueNumber]:
         """See `StoreClient.release`."""
         return self._lending.release(owner)
 
-    async def waiting(self, queue: QueueNumber) -> int:
+    async def settle_handles(self, handles: Sequence[str]) -> Sequence[StoreError | None]:
+        """See `StoreClient.settle_handles`."""
+        self._check_open()
+        return await self._lending.settle_handles(handles)
+
+    async def requeue_handles(
+        self, handles: Sequence[str], *, delay_ms: int | None = None
+    ) -> Sequence[StoreError | None]:
+        """See `StoreClient.requeue_handles`."""
+        self._check_open()
+        return await self._lending.requeue_handles(handles, delay_ms)
+
+    async def extend_handles(self, handles: Sequence[str], *, invisible_ms: int) -> Sequence[str | StoreError]:
+        """See `StoreClient.extend_handles`."""
+        self._check_open()
+        return await self._lending.extend_handles(handles, invisible_ms)
+
+    async def set_lease_policy(self, queue: QueueNumber, policy: LeasePolicy, *, group: str = "") -> None:
+        """See `StoreClient.set_lease_policy`."""
+        await self._queue(queue)
+        await self._lending.set_policy(queue, policy, check_key(group))
+
+    async def lease_policy(self, queue: QueueNumber, *, group: str = "") -> LeasePolicy:
+        """See `StoreClient.lease_policy`."""
+        await self._queue(queue)
+        return await self._lending.policy(queue, check_key(group))
+
+    async def waiting(self, queue: QueueNumber, *, group: str = "") -> int:
         """See `StoreClient.waiting`."""
         await self._queue(queue)
-        return await self._lending.waiting(queue)
+        return await self._lending.waiting(queue, check_key(group))
 
-    async def purge(self, queue: QueueNumber) -> int:
+    async def purge(self, queue: QueueNumber, *, group: str = "") -> int:
         """See `StoreClient.purge`."""
         await self._queue(queue)
-        return await self._lending.purge(queue)
+        return await self._lending.purge(queue, check_key(group))
 
     async def delete_queue(self, queue: QueueNumber) -> None:
         """See `StoreClient.delete_queue`."""

@@ -16,6 +16,7 @@ from store.leases import LeaseTable
 from store.pending import Pending
 from store.records import (
     AddressesSeen,
+    DeadLettered,
     GroupDeleted,
     GroupOffsets,
     KvDelete,
@@ -23,6 +24,7 @@ from store.records import (
     KvLimits,
     KvPut,
     KvTransaction,
+    LeasePolicySet,
     QueueDeleted,
     Record,
     Settled,
@@ -108,19 +110,14 @@ class Recent:
                 self._groups.put(at.frame, group, GroupChange(before.cleared, {**before.offsets, **now}))
             case GroupDeleted(group=group):
                 self._groups.put(at.frame, group, GroupChange(True, {}))
+                self.leases.follow(record)
             case AddressesSeen(addresses=addresses):
                 for address in filter(listable, addresses):
                     self._addresses.put(at.frame, address, None)
-            case Settled(queue=queue, ranges=ranges):
-                self.leases.settle(QueueNumber(queue), ranges)
-            case TimerSet():
-                self.timers.set(at, record)
-            case TimerCancelled():
-                return self.timers.cancel(at, record)
-            case TimersFired():
-                self.timers.fired(at, record)
-            case QueueDeleted(queue=queue):
-                self.leases.forget(QueueNumber(queue))
+            case Settled() | DeadLettered() | LeasePolicySet() | QueueDeleted():
+                self.leases.follow(record)
+            case TimerSet() | TimerCancelled() | TimersFired():
+                return self.timers.follow(at, record)
         return None
 
     def _delete_queue(self, at: Position, record: QueueDeleted) -> None:

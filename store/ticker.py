@@ -4,31 +4,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-__all__ = ["SteadyClock", "Ticker"]
+__all__ = ["Ticker"]
 
 logger = logging.getLogger(__name__)
 
 RECHECK_MS = 1_000  # the wall clock is looked at this often while something is due: it may have been set
 RETRY_MS = 1_000  # after a failure of ours
-
-
-class SteadyClock:
-    """Milliseconds that never go back, made of a clock that may: what went by is counted, steps back are not.
-
-    For durations, such as that of a lease. It is ahead of the other clock by as much as that was set back.
-    """
-
-    def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
-        self._seen = self._ms = now_ms()
-
-    def __call__(self) -> int:
-        """The time, never less than before."""
-        now = self._now_ms()
-        if now > self._seen:
-            self._ms += now - self._seen
-        self._seen = now
-        return self._ms
 
 
 class Ticker:

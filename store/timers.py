@@ -65,23 +65,25 @@ class TimerOverlay:
 
     # ---- following the log
 
-    def set(self, at: Position, record: TimerSet) -> None:
-        """A timer was set."""
+    def follow(self, at: Position, record: TimerSet | TimerCancelled | TimersFired) -> bool | None:
+        """Take in what has become of timers; of a cancelled one whether it was pending."""
+        match record:
+            case TimerSet():
+                self._set(at, record)
+            case TimerCancelled(due_ms=due_ms, frame=frame, row=row):
+                return self._remove(at.frame, TimerKey(due_ms, LogOffset(frame), row))
+            case TimersFired(keys=keys):
+                for key in unpack_keys(keys):
+                    self._remove(at.frame, key)
+        return None
+
+    def _set(self, at: Position, record: TimerSet) -> None:
         if not is_sound(record):
             return
         key = TimerKey(record.due_ms, at.frame, at.row)
         self._put(at.frame, key, record)
         heappush(self._due, key)
         self.held = TimersHeld(self.held.timers + 1, self.held.size_bytes + size_of(record))
-
-    def cancel(self, at: Position, record: TimerCancelled) -> bool:
-        """A timer was cancelled; whether it was pending."""
-        return self._remove(at.frame, TimerKey(record.due_ms, LogOffset(record.frame), record.row))
-
-    def fired(self, at: Position, record: TimersFired) -> None:
-        """Timers have fired."""
-        for key in unpack_keys(record.keys):
-            self._remove(at.frame, key)
 
     def _remove(self, frame: LogOffset, key: TimerKey) -> bool:
         size = self.firing.get(key)

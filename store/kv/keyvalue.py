@@ -242,6 +242,10 @@ class KeyValue:
         times = [ms for ms in (again, due_ms) if ms is not None]
         return max(min(times), now_ms + SWEEP_INTERVAL_MS) if times else None
 
+    async def look(self) -> None:
+        """Do now what is due now."""
+        await self._ticker.look()
+
     async def sweep(self, now_ms: int) -> int:
         """Remove the keys whose time is over, by records that watchers see; how many those were."""
         removed = 0

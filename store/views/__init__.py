@@ -33,7 +33,7 @@ __all__ = ["MAP_SIZE_BYTES", "Views"]
 logger = logging.getLogger(__name__)
 
 MAP_SIZE_BYTES = 64 << 30  # address space, not disk: the file grows as it is used
-_FORMAT = b"2"  # of all views together; another one found means: rebuild
+_FORMAT = b"3"  # of all views together; another one found means: rebuild
 _READERS_MAX = 126
 _SPARE_READERS = 8  # read transactions kept for the next reader
 

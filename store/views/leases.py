@@ -1,78 +1,152 @@
-"""What is settled of each leased queue: (queue u32, first offset u64) -> end u64, big-endian.
+"""What is settled of each leased queue, and how its messages are lent, for each group.
 
-The ranges of a queue are disjoint and do not touch, so what is settled has exactly one form.
+b"s" + (group, queue u32, first offset u64) -> end u64; b"p" + (group, queue u32) -> policy; b"g" + (queue u32, group)
+-> nothing, for the groups with a name, so that a queue's deletion finds them. A group is its name's length u16 and its
+name in UTF-8; all numbers are big-endian.
+
+The ranges of a group and queue are disjoint and do not touch, so what is settled has exactly one form.
 """
 
 import struct
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from store.format import QueueNumber
+from store.policy import DEFAULT, LeasePolicy
 from store.ranges import Range, RangeSet
-from store.records import QueueDeleted, Settled
+from store.records import DeadLettered, GroupDeleted, LeasePolicySet, QueueDeleted, Record, Settled
 from store.run import Run
+from store.views.kv import KEY_BYTES_MAX
 
 __all__ = ["SettledView"]
 
-_KEY = struct.Struct(">IQ")
-_END = struct.Struct(">Q")
+_QUEUE = struct.Struct(">I")
+_OFFSET = struct.Struct(">Q")
+_SETTLED, _POLICY, _GROUP = b"s", b"p", b"g"
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(LeasePolicy).decode
 
 
 class SettledView:
-    """Settled offsets by queue."""
+    """Settled offsets and policies by group and queue."""
 
     def __init__(self, db: Any) -> None:
         self._db = db
 
+    # ---- writing
+
     def apply(self, txn: Any, runs: Sequence[Run]) -> None:
-        """Add what some runs settle; a deleted queue loses everything."""
-        added: dict[int, RangeSet] = {}
+        """Add what some runs settle; a deleted queue, or group, loses everything."""
+        added: dict[tuple[str, int], RangeSet] = {}
         for run in runs:
             for _, record in run.records:
-                if isinstance(record, Settled):
-                    ranges = added.setdefault(record.queue, RangeSet())
-                    for start, end in record.ranges:
-                        ranges.add(start, end)
-                elif isinstance(record, QueueDeleted):
-                    added.pop(record.queue, None)
-                    self._delete(txn, record.queue)
-        for queue, ranges in added.items():
+                self._apply(txn, record, added)
+        for (group, queue), ranges in added.items():
+            self._know(txn, group, queue)
+            prefix = _SETTLED + _key(group, queue)
             with txn.cursor(db=self._db) as cursor:
                 for start, end in ranges:
-                    _merge(cursor, queue, start, end)
+                    _merge(cursor, prefix, start, end)
 
-    def _delete(self, txn: Any, queue: int) -> None:
-        prefix = queue.to_bytes(4, "big")
+    def _apply(self, txn: Any, record: Record, added: dict[tuple[str, int], RangeSet]) -> None:
+        """Make the change of one record; what is settled is gathered, as it is the same in any order."""
+        match record:
+            case Settled(queue=queue, ranges=ranges, group=group) if _fits(group):
+                gathered = added.setdefault((group, queue), RangeSet())
+                for start, end in ranges:
+                    gathered.add(start, end)
+            case DeadLettered(queue=queue, letters=letters, group=group) if _fits(group):
+                gathered = added.setdefault((group, queue), RangeSet())
+                for letter in letters:
+                    gathered.add(letter.offset, letter.offset + 1)
+            case LeasePolicySet(queue=queue, group=group, policy=policy) if _fits(group):
+                self._know(txn, group, queue)
+                txn.put(_POLICY + _key(group, queue), _encode(policy), db=self._db)
+            case QueueDeleted(queue=queue):
+                unwritten = [name for name, its_queue in added if its_queue == queue]
+                for group in dict.fromkeys(["", *self._groups(txn, queue), *unwritten]):
+                    added.pop((group, queue), None)
+                    self._delete(txn, group, queue)
+            case GroupDeleted(group=group) if group and _fits(group):
+                known = {_QUEUE.unpack(key[-_QUEUE.size :])[0] for key in self._keys(txn, _POLICY + _group(group))}
+                prefix = _SETTLED + _group(group)
+                known |= {_QUEUE.unpack_from(key, len(prefix))[0] for key in self._keys(txn, prefix)}
+                known |= {queue for name, queue in added if name == group}
+                for queue in sorted(known):
+                    added.pop((group, queue), None)
+                    self._delete(txn, group, queue)
+            case _:
+                pass
+
+    def _know(self, txn: Any, group: str, queue: int) -> None:
+        if group:
+            txn.put(_GROUP + _QUEUE.pack(queue) + _group(group), b"", db=self._db)
+
+    def _delete(self, txn: Any, group: str, queue: int) -> None:
+        for prefix in (_SETTLED + _key(group, queue), _POLICY + _key(group, queue)):
+            for key in self._keys(txn, prefix):
+                txn.delete(key, db=self._db)
+        txn.delete(_GROUP + _QUEUE.pack(queue) + _group(group), db=self._db)
+
+    def _groups(self, txn: Any, queue: int) -> list[str]:
+        prefix = _GROUP + _QUEUE.pack(queue)
+        return [key[len(prefix) + 2 :].decode() for key in self._keys(txn, prefix)]
+
+    def _keys(self, txn: Any, prefix: bytes) -> list[bytes]:
+        keys: list[bytes] = []
         with txn.cursor(db=self._db) as cursor:
             found = cursor.set_range(prefix)
-            while found and cursor.key().startswith(prefix):
-                found = cursor.delete()
+            while found and (key := cursor.key()).startswith(prefix):
+                keys.append(key)
+                found = cursor.next()
+        return keys
 
-    def get(self, txn: Any, queue: QueueNumber) -> list[Range]:
-        """The settled ranges of a queue, ascending."""
-        prefix = queue.to_bytes(4, "big")
+    # ---- reading
+
+    def get(self, txn: Any, queue: QueueNumber, group: str = "") -> list[Range]:
+        """The settled ranges of a group and queue, ascending."""
+        prefix = _SETTLED + _key(group, queue)
         ranges = []
         with txn.cursor(db=self._db) as cursor:
             found = cursor.set_range(prefix)
             while found and (key := cursor.key()).startswith(prefix):
-                ranges.append((_KEY.unpack(key)[1], _END.unpack(cursor.value())[0]))
+                ranges.append((_OFFSET.unpack_from(key, len(prefix))[0], _OFFSET.unpack(cursor.value())[0]))
                 found = cursor.next()
         return ranges
 
+    def policy(self, txn: Any, queue: QueueNumber, group: str = "") -> LeasePolicy:
+        """How a group's messages of a queue are lent."""
+        value = txn.get(_POLICY + _key(group, queue), db=self._db)
+        return DEFAULT if value is None else _decode(value)
 
-def _merge(cursor: Any, queue: int, start: int, end: int) -> None:
+
+def _fits(group: str) -> bool:
+    return len(group.encode()) <= KEY_BYTES_MAX
+
+
+def _group(group: str) -> bytes:
+    name = group.encode()
+    return len(name).to_bytes(2, "big") + name
+
+
+def _key(group: str, queue: int) -> bytes:
+    return _group(group) + _QUEUE.pack(queue)
+
+
+def _merge(cursor: Any, prefix: bytes, start: int, end: int) -> None:
     """Add a range and take in those it overlaps or touches."""
-    prefix = queue.to_bytes(4, "big")
-    key = _KEY.pack(queue, start)
+    key = prefix + _OFFSET.pack(start)
     # The one before may reach up to this one.
     before = (cursor.prev() if cursor.set_range(key) else cursor.last()) and cursor.key().startswith(prefix)
     if before:
-        its_start, its_end = _KEY.unpack(cursor.key())[1], _END.unpack(cursor.value())[0]
+        its_start, its_end = _OFFSET.unpack_from(cursor.key(), len(prefix))[0], _OFFSET.unpack(cursor.value())[0]
         if its_end >= start:
             start, end = its_start, max(end, its_end)
-            key = _KEY.pack(queue, start)
+            key = prefix + _OFFSET.pack(start)
     found = cursor.set_range(key)
-    while found and cursor.key().startswith(prefix) and _KEY.unpack(cursor.key())[1] <= end:
-        end = max(end, _END.unpack(cursor.value())[0])
+    while found and cursor.key().startswith(prefix) and _OFFSET.unpack_from(cursor.key(), len(prefix))[0] <= end:
+        end = max(end, _OFFSET.unpack(cursor.value())[0])
         found = cursor.delete()
-    cursor.put(key, _END.pack(end))
+    cursor.put(key, _OFFSET.pack(end))

@@ -1,7 +1,7 @@
 """Pending timers, in the order in which they are due.
 
 b"t" + (due u64, log offset of the frame that set it u64, row u32) -> size of the rows u32, the rows, the payload;
-b"held" -> how many are pending u64, and their bytes u64. Big-endian.
+b"held" -> how many are pending u64, and their bytes u64; missing when there are none. Big-endian.
 
 The view holds what is to be appended itself and not where it lies in the log: a timer set months ahead outlives the
 segment it came in, and keeping old segments for the sake of a few timers would keep everything else in them too.
@@ -79,7 +79,11 @@ class TimersView:
                         size -= len(value) - _SIZE.size
         if count or size:
             held = self.held(txn)
-            txn.put(_HELD_KEY, _HELD.pack(held.timers + count, held.size_bytes + size), db=self._db)
+            count, size = held.timers + count, held.size_bytes + size
+            if count:
+                txn.put(_HELD_KEY, _HELD.pack(count, size), db=self._db)
+            else:  # as if there had never been one: runs may be cut anywhere
+                txn.delete(_HELD_KEY, db=self._db)
 
     # ---- reading
 

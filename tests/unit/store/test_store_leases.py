@@ -1,6 +1,7 @@
 """Leases, without a log."""
 
 from store.leases import LeaseQueue, LeaseTable
+from store.records import GroupDeleted, QueueDeleted, Settled
 
 
 def test_the_lowest_are_lent_first_and_only_once():
@@ -72,22 +73,36 @@ def test_counts_of_settled_messages_are_forgotten():
 
 def test_an_owner_gives_back_everything_at_once():
     table = LeaseTable()
-    for queue in (1, 2, 3):
-        table.load(queue, [])
-    table.lend(1, 7, 5, 5)
-    table.lend(2, 7, 5, 5)
-    table.lend(3, 8, 5, 5)
-    table.get(1).begin_settling(7, range(5))
-    assert table.release(7) == [2]
+    one, two, three = (table.load(queue, []) for queue in (1, 2, 3))
+    for leases, owner in ((one, 7), (two, 7), (three, 8)):
+        leases.lend(owner, 5, 5)
+        table.note(owner, leases)
+    one.begin_settling(7, range(5))
+    assert table.release(7) == [two]
     assert table.release(7) == []
-    assert table.get(2).waiting(5) == 5
-    assert table.get(3).waiting(5) == 0
+    assert two.waiting(5) == 5
+    assert three.waiting(5) == 0
 
 
 def test_a_deleted_queue_begins_anew():
     table = LeaseTable()
     table.load(1, [(0, 4)])
-    table.forget(1)
+    table.load(1, [(0, 3)], "g")
+    table.follow(QueueDeleted(1))
     assert table.get(1).waiting(4) == 4
-    table.settle(9, [(0, 1)])
+    assert table.get(1, "g").waiting(4) == 4
+    table.follow(Settled(9, ((0, 1),)))
     assert table.get(9) is None
+
+
+def test_groups_are_lent_the_same_messages():
+    table = LeaseTable()
+    one, other = table.load(1, []), table.load(1, [(0, 2)], "g")
+    assert one.lend(5, 9, 4) == [(0, 4)]
+    assert other.lend(5, 9, 4) == [(2, 4)]
+    table.follow(Settled(1, ((0, 4),), "g"))
+    assert (one.waiting(9), other.waiting(9)) == (5, 5)
+    table.follow(GroupDeleted("g"))
+    assert table.get(1, "g").waiting(9) == 9
+    table.follow(GroupDeleted(""))
+    assert table.get(1) is one

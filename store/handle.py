@@ -1,0 +1,101 @@
+"""The handle of a lease: text by which whoever has it can settle, give back or extend one message.
+
+    version u8 | queue u32 | offset u64 | lease u64 | deliveries u32 | visible_at_ms u64 | group, UTF-8 | MAC 16 B
+
+Big-endian, base64url without padding. The MAC is HMAC-SHA-256 cut to 128 bits (RFC 2104, 5), with a key that the
+store group keeps in its KV: so every master and every proxy of the group can check a handle, whoever made it, and
+nobody else can make one. `lease` stays the same when the lease is extended, so an older handle of it keeps working.
+"""
+
+import base64
+import binascii
+import hmac
+import struct
+from typing import NamedTuple
+
+from store.errors import BadHandle
+from store.format import QueueNumber, QueueOffset
+
+__all__ = ["HANDLE_CHARS_MAX", "KEY_BYTES", "Grant", "LeaseHandle"]
+
+KEY_BYTES = 32
+HANDLE_CHARS_MAX = 1024  # more cannot be a handle, and is not looked at
+_VERSION = 1
+_FIELDS = struct.Struct(">BIQQIQ")
+_MAC_BYTES = 16
+
+
+class LeaseHandle(NamedTuple):
+    """What a handle says. `deliveries` is how often the message had been lent before."""
+
+    queue: QueueNumber
+    group: str
+    offset: QueueOffset
+    lease: int
+    deliveries: int
+    visible_at_ms: int
+
+    def encode(self, key: bytes) -> str:
+        """The handle, signed."""
+        fields = _FIELDS.pack(_VERSION, self.queue, self.offset, self.lease, self.deliveries, self.visible_at_ms)
+        data = fields + self.group.encode()
+        return base64.urlsafe_b64encode(data + _mac(key, data)).rstrip(b"=").decode()
+
+    @classmethod
+    def decode(cls, text: str, key: bytes) -> "LeaseHandle":
+        """What a handle says; raises `BadHandle` unless it is exactly what somebody with the key has made."""
+        if len(text) > HANDLE_CHARS_MAX:
+            raise BadHandle(f"a handle has at most {HANDLE_CHARS_MAX} characters")
+        try:
+            raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise BadHandle("a handle is base64url") from error
+        data, mac = raw[:-_MAC_BYTES], raw[-_MAC_BYTES:]
+        if len(data) < _FIELDS.size or not hmac.compare_digest(mac, _mac(key, data)):
+            raise BadHandle("a handle that was not made here, or was changed")
+        version, queue, offset, lease, deliveries, visible_at_ms = _FIELDS.unpack_from(data)
+        if version != _VERSION:
+            raise BadHandle(f"a handle of version {version}")
+        group = data[_FIELDS.size :].decode()
+        handle = cls(QueueNumber(queue), group, QueueOffset(offset), lease, deliveries, visible_at_ms)
+        if handle.encode(key) != text:  # base64 has spellings that mean the same
+            raise BadHandle("a handle that was not made here, or was changed")
+        return handle
+
+
+class Grant:
+    """What the messages lent by one `take` have in common; shared by their leases, so that lending one costs nothing.
+
+    `visible_at_ms` is by the store's steady clock, which a wall clock set back leaves ahead.
+    """
+
+    __slots__ = ("group", "key", "lease", "owner", "queue", "visible_at_ms")
+
+    def __init__(
+        self, *, queue: QueueNumber, group: str, owner: int, lease: int, visible_at_ms: int, key: bytes
+    ) -> None:
+        self.queue = queue
+        self.group = group
+        self.owner = owner
+        self.lease = lease
+        self.visible_at_ms = visible_at_ms
+        self.key = key
+
+    def until(self, visible_at_ms: int) -> "Grant":
+        """The same lease, ending at another time."""
+        return Grant(
+            queue=self.queue,
+            group=self.group,
+            owner=self.owner,
+            lease=self.lease,
+            visible_at_ms=visible_at_ms,
+            key=self.key,
+        )
+
+    def handle(self, offset: QueueOffset, deliveries: int) -> str:
+        """The handle of one message."""
+        return LeaseHandle(self.queue, self.group, offset, self.lease, deliveries, self.visible_at_ms).encode(self.key)
+
+
+def _mac(key: bytes, data: bytes) -> bytes:
+    return hmac.digest(key, data, "sha256")[:_MAC_BYTES]
