@@ -63,7 +63,7 @@ def test_a_second_signal_does_not_wait(new_gateway):
     gateway = new_gateway(environ={"HEADGATE__GATEWAY__SHUTDOWN_GRACE_S": "60"}).start()
     # A peer that does not read its answer keeps a polite shutdown waiting.
     with socket.create_connection(("127.0.0.1", gateway.port("http"))) as slow:
-        slow.sendall(b"POST /topics/a HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nhalf")
+        slow.sendall(b"POST /topics/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\nhalf")
         gateway.process.send_signal(signal.SIGTERM)
         while "stopping" not in gateway.log.read_text():
             time.sleep(0.01)

@@ -17,7 +17,7 @@ BEGINNINGS = {
     ],
     "amqp": [b"AMQP\0\0\x09\x01"],
     "http": [
-        b"POST /topics/bad HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabc",
+        b"POST /topics/bad HTTP/1.1\r\nhost: localhost\r\ncontent-length: 3\r\n\r\nabc",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0",
     ],
 }
@@ -109,7 +109,7 @@ def test_a_refused_request_leaves_the_other_streams_of_its_connection_alone(shar
 
 def test_who_closes_its_half_still_gets_its_answer(shared_gateway):
     with socket.create_connection(("127.0.0.1", shared_gateway.port("http")), timeout=10) as peer:
-        peer.sendall(b"POST /topics/half/a HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\n1")
+        peer.sendall(b"POST /topics/half/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n\r\n1")
         peer.shutdown(socket.SHUT_WR)
         answer = b"".join(iter(lambda: peer.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 201 ")
