@@ -18,9 +18,11 @@ from store.files import Files, OsFiles
 from store.format import LogOffset, QueueNumber, QueueOffset, UnplacedFrame
 from store.keeper import Chore, Keeper
 from store.lock import DataDirLock
-from store.log import SEGMENT_SIZE_BYTES, CommitLog, Placed
+from store.log import SEGMENT_SIZE_BYTES, CommitLog
 from store.producers import ProducerTable
+from store.recovery import OnProgress, recover
 from store.run import Run, RunBuilder
+from store.scrub import SCRUB_BYTES_PER_S, STEP_S, Scrub
 from store.space import DISK_RESERVE_BYTES, LOOK_S, Space
 from store.views import MAP_SIZE_BYTES, Views
 
@@ -28,11 +30,9 @@ __all__ = ["Committed", "Engine"]
 
 logger = logging.getLogger(__name__)
 
-RUN_BYTES = 8 << 20  # read in recovery before the views are brought up
 LINGER_S = 0.1  # how long the dispatcher lets runs gather: one transaction, and its sync, for all of them
 EAGER_BYTES = 16 << 20  # gathered, it does not wait any longer
 LAG_BYTES_MAX = 256 << 20  # the views may be behind before commits wait for them: bounds what memory holds for them
-PROGRESS_BYTES = 256 << 20  # between two reports of recovery
 
 
 class Engine:
@@ -58,6 +58,8 @@ class Engine:
         linger_s: float = LINGER_S,
         flush_interval_ms: int = FLUSH_INTERVAL_MS,
         disk_reserve_bytes: int = DISK_RESERVE_BYTES,
+        scrub_bytes_per_s: int = SCRUB_BYTES_PER_S,
+        on_recovering: OnProgress = lambda _at, _end: None,
     ) -> None:
         """Open and recover a data directory; takes as long as the views are behind. Raises `DataDirLocked`, OSError."""
         files = files if files is not None else OsFiles()
@@ -81,7 +83,10 @@ class Engine:
             self.views = Views(data_dir / "views", map_size_bytes=map_size_bytes)
             opened.callback(self.views.close)
             self._builder = RunBuilder(self._stored_next_offset)
-            self._recover()
+            recover(self.log, self.views, self._builder, on_progress=on_recovering)
+            self.scrub = Scrub(
+                self.log, files=files, path=data_dir / "scrub", now_ms=now_ms, bytes_per_s=scrub_bytes_per_s
+            )
             producers = ProducerTable()
             with self.views.reading() as txn:
                 self.views.producers.restore(txn, producers)
@@ -102,7 +107,7 @@ class Engine:
             error=lambda: self.error,
         )
         self._dispatching = Thread(target=self._dispatch_forever, name="store-dispatch", daemon=True)
-        self._keeper = Keeper([Chore(LOOK_S, self._space.look)])
+        self._keeper = Keeper([Chore(LOOK_S, self._space.look), Chore(STEP_S, self.scrub.step)])
         self._committer.start()
         self._dispatching.start()
         self._keeper.start()
@@ -141,6 +146,7 @@ class Engine:
     def end_appends(self) -> None:
         """Store what was appended and report it. Again does nothing."""
         self._keeper.stop()
+        self.scrub.save()
         self._committer.end()
 
     def end_dispatch(self) -> None:
@@ -154,33 +160,6 @@ class Engine:
         self.end_appends()
         self.end_dispatch()
         self._opened.close()
-
-    # ---- recovery
-
-    def _recover(self) -> None:
-        log, views = self.log, self.views
-        if views.dispatched > log.end:
-            logger.error(
-                "the views are ahead of the log, which has lost its end; they are rebuilt from what it has",
-                extra={"dispatched": views.dispatched, "log_end": log.end, "log_first": log.first},
-            )
-            views.reset()
-        start = reported = max(views.dispatched, log.first)
-        gathered: list[Placed] = []
-        size = 0
-        for frame in log.recover(start):
-            gathered.append(Placed.of(frame))
-            size += frame.header.size_bytes
-            if size >= RUN_BYTES:
-                views.apply([self._builder.build(gathered)])
-                gathered, size = [], 0
-                if views.dispatched - reported >= PROGRESS_BYTES:
-                    reported = views.dispatched
-                    logger.info("recovering", extra={"from": start, "at": reported, "to": log.end})
-        if gathered:
-            views.apply([self._builder.build(gathered)])
-        if log.end > start:
-            logger.info("recovered", extra={"from": start, "to": log.end, "damaged": len(log.corruptions)})
 
     def _stored_next_offset(self, queue: QueueNumber) -> QueueOffset:
         with self.views.reading() as txn:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from store.cold import ColdReads
+
 __all__ = ["File", "Files", "OsFile", "OsFiles"]
 
 
@@ -15,7 +17,10 @@ class File(Protocol):
         """Write parts back to back at an offset; how many bytes were, which may be fewer than given."""
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Up to `size` bytes at an offset; fewer at the end of the file."""
+        """Up to `size` bytes at an offset; fewer at the end of the file.
+
+        What is not in the page cache is not kept there, so that reads of old data do not push out what is in use.
+        """
 
     def size(self) -> int:
         """The file's size, in bytes."""
@@ -58,10 +63,11 @@ class Files(Protocol):
 class OsFile:
     """A file of the operating system."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_cold", "_fd")
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._cold = ColdReads(fd)
 
     def pwritev(self, parts: Sequence[bytes | memoryview], offset: int) -> int:
         """See `File`."""
@@ -69,6 +75,7 @@ class OsFile:
 
     def pread(self, size: int, offset: int) -> bytes:
         """See `File`."""
+        self._cold.before(size, offset)
         data = os.pread(self._fd, size, offset)
         if len(data) == size or not data:
             return data

@@ -37,6 +37,7 @@ from store.client import (
     Transacted,
 )
 from store.clock import RisingClock, SteadyClock
+from store.damage import Damage
 from store.engine import Committed, Engine
 from store.errors import (
     FrameTooLarge,
@@ -70,6 +71,7 @@ from store.records import (
     GroupOffsets,
     QueueDeleted,
 )
+from store.scrub import Scrubbed
 from store.segment import BadRange
 from store.ticker import Ticker
 from store.timers import TimerLimits, Timers
@@ -230,6 +232,16 @@ class LocalStore:
     def corruptions(self) -> Sequence[BadRange]:
         """Damage that recovery met in front of valid frames."""
         return self._engine.log.corruptions
+
+    @property
+    def damages(self) -> Sequence[Damage]:
+        """Damage that anybody met in what the log keeps: recovery, a reader, the scrub."""
+        return [damage for damage in self._engine.log.damages.all() if damage.end > self._engine.log.first]
+
+    @property
+    def scrubbed(self) -> Scrubbed:
+        """How far the scrub is."""
+        return self._engine.scrub.progress
 
     # ---- the log
 

@@ -8,6 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from store.damage import Damage, DamageLog
 from store.errors import CorruptFrame
 from store.files import Files
 from store.format import HEADER, Frame, Header, LogOffset, UnplacedFrame, parse_header
@@ -85,6 +86,7 @@ class CommitLog:
         self.flushed = self.first  # of what is on this disk; flushed <= written
         self.confirmed = self.first  # of what readers may see; confirmed <= flushed
         self.corruptions: list[BadRange] = []  # met by recovery in front of valid frames
+        self.damages = DamageLog()  # met by anybody
 
     @property
     def first(self) -> LogOffset:
@@ -95,6 +97,15 @@ class CommitLog:
     def segment_count(self) -> int:
         """How many files."""
         return len(self._segments)
+
+    @property
+    def sealed(self) -> LogOffset:
+        """The log offset before which no segment is written to any more."""
+        return self._segments[-1].start
+
+    def damaged(self, bad: BadRange, found_by: str) -> None:
+        """Say that somebody has met damage."""
+        self.damages.report(Damage(self._segment_of(bad.start).path.name, *bad, found_by))
 
     def close(self) -> None:
         """Close the files."""
@@ -180,9 +191,14 @@ class CommitLog:
             if header is None:
                 return None
             size = header.size_bytes
-        frame = Frame.parse(segment.read(log_offset, size), log_offset=log_offset)
-        if frame is None:
-            raise CorruptFrame(log_offset, "cut short")
+        try:
+            frame = Frame.parse(segment.read(log_offset, size), log_offset=log_offset)
+            if frame is None:
+                raise CorruptFrame(log_offset, "cut short")
+        except CorruptFrame as error:
+            if log_offset >= self.first:
+                self.damaged(BadRange(log_offset, LogOffset(log_offset + size), error.why), "read")
+            raise
         return frame
 
     def scan(self, start: LogOffset, end: LogOffset, *, read_bytes: int = SCAN_BYTES) -> Iterator[Frame | BadRange]:
@@ -222,7 +238,7 @@ class CommitLog:
                 )
                 last.truncate(found.start)
             else:
-                logger.error("the log is damaged in front of valid frames", extra=found._asdict())
+                self.damaged(found, "recovery")
                 self.corruptions.append(found)
         last.sync()  # what a killed process wrote may still be in memory only
         self.end = self.written = self.flushed = self.confirmed = last.end

@@ -1,0 +1,60 @@
+"""Recovery: the views follow the log from where they are to its end.
+
+They commit as they go, so a recovery that is interrupted goes on where it was, and it reads no more than what the views
+have not applied.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+from store.format import LogOffset
+from store.log import CommitLog, Placed
+from store.run import RunBuilder
+from store.views import Views
+
+__all__ = ["OnProgress", "recover"]
+
+logger = logging.getLogger(__name__)
+
+RUN_BYTES = 8 << 20  # read before the views are brought up
+PROGRESS_BYTES = 256 << 20  # between two reports in the log
+
+OnProgress: TypeAlias = Callable[[LogOffset, LogOffset], None]  # where the views are, where the log ends
+
+
+def recover(
+    log: CommitLog, views: Views, builder: RunBuilder, *, on_progress: OnProgress = lambda _at, _end: None
+) -> None:
+    """Bring the views up, and cut a torn tail off the log. Raises OSError."""
+    if views.dispatched > log.end:
+        logger.error(
+            "the views are ahead of the log, which has lost its end; they are rebuilt from what it has",
+            extra={"dispatched": views.dispatched, "log_end": log.end, "log_first": log.first},
+        )
+        views.reset()
+    start = reported = max(views.dispatched, log.first)
+    gathered: list[Placed] = []
+    size = 0
+
+    def bring_up() -> None:
+        nonlocal gathered, size, reported
+        views.apply([builder.build(gathered)])
+        gathered, size = [], 0
+        on_progress(views.dispatched, log.end)
+        if views.dispatched - reported >= PROGRESS_BYTES:
+            reported = views.dispatched
+            share = (reported - start) / max(log.end - start, 1)
+            logger.info(
+                "recovering", extra={"from": start, "at": reported, "to": log.end, "percent": round(100 * share, 1)}
+            )
+
+    for frame in log.recover(start):
+        gathered.append(Placed.of(frame))
+        size += frame.header.size_bytes
+        if size >= RUN_BYTES:
+            bring_up()
+    if gathered:
+        bring_up()
+    if log.end > start:
+        logger.info("recovered", extra={"from": start, "to": log.end, "damaged": len(log.corruptions)})

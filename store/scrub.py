@@ -1,0 +1,140 @@
+"""The scrub: reads sealed segments slowly, again and again, so that a flipped bit is found before somebody needs it.
+
+A step at a time, bounded in bytes and in time. Where it is outlives the process, in the file `scrub` of the data
+directory: a pass over a large log takes days.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+import msgspec
+
+from store.files import Files
+from store.format import Frame, LogOffset
+from store.log import CommitLog
+
+__all__ = ["PASS_INTERVAL_MS", "SCRUB_BYTES_PER_S", "STEP_S", "Scrub", "Scrubbed"]
+
+logger = logging.getLogger(__name__)
+
+SCRUB_BYTES_PER_S = 8 << 20  # a terabyte in a day and a half
+STEP_S = 1.0  # between two steps
+BUSY_S_MAX = 0.05  # of one step: small frames cost more time than their bytes say
+PASS_INTERVAL_MS = 24 * 3600 * 1000  # from the beginning of one pass to that of the next
+READ_BYTES = 256 << 10
+SAVE_BYTES = 64 << 20  # read again, at most, after a crash
+
+
+class Scrubbed(NamedTuple):
+    """How far a pass is: from the log's beginning to `to`, of which `at` is where it is. `passes` were finished."""
+
+    at: LogOffset
+    to: LogOffset
+    passes: int
+    began_ms: int
+
+
+class _Saved(msgspec.Struct, frozen=True):
+    at: int = 0
+    to: int = 0
+    passes: int = 0
+    began_ms: int = 0
+
+
+class Scrub:
+    """Verifies both checksums of every frame of sealed segments. `step` is called every `STEP_S` by one thread."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        *,
+        files: Files,
+        path: Path,
+        now_ms: Callable[[], int],
+        bytes_per_s: int = SCRUB_BYTES_PER_S,
+    ) -> None:
+        """Go on where `path` says the last process was. `bytes_per_s` 0: never."""
+        self._log = log
+        self._files = files
+        self._path = path
+        self._now_ms = now_ms
+        self._bytes_per_step = int(bytes_per_s * STEP_S)
+        self._left = 0  # of the budget; negative after a frame that was larger than it
+        self._saved = self._load()
+        self._at = LogOffset(self._saved.at)
+        self._to = LogOffset(self._saved.to)  # where the pass ends; what is sealed later is for the next
+        self._passes = self._saved.passes
+        self._began_ms = self._saved.began_ms
+
+    @property
+    def progress(self) -> Scrubbed:
+        """Where the pass is. Any thread may ask."""
+        return Scrubbed(self._at, self._to, self._passes, self._began_ms)
+
+    def step(self) -> None:
+        """Verify what a second allows, or wait for the next pass to be due."""
+        if not self._bytes_per_step:
+            return
+        if self._at >= self._to and not self._begin_pass():
+            return
+        self._left = min(self._left, 0) + self._bytes_per_step
+        if self._left <= 0:
+            return
+        deadline = perf_counter() + BUSY_S_MAX
+        self._at = max(self._at, self._log.first)
+        for item in self._log.scan(self._at, self._to, read_bytes=READ_BYTES):
+            if not isinstance(item, Frame):
+                self._log.damaged(item, "scrub")
+            self._left -= item.end - self._at
+            self._at = item.end
+            if self._left <= 0 or perf_counter() >= deadline:
+                break
+        if self._at >= self._to:
+            self._passes += 1
+            logger.info("the log was scrubbed", extra={"to": self._to, "damaged": self._log.damages.count})
+            self.save()
+        elif self._at - self._saved.at >= SAVE_BYTES:
+            self.save()
+
+    def save(self) -> None:
+        """Remember where it is, for the next process. A failure is no harm: that one reads some of it again."""
+        saved = _Saved(self._at, self._to, self._passes, self._began_ms)
+        if saved == self._saved:
+            return
+        written = self._path.with_suffix(".new")
+        try:
+            if written.name in self._files.names(self._path.parent):
+                self._files.unlink(written)
+            file = self._files.open(written, create=True)
+            try:
+                file.pwritev([msgspec.json.encode(saved)], 0)
+            finally:
+                file.close()
+            self._files.rename(written, self._path)
+        except OSError as error:
+            logger.warning("the scrub's position is not kept", extra={"error": str(error)})
+        self._saved = saved
+
+    def _begin_pass(self) -> bool:
+        """Begin anew when that is due and something is sealed."""
+        now_ms, to = self._now_ms(), self._log.sealed
+        if to <= self._log.first or (self._began_ms and 0 <= now_ms - self._began_ms < PASS_INTERVAL_MS):
+            return False
+        self._at, self._to, self._began_ms = self._log.first, to, now_ms
+        return True
+
+    def _load(self) -> _Saved:
+        if self._path.name not in self._files.names(self._path.parent):
+            return _Saved()
+        try:
+            file = self._files.open(self._path)
+            try:
+                return msgspec.json.decode(file.pread(file.size(), 0), type=_Saved)
+            finally:
+                file.close()
+        except (OSError, msgspec.MsgspecError) as error:
+            logger.warning("the scrub begins anew", extra={"error": str(error)})
+            return _Saved()

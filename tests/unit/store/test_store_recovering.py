@@ -1,0 +1,161 @@
+"""Recovery goes on where it was, reads no more than it has to, and shows how far it is; cold reads leave no trace."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from store_kit import append, frame
+
+from store import recovery
+from store.cold import ColdReads
+from store.files import OsFile, OsFiles
+from store.local import LocalStore
+
+pytestmark = pytest.mark.anyio
+
+COUNT, SIZE = 300, 1_000
+
+
+class CountingFile(OsFile):
+    __slots__ = ("files",)
+
+    def pread(self, size, offset):
+        self.files.read.append((offset, size))
+        if self.files.allowed is not None:
+            self.files.allowed -= size
+            if self.files.allowed < 0:
+                raise OSError(5, "the process ends here")
+        return super().pread(size, offset)
+
+
+class CountingFiles(OsFiles):
+    """Remembers what was read; after `allowed` bytes reading fails."""
+
+    def __init__(self, allowed=None):
+        self.read, self.allowed = [], allowed
+
+    def open(self, path, *, create=False):
+        file = CountingFile(os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0), 0o640))
+        file.files = self
+        return file
+
+
+@pytest.fixture
+async def log(tmp_path):
+    """A log of 300 KB whose views are gone."""
+    async with await LocalStore.open(tmp_path, segment_size_bytes=50_000) as store:
+        for n in range(COUNT):
+            await append(store, frame((16 + n % 3, b"%03d" % n + bytes(SIZE), n % 7 + 1)))
+    for path in (tmp_path / "views").iterdir():
+        path.unlink()
+    return tmp_path
+
+
+def size_of(directory):
+    return sum(path.stat().st_size for path in (directory / "log").iterdir())
+
+
+async def test_progress_is_told(log, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(recovery, "RUN_BYTES", 30_000)
+    monkeypatch.setattr(recovery, "PROGRESS_BYTES", 100_000)
+    seen = []
+    async with await LocalStore.open(log, on_recovering=lambda at, to: seen.append((at, to))) as store:
+        assert seen[-1] == (store.end, store.end)
+    assert len(seen) >= 9
+    assert seen == sorted(seen)
+    percents = [record.percent for record in caplog.records if record.message == "recovering"]
+    assert len(percents) >= 2
+    assert percents == sorted(percents)
+
+
+async def test_one_that_is_interrupted_goes_on_where_it_was(log, monkeypatch):
+    monkeypatch.setattr(recovery, "RUN_BYTES", 30_000)
+    whole = size_of(log)
+    reached = []
+    with pytest.raises(OSError, match="the process ends here"):
+        await LocalStore.open(
+            log, files=CountingFiles(whole * 2 // 3), on_recovering=lambda at, _to: reached.append(at)
+        )
+    assert whole // 3 < reached[-1] < whole
+    files = CountingFiles()
+    seen = []
+    async with await LocalStore.open(log, files=files, on_recovering=lambda at, _to: seen.append(at)) as store:
+        assert seen[0] > reached[-1]
+        assert sum(size for _, size in files.read) <= whole - reached[-1] + 5_000
+        assert (await store.bounds(16)).next + (await store.bounds(17)).next + (await store.bounds(18)).next == COUNT
+
+
+async def test_views_that_are_up_leave_nothing_to_read(log):
+    async with await LocalStore.open(log):
+        pass
+    files = CountingFiles()
+    async with await LocalStore.open(log, files=files, scrub_bytes_per_s=0):
+        assert not files.read
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from store import recovery
+from store.cold import ColdReads
+from store.local import LocalStore
+recovery.RUN_BYTES = 30_000
+def reached(at, to):
+    print(at, flush=True)
+    if at > to // 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(LocalStore.open(Path(sys.argv[1]), on_recovering=reached))
+"""
+
+
+async def test_one_that_is_killed_goes_on_where_it_was(log):
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(log)], capture_output=True, timeout=60, check=False, text=True
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    reached = int(killed.stdout.split()[-1])
+    files = CountingFiles()
+    async with await LocalStore.open(log, files=files, scrub_bytes_per_s=0):
+        read = sum(size for _, size in files.read)
+        assert 0 < read <= size_of(log) - reached + 40_000  # a kill may take the newest transaction back
+    async with await LocalStore.open(log) as store:
+        assert (await store.bounds(16)).next == COUNT // 3
+
+
+# ---- cold reads
+
+
+def resident(path: Path) -> int:
+    """How many bytes of a file are in the page cache."""
+    done = subprocess.run(
+        ["fincore", "--bytes", "--noheadings", "-o", "RES", str(path)], capture_output=True, check=True
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(not Path("/usr/bin/fincore").exists(), reason="util-linux's fincore is not here")
+def test_cold_bytes_do_not_stay_in_the_page_cache_and_hot_ones_do(tmp_path):
+    path = tmp_path / "segment"
+    data = random.Random(1).randbytes(8 << 20)
+    path.write_bytes(data)
+    fd = os.open(path, os.O_RDWR)
+    file = OsFile(fd)
+    file.sync()
+    assert b"".join(file.pread(1 << 18, at) for at in range(0, len(data), 1 << 18)) == data
+    assert resident(path) == len(data)  # it was written just now, and others may want it
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    if resident(path) or not ColdReads(fd)._cold(len(data)):
+        pytest.skip("this file system keeps everything, or does not say what it has")
+    assert b"".join(file.pread(1 << 18, at) for at in range(0, len(data), 1 << 18)) == data
+    assert resident(path) <= 2 << 20
+    for at in range(0, len(data), 3_000):
+        assert file.pread(3_000, at) == data[at : at + 3_000]
+    assert resident(path) <= 4 << 20
+    assert file.pread(100, len(data) - 10) == data[-10:]
+    assert file.pread(100, len(data) + 10) == b""
+    file.close()
