@@ -13,6 +13,7 @@ from store.errors import StoreError
 from store.format import Frame, LogOffset, Position, QueueNumber, QueueOffset, UnplacedFrame
 from store.handle import Grant
 from store.policy import LeasePolicy
+from store.queue_config import QueueConfig
 
 __all__ = [
     "EXISTS",
@@ -225,7 +226,13 @@ class StoreClient(Protocol):
         """The record at a position, None when there is none."""
 
     async def bounds(self, queue: QueueNumber) -> Bounds:
-        """What can be read of a queue; (0, 0) for one that was never written."""
+        """What can be read of a queue, which its limits may cut short; (0, 0) for one that was never written."""
+
+    async def configure_queues(self, configs: Sequence[QueueConfig]) -> None:
+        """Say how long the records of some queues are kept; each replaces what was said of its queue before."""
+
+    def queue_config(self, queue: QueueNumber) -> QueueConfig | None:
+        """What was said of a queue, None when nothing was and the store's defaults hold."""
 
     async def offset_at_time(self, queue: QueueNumber, time_ms: int) -> QueueOffset:
         """The first offset of a queue stored at or after a time; `next` when there is none."""

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import NamedTuple, Protocol, TypeAlias
 
 from store.client import Appended, OnAppended
+from store.compaction import RowWatch
 from store.errors import AppendOutcomeUnknown, SequenceOutOfOrder, StoreError, StoreFailed, StoreFull
 from store.format import FRAME_ASYNC, UnplacedFrame
 from store.log import CommitLog, Placed
@@ -89,6 +90,7 @@ class Committer:
         report: Callable[[Committed], None],
         before_group: Callable[[], None],
         fail: _Fail,
+        watch: RowWatch,
         error: Callable[[], StoreFailed | None],
     ) -> None:
         self._log = log
@@ -102,6 +104,7 @@ class Committer:
         self._report = report
         self._before_group = before_group
         self._fail = fail
+        self._watch = watch
         self._error = error
         self._broken: Exception | None = None  # from a write or a sync: what is not on disk now is never known to be
         self._appends: SimpleQueue[_Append | None] = SimpleQueue()
@@ -193,6 +196,7 @@ class Committer:
             return self._space.refusal
         at = self._log.place(frame, epoch=self._epoch, stored_at_ms=self._stored_at_ms)
         batch.placed.append(at)
+        self._watch.saw(frame.rows)
         if frame.producer_id:
             self._producers.add(frame.producer_id, frame.sequence, at.start)
         if not frame.flags & FRAME_ASYNC:
@@ -246,6 +250,7 @@ class Committer:
             self._break(worse)
             return
         full = self._space.ran_out(error)
+        self._watch.took_back()
         for placed in reversed(batch.placed):
             if placed.frame.producer_id:
                 self._producers.take_back(placed.frame.producer_id, placed.frame.sequence)

@@ -13,17 +13,20 @@ from threading import Event, Lock, Thread
 
 from store.client import OnAppended
 from store.commit import FLUSH_INTERVAL_MS, Committed, Committer, Late
+from store.compaction import RowWatch
 from store.errors import StoreFailed, StoreFull
 from store.files import Files, OsFiles
-from store.format import LogOffset, QueueNumber, QueueOffset, UnplacedFrame
+from store.format import LogOffset, QueueNumber, UnplacedFrame
 from store.keeper import Chore, Keeper
 from store.lock import DataDirLock
 from store.log import SEGMENT_SIZE_BYTES, CommitLog
 from store.producers import ProducerTable
 from store.recovery import OnProgress, recover
-from store.run import Run, RunBuilder
+from store.retention import UNLIMITED, Limits
+from store.run import QueueEnd, Run, RunBuilder
 from store.scrub import SCRUB_BYTES_PER_S, STEP_S, Scrub
 from store.space import DISK_RESERVE_BYTES, LOOK_S, Space
+from store.trimming import RETENTION_INTERVAL_S, Trimmer
 from store.views import MAP_SIZE_BYTES, Views
 
 __all__ = ["Committed", "Engine"]
@@ -58,6 +61,8 @@ class Engine:
         linger_s: float = LINGER_S,
         flush_interval_ms: int = FLUSH_INTERVAL_MS,
         disk_reserve_bytes: int = DISK_RESERVE_BYTES,
+        retention: Limits = UNLIMITED,
+        retention_interval_s: float = RETENTION_INTERVAL_S,
         scrub_bytes_per_s: int = SCRUB_BYTES_PER_S,
         on_recovering: OnProgress = lambda _at, _end: None,
     ) -> None:
@@ -82,7 +87,7 @@ class Engine:
             files.sync_directory(data_dir.resolve().parent)
             self.views = Views(data_dir / "views", map_size_bytes=map_size_bytes)
             opened.callback(self.views.close)
-            self._builder = RunBuilder(self._stored_next_offset)
+            self._builder = RunBuilder(self._stored_end)
             recover(self.log, self.views, self._builder, on_progress=on_recovering)
             self.scrub = Scrub(
                 self.log, files=files, path=data_dir / "scrub", now_ms=now_ms, bytes_per_s=scrub_bytes_per_s
@@ -92,6 +97,7 @@ class Engine:
                 self.views.producers.restore(txn, producers)
             self._space = Space(files, data_dir, disk_reserve_bytes)
             self._opened = opened.pop_all()
+        watch = RowWatch()
         self._committer = Committer(
             self.log,
             self._builder,
@@ -104,10 +110,27 @@ class Engine:
             report=on_committed,
             before_group=self._wait_for_views,
             fail=self._fail,
+            watch=watch,
             error=lambda: self.error,
         )
         self._dispatching = Thread(target=self._dispatch_forever, name="store-dispatch", daemon=True)
-        self._keeper = Keeper([Chore(LOOK_S, self._space.look), Chore(STEP_S, self.scrub.step)])
+        self.trimmer = Trimmer(
+            self.log,
+            self.views,
+            watch,
+            default=retention,
+            now_ms=now_ms,
+            append=self.append_own,
+            hurry=self.hurry,
+            gone=lambda: self._keeper.stopped or self._error is not None,
+        )
+        self._keeper = Keeper(
+            [
+                Chore(LOOK_S, self._space.look),
+                Chore(STEP_S, self.scrub.step),
+                Chore(retention_interval_s, self.trimmer.run),
+            ]
+        )
         self._committer.start()
         self._dispatching.start()
         self._keeper.start()
@@ -161,9 +184,9 @@ class Engine:
         self.end_dispatch()
         self._opened.close()
 
-    def _stored_next_offset(self, queue: QueueNumber) -> QueueOffset:
+    def _stored_end(self, queue: QueueNumber) -> QueueEnd:
         with self.views.reading() as txn:
-            return self.views.queues.next_offset(txn, queue)
+            return self.views.queues.end(txn, queue)
 
     # ---- the commit thread
 

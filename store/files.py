@@ -69,6 +69,9 @@ class OsFile:
         self._fd = fd
         self._cold = ColdReads(fd)
 
+    def __del__(self) -> None:
+        self.close()  # a file that was deleted while somebody read it closes with the last reader
+
     def pwritev(self, parts: Sequence[bytes | memoryview], offset: int) -> int:
         """See `File`."""
         return os.pwritev(self._fd, parts, offset)
@@ -98,8 +101,10 @@ class OsFile:
         os.fdatasync(self._fd)
 
     def close(self) -> None:
-        """See `File`."""
-        os.close(self._fd)
+        """See `File`. Again does nothing."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 class OsFiles:

@@ -38,10 +38,13 @@ __all__ = [
     "MAGIC",
     "ROW",
     "ROWS_DTYPE",
+    "ROW_COPY",
     "ROW_DEAD",
     "ROW_EXTRA",
     "ROW_INDEX_ADDRESS",
     "ROW_INDEX_KEY",
+    "ROW_OLD",
+    "ROW_TOMBSTONE",
     "Frame",
     "LogOffset",
     "Position",
@@ -98,6 +101,9 @@ ROW_EXTRA = 1  # row flag: this record already has a row in its topic's queue
 ROW_DEAD = 2  # row flag: a dead letter; the frame says why (store.dead_letters)
 ROW_INDEX_KEY = 0x10  # row flag: the record is to be found by its key
 ROW_INDEX_ADDRESS = 0x20  # row flag: the record is to be found by its address
+ROW_TOMBSTONE = 4  # row flag: in a compacted queue, nothing is kept of this record's key any more
+ROW_COPY = 8  # row flag: an older record that compaction has stored again, with a new offset
+ROW_OLD = 0x40  # row flag: of copies, that the record's address has a newer one
 FIRST_QUEUE = 16  # queue numbers below are the store's own records: KV operations, offsets, settlements
 FRAME_BYTES_MAX = 64 << 20  # no frame is larger, decompressed or not; a header that claims more is corrupt
 FRAME_ASYNC = 1  # frame flag: to be acknowledged when it is written; set only when every record allows it

@@ -61,6 +61,7 @@ from store.handle import KEY_BYTES
 from store.kv.keyvalue import KeyValue, Log
 from store.lending import Lending, StoredLeases
 from store.policy import LeasePolicy
+from store.queue_config import QueueConfig
 from store.ranges import Range
 from store.reader import Located, NotInMemory, Reader
 from store.recent import Recent
@@ -71,6 +72,7 @@ from store.records import (
     GroupOffsets,
     QueueDeleted,
 )
+from store.retention import UNLIMITED, Kept, Limits, LimitsTable
 from store.scrub import Scrubbed
 from store.segment import BadRange
 from store.ticker import Ticker
@@ -106,11 +108,12 @@ class LocalStore:
         pending_bytes_max: int = PENDING_BYTES_MAX,
         cache_bytes_max: int = CACHE_BYTES_MAX,
         timer_limits: TimerLimits | None = None,
+        retention: Limits = UNLIMITED,
         **engine: Any,
     ) -> None:
         """Open and recover; blocks. Programs use `open`."""
         wall_ms = now_ms  # what is due at a time waits again when the clock is set back
-        now_ms = clock = RisingClock(wall_ms)
+        now_ms = self._now_ms = clock = RisingClock(wall_ms)
         self._loop = loop
         self._pending_bytes_max = pending_bytes_max
         self._pending_bytes = 0  # handed to the engine and not yet answered
@@ -120,11 +123,14 @@ class LocalStore:
             on_committed=partial(self._post, self._committed),
             on_dispatched=partial(self._post, self._dispatched),
             on_failed=partial(self._post, self._fail_waiters),
+            retention=retention,
             **engine,
         )
         self._cache = FrameCache(cache_bytes_max)
         self._reader = Reader(self._engine.log, self._engine.views, self._cache)
-        self._recent = Recent(self._engine.log.confirmed)
+        with self._engine.views.reading() as txn:
+            limits = LimitsTable(retention, self._engine.views.configs.all(txn))
+        self._recent = Recent(self._engine.log.confirmed, self._engine.log.first, limits)
         self._finder = Finder(self._engine)
         self._pool = ThreadPoolExecutor(READERS, "store-read")
         self._listeners: dict[int, TailListener] = {}  # by the order of their calls to tail
@@ -425,7 +431,13 @@ class LocalStore:
         recent = {queue: self._recent.chunks(queue) for queue in queues}
         end = self._recent.confirmed
         return await self._read(
-            self._reader.scan_queues, start.frame, end, recent, self._recent.start, max_bytes=max_bytes
+            self._reader.scan_queues,
+            start.frame,
+            end,
+            recent,
+            self._recent.start,
+            max_bytes=max_bytes,
+            kept={queue: self._kept(queue) for queue in queues},
         )
 
     async def fetch(
@@ -440,13 +452,19 @@ class LocalStore:
             return Fetched((), (), offset, offset)
         recent = self._recent.chunks(queue)
         return await self._read(
-            self._reader.fetch, queue, offset, recent, max_bytes=max_bytes, max_rows=max(max_rows, 1)
+            self._reader.fetch,
+            queue,
+            offset,
+            recent,
+            max_bytes=max_bytes,
+            max_rows=max(max_rows, 1),
+            kept=self._kept(queue),
         )
 
     async def read(self, position: Position) -> bytes | None:
         """See `StoreClient.read`. Raises `CorruptFrame` when the record's frame is damaged."""
         self._check_open()
-        if not 0 <= position.frame < self._recent.confirmed:
+        if not self._recent.first <= position.frame < self._recent.confirmed:
             return None
         frame = await self._read(self._reader.frame, position.frame)
         if frame is None or not 0 <= position.row < frame.header.row_count:
@@ -456,12 +474,17 @@ class LocalStore:
     async def bounds(self, queue: QueueNumber) -> Bounds:
         """See `StoreClient.bounds`."""
         await self._queue(queue)
-        return await self._read(self._reader.bounds, queue, self._recent.chunks(queue))
+        return await self._read(self._reader.bounds, queue, self._recent.chunks(queue), kept=self._kept(queue))
+
+    def _kept(self, queue: QueueNumber) -> Kept:
+        """What can be read of a queue now."""
+        return self._recent.limits.kept(queue, self._recent.first, self._now_ms())
 
     async def offset_at_time(self, queue: QueueNumber, time_ms: int) -> QueueOffset:
         """See `StoreClient.offset_at_time`."""
         await self._queue(queue)
-        return await self._blocking(self._reader.offset_at_time, queue, time_ms, self._recent.chunks(queue))
+        recent = self._recent.chunks(queue)
+        return await self._blocking(self._reader.offset_at_time, queue, time_ms, recent, kept=self._kept(queue))
 
     async def last(self, address_hash: int) -> Position | None:
         """See `StoreClient.last`."""
@@ -470,7 +493,8 @@ class LocalStore:
         if found is not None:
             return found
         with self._engine.views.reading() as txn:  # a lookup takes 5 us, a thread 50 to 100 us
-            return self._engine.views.last.get(txn, address_hash)
+            found = self._engine.views.last.get(txn, address_hash)
+        return found if found is not None and found.frame >= self._recent.first else None
 
     async def find(
         self,
@@ -762,6 +786,14 @@ class LocalStore:
         """See `StoreClient.purge`."""
         await self._queue(queue)
         return await self._lending.purge(queue, check_key(group))
+
+    async def configure_queues(self, configs: Sequence[QueueConfig]) -> None:
+        """See `StoreClient.configure_queues`."""
+        await asyncio.gather(*map(self._recorder.record, configs))
+
+    def queue_config(self, queue: QueueNumber) -> QueueConfig | None:
+        """See `StoreClient.queue_config`."""
+        return self._recent.limits.get(queue)
 
     async def delete_queue(self, queue: QueueNumber) -> None:
         """See `StoreClient.delete_queue`."""

@@ -3,9 +3,10 @@
 import errno
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 from store.damage import Damage, DamageLog
@@ -76,9 +77,10 @@ class CommitLog:
         self._directory = directory
         self._segment_size_bytes = segment_size_bytes
         self._parts: list[bytes] = []  # placed in the last segment and not yet written
+        self._changing = Lock()
         files.make_directory(directory)
         starts = sorted(s for name in files.names(directory) if (s := segment_start(name)) is not None)
-        self._segments = [Segment(files, directory / segment_name(start), start) for start in starts]
+        self._segments: Sequence[Segment] = [Segment(files, directory / segment_name(start), start) for start in starts]
         if not self._segments:
             self._add_segment(LogOffset(0))
         self.end = self._segments[-1].end  # of what was placed
@@ -94,6 +96,15 @@ class CommitLog:
         return self._segments[0].start
 
     @property
+    def segment_size_bytes(self) -> int:
+        """How large a segment grows."""
+        return self._segment_size_bytes
+
+    def sealed_ends(self) -> list[LogOffset]:
+        """The ends of all segments but the last, oldest first."""
+        return [segment.start for segment in self._segments[1:]]
+
+    @property
     def segment_count(self) -> int:
         """How many files."""
         return len(self._segments)
@@ -105,7 +116,9 @@ class CommitLog:
 
     def damaged(self, bad: BadRange, found_by: str) -> None:
         """Say that somebody has met damage."""
-        self.damages.report(Damage(self._segment_of(bad.start).path.name, *bad, found_by))
+        segment = self._segment_of(bad.start)
+        if segment is not None:  # else it was deleted meanwhile
+            self.damages.report(Damage(segment.path.name, *bad, found_by))
 
     def close(self) -> None:
         """Close the files."""
@@ -170,7 +183,24 @@ class CommitLog:
             self._files.sync_directory(self._directory)
         except OSError as error:  # a failed sync, whatever its reason: not to be tried again
             raise OSError(errno.EIO, f"the log's directory: {error.strerror}") from error
-        self._segments.append(segment)
+        with self._changing:
+            self._segments = [*self._segments, segment]
+
+    # ---- trimming
+
+    def trim(self, first: LogOffset) -> None:
+        """Delete the segments in front of a log offset, oldest first; never the last one. Raises OSError.
+
+        For one thread at a time, beside the writer. Readers of a segment keep what they have open until they are done.
+        """
+        with self._changing:
+            count = bisect_right(self._segments, first, key=_by_start) - 1
+            gone = self._segments[: max(count, 0)]
+            self._segments = self._segments[len(gone) :]
+        for segment in gone:
+            self._files.unlink(segment.path)
+        if gone:
+            self._files.sync_directory(self._directory)
 
     # ---- reading
 
@@ -183,6 +213,8 @@ class CommitLog:
         if not self.first <= log_offset < self.confirmed:
             return None
         segment = self._segment_of(log_offset)
+        if segment is None:
+            return None
         if not size:
             try:
                 header = parse_header(segment.read(log_offset, HEADER.size), log_offset=log_offset)
@@ -216,8 +248,10 @@ class CommitLog:
             if i + 1 < len(segments) and limit < (following := segments[i + 1].start) and limit < end:
                 yield BadRange(max(limit, start), min(following, end), "the segment's file is too short")
 
-    def _segment_of(self, log_offset: LogOffset) -> Segment:
-        return self._segments[bisect_right(self._segments, log_offset, key=_by_start) - 1]
+    def _segment_of(self, log_offset: LogOffset) -> Segment | None:
+        segments = self._segments  # replaced, never changed, so that it holds still here
+        i = bisect_right(segments, log_offset, key=_by_start)
+        return segments[i - 1] if i else None
 
     # ---- recovery
 

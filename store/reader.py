@@ -3,9 +3,9 @@
 import heapq
 import logging
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from store.errors import CorruptFrame, OffsetOutOfRange
 from store.format import Frame, LogOffset, QueueNumber, QueueOffset
 from store.log import CommitLog
 from store.ranges import Range
+from store.retention import ALL, Kept
 from store.run import Chunk
 from store.segment import SCAN_BYTES
 from store.views import Views
@@ -22,6 +23,7 @@ from store.views import Views
 __all__ = ["Located", "NotInMemory", "Reader"]
 
 logger = logging.getLogger(__name__)
+NONE_GONE: Mapping[QueueNumber, Kept] = {}
 READ_BYTES_MIN = 64 << 10  # of the log at once, however little is asked for
 _frame = attrgetter("frame")
 
@@ -31,7 +33,7 @@ class NotInMemory(Exception):
 
 
 class Located(NamedTuple):
-    """Where records of a queue are: (offset, frame, row), ascending; and offsets whose frame is damaged."""
+    """Where records of a queue are: (offset, frame, row), ascending; and offsets whose frame is damaged or gone."""
 
     records: Sequence[tuple[int, Frame, int]]
     unreadable: Sequence[Range]
@@ -48,7 +50,8 @@ def _rows(frame: Frame, queue: QueueNumber) -> list[int]:
 class Reader:
     """The read side of a store. Any thread may call; with `in_memory` a call raises `NotInMemory` instead of waiting.
 
-    `recent` are chunks that the view may lack (`Recent.chunks`), taken before the call.
+    `recent` are chunks that the view may lack (`Recent.chunks`), taken before the call; `kept` says which chunks of the
+    queue can still be read.
     """
 
     def __init__(self, log: CommitLog, views: Views, cache: FrameCache) -> None:
@@ -94,6 +97,14 @@ class Reader:
             if chunk.next > offset:
                 yield chunk
 
+    def _readable(self, txn: Any, queue: QueueNumber, recent: Sequence[Chunk], kept: Kept) -> Callable[[Chunk], bool]:
+        """Whether a chunk of a queue can be read. A transaction is needed only where a size counts and not `recent`."""
+        frame = max(kept.frame, self._log.first)
+        end = 0
+        if kept.size_bytes >= 0:
+            end = recent[-1].bytes_end if recent else self._views.queues.end(txn, queue).size_bytes
+        return kept._replace(frame=frame).test(end)
+
     def fetch(
         self,
         queue: QueueNumber,
@@ -102,6 +113,7 @@ class Reader:
         *,
         max_bytes: int,
         max_rows: int,
+        kept: Kept = ALL,
         in_memory: bool = False,
     ) -> Fetched:
         """See `StoreClient.fetch`."""
@@ -117,12 +129,25 @@ class Reader:
             rows += chunk.next - max(offset, chunk.first)
             if rows >= max_rows:
                 break
-        if not wanted or wanted[0].first > offset:
-            bounds = self.bounds(queue, recent, in_memory=in_memory)
+        if not wanted or wanted[0].first > offset or self._gone(queue, wanted[0], recent, kept):
+            bounds = self.bounds(queue, recent, kept=kept, in_memory=in_memory)
             if offset == bounds.next:
                 return Fetched((), (), offset, offset)
             raise OffsetOutOfRange(offset, bounds.first, bounds.next)
-        return self._fetched(queue, offset, wanted, max_rows, in_memory=in_memory)
+        try:
+            return self._fetched(queue, offset, wanted, max_rows, in_memory=in_memory)
+        except CorruptFrame:
+            if wanted[0].frame >= self._log.first:
+                raise
+        bounds = self.bounds(queue, recent, kept=kept, in_memory=in_memory)  # deleted meanwhile
+        raise OffsetOutOfRange(offset, bounds.first, bounds.next)
+
+    def _gone(self, queue: QueueNumber, chunk: Chunk, recent: Sequence[Chunk], kept: Kept) -> bool:
+        """Whether a chunk cannot be read any more."""
+        if kept.size_bytes < 0 or recent:
+            return not self._readable(None, queue, recent, kept)(chunk)
+        with self._views.reading() as txn:
+            return not self._readable(txn, queue, recent, kept)(chunk)
 
     def _fetched(
         self, queue: QueueNumber, offset: QueueOffset, chunks: Sequence[Chunk], max_rows: int, *, in_memory: bool
@@ -143,25 +168,40 @@ class Reader:
             at += len(picked)
         return Fetched(frames, rows, offset, QueueOffset(at))
 
-    def bounds(self, queue: QueueNumber, recent: Sequence[Chunk], *, in_memory: bool = False) -> Bounds:
+    def bounds(
+        self, queue: QueueNumber, recent: Sequence[Chunk], *, kept: Kept = ALL, in_memory: bool = False
+    ) -> Bounds:
         """See `StoreClient.bounds`."""
         if in_memory:
             raise NotInMemory
         with self._views.reading() as txn:
-            first = self._views.queues.first_offset(txn, queue)
             following = recent[-1].next if recent else self._views.queues.next_offset(txn, queue)
-        if first is None:
-            first = recent[0].first if recent else QueueOffset(0)
+            first = self._first(txn, queue, recent, self._readable(txn, queue, recent, kept))
         return Bounds(first, following)
 
-    def offset_at_time(self, queue: QueueNumber, time_ms: int, recent: Sequence[Chunk]) -> QueueOffset:
-        """See `StoreClient.offset_at_time`."""
-        if recent and recent[0].stored_at_ms < time_ms:
-            i = bisect_left(recent, time_ms, key=attrgetter("stored_at_ms"))
+    def _first(
+        self, txn: Any, queue: QueueNumber, recent: Sequence[Chunk], reached: Callable[[Chunk], bool]
+    ) -> QueueOffset:
+        """The first offset of the first chunk for which something is true that stays true; else the next offset."""
+        queues = self._views.queues
+        if recent and not reached(recent[0]):
+            i = bisect_left(recent, True, key=reached)
             return recent[i].first if i < len(recent) else recent[-1].next
-        with self._views.reading() as txn:
-            found = self._views.queues.search(txn, queue, lambda chunk: chunk.stored_at_ms >= time_ms)
+        oldest = next(queues.chunks(txn, queue, QueueOffset(0)), None)
+        if oldest is None or (recent and oldest.first >= recent[0].first):
+            return recent[0].first if recent else queues.next_offset(txn, queue)
+        if reached(oldest):  # as it mostly is
+            return oldest.first
+        found = queues.search(txn, queue, reached)
         return min(found, recent[0].first) if recent else found
+
+    def offset_at_time(
+        self, queue: QueueNumber, time_ms: int, recent: Sequence[Chunk], *, kept: Kept = ALL
+    ) -> QueueOffset:
+        """See `StoreClient.offset_at_time`."""
+        with self._views.reading() as txn:
+            readable = self._readable(txn, queue, recent, kept)
+            return self._first(txn, queue, recent, lambda chunk: chunk.stored_at_ms >= time_ms and readable(chunk))
 
     def locate(
         self,
@@ -177,10 +217,14 @@ class Reader:
         unreadable: list[Range] = []
         left = max_bytes
         for start, end in ranges:
+            at = start
             for chunk in self._chunks(queue, QueueOffset(start), recent, in_memory=in_memory):
                 low, high = max(start, chunk.first), min(end, chunk.next)
+                if at < min(low, end):  # trimmed off the log
+                    unreadable.append((at, min(low, end)))
                 if low >= high:
                     break
+                at = high
                 try:
                     frame, rows = self._chunk_frame(chunk, queue, in_memory=in_memory)
                 except CorruptFrame:
@@ -194,6 +238,9 @@ class Reader:
                 if fit < len(picked):
                     return Located(records, unreadable)
                 left -= int(ends[-1])
+            else:
+                if at < end:
+                    unreadable.append((at, end))
         return Located(records, unreadable)
 
     # ---- log order
@@ -235,17 +282,19 @@ class Reader:
         recent_start: LogOffset,
         *,
         max_bytes: int,
+        kept: Mapping[QueueNumber, Kept] = NONE_GONE,
         in_memory: bool = False,
     ) -> tuple[list[Frame], LogOffset]:
         """The frames that hold a row of one of the queues, in log order, by merging the queues' chunks.
 
-        From `recent_start` on, `recent` has all there is.
+        From `recent_start` on, `recent` has all there is. A frame comes with all its rows, also those that are past
+        their queue's limits when others are not.
         """
         if start >= end:
             return [], start
         wanted: list[Chunk] = []
         size, looked = 0, end
-        for chunk in self._merged(start, recent, recent_start, in_memory=in_memory):
+        for chunk in self._merged(start, recent, recent_start, kept, in_memory=in_memory):
             if chunk.frame >= end:
                 break
             if wanted and wanted[-1].frame == chunk.frame:
@@ -271,11 +320,15 @@ class Reader:
         start: LogOffset,
         recent: Mapping[QueueNumber, Sequence[Chunk]],
         recent_start: LogOffset,
+        kept: Mapping[QueueNumber, Kept],
         *,
         in_memory: bool,
     ) -> Iterator[Chunk]:
         """The chunks of several queues from a log offset on, in log order."""
         tails = [chunks[bisect_left(chunks, start, key=_frame) :] for chunks in recent.values()]
+        for i, queue in enumerate(recent):
+            if tails[i] and kept.get(queue, ALL) != ALL:
+                tails[i] = list(filter(self._readable(None, queue, tails[i], kept[queue]), tails[i]))
         if start >= recent_start:
             yield from heapq.merge(*tails, key=_frame)
             return
@@ -287,7 +340,9 @@ class Reader:
             def stored(queue: QueueNumber, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
                 if chunks and chunks[0].frame <= start:
                     return
-                first = queues.search(txn, queue, lambda chunk: chunk.frame >= start)
+                limit = kept.get(queue, ALL)
+                readable = self._readable(txn, queue, chunks, limit)
+                first = queues.search(txn, queue, lambda chunk: chunk.frame >= start and readable(chunk))
                 for chunk in queues.chunks(txn, queue, first):
                     if chunks and chunk.first >= chunks[0].first:
                         break

@@ -25,6 +25,8 @@ from store.records import (
     KvPut,
     KvTransaction,
     LeasePolicySet,
+    LogTrimmed,
+    QueueConfig,
     QueueDeleted,
     Record,
     Settled,
@@ -32,6 +34,7 @@ from store.records import (
     TimerSet,
     TimersFired,
 )
+from store.retention import LimitsTable
 from store.run import Chunk, Run
 from store.timers import TimerOverlay
 from store.views.addresses import listable
@@ -52,8 +55,15 @@ class GroupChange(NamedTuple):
 class Recent:
     """The newest part of every view, up to `confirmed`."""
 
-    def __init__(self, confirmed: LogOffset) -> None:
+    def __init__(
+        self,
+        confirmed: LogOffset,
+        first: LogOffset = LogOffset(0),
+        limits: LimitsTable | None = None,  # noqa: B008
+    ) -> None:
         self.confirmed = confirmed
+        self.first = first  # where the log begins; first <= confirmed
+        self.limits = LimitsTable() if limits is None else limits
         self.leases = LeaseTable()
         self.kv = KvRecent()
         self.timers = TimerOverlay()
@@ -116,6 +126,12 @@ class Recent:
                     self._addresses.put(at.frame, address, None)
             case Settled() | DeadLettered() | LeasePolicySet() | QueueDeleted():
                 self.leases.follow(record)
+                if isinstance(record, QueueDeleted):
+                    self.limits.forget(QueueNumber(record.queue))
+            case QueueConfig():
+                self.limits.set(record)
+            case LogTrimmed(first=first):
+                self.first = max(self.first, min(LogOffset(first), at.frame))
             case TimerSet() | TimerCancelled() | TimersFired():
                 return self.timers.follow(at, record)
         return None

@@ -12,13 +12,16 @@ from msgspec import Meta
 
 from store.format import QueueNumber
 from store.policy import LeasePolicy
+from store.queue_config import QueueConfig
 
 __all__ = [
     "ADDRESSES_QUEUE",
+    "CONFIGS_QUEUE",
     "DEAD_LETTERS_QUEUE",
     "GROUPS_QUEUE",
     "KV_QUEUE",
     "LEASES_QUEUE",
+    "LOG_QUEUE",
     "QUEUES_QUEUE",
     "TIMERS_QUEUE",
     "AddressesSeen",
@@ -32,6 +35,8 @@ __all__ = [
     "KvPut",
     "KvTransaction",
     "LeasePolicySet",
+    "LogTrimmed",
+    "QueueConfig",
     "QueueDeleted",
     "Record",
     "Settled",
@@ -49,6 +54,8 @@ KV_QUEUE = QueueNumber(1)
 GROUPS_QUEUE = QueueNumber(2)
 LEASES_QUEUE = QueueNumber(3)
 QUEUES_QUEUE = QueueNumber(4)
+CONFIGS_QUEUE = QueueNumber(5)
+LOG_QUEUE = QueueNumber(6)
 TIMERS_QUEUE = QueueNumber(8)
 DEAD_LETTERS_QUEUE = QueueNumber(9)
 ADDRESSES_QUEUE = QueueNumber(10)
@@ -126,6 +133,13 @@ class QueueDeleted(msgspec.Struct, frozen=True, array_like=True, tag=6):
     queue: _Queue
 
 
+class LogTrimmed(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """The log begins at `first` from now on: what lies before is deleted, and views forget what they say of it."""
+
+    first: _Offset
+    time_ms: _Offset
+
+
 class AddressesSeen(msgspec.Struct, frozen=True, array_like=True, tag=40):
     """Addresses that messages are published to, so that they can be listed; again changes nothing."""
 
@@ -196,6 +210,8 @@ Record: TypeAlias = (
     | KvPut
     | KvTransaction
     | LeasePolicySet
+    | LogTrimmed
+    | QueueConfig
     | QueueDeleted
     | Settled
     | TimerCancelled
@@ -218,6 +234,8 @@ _QUEUES: dict[type, QueueNumber] = {
     TimerSet: TIMERS_QUEUE,
     TimerCancelled: TIMERS_QUEUE,
     TimersFired: TIMERS_QUEUE,
+    QueueConfig: CONFIGS_QUEUE,
+    LogTrimmed: LOG_QUEUE,
     QueueDeleted: QUEUES_QUEUE,
 }
 

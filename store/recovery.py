@@ -33,6 +33,11 @@ def recover(
             extra={"dispatched": views.dispatched, "log_end": log.end, "log_first": log.first},
         )
         views.reset()
+    if views.dispatched < log.first:
+        logger.error(
+            "the views have lost what the log does not hold any more: keys, group offsets and settlements of that time",
+            extra={"dispatched": views.dispatched, "log_first": log.first},
+        )
     start = reported = max(views.dispatched, log.first)
     gathered: list[Placed] = []
     size = 0
@@ -56,5 +61,7 @@ def recover(
             bring_up()
     if gathered:
         bring_up()
+    if views.first > log.first:  # a crash has left files of what was trimmed off
+        log.trim(views.first)
     if log.end > start:
         logger.info("recovered", extra={"from": start, "to": log.end, "damaged": len(log.corruptions)})

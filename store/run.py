@@ -13,16 +13,27 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from store.format import FIRST_QUEUE, ROW, ROW_EXTRA, ROWS_DTYPE, LogOffset, Position, QueueNumber, QueueOffset
+from store.format import (
+    FIRST_QUEUE,
+    ROW,
+    ROW_EXTRA,
+    ROW_OLD,
+    ROWS_DTYPE,
+    LogOffset,
+    Position,
+    QueueNumber,
+    QueueOffset,
+)
 from store.log import Placed
 from store.records import QueueDeleted, Record, decode
 
-__all__ = ["Chunk", "Run", "RunBuilder"]
+__all__ = ["Chunk", "QueueEnd", "Run", "RunBuilder"]
 
 logger = logging.getLogger(__name__)
 
 _SMALL_ROWS = 8  # up to here counting in plain Python is cheaper than NumPy's fixed cost (8 us here)
 _LOW = 0xFFFF_FFFF
+_NOT_LAST = ROW_EXTRA | ROW_OLD  # rows that say nothing of what their address had last
 _start = attrgetter("start")
 
 
@@ -34,11 +45,19 @@ class Chunk(NamedTuple):
     frame: LogOffset
     frame_size_bytes: int
     stored_at_ms: int
+    bytes_end: int  # of the queue, this chunk included; a frame's bytes are its queues' by their shares of its rows
 
     @property
     def next(self) -> QueueOffset:
         """The queue offset behind the last record."""
         return QueueOffset(self.first + self.row_count)
+
+
+class QueueEnd(NamedTuple):
+    """Where a queue ends: the offset of its next record, and the bytes it has ever had."""
+
+    next: QueueOffset = QueueOffset(0)
+    size_bytes: int = 0
 
 
 class Run:
@@ -85,14 +104,14 @@ class Run:
         """The rows that are the newest word on an address: no second index of a record, none of the store's own."""
         rows = self.rows
         return np.flatnonzero(
-            (rows["flags"] & ROW_EXTRA == 0) & (rows["queue"] >= FIRST_QUEUE) & (rows["address_hash"] != 0)
+            (rows["flags"] & _NOT_LAST == 0) & (rows["queue"] >= FIRST_QUEUE) & (rows["address_hash"] != 0)
         )
 
     def last(self, address_hash: int) -> Position | None:
         """Where the newest record of an address is in this run."""
         for row in reversed(np.flatnonzero(self.rows["address_hash"] == address_hash).tolist()):
             found = self.rows[row]
-            if found["queue"] >= FIRST_QUEUE and not found["flags"] & ROW_EXTRA:
+            if found["queue"] >= FIRST_QUEUE and not found["flags"] & _NOT_LAST:
                 return self.position(row)
         return None
 
@@ -100,13 +119,13 @@ class Run:
 class RunBuilder:
     """Assigns queue offsets, in log order.
 
-    `next_offset` looks up a queue that this builder has not met yet; it sees every run built before but those that
+    `queue_end` looks up a queue that this builder has not met yet; it sees every run built before but those that
     this builder remembers.
     """
 
-    def __init__(self, next_offset: Callable[[QueueNumber], QueueOffset]) -> None:
-        self._look_up = next_offset
-        self._next: dict[QueueNumber, QueueOffset] = {}  # one entry a queue that was written to since the start
+    def __init__(self, queue_end: Callable[[QueueNumber], QueueEnd]) -> None:
+        self._look_up = queue_end
+        self._ends: dict[QueueNumber, tuple[QueueOffset, int]] = {}  # one entry a queue that was written to since start
 
     def build(self, placed: Sequence[Placed]) -> Run:
         """The run of some frames, which follow the ones built before."""
@@ -114,19 +133,19 @@ class RunBuilder:
         rows = np.frombuffer(data, ROWS_DTYPE)
         chunks: list[tuple[QueueNumber, Chunk]] = []
         records: list[tuple[Position, Record]] = []
-        offsets = self._next
+        ends = self._ends
         reserved_frame = -1
         for key, count in _counts(placed, data, rows):
             queue, index = QueueNumber(key & _LOW), key >> 32
             if reserved_frame not in {-1, index}:
                 self._reserved(placed[reserved_frame], records)
                 reserved_frame = -1
-            first = offsets.get(queue)
-            if first is None:
-                first = self._look_up(queue)
-            offsets[queue] = QueueOffset(first + count)
+            first, before = ends.get(queue) or self._look_up(queue)
             at = placed[index]
-            chunks.append((queue, Chunk(first, count, at.start, at.end - at.start, at.stored_at_ms)))
+            size = at.frame.size_bytes
+            after = before + size * count // at.frame.row_count
+            ends[queue] = QueueOffset(first + count), after
+            chunks.append((queue, Chunk(first, count, at.start, size, at.stored_at_ms, after)))
             if queue < FIRST_QUEUE:
                 reserved_frame = index
         if reserved_frame != -1:
@@ -148,7 +167,7 @@ class RunBuilder:
                 continue
             records.append((Position(placed.start, row), record))
             if isinstance(record, QueueDeleted):
-                self._next[QueueNumber(record.queue)] = QueueOffset(0)
+                self._ends[QueueNumber(record.queue)] = QueueEnd()
 
 
 def _counts(placed: Sequence[Placed], data: bytes, rows: npt.NDArray[np.void]) -> list[tuple[int, int]]:

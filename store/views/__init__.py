@@ -16,8 +16,11 @@ from typing import Any
 import lmdb
 
 from store.format import LogOffset
+from store.records import LogTrimmed
 from store.run import Run
 from store.views.addresses import AddressesView
+from store.views.compact import CompactView
+from store.views.configs import ConfigsView
 from store.views.consume_queue import ConsumeQueueView
 from store.views.groups import GroupsView
 from store.views.index import IndexView
@@ -33,7 +36,7 @@ __all__ = ["MAP_SIZE_BYTES", "Views"]
 logger = logging.getLogger(__name__)
 
 MAP_SIZE_BYTES = 64 << 30  # address space, not disk: the file grows as it is used
-_FORMAT = b"3"  # of all views together; another one found means: rebuild
+_FORMAT = b"4"  # of all views together; another one found means: rebuild
 _READERS_MAX = 126
 _SPARE_READERS = 8  # read transactions kept for the next reader
 
@@ -68,7 +71,9 @@ class Views:
             mode=0o640,
         )
         self._meta = self._env.open_db(b"meta")
-        self.queues = ConsumeQueueView(self._env.open_db(b"queues"))
+        self.queues = ConsumeQueueView(self._env.open_db(b"queues"), self._env.open_db(b"queue_ends"))
+        self.configs = ConfigsView(self._env.open_db(b"configs"))
+        self.compact = CompactView(self._env.open_db(b"compact"))
         self.last = LastView(self._env.open_db(b"last"))
         self.kv = KvView(*(self._env.open_db(name) for name in (b"kv", b"kv_expiry", b"kv_spaces", b"kv_void")))
         self.groups = GroupsView(self._env.open_db(b"groups"))
@@ -80,6 +85,8 @@ class Views:
         self._all = (
             self.timers,
             self.queues,
+            self.configs,
+            self.compact,
             self.last,
             self.kv,
             self.groups,
@@ -92,6 +99,7 @@ class Views:
             found = txn.get(b"format", db=self._meta)
             self.dispatched = LogOffset(int.from_bytes(txn.get(b"dispatched", b"", db=self._meta), "big"))
             self.stored_at_ms = int.from_bytes(txn.get(b"stored_at_ms", b"", db=self._meta), "big")
+            self.first = LogOffset(int.from_bytes(txn.get(b"first", b"", db=self._meta), "big"))
         if found is None:
             with self._env.begin(write=True) as txn:
                 txn.put(b"format", _FORMAT, db=self._meta)
@@ -111,6 +119,8 @@ class Views:
         """Apply consecutive runs, the first of which begins at `dispatched`, in one durable transaction."""
         assert runs[0].start >= self.dispatched
         newest = runs[-1].placed[-1]
+        trims = [min(rec.first, at.frame) for run in runs for at, rec in run.records if isinstance(rec, LogTrimmed)]
+        first = LogOffset(max([self.first, *trims]))
         while True:
             try:
                 with self._env.begin(write=True) as txn:
@@ -118,10 +128,12 @@ class Views:
                         view.apply(txn, runs)
                     txn.put(b"dispatched", newest.end.to_bytes(8, "big"), db=self._meta)
                     txn.put(b"stored_at_ms", newest.stored_at_ms.to_bytes(8, "big"), db=self._meta)
+                    if first > self.first:
+                        txn.put(b"first", first.to_bytes(8, "big"), db=self._meta)
             except lmdb.MapFullError:
                 self._grow()
             else:
-                self.dispatched, self.stored_at_ms = newest.end, newest.stored_at_ms
+                self.dispatched, self.stored_at_ms, self.first = newest.end, newest.stored_at_ms, first
                 return
 
     def _grow(self) -> None:

@@ -1,8 +1,11 @@
 """The consume queues: where the n-th record of a queue is.
 
 One entry a frame and queue: (queue u32, first queue offset u64) -> (log offset u64, frame size u32, count u32, stored
-at u64), all big-endian. The first queue offset, the log offset and the time all grow together within a queue, so each
-can be searched for by halving.
+at u64, the queue's bytes up to here u64), all big-endian. The first queue offset, the log offset, the time and the
+bytes all grow together within a queue, so each can be searched for by halving.
+
+Entries for what was trimmed off the log are removed. So that a queue goes on where it was even when it has lost all of
+them, its end is kept beside: queue u32 -> (next queue offset u64, bytes u64).
 """
 
 import struct
@@ -10,31 +13,34 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from store.format import LogOffset, QueueNumber, QueueOffset
-from store.records import QueueDeleted
-from store.run import Chunk, Run
+from store.records import LogTrimmed, QueueDeleted
+from store.run import Chunk, QueueEnd, Run
 
 __all__ = ["ConsumeQueueView"]
 
 _KEY = struct.Struct(">IQ")
-_VALUE = struct.Struct(">QIIQ")
+_VALUE = struct.Struct(">QIIQQ")
+_END = struct.Struct(">QQ")
+_BEHIND = b"\xff" * 8  # behind every offset, which have 63 bits
 _PUTS = 512  # in one call: the GIL is held that long
 
 
 class ConsumeQueueView:
     """The index of all queues. Methods take the transaction they are to read or write in."""
 
-    def __init__(self, db: Any) -> None:
+    def __init__(self, db: Any, ends_db: Any) -> None:
         self._db = db
+        self._ends_db = ends_db
 
     # ---- writing
 
     def apply(self, txn: Any, runs: Sequence[Run]) -> None:
-        """Add the chunks of some runs; a deleted queue loses those of its frame and before."""
+        """Add the chunks of some runs; a deleted queue loses those of its frame and before, all lose what was trimmed."""
         pending: list[tuple[QueueNumber, Chunk]] = []
         for run in runs:
-            deleted = [(at.frame, record.queue) for at, record in run.records if isinstance(record, QueueDeleted)]
+            removals = [(at.frame, rec) for at, rec in run.records if isinstance(rec, QueueDeleted | LogTrimmed)]
             done = 0
-            for frame, queue in deleted:
+            for frame, record in removals:
                 stop = next(
                     (i for i in range(done, len(run.chunks)) if run.chunks[i][1].frame > frame), len(run.chunks)
                 )
@@ -42,13 +48,16 @@ class ConsumeQueueView:
                 done = stop
                 self._put(txn, pending)
                 pending = []
-                self._delete(txn, queue)
+                if isinstance(record, QueueDeleted):
+                    self._delete(txn, record.queue)
+                else:
+                    self._trim(txn, min(record.first, frame))
             pending += run.chunks[done:] if done else run.chunks
         self._put(txn, pending)
 
     def _put(self, txn: Any, chunks: Sequence[tuple[QueueNumber, Chunk]]) -> None:
         key, value = _KEY.pack, _VALUE.pack
-        items = [(key(queue, c[0]), value(c[2], c[3], c[1], c[4])) for queue, c in chunks]
+        items = [(key(queue, c[0]), value(c[2], c[3], c[1], c[4], c[5])) for queue, c in chunks]
         items.sort()
         with txn.cursor(db=self._db) as cursor:
             for i in range(0, len(items), _PUTS):
@@ -60,13 +69,52 @@ class ConsumeQueueView:
             found = cursor.set_range(prefix)
             while found and cursor.key().startswith(prefix):
                 found = cursor.delete()
+        txn.delete(prefix, db=self._ends_db)
+
+    def _trim(self, txn: Any, first: int) -> None:
+        """Remove the chunks of frames in front of a log offset. Costs a step a queue and one a chunk removed."""
+        with txn.cursor(db=self._db) as cursor:
+            found = cursor.first()
+            while found and (queue := cursor.key()[:4]):  # behind the last entry the key is empty
+                last: Chunk | None = None
+                while found and cursor.key()[:4] == queue:
+                    chunk = _chunk(cursor.key(), cursor.value())
+                    if chunk.frame >= first:
+                        found = cursor.set_range(queue + _BEHIND)
+                        if found and cursor.key()[:4] == queue:
+                            found = cursor.next()
+                        last = None
+                        break
+                    last = chunk
+                    found = cursor.delete()
+                if last is not None:  # it has none left
+                    txn.put(queue, _END.pack(last.next, last.bytes_end), db=self._ends_db)
 
     # ---- reading
 
+    def queues(self, txn: Any) -> Iterator[QueueNumber]:
+        """The queues that have a chunk."""
+        with txn.cursor(db=self._db) as cursor:
+            found = cursor.first()
+            while found:
+                queue = cursor.key()[:4]
+                yield QueueNumber(int.from_bytes(queue, "big"))
+                found = cursor.set_range(queue + _BEHIND)
+
+    def end(self, txn: Any, queue: QueueNumber) -> QueueEnd:
+        """Where a queue ends; (0, 0) for one that was never written."""
+        last = self.last_chunk(txn, queue)
+        if last is not None:
+            return QueueEnd(last.next, last.bytes_end)
+        kept = txn.get(queue.to_bytes(4, "big"), db=self._ends_db)
+        if kept is None:
+            return QueueEnd()
+        following, size = _END.unpack(kept)
+        return QueueEnd(QueueOffset(following), size)
+
     def next_offset(self, txn: Any, queue: QueueNumber) -> QueueOffset:
         """The offset that the queue's next record will have; 0 for one that was never written."""
-        last = self.last_chunk(txn, queue)
-        return last.next if last is not None else QueueOffset(0)
+        return self.end(txn, queue).next
 
     def last_chunk(self, txn: Any, queue: QueueNumber) -> Chunk | None:
         """The newest chunk of a queue."""
@@ -103,7 +151,7 @@ class ConsumeQueueView:
         with txn.cursor(db=self._db) as cursor:
             last = self._at_or_before(cursor, queue, (1 << 64) - 1)
             if last is None:
-                return QueueOffset(0)
+                return self.end(txn, queue).next
             if not reached(last):
                 return last.next
             low, high = 0, last.first  # the chunk sought begins in low..high
@@ -131,5 +179,5 @@ class ConsumeQueueView:
 
 
 def _chunk(key: bytes, value: bytes) -> Chunk:
-    frame, size, count, stored_at_ms = _VALUE.unpack(value)
-    return Chunk(QueueOffset(_KEY.unpack(key)[1]), count, LogOffset(frame), size, stored_at_ms)
+    frame, size, count, stored_at_ms, bytes_end = _VALUE.unpack(value)
+    return Chunk(QueueOffset(_KEY.unpack(key)[1]), count, LogOffset(frame), size, stored_at_ms, bytes_end)

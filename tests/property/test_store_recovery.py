@@ -110,11 +110,11 @@ def test_views_do_not_depend_on_how_frames_were_cut_into_runs(seed):
         with views.reading():
             pass
 
-        def next_offset(queue):
+        def end(queue):
             with views.reading() as txn:
-                return views.queues.next_offset(txn, queue)
+                return views.queues.end(txn, queue)
 
-        builder, left = RunBuilder(next_offset), list(frames)
+        builder, left = RunBuilder(end), list(frames)
         while left:
             runs = []
             for _ in range(chance.randint(1, 3)):

@@ -10,7 +10,7 @@ from store.format import ROW, ROW_EXTRA, ROW_INDEX_ADDRESS, ROW_INDEX_KEY, Posit
 from store.local import LocalStore
 from store.log import Placed
 from store.records import AddressesSeen
-from store.run import RunBuilder
+from store.run import QueueEnd, RunBuilder
 from store.views import Views
 from store.views import index as index_module
 from store.views.addresses import listable
@@ -47,7 +47,7 @@ def views(tmp_path):
 
 
 def apply(views, placed, runs=1):
-    builder = RunBuilder(lambda _queue: 0)
+    builder = RunBuilder(lambda _queue: QueueEnd())
     cut = max(len(placed) // runs, 1)
     views.apply([builder.build(placed[i : i + cut]) for i in range(0, len(placed), cut)])
 
@@ -136,7 +136,7 @@ def test_the_same_however_frames_were_cut_into_runs(tmp_path):
     entries = []
     for name, runs in (("one", 1), ("many", 60), ("some", 7)):
         views = Views(tmp_path / name)
-        builder = RunBuilder(lambda _queue: 0)
+        builder = RunBuilder(lambda _queue: QueueEnd())
         placed = place(frames, gap=index_module.PART_BYTES // 5)
         cut = len(placed) // runs
         for i in range(0, len(placed), cut):

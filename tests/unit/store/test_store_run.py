@@ -9,7 +9,7 @@ from store import run as run_module
 from store.format import ROW_EXTRA, Position
 from store.log import Placed
 from store.records import KvPut, QueueDeleted
-from store.run import RunBuilder
+from store.run import QueueEnd, RunBuilder
 
 
 def place(*frames, start=0):
@@ -26,7 +26,7 @@ def offsets(run):
 
 
 def test_offsets_count_up_per_queue_and_go_on_in_the_next_run():
-    builder = RunBuilder(lambda queue: 10 if queue == 17 else 0)
+    builder = RunBuilder(lambda queue: QueueEnd(10) if queue == 17 else QueueEnd())
     first = place(frame((16, b"a"), (17, b"b"), (16, b"c")), frame((17, b"d")))
     run = builder.build(first)
     second = first[1].start
@@ -39,19 +39,19 @@ def test_offsets_count_up_per_queue_and_go_on_in_the_next_run():
 def test_few_rows_and_many_are_counted_alike(monkeypatch):
     chance = random.Random(3)
     frames = [frame(*((16 + chance.randrange(4), b"x") for _ in range(chance.randrange(6)))) for _ in range(20)]
-    many = RunBuilder(lambda _: 0).build(place(*frames))
+    many = RunBuilder(lambda _: QueueEnd()).build(place(*frames))
     monkeypatch.setattr(run_module, "_SMALL_ROWS", 10_000)
-    assert offsets(RunBuilder(lambda _: 0).build(place(*frames))) == offsets(many)
+    assert offsets(RunBuilder(lambda _: QueueEnd()).build(place(*frames))) == offsets(many)
 
 
 def test_frames_without_rows():
-    run = RunBuilder(lambda _: 0).build(place(frame(), frame((16, b"x")), frame()))
+    run = RunBuilder(lambda _: QueueEnd()).build(place(frame(), frame((16, b"x")), frame()))
     assert offsets(run) == [(16, 0, 1, 64)]
     assert run.position(0) == Position(64, 0)
 
 
 def test_a_deleted_queue_begins_again_behind_the_frame():
-    builder = RunBuilder(lambda _: 0)
+    builder = RunBuilder(lambda _: QueueEnd())
     run = builder.build(
         place(
             frame((20, b"a"), (20, b"b")),
@@ -65,13 +65,13 @@ def test_a_deleted_queue_begins_again_behind_the_frame():
 
 
 def test_a_record_nobody_understands_has_no_effect(caplog):
-    run = RunBuilder(lambda _: 0).build(place(frame((1, b"\xc1"), (1, b"\x91\x63"), (4, b"\x92\x06\xff"))))
+    run = RunBuilder(lambda _: QueueEnd()).build(place(frame((1, b"\xc1"), (1, b"\x91\x63"), (4, b"\x92\x06\xff"))))
     assert run.records == []
     assert "not understood" in caplog.text
 
 
 def test_positions_and_the_last_record_of_an_address():
-    run = RunBuilder(lambda _: 0).build(
+    run = RunBuilder(lambda _: QueueEnd()).build(
         place(
             frame((16, b"a", 7), (16, b"b", 8)),
             frame((16, b"c", 7), (17, b"c", 7, ROW_EXTRA), (1, b"\xc0", 7)),

@@ -20,12 +20,12 @@ class Feed:
 
     def __init__(self, path, **options):
         self.views = Views(path, **options)
-        self.builder = RunBuilder(self._next_offset)
+        self.builder = RunBuilder(self._end)
         self.end = self.views.dispatched
 
-    def _next_offset(self, queue):
+    def _end(self, queue):
         with self.views.reading() as txn:
-            return self.views.queues.next_offset(txn, queue)
+            return self.views.queues.end(txn, queue)
 
     def run(self, *frames) -> Run:
         placed = []

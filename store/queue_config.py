@@ -1,0 +1,25 @@
+"""How a queue's records are kept: a record of the log, and what callers of `configure_queues` say."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+__all__ = ["FOREVER", "QueueConfig"]
+
+FOREVER = -1
+
+_Queue = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
+_Limit = Annotated[int, Meta(ge=FOREVER, le=(1 << 63) - 1)]
+
+
+class QueueConfig(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """How long a queue's records are kept, as of the end of the frame that says so; it replaces what was said before.
+
+    None: the store's default. -1: without end. With `compact` the newest record of each key is kept without end.
+    """
+
+    queue: _Queue
+    retention_ms: _Limit | None = None
+    retention_bytes: _Limit | None = None
+    compact: bool = False

@@ -1,0 +1,44 @@
+"""How long the records of each configured queue are kept: queue u32, big-endian -> the `QueueConfig`, as in the log."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from store.format import QueueNumber
+from store.queue_config import QueueConfig
+from store.records import QueueDeleted, decode, encode
+from store.run import Run
+
+__all__ = ["ConfigsView"]
+
+
+class ConfigsView:
+    """The newest configuration of each queue."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+
+    def apply(self, txn: Any, runs: Sequence[Run]) -> None:
+        """Make the changes that some runs hold."""
+        for run in runs:
+            for _, record in run.records:
+                if isinstance(record, QueueConfig):
+                    txn.put(record.queue.to_bytes(4, "big"), encode(record), db=self._db)
+                elif isinstance(record, QueueDeleted):
+                    txn.delete(record.queue.to_bytes(4, "big"), db=self._db)
+
+    def get(self, txn: Any, queue: QueueNumber) -> QueueConfig | None:
+        """A queue's configuration, None when it has none of its own."""
+        value = txn.get(queue.to_bytes(4, "big"), db=self._db)
+        return None if value is None else _config(value)
+
+    def all(self, txn: Any) -> Iterator[QueueConfig]:
+        """Every configuration, by queue."""
+        with txn.cursor(db=self._db) as cursor:
+            for value in cursor.iternext(keys=False):
+                yield _config(value)
+
+
+def _config(value: bytes) -> QueueConfig:
+    record = decode(value)
+    assert isinstance(record, QueueConfig)
+    return record
