@@ -194,7 +194,8 @@ class Pump:
         messages, live, dead = read(leases, now_ms=self._now_ms(), ttl_ms=self._ttl_ms)
         taken, offsets = 0, [lease.offset for lease in live]
         if messages:
-            taken = conn.deliver(Leased(consumer.id, messages, offsets, [lease.deliveries for lease in live]))
+            counts = [lease.deliveries for lease in live]
+            taken = conn.deliver(Leased(consumer.id, messages, offsets, counts, self._number))
             consumer.took(taken, len(messages))
             if taken < len(messages):
                 store.requeue(self._number, conn.id, offsets[taken:], delivered=False)

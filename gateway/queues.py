@@ -149,7 +149,7 @@ class NamedQueues:
     async def settle(self, conn: Connection, effect: SettleLeased) -> None:
         """Settle or give back what a connection holds of a queue. Raises `StoreError`."""
         queue = self._registry.queues.get(effect.queue)
-        if queue is None:
+        if queue is None or effect.number not in (0, queue.number):
             return
         done: list[QueueOffset] = []
         for disposition in effect.dispositions:
@@ -159,7 +159,7 @@ class NamedQueues:
             else:  # "ack", and "reject": there is no dead-letter exchange that could want it
                 done += disposition.offsets
         if done:
-            await self._store.settle(queue.number, conn.id, done)
+            await self._settle(queue, conn, done)
 
     async def connection_lost(self, conn: Connection) -> None:
         """A connection has ended: what it held is there for others again, what was its own is gone."""
@@ -200,9 +200,17 @@ class NamedQueues:
             self._store.requeue(queue.number, conn.id, [lease.offset], delivered=False)
             return None
         if request.settle:
-            await self._store.settle(queue.number, conn.id, [lease.offset])
-        leased = Leased(ConsumerId(0), [message], [lease.offset], [lease.deliveries])
+            await self._settle(queue, conn, [lease.offset])
+        leased = Leased(ConsumerId(0), [message], [lease.offset], [lease.deliveries], queue.number)
         return Got(leased=leased, remaining=await self._store.waiting(queue.number))
+
+    async def _settle(self, queue: Queue, conn: Connection, offsets: list[QueueOffset]) -> None:
+        """Settle messages; what cannot be is there for others again. Raises `StoreError`."""
+        try:
+            await self._store.settle(queue.number, conn.id, offsets)
+        except StoreError:
+            queue.pump.wake()
+            raise
 
     async def _count_routes(self, _conn: Connection, request: CountRoutes) -> list[int]:
         counts = []

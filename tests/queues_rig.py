@@ -26,6 +26,7 @@ class Conn:
         self.taken: list[tuple[Message, int, int]] = []  # message, offset, deliveries
         self.offers: list[int] = []
         self.cancelled: list[int] = []
+        self.number = 0  # of the queue that was delivered last
         self.changed = asyncio.Event()
 
     def deliver(self, offer: Leased | ConsumerCancelled) -> int:
@@ -33,6 +34,7 @@ class Conn:
         if isinstance(offer, ConsumerCancelled):
             self.cancelled.append(offer.consumer)
             return 0
+        self.number = offer.number
         count = min(self.credit, len(offer.messages))
         self.credit -= count
         self.offers.append(len(offer.messages))
@@ -110,8 +112,8 @@ class Rig:
         effect = Consume(consumer=ConsumerId(consumer), queue=queue, token=Token(0), **options)
         await self.queues.consume(conn, effect)
 
-    async def settle(self, conn: Conn, queue: str, how: str, *offsets: int) -> None:
-        effect = SettleLeased(queue=queue, dispositions=[Disposition(offsets=offsets, outcome=how)])
+    async def settle(self, conn: Conn, queue: str, how: str, *offsets: int, number: int = 0) -> None:
+        effect = SettleLeased(queue=queue, dispositions=[Disposition(offsets=offsets, outcome=how)], number=number)
         await self.queues.settle(conn, effect)
 
     def ready(self, conn: Conn, credit: int, consumer: int = 1, *, named: bool = False) -> None:

@@ -67,6 +67,7 @@ class Consumer:
         "confirmed",
         "id",
         "no_ack",
+        "number",
         "prefetch",
         "prefix",
         "queue",
@@ -79,6 +80,7 @@ class Consumer:
         self.id = id_
         self.tag = tag
         self.queue = queue
+        self.number = 0  # the queue's, known with its first message
         self.no_ack = no_ack
         self.prefetch = channel.prefetch or channel.link.options.unacknowledged_count_max
         self.prefix = deliver_prefix(tag)
@@ -167,7 +169,7 @@ class Channel:
             self.link.drop_consumer(consumer)
         self.consumers.clear()
         for consumer, offset in self.unacknowledged.values():
-            self.link.settled(consumer.queue, "requeue", offset)
+            self.link.settled((consumer.queue, consumer.number), "requeue", offset)
         self.unacknowledged.clear()
 
     # ---- delivering
@@ -193,6 +195,7 @@ class Channel:
         self.delivered += count
         if not consumer.no_ack:
             consumer.unacknowledged += count
+            consumer.number = leased.number
             self.unacknowledged.update(enumerate([(consumer, offset) for offset in leased.offsets[:count]], first))
         return count
 
@@ -202,6 +205,7 @@ class Channel:
         if not no_ack:
             consumer = Consumer(self, ConsumerId(0), "", queue, no_ack=False)
             consumer.unacknowledged = 1
+            consumer.number = got.leased.number
             self.unacknowledged[self.delivered] = consumer, got.leased.offsets[0]
         self.link.write(
             *get_ok_frames(
@@ -236,7 +240,7 @@ class Channel:
         link = self.link
         for each in tags:
             consumer, offset = unacknowledged.pop(each)
-            link.settled(consumer.queue, outcome, offset)
+            link.settled((consumer.queue, consumer.number), outcome, offset)
             consumer.unacknowledged -= 1
             link.freed(consumer)
         if self.prefetch_shared:

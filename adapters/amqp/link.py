@@ -43,7 +43,7 @@ class Link:
         self._last_id = 0  # of tokens and consumers
         self._expected: dict[Token, Answered] = {}
         self._consumers: dict[ConsumerId, Consumer] = {}
-        self._settles: dict[str, dict[str, list[QueueOffset]]] = {}  # by queue and outcome
+        self._settles: dict[tuple[str, int], dict[str, list[QueueOffset]]] = {}  # by queue and outcome
         self._freed: dict[ConsumerId, Consumer] = {}  # whose credit may have changed
 
     def write(self, *frames: bytes) -> None:
@@ -89,8 +89,8 @@ class Link:
         """A consumer may have other credit than the gateway was told."""
         self._freed[consumer.id] = consumer
 
-    def settled(self, queue: str, outcome: str, offset: QueueOffset) -> None:
-        """A leased message has been settled; all of one read go together."""
+    def settled(self, queue: tuple[str, int], outcome: str, offset: QueueOffset) -> None:
+        """A leased message of a queue (its name and number) has been settled; all of one read go together."""
         self._settles.setdefault(queue, {}).setdefault(outcome, []).append(offset)
 
     def take_effects(self) -> Sequence[Effect]:
@@ -101,9 +101,10 @@ class Link:
             effects[:0] = [
                 SettleLeased(
                     queue=queue,
+                    number=number,
                     dispositions=[Disposition(offsets=offsets, outcome=how) for how, offsets in outcomes.items()],
                 )
-                for queue, outcomes in settles.items()
+                for (queue, number), outcomes in settles.items()
             ]
         if self._freed:
             freed, self._freed = self._freed, {}

@@ -247,7 +247,7 @@ def _get(channel: Channel, method: Any) -> None:
     def answered(outcome: Outcome, now_ms: int) -> None:
         got = outcome.value
         if got is not None and not channel.open and not method.no_ack:
-            channel.link.settled(queue, "requeue", got.leased.offsets[0])
+            channel.link.settled((queue, got.leased.number), "requeue", got.leased.offsets[0])
 
         def then(_value: Any) -> None:
             if got is None:

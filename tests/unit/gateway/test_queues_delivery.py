@@ -281,6 +281,44 @@ async def test_a_store_that_fails_is_tried_again(rig, monkeypatch):
     assert await conn.has(1) == [b"1"]
 
 
+async def test_what_the_store_refuses_to_settle_is_delivered_again(rig, monkeypatch):
+    conn = rig.conn()
+    await rig.declare(conn, "q")
+    await rig.publish("", "q", b"x")
+    await rig.consume(conn, "q")
+    await conn.has(1)
+
+    async def refusing(*args):
+        rig.store.requeue(*args)
+        raise StoreOverloaded
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.store, "settle", refusing)
+        with pytest.raises(StoreOverloaded):
+            await rig.settle(conn, "q", "ack", conn.taken[0][1])
+    assert await conn.has(2) == [b"x", b"x"]
+
+
+async def test_an_acknowledgement_does_not_reach_a_later_queue_of_that_name(rig):
+    conn, other = rig.conn(), rig.conn()
+    await rig.declare(conn, "q")
+    await rig.publish("", "q", b"old")
+    await rig.consume(conn, "q")
+    await conn.has(1)
+    number = conn.number
+    await rig.queues.request(conn, DeleteQueue(name="q"))
+    await rig.declare(conn, "q")
+    await rig.publish("", "q", b"new")
+    await rig.consume(conn, "q", consumer=2)
+    await conn.has(2)
+    assert conn.taken[0][1] == conn.taken[1][1]  # the same offset, in another queue
+    assert conn.number != number
+    await rig.settle(conn, "q", "ack", conn.taken[0][1], number=number)
+    await rig.lose(conn)
+    await rig.consume(other, "q")
+    assert await other.has(1) == [b"new"]
+
+
 async def test_a_bug_in_a_pump_cancels_its_consumers(rig, monkeypatch):
     conn = rig.conn()
 

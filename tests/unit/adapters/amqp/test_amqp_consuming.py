@@ -458,3 +458,11 @@ def test_fetching_without_acknowledging_is_bounded():
     peer.frames()
     peer.send(Basic.Get(queue="q"), channel=1)
     assert peer.one(Channel.Close).reply_code == 406
+
+
+def test_acknowledgements_name_the_queue_their_message_came_from():
+    peer = Peer().open()
+    consumer = peer.consume()
+    peer.conn.deliver(Leased(consumer, messages(1), [0], [0], 17), now_ms=peer.now_ms)
+    (settle,) = [e for e in peer.send(Basic.Ack(delivery_tag=1), channel=1) if isinstance(e, SettleLeased)]
+    assert (settle.queue, settle.number) == ("q", 17)
