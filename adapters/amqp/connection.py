@@ -155,10 +155,16 @@ class AmqpConnection(Link):
         if pulse.blocked_until_ms is not None and pulse.blocked_until_ms <= now_ms:
             pulse.blocked_until_ms = None
             self.write(method_frame(0, Methods.Unblocked))
+        if self.waits_for_room:
+            self.waits_for_room = False
+            if self._stalled:
+                self._read(now_ms)
         return self._effects_at(now_ms)
 
     def deadline_ms(self) -> int | None:
         """When `tick` is wanted next."""
+        if self.waits_for_room and not self._out:
+            return 0  # there is room now
         return self._pulse.deadline_ms()
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:

@@ -1,7 +1,7 @@
 """What the channels of a connection share: the way out to the peer and to the gateway."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from adapters.amqp.options import AmqpOptions
 from gateway.errors import Refusal
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Answered", "Link"]
 
+OUTPUT_BYTES_MAX: Final = 1 << 20  # waiting to be written; beyond, nothing more is fetched for basic.get
+FETCHING_COUNT_MAX: Final = 8  # basic.get under way, on all channels
+
 Answered: TypeAlias = Callable[[Outcome, int], None]  # (outcome, now_ms)
 
 
@@ -38,6 +41,8 @@ class Link:
         self.payload_max = 0  # bytes of a frame without its overhead
         self.hears_cancels = False  # the client understands basic.cancel from us
         self.assembling_bytes = 0  # of bodies not yet whole
+        self.fetching_count = 0  # basic.get under way
+        self.waits_for_room = False  # a basic.get does, until what is to be written has been taken
         self._out: list[bytes] = []
         self._effects: list[Effect] = []
         self._last_id = 0  # of tokens and consumers
@@ -49,6 +54,12 @@ class Link:
     def write(self, *frames: bytes) -> None:
         """Send frames."""
         self._out += frames
+
+    @property
+    def may_fetch(self) -> bool:
+        """Whether the answer to one more basic.get could be held. A peer that reads none of them asks for no more."""
+        self.waits_for_room = sum(map(len, self._out)) >= OUTPUT_BYTES_MAX
+        return not self.waits_for_room and self.fetching_count < FETCHING_COUNT_MAX
 
     def emit(self, effect: Effect) -> None:
         """Ask the gateway for something."""

@@ -48,6 +48,8 @@ def handle(channel: Channel, method: Frame, *, unsent: bool) -> bool:
     handler, asks = entry
     if asks and (channel.outstanding or unsent):
         return False
+    if handler is _get and not channel.link.may_fetch:
+        return False
     handler(channel, method)
     return True
 
@@ -245,6 +247,7 @@ def _get(channel: Channel, method: Any) -> None:
     queue = _queue(channel, method.queue)
 
     def answered(outcome: Outcome, now_ms: int) -> None:
+        channel.link.fetching_count -= 1
         got = outcome.value
         if got is not None and not channel.open and not method.no_ack:
             channel.link.settled((queue, got.leased.number), "requeue", got.leased.offsets[0])
@@ -258,6 +261,7 @@ def _get(channel: Channel, method: Any) -> None:
         channel.answered(method.index, outcome, then)
 
     channel.waiting = True
+    channel.link.fetching_count += 1
     channel.link.call(GetMessage(queue=queue, settle=method.no_ack), answered)
 
 

@@ -466,3 +466,25 @@ def test_acknowledgements_name_the_queue_their_message_came_from():
     peer.conn.deliver(Leased(consumer, messages(1), [0], [0], 17), now_ms=peer.now_ms)
     (settle,) = [e for e in peer.send(Basic.Ack(delivery_tag=1), channel=1) if isinstance(e, SettleLeased)]
     assert (settle.queue, settle.number) == ("q", 17)
+
+
+def test_a_peer_that_does_not_read_its_answers_gets_no_more_of_them():
+    peer = Peer().open(channels=20)
+    large = Got(leased=Leased(ConsumerId(0), [Message("a/b", bytes(300_000))], [9], [0]), remaining=1)
+    calls = peer.feed(b"".join(encoded(n, Basic.Get(queue="q")) * 3 for n in range(1, 21)))
+    assert len(calls) == 1  # of each channel one, and the second of the first holds up what follows
+    while calls:
+        calls = [e for call in calls for e in peer.complete(call, large)]
+    assert not peer.conn.wants_data
+    assert 1 << 20 < len(peer.conn.take_output()) < 4 << 20
+    assert peer.conn.deadline_ms() == 0
+    (call,) = peer.tick(1)
+    assert isinstance(call, Call)
+    assert peer.conn.deadline_ms() != 0
+
+
+def test_only_so_many_channels_fetch_at_once():
+    peer = Peer().open(channels=20)
+    calls = peer.feed(b"".join(encoded(n, Basic.Get(queue="q")) for n in range(1, 21)))
+    assert len(calls) == 8
+    assert len(peer.complete(calls[0], None)) == 1
