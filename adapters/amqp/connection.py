@@ -144,8 +144,8 @@ class AmqpConnection(Link):
         """Something is due: a heartbeat, the end of patience, or the end of connection.blocked."""
         pulse = self._pulse
         pulse.start(now_ms)
-        if not self.wants_data:
-            pulse.received(now_ms)  # it is we who do not listen
+        if self._out or not self.wants_data:
+            pulse.received(now_ms)  # it is we who do not listen; nor does the shell while the peer takes no output
         if pulse.gave_up(now_ms):
             self._end(f"the peer has taken too long to answer while {self._phase.value}")
         elif pulse.silent(now_ms):

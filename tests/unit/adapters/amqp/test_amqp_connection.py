@@ -293,3 +293,14 @@ def test_both_sides_may_close_a_channel_at_once():
 def test_every_option_says_what_it_is():
     for field in msgspec.inspect.type_info(AmqpOptions).fields:
         assert field.type.extra_json_schema["description"], field.name
+
+
+def test_a_peer_that_is_not_read_from_because_it_does_not_read_is_not_silent():
+    peer = Peer().open(heartbeat_s=10)
+    for _ in range(8):  # a heartbeat of ours waits to be written all the time
+        assert not closes(peer.tick(5_000))
+    peer.conn.take_output()
+    for _ in range(4):
+        peer.tick(5_000)
+        peer.conn.take_output()
+    assert closes(peer.effects)
