@@ -150,7 +150,9 @@ def test_heartbeats_go_both_ways():
     peer.one(heartbeat.Heartbeat)
     peer.send(heartbeat.Heartbeat())
     assert not closes(peer.tick(5_000))
+    peer.one(heartbeat.Heartbeat)
     assert not closes(peer.tick(14_999))
+    peer.one(heartbeat.Heartbeat)
     assert closes(peer.tick(1))
 
 
