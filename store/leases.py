@@ -241,6 +241,14 @@ class LeaseQueue:
             return Claim.TAKEN
         return Claim.LOST if offset in self._given_up else Claim.SETTLED
 
+    def abandon(self, ranges: Iterable[Range]) -> None:
+        """These are nobody's and cannot be read: nobody gets them before the next start, and no key waits for them."""
+        for start, end in ranges:
+            for offset in range(start, end):
+                self._deliveries.pop(offset, None)
+                if self.order is not None:
+                    self.order.remove(offset)
+
     def restore(self, ranges: Iterable[Range], *, delivered: bool) -> None:
         """Make offsets lendable again; `delivered` says whether the attempt counts."""
         for start, end in ranges:

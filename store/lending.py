@@ -92,11 +92,12 @@ class Lending:
             return await self._take_ordered(
                 leases, owner, grant, below=following, max_count=max_count, max_bytes=max_bytes
             )
-        lent = leases.lend(owner, max_count, following, grant)
-        if not lent:
-            return ()
-        self._recent.leases.note(owner, leases)
-        return await self._found(leases, owner, lent, grant, max_bytes)
+        while lent := leases.lend(owner, max_count, following, grant):
+            self._recent.leases.note(owner, leases)
+            found, abandoned = await self._found(leases, owner, lent, grant, max_bytes)
+            if found or not abandoned:
+                return found
+        return ()
 
     async def _grant(self, leases: LeaseQueue, owner: int, invisible_ms: int | None) -> Grant | None:
         """What a take's messages are lent by; None: as long as their owner lives."""
@@ -118,8 +119,8 @@ class Lending:
 
     async def _found(
         self, leases: LeaseQueue, owner: int, lent: Sequence[Range], grant: Grant | None, max_bytes: int
-    ) -> list[Lease]:
-        """The messages of what an owner was lent. What does not fit goes back."""
+    ) -> tuple[list[Lease], bool]:
+        """The messages of what an owner was lent. What does not fit goes back. Whether some are damaged or trimmed."""
         try:
             located = await self._locate(leases.queue, lent, max_bytes=max_bytes)
         except BaseException:
@@ -131,12 +132,11 @@ class Lending:
             for offset, frame, row in located.records
             if offset in held
         ]
-        # What cannot be read is nobody's until the next start; what did not fit is lendable again.
-        leases.begin_settling(owner, _offsets(located.unreadable))
+        leases.abandon(leases.begin_settling(owner, _offsets(located.unreadable)))
         if len(found) < sum(end - start for start, end in lent):
             given = {lease.offset for lease in found}
             leases.requeue(owner, [o for o in _offsets(lent) if o not in given], delivered=False)
-        return found
+        return found, bool(located.unreadable)
 
     async def _take_ordered(
         self,
@@ -153,9 +153,10 @@ class Lending:
         # One at a time: a message must not be lent before all that lie in front of it have been looked at.
         async with leases.looking:
             self._recent.leases.note(owner, leases)
-            lent = leases.lend_known(owner, max_count, grant)
-            if lent:
-                found = await self._found(leases, owner, lent, grant, max_bytes)
+            while leases.order is not None and (lent := leases.lend_known(owner, max_count, grant)):
+                found, abandoned = await self._found(leases, owner, lent, grant, max_bytes)
+                if found or not abandoned:
+                    break
             room = max_bytes - sum(int(lease.frame.rows["len"][lease.row]) for lease in found)
             while len(found) < max_count and (room > 0 or not found) and leases.order is not None:
                 ahead = PASSED_OVER_MAX - leases.order.passed_over
@@ -330,8 +331,9 @@ class Lending:
             while left and target is not None:
                 located = await self._locate(leases.queue, ranges_of(left), max_bytes=DEAD_BYTES)
                 records = located.records
+                leases.abandon(located.unreadable)
                 if not records:
-                    break  # what cannot be read cannot be moved: nobody's until the next start
+                    break
                 moved = [offset for offset, *_ in records]
                 frame = dead_letters_frame(
                     records,

@@ -13,6 +13,8 @@ from store.format import ROW, ROW_DEAD, ROW_EXTRA, Position, UnplacedFrame
 from store.handle import HANDLE_CHARS_MAX
 from store.local import LocalStore
 from store.policy import INVISIBLE_MS_MAX, LeasePolicy
+from store.ranges import ranges_of
+from store.reader import Located
 
 pytestmark = pytest.mark.anyio
 ME, OTHER = 1, 2
@@ -313,6 +315,28 @@ async def test_dead_letters_and_policies_outlive_a_restart(tmp_path, clock):
         await store.delete_queue(16)
         assert await store.lease_policy(16) == LeasePolicy()
         assert await store.lease_policy(16, group="g") == LeasePolicy()
+
+
+async def test_what_cannot_be_read_is_passed_over_and_blocks_no_key(store, monkeypatch):
+    await store.set_lease_policy(17, LeasePolicy(ordered=True))
+    for queue in (16, 17):
+        for n in range(4):
+            await put(store, b"%d" % n, queue=queue, keys=(1,))
+    assert await take(store, count=1, queue=17) == [b"0"]
+    assert await take(store, OTHER, queue=17) == []  # the others are known and wait
+    gone = {16: range(3), 17: range(1, 3)}
+    whole = store._reader.locate
+
+    def locate(queue, ranges, recent, **options):
+        asked = [offset for start, end in ranges for offset in range(start, end)]
+        left = ranges_of(offset for offset in asked if offset not in gone[queue])
+        found = whole(queue, left, recent, **options)
+        return Located(found.records, ranges_of(offset for offset in asked if offset in gone[queue]))
+
+    monkeypatch.setattr(store._reader, "locate", locate)
+    assert await take(store, count=1) == [b"3"]
+    await store.settle(17, ME, [0])
+    assert await take(store, queue=17) == [b"3"]
 
 
 # ---- settling and appending at once
