@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway import cli_remote, cli_spark
+from gateway import cli_remote, cli_spark, cli_store
 from gateway.errors import ConfigError, HeadgateError
 from gateway.remote_http import Unreachable
 from store.errors import StoreError
@@ -32,6 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(cli_spark.app, name="spark")
+app.add_typer(cli_store.app, name="store")
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="The TOML file.", show_default="headgate.toml, if it is there")

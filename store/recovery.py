@@ -5,15 +5,15 @@ have not applied.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from store.format import LogOffset
+from store.format import Frame, LogOffset
 from store.log import CommitLog, Placed
 from store.run import RunBuilder
 from store.views import Views
 
-__all__ = ["OnProgress", "recover"]
+__all__ = ["OnProgress", "recover", "replay"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +39,9 @@ def recover(
             extra={"dispatched": views.dispatched, "log_first": log.first},
         )
     start = reported = max(views.dispatched, log.first)
-    gathered: list[Placed] = []
-    size = 0
 
-    def bring_up() -> None:
-        nonlocal gathered, size, reported
-        views.apply([builder.build(gathered)])
-        gathered, size = [], 0
+    def on_run() -> None:
+        nonlocal reported
         on_progress(views.dispatched, log.end)
         if views.dispatched - reported >= PROGRESS_BYTES:
             reported = views.dispatched
@@ -54,14 +50,24 @@ def recover(
                 "recovering", extra={"from": start, "at": reported, "to": log.end, "percent": round(100 * share, 1)}
             )
 
-    for frame in log.recover(start):
-        gathered.append(Placed.of(frame))
-        size += frame.header.size_bytes
-        if size >= RUN_BYTES:
-            bring_up()
-    if gathered:
-        bring_up()
+    replay(log.recover(start), views, builder, on_run)
     if views.first > log.first:  # a crash has left files of what was trimmed off
         log.trim(views.first)
     if log.end > start:
         logger.info("recovered", extra={"from": start, "to": log.end, "damaged": len(log.corruptions)})
+
+
+def replay(frames: Iterable[Frame], views: Views, builder: RunBuilder, on_run: Callable[[], None]) -> None:
+    """Apply frames to views, a run at a time; `on_run` is called after each."""
+    gathered: list[Placed] = []
+    size = 0
+    for frame in frames:
+        gathered.append(Placed.of(frame))
+        size += frame.header.size_bytes
+        if size >= RUN_BYTES:
+            views.apply([builder.build(gathered)])
+            gathered, size = [], 0
+            on_run()
+    if gathered:
+        views.apply([builder.build(gathered)])
+        on_run()

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from store.client import IndexKind
 from store.format import FIRST_QUEUE, ROW_EXTRA, ROW_INDEX_ADDRESS, ROW_INDEX_KEY, LogOffset, Position
+from store.records import LogTrimmed
 from store.run import Run
 
 __all__ = ["IndexView", "Wanted", "find_in_run"]
@@ -89,7 +90,17 @@ class IndexView:
     # ---- writing
 
     def apply(self, txn: Any, runs: Sequence[Run]) -> None:
-        """Add the rows of some runs that are to be found. Costs a put for each frame and hash."""
+        """Add the rows of some runs that are to be found. Costs a put for each frame and hash.
+
+        Where the log is trimmed the parts that lie wholly before its beginning are removed; of the part that does not,
+        readers pass over what is gone.
+        """
+        self._add(txn, runs)
+        trimmed = [record.first for run in runs for _, record in run.records if isinstance(record, LogTrimmed)]
+        if trimmed:
+            self._drop_below(txn, max(trimmed))
+
+    def _add(self, txn: Any, runs: Sequence[Run]) -> None:
         found = [run for run in runs if _concerned(run)]
         if not found:
             return
@@ -147,15 +158,11 @@ class IndexView:
                 some = range(i, min(i + _PUTS, len(first)))
                 cursor.putmulti([(key[size * n : size * n + size], value[ends[n] : ends[n + 1]]) for n in some])
 
-    def drop_below(self, txn: Any, first: LogOffset) -> int:
-        """Forget the parts that lie wholly below a log offset; how many entries that were."""
-        dropped = 0
+    def _drop_below(self, txn: Any, first: int) -> None:
         with txn.cursor(db=self._db) as cursor:
             found = cursor.first()
             while found and int.from_bytes(cursor.key()[:4], "big") < first >> PART_BITS:
                 found = cursor.delete()
-                dropped += 1
-        return dropped
 
     # ---- reading
 

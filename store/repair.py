@@ -1,0 +1,242 @@
+"""What can be done to a data directory that nobody has open: verify it, look into it, rebuild its views.
+
+Everything here takes the lock that a running store holds, so it raises `DataDirLocked` while one runs. Only
+`rebuild_views` changes anything.
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import NamedTuple, TypeAlias
+
+import lmdb
+
+from store.damage import Damage
+from store.errors import StoreError
+from store.files import OsFiles
+from store.format import Frame, LogOffset, QueueNumber
+from store.lock import DataDirLock
+from store.log import CommitLog
+from store.recovery import OnProgress, recover, replay
+from store.run import QueueEnd, RunBuilder
+from store.segment import BadRange, segment_start
+from store.views import MAP_SIZE_BYTES, Views
+
+__all__ = ["NoDataDir", "NotRebuildable", "Stats", "StoppedStore", "Verified", "ViewStats", "ViewsVerified"]
+
+_VIEWS_DBS_MAX = 64
+_BY_VERIFY = "verify"
+
+OnBytes: TypeAlias = Callable[[LogOffset], None]  # how far a reader of the log is
+
+
+class NoDataDir(StoreError):
+    """There is no store in this directory."""
+
+
+class NotRebuildable(StoreError):
+    """The views hold what the log does not any more: keys, group offsets and settlements would be lost."""
+
+
+class Verified(NamedTuple):
+    """What was read of a log. `torn` is what a crash has left at its end; the next start cuts it off."""
+
+    frames: int
+    records: int
+    sound_bytes: int
+    damages: list[Damage]
+    torn: BadRange | None
+
+
+class ViewsVerified(NamedTuple):
+    """How views compare with a rebuild from the log: entries that are the same, and by view those that differ."""
+
+    same: int
+    different: dict[str, int]
+
+
+class ViewStats(NamedTuple):
+    """One view: how many entries it has, and the bytes of the pages that hold them."""
+
+    name: str
+    entries: int
+    size_bytes: int
+
+
+class Stats(NamedTuple):
+    """What a data directory holds, without reading its log. `views` is empty where they cannot be opened."""
+
+    first: LogOffset
+    end: LogOffset
+    segments: int
+    log_bytes: int
+    dispatched: LogOffset
+    views_bytes: int
+    views: list[ViewStats]
+
+
+class StoppedStore:
+    """A data directory, locked. A context manager. Raises `DataDirLocked`, `NoDataDir`, OSError."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        directory = data_dir / "log"
+        if not directory.is_dir() or not any(segment_start(path.name) is not None for path in directory.iterdir()):
+            raise NoDataDir(f"{data_dir} holds no store: {directory} has no segments")
+        with ExitStack() as opened:
+            opened.callback(DataDirLock(data_dir).release)
+            self._log = CommitLog(OsFiles(), directory)
+            opened.callback(self._log.close)
+            self._opened = opened.pop_all()
+
+    def __enter__(self) -> "StoppedStore":
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._opened.close()
+
+    @property
+    def first(self) -> LogOffset:
+        """Where the log begins."""
+        return self._log.first
+
+    @property
+    def end(self) -> LogOffset:
+        """Where the log's last file ends."""
+        return self._log.end
+
+    @property
+    def _views_path(self) -> Path:
+        return self._data_dir / "views"
+
+    def items(self, start: LogOffset | None = None, end: LogOffset | None = None) -> Iterator[Frame | BadRange]:
+        """Frames in log order, verified, and the ranges between that hold none. A frame begins at `start`."""
+        return self._log.scan(self.first if start is None else start, self.end if end is None else min(end, self.end))
+
+    # ---- verify
+
+    def verify(self, on_bytes: OnBytes = lambda _at: None) -> Verified:
+        """Read the whole log and check both checksums of every frame."""
+        frames = records = size = 0
+        torn = None
+        for item in self.items():
+            if isinstance(item, Frame):
+                frames, records, size = frames + 1, records + item.header.row_count, size + item.header.size_bytes
+            elif item.end == self.end and item.start >= self._log.sealed:
+                torn = item
+            else:
+                self._log.damaged(item, _BY_VERIFY)
+            on_bytes(item.end)
+        return Verified(frames, records, size, self._log.damages.all(), torn)
+
+    def verify_views(self, on_progress: OnProgress = lambda _at, _end: None) -> ViewsVerified:
+        """Compare the views with a rebuild from the log, up to where they have followed it.
+
+        Takes as much room again in the data directory meanwhile. Raises `NotRebuildable`.
+        """
+        self._check_rebuildable()
+        with TemporaryDirectory(dir=self._data_dir, prefix="verify-") as directory:
+            there = Views(self._views_path)
+            try:
+                rebuilt = self._replayed(Path(directory) / "views", there.dispatched, on_progress)
+                try:
+                    return _compared(there, rebuilt)
+                finally:
+                    rebuilt.close()
+            finally:
+                there.close()
+
+    def _replayed(self, path: Path, end: LogOffset, on_progress: OnProgress) -> Views:
+        """Views made from the log up to a log offset."""
+        views = Views(path)
+        frames = (item for item in self.items(end=end) if isinstance(item, Frame))
+        replay(frames, views, _builder(views), lambda: on_progress(views.dispatched, end))
+        return views
+
+    # ---- rebuild
+
+    def rebuild_views(self, on_progress: OnProgress = lambda _at, _end: None, *, force: bool = False) -> LogOffset:
+        """Throw the views away and make them anew; how far they have come. Interrupted, the next start goes on.
+
+        Cuts a torn tail off the log, as every start does. With `force` also where the log has lost its beginning, and
+        with it keys, group offsets and settlements of that time. Raises `NotRebuildable`.
+        """
+        if not force:
+            self._check_rebuildable()
+        shutil.rmtree(self._views_path, ignore_errors=True)
+        views = Views(self._views_path)
+        try:
+            recover(self._log, views, _builder(views), on_progress=on_progress)
+            return views.dispatched
+        finally:
+            views.close()
+
+    def _check_rebuildable(self) -> None:
+        if self.first > 0:
+            raise NotRebuildable(
+                f"the log begins at {self.first}: what the views know of the time before cannot be made from it"
+            )
+
+    # ---- stats
+
+    def stats(self) -> Stats:
+        """Sizes and counts."""
+        segments = [path for path in (self._data_dir / "log").iterdir() if segment_start(path.name) is not None]
+        log_bytes = sum(path.stat().st_size for path in segments)
+        dispatched, views = self._view_stats()
+        size = sum(path.stat().st_blocks * 512 for path in self._views_path.glob("*")) if views else 0
+        return Stats(self.first, self.end, len(segments), log_bytes, dispatched, size, views)
+
+    def _view_stats(self) -> tuple[LogOffset, list[ViewStats]]:
+        try:
+            env = lmdb.open(
+                str(self._views_path),
+                map_size=MAP_SIZE_BYTES,
+                max_dbs=_VIEWS_DBS_MAX,
+                readonly=True,
+                create=False,
+                lock=False,
+            )
+        except lmdb.Error:
+            return LogOffset(0), []
+        with env, env.begin() as txn:
+            names = [key for key, _ in txn.cursor()]
+            views = []
+            for name in names:
+                stat = txn.stat(env.open_db(name, txn=txn, create=False))
+                pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+                views.append(ViewStats(name.decode(), stat["entries"], pages * stat["psize"]))
+            meta = env.open_db(b"meta", txn=txn, create=False) if b"meta" in names else None
+            dispatched = txn.get(b"dispatched", b"", db=meta) if meta is not None else b""
+        return LogOffset(int.from_bytes(dispatched, "big")), views
+
+
+def _builder(views: Views) -> RunBuilder:
+    def end(queue: QueueNumber) -> QueueEnd:
+        with views.reading() as txn:
+            return views.queues.end(txn, queue)
+
+    return RunBuilder(end)
+
+
+def _compared(one: Views, other: Views) -> ViewsVerified:
+    """Entry by entry; both come in the order of view and key."""
+    same, different = 0, Counter[str]()
+    left, right = one.entries(), other.entries()
+    ours, theirs = next(left, None), next(right, None)
+    while ours is not None or theirs is not None:
+        first = min(entry[:2] for entry in (ours, theirs) if entry is not None)
+        in_one, in_other = ours is not None and ours[:2] == first, theirs is not None and theirs[:2] == first
+        if in_one and in_other and ours == theirs:
+            same += 1
+        else:
+            different[first[0].decode()] += 1
+        ours = next(left, None) if in_one else ours
+        theirs = next(right, None) if in_other else theirs
+    return ViewsVerified(same, dict(different))
