@@ -26,7 +26,7 @@ from gateway.endpoint import now_ms
 from gateway.errors import ConfigError, HeadgateError
 from gateway.hub import Hub, ListenerContext
 from gateway.metrics import Metrics
-from gateway.status import Listening, LogStatus, Status, TopicStatus
+from gateway.status import DamageStatus, Listening, LogStatus, ScrubStatus, Status, TopicStatus
 from store.format import QueueNumber
 from store.local import LocalStore
 from store.rpc import StoreService
@@ -73,6 +73,7 @@ class Gateway:
             confirmed=lambda: self.store.confirmed,
             pending=lambda: self.store.pending_bytes,
         )
+        self.metrics.watch_damage(damages=lambda: len(self.store.damages), scrubbed=lambda: self.store.scrubbed.at)
         self.metrics.subscribers.set_function(lambda: self.hub.fanout.subscriber_count)
         self.metrics.subscribers_behind.set_function(lambda: self.hub.fanout.behind_count)
         self.metrics.topics.set_function(lambda: len(self.controller.topics()))
@@ -195,6 +196,8 @@ class Gateway:
             uptime_s=round(time.monotonic() - self._started, 3),
             data_dir=str(self.config.store.data_dir),
             log=LogStatus(end=self.store.end, confirmed=self.store.confirmed, pending_bytes=self.store.pending_bytes),
+            damages=tuple([DamageStatus(**damage._asdict()) for damage in self.store.damages]),
+            scrub=ScrubStatus(**self.store.scrubbed._asdict()),
             listeners=tuple(self.listening),
             connections=connections,
             stored=self.metrics.stored_by_protocol(),
@@ -261,6 +264,7 @@ async def _open_store(config: Config) -> LocalStore:
         config.store.data_dir,
         segment_size_bytes=config.store.segment_size_bytes,
         pending_bytes_max=config.store.pending_bytes_max,
+        scrub_bytes_per_s=config.store.scrub_bytes_per_s,
     )
 
 

@@ -68,6 +68,9 @@ class StoreConfig(_Section, frozen=True, kw_only=True):
     pending_bytes_max: Annotated[int, Meta(ge=MiB, description="bytes that may wait to be written before refusals")] = (
         256 * MiB
     )
+    scrub_bytes_per_s: Annotated[
+        int, Meta(ge=0, description="read of closed log files, to find flipped bits before readers do; 0: nothing")
+    ] = 8 * MiB
 
 
 class GatewayConfig(_Section, frozen=True, kw_only=True):

@@ -71,6 +71,14 @@ class Metrics:
         self.log_confirmed_bytes = Gauge(
             "headgate_log_confirmed_bytes", "Log offset behind what readers may see", registry=registry
         )
+        self.log_damages = Gauge(
+            "headgate_log_damages",
+            "Stretches of the log that hold no valid frame, by whoever met them",
+            registry=registry,
+        )
+        self.scrub_bytes = Gauge(
+            "headgate_scrub_bytes", "Log offset up to which the scrub has read in this pass", registry=registry
+        )
         self.pending_bytes = Gauge("headgate_pending_bytes", "Bytes received and not yet durable", registry=registry)
         self.subscribers = Gauge("headgate_subscribers", "Connections with a subscription", registry=registry)
         self.subscribers_behind = Gauge(
@@ -143,6 +151,11 @@ class Metrics:
         self.log_end_bytes.set_function(end)
         self.log_confirmed_bytes.set_function(confirmed)
         self.pending_bytes.set_function(pending)
+
+    def watch_damage(self, *, damages: Callable[[], float], scrubbed: Callable[[], float]) -> None:
+        """Read how much damage is known, and how far the scrub is, when somebody looks."""
+        self.log_damages.set_function(damages)
+        self.scrub_bytes.set_function(scrubbed)
 
     def stored_by_protocol(self) -> dict[str, int]:
         """How many messages of each protocol were stored since the start."""

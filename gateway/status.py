@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-__all__ = ["Listening", "LogStatus", "Status", "TopicStatus"]
+__all__ = ["DamageStatus", "Listening", "LogStatus", "ScrubStatus", "Status", "TopicStatus"]
 
 
 class Listening(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +34,25 @@ class LogStatus(msgspec.Struct, frozen=True, kw_only=True):
     pending_bytes: int = 0
 
 
+class DamageStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes of the log, from one log offset to another, that hold no valid frame and are never served."""
+
+    segment: str
+    start: int
+    end: int
+    why: str
+    found_by: str  # "recovery", "read", "scrub"
+
+
+class ScrubStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the pass over closed log files is: at log offset `at`, of those up to `to`."""
+
+    at: int = 0
+    to: int = 0
+    passes: int = 0  # finished
+    began_ms: int = 0
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Everything. `stored` counts messages by protocol since the start of this process."""
 
@@ -43,6 +62,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     uptime_s: float = 0.0
     data_dir: str = ""
     log: LogStatus = LogStatus(end=0, confirmed=0)
+    damages: tuple[DamageStatus, ...] = ()
+    scrub: ScrubStatus = ScrubStatus()
     listeners: tuple[Listening, ...] = ()
     connections: Mapping[str, int] = msgspec.field(default_factory=dict)
     stored: Mapping[str, int] = msgspec.field(default_factory=dict)

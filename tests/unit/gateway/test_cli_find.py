@@ -88,3 +88,11 @@ def test_a_real_gateway(shared_gateway):
     assert b"line 1, column 7" in bad.stderr
     listed = headgate("topics", "findtest/", *offset).stdout.decode().splitlines()
     assert listed == ["findtest/0", "findtest/1", "findtest/2", "findtest/3"]
+
+
+@pytest.mark.slow
+def test_a_real_gateway_says_what_it_knows_of_damage(shared_gateway):
+    with RemoteGateway(f"http://127.0.0.1:{8088 + shared_gateway.offset}") as admin:
+        status = admin.status()
+    assert status.damages == ()
+    assert 0 <= status.scrub.at <= status.scrub.to <= status.log.end

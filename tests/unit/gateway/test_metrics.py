@@ -62,3 +62,11 @@ def test_only_what_was_stored_counts_as_stored():
 
 def test_the_process_is_among_them():
     assert "process_open_fds" in exposed(Metrics())
+
+
+def test_damage_is_read_when_somebody_looks():
+    metrics, found = Metrics(process=False), [0, 0]
+    metrics.watch_damage(damages=lambda: found[0], scrubbed=lambda: found[1])
+    found[:] = 2, 77
+    assert metrics.registry.get_sample_value("headgate_log_damages") == 2
+    assert metrics.registry.get_sample_value("headgate_scrub_bytes") == 77
