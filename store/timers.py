@@ -12,7 +12,7 @@ store was down fires at its start, in the order in which it was due.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from itertools import islice
@@ -56,6 +56,7 @@ class TimerOverlay:
     def __init__(self) -> None:
         self.held = TimersHeld(0, 0)  # of everything confirmed, the view's part included
         self.stored_size: Callable[[TimerKey], int | None] = lambda key: None  # what the view says of a timer
+        self.floor = TimerKey(0, LogOffset(0), 0)  # what the view has in front of it has fired, though it may not know
         self.firing: dict[TimerKey, int] = {}  # sizes of what is being fired, so that nobody has to look them up
         self._changes: dict[TimerKey, tuple[LogOffset, TimerSet | None]] = {}  # None: fired or cancelled
         self._order: deque[tuple[LogOffset, TimerKey]] = deque()
@@ -83,6 +84,7 @@ class TimerOverlay:
         key = TimerKey(record.due_ms, at.frame, at.row)
         self._put(at.frame, key, record)
         heappush(self._due, key)
+        self.floor = min(self.floor, key)
         self.held = TimersHeld(self.held.timers + 1, self.held.size_bytes + size_of(record))
 
     def _remove(self, frame: LogOffset, key: TimerKey) -> bool:
@@ -158,10 +160,12 @@ class TimerOverlay:
                 taken.append((key, record))
         return taken
 
-    def give_back(self, keys: Sequence[TimerKey]) -> None:
+    def give_back(self, keys: Iterable[TimerKey]) -> None:
         """These have not fired after all."""
         for key in keys:
-            heappush(self._due, key)
+            self.floor = min(self.floor, key)
+            if self.get(key) is not None:
+                heappush(self._due, key)
 
 
 class Timers:
@@ -248,8 +252,11 @@ class Timers:
                     if kept and (size > FIRED_BYTES_MAX or len(kept) >= FIRED_COUNT_MAX):
                         break
                     kept[key] = found[key]
+                # What is fired now need not be looked at again while the view still has it.
+                left = (key for key, _ in stored if key not in kept and not overlay.is_gone(key))
+                overlay.floor = min(left, default=stored[-1][0] if stored else overlay.floor)
         finally:
-            overlay.give_back([key for key, _ in new if key not in kept])
+            overlay.give_back(key for key, _ in new if key not in kept)
         times = [ms for ms in (following, overlay.next_due_ms()) if ms is not None]
         if not times:
             return list(kept.items()), None
@@ -258,7 +265,12 @@ class Timers:
     def _stored_due(self, now_ms: int) -> tuple[list[tuple[TimerKey, TimerSet]], int | None]:
         with self._views.reading() as txn:
             return self._views.timers.due(
-                txn, now_ms, count=FIRED_COUNT_MAX, size_bytes=FIRED_BYTES_MAX, skip=self._overlay.is_gone
+                txn,
+                self._overlay.floor,
+                until_ms=now_ms,
+                count=FIRED_COUNT_MAX,
+                size_bytes=FIRED_BYTES_MAX,
+                skip=self._overlay.is_gone,
             )
 
     def _stored_size(self, key: TimerKey) -> int | None:
@@ -275,7 +287,7 @@ class Timers:
             self._firing = None
             fired.set_result(None)
             if isinstance(outcome, StoreError):
-                overlay.give_back([key for key, _ in batch if overlay.get(key) is not None])
+                overlay.give_back(key for key, _ in batch)
                 logger.warning("timers that are due could not be fired", extra={"why": str(outcome)})
             else:
                 self._fired(list(dict.fromkeys(queue for _, record in batch for queue in queues_of(record))))
@@ -306,8 +318,12 @@ class Timers:
         except BaseException:
             self._cancelling.discard(key)
             raise
-        ending.add_done_callback(lambda _: self._cancelling.discard(key))
+        ending.add_done_callback(lambda _: self._cancelled(key))
         return bool(await asyncio.shield(ending))  # a caller that goes away does not stop it
+
+    def _cancelled(self, key: TimerKey) -> None:
+        self._cancelling.discard(key)
+        self._overlay.give_back((key,))  # if that has failed it is to fire
 
     async def entries(self, after: str, limit: int) -> list[TimerEntry]:
         """See `StoreClient.timers`. Raises `NoSuchTimer`."""

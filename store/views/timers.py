@@ -98,15 +98,22 @@ class TimersView:
         return None if value is None else len(value) - _SIZE.size
 
     def due(
-        self, txn: Any, until_ms: int, *, count: int, size_bytes: int, skip: Callable[[TimerKey], bool]
+        self,
+        txn: Any,
+        start: TimerKey,
+        *,
+        until_ms: int,
+        count: int,
+        size_bytes: int,
+        skip: Callable[[TimerKey], bool],
     ) -> tuple[list[tuple[TimerKey, TimerSet]], int | None]:
-        """The first timers due by a time, as they are due, without those that `skip` names; when the next one is due.
+        """The timers from a key on that are due by a time, without those that `skip` names; when the next one is due.
 
         They end at `count` of them, or when they hold `size_bytes`; there is at least one if there is any.
         """
         timers: list[tuple[TimerKey, TimerSet]] = []
         size = 0
-        for key, value in self._pending(txn, None, skip):
+        for key, value in self._pending(txn, start, skip):
             size += len(value)
             if key.due_ms > until_ms or len(timers) >= count or (timers and size > size_bytes):
                 return timers, key.due_ms
