@@ -30,6 +30,7 @@ from gateway.status import DamageStatus, Listening, LogStatus, ScrubStatus, Stat
 from store.format import QueueNumber
 from store.local import LocalStore
 from store.rpc import StoreService
+from store.timers import DAY_MS, TimerLimits
 
 __all__ = ["Gateway", "StartError", "run", "serve"]
 
@@ -265,6 +266,11 @@ async def _open_store(config: Config) -> LocalStore:
         segment_size_bytes=config.store.segment_size_bytes,
         pending_bytes_max=config.store.pending_bytes_max,
         scrub_bytes_per_s=config.store.scrub_bytes_per_s,
+        timer_limits=TimerLimits(
+            timers=config.store.timers_max,
+            size_bytes=config.store.timers_bytes_max,
+            horizon_ms=config.store.timer_horizon_days * DAY_MS,
+        ),
     )
 
 

@@ -71,6 +71,15 @@ class StoreConfig(_Section, frozen=True, kw_only=True):
     scrub_bytes_per_s: Annotated[
         int, Meta(ge=0, description="read of closed log files, to find flipped bits before readers do; 0: nothing")
     ] = 8 * MiB
+    timers_max: Annotated[
+        int, Meta(ge=0, description="messages that may wait to be delivered later; more are refused")
+    ] = 10_000_000
+    timers_bytes_max: Annotated[int, Meta(ge=0, description="their bytes, which the views hold on disk")] = (
+        8 * 1024 * MiB
+    )
+    timer_horizon_days: Annotated[
+        int, Meta(ge=1, le=36_500, description="how far ahead a message may be due; further is refused")
+    ] = 400
 
 
 class GatewayConfig(_Section, frozen=True, kw_only=True):

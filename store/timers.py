@@ -28,7 +28,7 @@ from store.timer_key import TimerKey, pack_keys, unpack_keys
 from store.views import Views
 from store.views.timers import is_sound, queues_of, size_of
 
-__all__ = ["TimerLimits", "TimerOverlay", "Timers"]
+__all__ = ["DAY_MS", "TimerLimits", "TimerOverlay", "Timers"]
 
 logger = logging.getLogger(__name__)
 
