@@ -149,6 +149,7 @@ class LocalStore:
             steady_ms=self._steady_ms,
             awakened=self._awakened,
         )
+        self._handles = LeaseHandles(self._lending, key=self._handle_key, steady_ms=self._steady_ms)
         self._recent.leases.on_deadline = self._lease_deadline
         self._lease_key = b""  # not looked up yet
         clock.reached(self._engine.views.stored_at_ms)
@@ -390,6 +391,8 @@ class LocalStore:
         """Wait until the views hold everything before a log offset."""
         if self._engine.error is not None:
             raise self._engine.error
+        if until <= self._recent.start:
+            return
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._dispatch_waiters.append((until, waiter))
         self._engine.hurry(until)
@@ -753,19 +756,19 @@ class LocalStore:
     async def settle_handles(self, handles: Sequence[str]) -> Sequence[StoreError | None]:
         """See `StoreClient.settle_handles`."""
         self._check_open()
-        return await self._lending.settle_handles(handles)
+        return await self._handles.settle(handles)
 
     async def requeue_handles(
         self, handles: Sequence[str], *, delay_ms: int | None = None
     ) -> Sequence[StoreError | None]:
         """See `StoreClient.requeue_handles`."""
         self._check_open()
-        return await self._lending.requeue_handles(handles, delay_ms)
+        return await self._handles.requeue(handles, delay_ms)
 
     async def extend_handles(self, handles: Sequence[str], *, invisible_ms: int) -> Sequence[str | StoreError]:
         """See `StoreClient.extend_handles`."""
         self._check_open()
-        return await self._lending.extend_handles(handles, invisible_ms)
+        return await self._handles.extend(handles, invisible_ms)
 
     async def set_lease_policy(self, queue: QueueNumber, policy: LeasePolicy, *, group: str = "") -> None:
         """See `StoreClient.set_lease_policy`."""

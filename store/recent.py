@@ -41,6 +41,8 @@ from store.views.addresses import listable
 
 __all__ = ["GroupChange", "Outcome", "Recent"]
 
+START = LogOffset(0)
+
 # What a record came to: a revision, how many or whether it was there, or why it had no effect.
 Outcome: TypeAlias = int | bool | Transacted | StoreError | None
 
@@ -55,12 +57,7 @@ class GroupChange(NamedTuple):
 class Recent:
     """The newest part of every view, up to `confirmed`."""
 
-    def __init__(
-        self,
-        confirmed: LogOffset,
-        first: LogOffset = LogOffset(0),
-        limits: LimitsTable | None = None,  # noqa: B008
-    ) -> None:
+    def __init__(self, confirmed: LogOffset, first: LogOffset = START, limits: LimitsTable | None = None) -> None:
         self.confirmed = confirmed
         self.first = first  # where the log begins; first <= confirmed
         self.limits = LimitsTable() if limits is None else limits

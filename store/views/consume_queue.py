@@ -35,7 +35,7 @@ class ConsumeQueueView:
     # ---- writing
 
     def apply(self, txn: Any, runs: Sequence[Run]) -> None:
-        """Add the chunks of some runs; a deleted queue loses those of its frame and before, all lose what was trimmed."""
+        """Add the chunks of some runs; a deleted queue loses those of its frame and before, all lose what was cut."""
         pending: list[tuple[QueueNumber, Chunk]] = []
         for run in runs:
             removals = [(at.frame, rec) for at, rec in run.records if isinstance(rec, QueueDeleted | LogTrimmed)]

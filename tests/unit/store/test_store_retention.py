@@ -240,7 +240,7 @@ async def test_the_stores_default_is_for_all_that_say_nothing(open_store, clock,
     await write(store, 5, 17)
     clock.ms += HOUR + 1
     await trim(store)
-    assert 0 < store._engine.log.first
+    assert store._engine.log.first > 0
     assert await store.bounds(16) == (5, 5)
     assert await store.bounds(17) == (0, 5)
     assert numbers(await bodies(store, 17)) == [0, 1, 2, 3, 4]
@@ -351,9 +351,10 @@ async def test_a_disk_that_does_not_delete(open_store, clock, tmp_path, monkeypa
     def refuse(_):
         raise OSError(errno.EIO, "no")
 
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="no"):
+    with monkeypatch.context() as patch:
         patch.setattr(files, failing, refuse)
-        await trim(store)
+        with pytest.raises(OSError, match="no"):
+            await trim(store)
     assert store.error is None
     await write(store, 1, 16)
     assert await store.bounds(16) == (10, 11)
@@ -414,13 +415,6 @@ async def test_a_rebuild_from_the_whole_log_is_trimmed_alike(open_store, clock, 
         await write(store, 1, 17)
         keep()
     assert store._engine.log.first > 0
-    records = [
-        record
-        for one in store._engine.log.scan(store._engine.log.first, store.confirmed)
-        for record in [one]
-        if one.rows["queue"][0] == 6
-    ]
-    assert records
     await store.close()
     other = await open_store(tmp_path / "archive")
     first = store._engine.log.first
