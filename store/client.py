@@ -218,9 +218,18 @@ class StoreClient(Protocol):
         """
 
     async def fetch(
-        self, queue: QueueNumber, offset: QueueOffset, *, max_bytes: int, max_rows: int = 1 << 30
+        self,
+        queue: QueueNumber,
+        offset: QueueOffset,
+        *,
+        max_bytes: int,
+        max_rows: int = 1 << 30,
+        max_wait_ms: int = 0,
     ) -> Fetched:
-        """Records of a queue from an offset on; empty at the end. Raises `OffsetOutOfRange`."""
+        """Records of a queue from an offset on; empty at the end. Raises `OffsetOutOfRange`.
+
+        At the end it waits up to `max_wait_ms`, at most a minute, for the next one.
+        """
 
     async def read(self, position: Position) -> bytes | None:
         """The record at a position, None when there is none."""

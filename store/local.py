@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
+from store.arrivals import WAIT_MS_MAX, Arrivals
 from store.cache import CACHE_BYTES_MAX, FrameCache
 from store.client import (
     Bounds,
@@ -59,6 +60,7 @@ from store.format import (
 )
 from store.handle import KEY_BYTES
 from store.kv.keyvalue import KeyValue, Log
+from store.lease_handles import LeaseHandles
 from store.lending import Lending, StoredLeases
 from store.policy import LeasePolicy
 from store.queue_config import QueueConfig
@@ -132,6 +134,7 @@ class LocalStore:
             limits = LimitsTable(retention, self._engine.views.configs.all(txn))
         self._recent = Recent(self._engine.log.confirmed, self._engine.log.first, limits)
         self._finder = Finder(self._engine)
+        self._arrivals = Arrivals(loop)
         self._pool = ThreadPoolExecutor(READERS, "store-read")
         self._listeners: dict[int, TailListener] = {}  # by the order of their calls to tail
         self._listener_count = 0
@@ -208,6 +211,7 @@ class LocalStore:
         """Store what was appended and answer for it, bring the views up, close. Again waits for the first call."""
         if self._closing is None:
             self._recorder.flush()
+            self._arrivals.wake_all()
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 
@@ -353,6 +357,7 @@ class LocalStore:
             with self._kv.lookups() as stored:
                 outcomes = self._recent.add(run, stored)
             self._engine.dispatch(run)  # only now: the revisions looked up were those before the run
+            self._arrivals.arrived(run)
             if run.records and (due_ms := self._recent.timers.next_due_ms()) is not None:
                 self._ticker.wake_by(due_ms)
         self._recorder.report(outcomes)
@@ -444,9 +449,26 @@ class LocalStore:
         )
 
     async def fetch(
-        self, queue: QueueNumber, offset: QueueOffset, *, max_bytes: int, max_rows: int = 1 << 30
+        self,
+        queue: QueueNumber,
+        offset: QueueOffset,
+        *,
+        max_bytes: int,
+        max_rows: int = 1 << 30,
+        max_wait_ms: int = 0,
     ) -> Fetched:
         """See `StoreClient.fetch`. Raises `CorruptFrame` when the first record is in a damaged frame."""
+        fetched = await self._fetch(queue, offset, max_bytes=max_bytes, max_rows=max_rows)
+        if fetched.next > offset or max_wait_ms <= 0:
+            return fetched
+        deadline = self._loop.time() + min(max_wait_ms, WAIT_MS_MAX) / 1000
+        while fetched.next == offset:
+            if self._recent.next_offset(queue) in {None, offset} and not await self._arrivals.wait(queue, deadline):
+                break
+            fetched = await self._fetch(queue, offset, max_bytes=max_bytes, max_rows=max_rows)
+        return fetched
+
+    async def _fetch(self, queue: QueueNumber, offset: QueueOffset, *, max_bytes: int, max_rows: int) -> Fetched:
         await self._queue(queue)
         if offset < 0:
             bounds = await self.bounds(queue)
