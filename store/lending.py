@@ -10,15 +10,15 @@ from store.client import Appended, Lease, OnAppended
 from store.dead_letters import dead_letters_frame
 from store.errors import LeaseLost, StoreError
 from store.format import FIRST_QUEUE, ROW, QueueNumber, QueueOffset, UnplacedFrame
-from store.handle import Grant, LeaseHandle
-from store.leases import Claim, LeaseQueue
+from store.handle import Grant
+from store.leases import LeaseQueue
 from store.policy import INVISIBLE_MS_MAX, PASSED_OVER_MAX, LeasePolicy
 from store.ranges import Range, ranges_of
 from store.reader import Located
 from store.recent import Recent
 from store.records import LEASES_QUEUE, LeasePolicySet, Record, Settled, encode
 
-__all__ = ["Lending", "StoredLeases"]
+__all__ = ["Lending", "StoredLeases", "check_invisible"]
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Lending:
         self._numbered = steady_ms() << 20  # the newest lease's number; those of an earlier start were lower
         self._work: set[asyncio.Task[None]] = set()
 
-    async def _leases(self, queue: QueueNumber, group: str) -> tuple[LeaseQueue, QueueOffset]:
+    async def leases(self, queue: QueueNumber, group: str) -> tuple[LeaseQueue, QueueOffset]:
         """The leases of a group and queue, and the offset that the queue's next record will have."""
         table = self._recent.leases
         leases, following = table.get(queue, group), self._recent.next_offset(queue)
@@ -86,7 +86,7 @@ class Lending:
         self, queue: QueueNumber, owner: int, *, max_count: int, max_bytes: int, group: str, invisible_ms: int | None
     ) -> Sequence[Lease]:
         """See `StoreClient.take`. What is released while this waits for a disk is not lent."""
-        leases, following = await self._leases(queue, group)
+        leases, following = await self.leases(queue, group)
         grant = await self._grant(leases, owner, invisible_ms)
         if leases.order is not None:
             return await self._take_ordered(
@@ -105,7 +105,7 @@ class Lending:
             invisible_ms = leases.policy.invisible_ms
         if not invisible_ms:
             return None
-        _check_invisible(invisible_ms)
+        check_invisible(invisible_ms)
         key = await self._key()
         self._numbered += 1
         return Grant(
@@ -209,9 +209,11 @@ class Lending:
         if leases is not None:
             ranges = leases.begin_settling(owner, offsets)
             if ranges:
-                await self._settle(leases, ranges, delivered=True)
+                await self.settle_ranges(leases, ranges, delivered=True)
 
-    async def _settle(self, leases: LeaseQueue, ranges: Sequence[Range], *, delivered: bool) -> None:
+    async def settle_ranges(self, leases: LeaseQueue, ranges: Sequence[Range], *, delivered: bool) -> None:
+        """Settle what is nobody's, durably. It is lendable again when that fails; `delivered` as in `restore`."""
+
         def settled(outcome: asyncio.Future[Any]) -> None:
             if outcome.cancelled() or outcome.exception() is not None:
                 leases.restore(ranges, delivered=delivered)
@@ -277,20 +279,20 @@ class Lending:
         leases = self._recent.leases.get(queue, group)
         if leases is not None:
             leases.requeue(owner, offsets, delivered=delivered, delay_ms=delay_ms, now_ms=self._now_ms())
-            self._give_up(leases)
+            self.give_up(leases)
 
     def release(self, owner: int) -> Sequence[QueueNumber]:
         """See `StoreClient.release`."""
         released = self._recent.leases.release(owner, now_ms=self._now_ms())
         for leases in released:
-            self._give_up(leases)
+            self.give_up(leases)
         return list(dict.fromkeys(leases.queue for leases in released))
 
     def extend(
         self, queue: QueueNumber, owner: int, offsets: Iterable[int], *, invisible_ms: int, group: str, key: bytes
     ) -> Sequence[QueueOffset]:
         """See `StoreClient.extend`."""
-        _check_invisible(invisible_ms)
+        check_invisible(invisible_ms)
         leases = self._recent.leases.get(queue, group)
         if leases is None:
             return ()
@@ -307,7 +309,7 @@ class Lending:
             if ranges:
                 await self._bury(leases, ranges, reason)
 
-    def _give_up(self, leases: LeaseQueue) -> None:
+    def give_up(self, leases: LeaseQueue) -> None:
         """See to what has come back too often."""
         ranges = leases.take_given_up()
         if ranges:
@@ -350,108 +352,31 @@ class Lending:
             leases.restore(ranges_of(left), delivered=False)
             raise
         if left and target is None:
-            await self._settle(leases, ranges_of(left), delivered=True)
-
-    # ---- by handle
-
-    async def settle_handles(self, handles: Sequence[str]) -> list[StoreError | None]:
-        """See `StoreClient.settle_handles`."""
-        key = await self._key()
-        answers: list[StoreError | None] = [None] * len(handles)
-        taken: dict[LeaseQueue, list[int]] = {}
-        for n, text in enumerate(handles):
-            try:
-                leases, handle = await self._opened(text, key)
-                if self._claim(leases, handle):
-                    taken.setdefault(leases, []).append(handle.offset)
-            except StoreError as error:
-                answers[n] = error
-        outcomes = await asyncio.gather(
-            *(self._settle(leases, ranges_of(offsets), delivered=True) for leases, offsets in taken.items()),
-            return_exceptions=True,
-        )
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-        return answers
-
-    async def requeue_handles(self, handles: Sequence[str], delay_ms: int | None) -> list[StoreError | None]:
-        """See `StoreClient.requeue_handles`."""
-        key = await self._key()
-        answers: list[StoreError | None] = []
-        for text in handles:
-            try:
-                leases, handle = await self._opened(text, key)
-                grant = self._current(leases, handle)
-            except StoreError as error:
-                answers.append(error)
-                continue
-            leases.requeue(grant.owner, (handle.offset,), delivered=True, delay_ms=delay_ms, now_ms=self._now_ms())
-            self._give_up(leases)
-            answers.append(None)
-        return answers
-
-    async def extend_handles(self, handles: Sequence[str], invisible_ms: int) -> list[str | StoreError]:
-        """See `StoreClient.extend_handles`."""
-        _check_invisible(invisible_ms)
-        key = await self._key()
-        answers: list[str | StoreError] = []
-        for text in handles:
-            try:
-                leases, handle = await self._opened(text, key)
-                grant = self._current(leases, handle)
-            except StoreError as error:
-                answers.append(error)
-                continue
-            longer = grant.until(self._now_ms() + invisible_ms)
-            leases.extend(grant.owner, (handle.offset,), longer)
-            answers.append(longer.handle(handle.offset, handle.deliveries))
-        return answers
-
-    async def _opened(self, text: str, key: bytes) -> tuple[LeaseQueue, LeaseHandle]:
-        handle = LeaseHandle.decode(text, key)
-        leases, _ = await self._leases(handle.queue, handle.group)
-        return leases, handle
-
-    def _claim(self, leases: LeaseQueue, handle: LeaseHandle) -> bool:
-        """Take a message to settle it; False when it is settled already. Raises `LeaseLost`."""
-        match leases.claim(handle.offset, handle.lease):
-            case Claim.TAKEN:
-                return True
-            case Claim.SETTLED:
-                return False
-            case _:
-                raise _lost(handle)
-
-    def _current(self, leases: LeaseQueue, handle: LeaseHandle) -> Grant:
-        grant = leases.grant(handle.offset)
-        if grant is None or grant.lease != handle.lease:
-            raise _lost(handle)
-        return grant
+            await self.settle_ranges(leases, ranges_of(left), delivered=True)
 
     # ---- the others
 
     async def set_policy(self, queue: QueueNumber, policy: LeasePolicy, group: str) -> None:
         """See `StoreClient.set_lease_policy`."""
-        await self._leases(queue, group)  # so that there is something that takes it when the record is applied
+        await self.leases(queue, group)  # so that there is something that takes it when the record is applied
         await self._record(LeasePolicySet(queue, group, policy))
 
     async def policy(self, queue: QueueNumber, group: str) -> LeasePolicy:
         """See `StoreClient.lease_policy`."""
-        leases, _ = await self._leases(queue, group)
+        leases, _ = await self.leases(queue, group)
         return leases.policy
 
     async def waiting(self, queue: QueueNumber, group: str) -> int:
         """See `StoreClient.waiting`."""
-        leases, following = await self._leases(queue, group)
+        leases, following = await self.leases(queue, group)
         return leases.waiting(following)
 
     async def purge(self, queue: QueueNumber, group: str) -> int:
         """See `StoreClient.purge`."""
-        leases, following = await self._leases(queue, group)
+        leases, following = await self.leases(queue, group)
         ranges = leases.begin_purge(following)
         parts = [ranges[i : i + PURGE_RANGES] for i in range(0, len(ranges), PURGE_RANGES)]
-        await asyncio.gather(*map(partial(self._settle, leases, delivered=False), parts))
+        await asyncio.gather(*map(partial(self.settle_ranges, leases, delivered=False), parts))
         return sum(end - start for start, end in ranges)
 
     def expire(self) -> int | None:
@@ -460,7 +385,7 @@ class Lending:
         table = self._recent.leases
         more, seen = table.expire(now_ms)
         for leases in seen:
-            self._give_up(leases)
+            self.give_up(leases)
         if more:
             self._awakened(list(dict.fromkeys(leases.queue for leases in more)))
         following = table.next_deadline_ms
@@ -472,13 +397,10 @@ class Lending:
             await asyncio.wait(self._work)
 
 
-def _check_invisible(invisible_ms: int) -> None:
+def check_invisible(invisible_ms: int) -> None:
+    """Raise ValueError for what is no time to lend a message for."""
     if not 0 < invisible_ms <= INVISIBLE_MS_MAX:
         raise ValueError(f"a lease lasts 1 to {INVISIBLE_MS_MAX} ms, not {invisible_ms}")
-
-
-def _lost(handle: LeaseHandle) -> LeaseLost:
-    return LeaseLost(f"message {handle.offset} of queue {handle.queue} was given back, or is lent to somebody else")
 
 
 def _offsets(ranges: Iterable[Range]) -> Iterable[int]:

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from store.arrivals import WAIT_MS_MAX, Arrivals
 from store.cache import CACHE_BYTES_MAX, FrameCache
 from store.client import (
     Bounds,
@@ -134,7 +133,6 @@ class LocalStore:
             limits = LimitsTable(retention, self._engine.views.configs.all(txn))
         self._recent = Recent(self._engine.log.confirmed, self._engine.log.first, limits)
         self._finder = Finder(self._engine)
-        self._arrivals = Arrivals(loop)
         self._pool = ThreadPoolExecutor(READERS, "store-read")
         self._listeners: dict[int, TailListener] = {}  # by the order of their calls to tail
         self._listener_count = 0
@@ -211,7 +209,6 @@ class LocalStore:
         """Store what was appended and answer for it, bring the views up, close. Again waits for the first call."""
         if self._closing is None:
             self._recorder.flush()
-            self._arrivals.wake_all()
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 
@@ -357,7 +354,6 @@ class LocalStore:
             with self._kv.lookups() as stored:
                 outcomes = self._recent.add(run, stored)
             self._engine.dispatch(run)  # only now: the revisions looked up were those before the run
-            self._arrivals.arrived(run)
             if run.records and (due_ms := self._recent.timers.next_due_ms()) is not None:
                 self._ticker.wake_by(due_ms)
         self._recorder.report(outcomes)
@@ -396,8 +392,6 @@ class LocalStore:
         """Wait until the views hold everything before a log offset."""
         if self._engine.error is not None:
             raise self._engine.error
-        if until <= self._recent.start:
-            return
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._dispatch_waiters.append((until, waiter))
         self._engine.hurry(until)
@@ -449,26 +443,9 @@ class LocalStore:
         )
 
     async def fetch(
-        self,
-        queue: QueueNumber,
-        offset: QueueOffset,
-        *,
-        max_bytes: int,
-        max_rows: int = 1 << 30,
-        max_wait_ms: int = 0,
+        self, queue: QueueNumber, offset: QueueOffset, *, max_bytes: int, max_rows: int = 1 << 30
     ) -> Fetched:
         """See `StoreClient.fetch`. Raises `CorruptFrame` when the first record is in a damaged frame."""
-        fetched = await self._fetch(queue, offset, max_bytes=max_bytes, max_rows=max_rows)
-        if fetched.next > offset or max_wait_ms <= 0:
-            return fetched
-        deadline = self._loop.time() + min(max_wait_ms, WAIT_MS_MAX) / 1000
-        while fetched.next == offset:
-            if self._recent.next_offset(queue) in {None, offset} and not await self._arrivals.wait(queue, deadline):
-                break
-            fetched = await self._fetch(queue, offset, max_bytes=max_bytes, max_rows=max_rows)
-        return fetched
-
-    async def _fetch(self, queue: QueueNumber, offset: QueueOffset, *, max_bytes: int, max_rows: int) -> Fetched:
         await self._queue(queue)
         if offset < 0:
             bounds = await self.bounds(queue)
