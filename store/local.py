@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
+from store.arrivals import WAIT_MS_MAX, Arrivals
 from store.cache import CACHE_BYTES_MAX, FrameCache
 from store.client import (
     Bounds,
@@ -133,6 +134,7 @@ class LocalStore:
             limits = LimitsTable(retention, self._engine.views.configs.all(txn))
         self._recent = Recent(self._engine.log.confirmed, self._engine.log.first, limits)
         self._finder = Finder(self._engine)
+        self._arrivals = Arrivals(loop)
         self._pool = ThreadPoolExecutor(READERS, "store-read")
         self._listeners: dict[int, TailListener] = {}  # by the order of their calls to tail
         self._listener_count = 0
@@ -152,6 +154,7 @@ class LocalStore:
         )
         self._handles = LeaseHandles(self._lending, key=self._handle_key, steady_ms=self._steady_ms)
         self._recent.leases.on_deadline = self._lease_deadline
+        self._leased_from = self._engine.log.first  # what lies before is not lent any more
         self._lease_key = b""  # not looked up yet
         clock.reached(self._engine.views.stored_at_ms)
         self._kv = KeyValue(
@@ -209,6 +212,7 @@ class LocalStore:
         """Store what was appended and answer for it, bring the views up, close. Again waits for the first call."""
         if self._closing is None:
             self._recorder.flush()
+            self._arrivals.wake_all()
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 
@@ -354,6 +358,7 @@ class LocalStore:
             with self._kv.lookups() as stored:
                 outcomes = self._recent.add(run, stored)
             self._engine.dispatch(run)  # only now: the revisions looked up were those before the run
+            self._arrivals.arrived(run)
             if run.records and (due_ms := self._recent.timers.next_due_ms()) is not None:
                 self._ticker.wake_by(due_ms)
         self._recorder.report(outcomes)
@@ -373,6 +378,9 @@ class LocalStore:
 
     def _dispatched(self, dispatched: LogOffset) -> None:
         self._recent.trim(dispatched)
+        if self._engine.views.first > self._leased_from and self._closing is None:
+            self._leased_from = self._engine.views.first
+            self._pool.submit(self._look_for_trimmed, self._recent.leases.queues)
         waiting = []
         for until, waiter in self._dispatch_waiters:
             if until > dispatched:
@@ -392,6 +400,8 @@ class LocalStore:
         """Wait until the views hold everything before a log offset."""
         if self._engine.error is not None:
             raise self._engine.error
+        if until <= self._recent.start:
+            return
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._dispatch_waiters.append((until, waiter))
         self._engine.hurry(until)
@@ -443,9 +453,26 @@ class LocalStore:
         )
 
     async def fetch(
-        self, queue: QueueNumber, offset: QueueOffset, *, max_bytes: int, max_rows: int = 1 << 30
+        self,
+        queue: QueueNumber,
+        offset: QueueOffset,
+        *,
+        max_bytes: int,
+        max_rows: int = 1 << 30,
+        max_wait_ms: int = 0,
     ) -> Fetched:
         """See `StoreClient.fetch`. Raises `CorruptFrame` when the first record is in a damaged frame."""
+        fetched = await self._fetch(queue, offset, max_bytes=max_bytes, max_rows=max_rows)
+        if fetched.next > offset or max_wait_ms <= 0:
+            return fetched
+        deadline = self._loop.time() + min(max_wait_ms, WAIT_MS_MAX) / 1000
+        while fetched.next == offset:
+            if self._recent.next_offset(queue) in {None, offset} and not await self._arrivals.wait(queue, deadline):
+                break
+            fetched = await self._fetch(queue, offset, max_bytes=max_bytes, max_rows=max_rows)
+        return fetched
+
+    async def _fetch(self, queue: QueueNumber, offset: QueueOffset, *, max_bytes: int, max_rows: int) -> Fetched:
         await self._queue(queue)
         if offset < 0:
             bounds = await self.bounds(queue)
@@ -658,12 +685,24 @@ class LocalStore:
             views = self._engine.views
             with views.reading() as txn:
                 settled, policy = views.settled.get(txn, queue, group), views.settled.policy(txn, queue, group)
-                return StoredLeases(settled, policy, views.queues.next_offset(txn, queue))
+                gone = (0, views.queues.first_offset(txn, queue))
+                return StoredLeases([gone, *settled], policy, views.queues.next_offset(txn, queue))
 
         forgotten = self._recent.group(group)
         if group and forgotten is not None and forgotten.cleared:  # the view may still have what it had settled
             await self._until_dispatched(self._recent.confirmed)
         return await self._blocking(stored)
+
+    def _look_for_trimmed(self, queues: Sequence[QueueNumber]) -> None:
+        """Find where some queues begin now; on a thread of the pool."""
+        views = self._engine.views
+        with views.reading() as txn:
+            firsts = [(queue, views.queues.first_offset(txn, queue)) for queue in queues]
+        self._post(self._trim_leases, firsts)
+
+    def _trim_leases(self, firsts: Sequence[tuple[QueueNumber, QueueOffset]]) -> None:
+        for queue, first in firsts:
+            self._recent.leases.trim(queue, first)
 
     async def _handle_key(self) -> bytes:
         """What handles are signed with: made once for the store group, and kept in its KV."""
