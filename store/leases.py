@@ -335,6 +335,16 @@ class LeaseTable:
         self._groups.setdefault(queue, {})[group] = None
         return found
 
+    @property
+    def queues(self) -> list[QueueNumber]:
+        """The queues that somebody was lent something of."""
+        return list(self._groups)
+
+    def trim(self, queue: QueueNumber, first: int) -> None:
+        """What lies in front of an offset is gone from the log, and so nobody's any more."""
+        for group in self._groups.get(queue, ()):
+            self._queues[group, queue].settle([(0, first)])
+
     def note(self, owner: int, leases: LeaseQueue) -> None:
         """An owner may hold something now."""
         self._owners.setdefault(owner, {})[leases] = None
