@@ -83,6 +83,7 @@ class CommitLog:
         self._segments: Sequence[Segment] = [Segment(files, directory / segment_name(start), start) for start in starts]
         if not self._segments:
             self._add_segment(LogOffset(0))
+        files.sync_directory(directory)  # whoever began the last segment may have been killed before it was
         self.end = self._segments[-1].end  # of what was placed
         self.written = self.first  # of what is in files; written <= end
         self.flushed = self.first  # of what is on this disk; flushed <= written
