@@ -121,11 +121,11 @@ class ConsumeQueueView:
         with txn.cursor(db=self._db) as cursor:
             return self._at_or_before(cursor, queue, (1 << 64) - 1)
 
-    def first_offset(self, txn: Any, queue: QueueNumber) -> QueueOffset | None:
-        """The offset of the oldest record of a queue."""
+    def first_offset(self, txn: Any, queue: QueueNumber) -> QueueOffset:
+        """The offset of the oldest record of a queue; the next one's when it has none."""
         for chunk in self.chunks(txn, queue, QueueOffset(0)):
             return chunk.first
-        return None
+        return self.end(txn, queue).next
 
     def chunks(self, txn: Any, queue: QueueNumber, offset: QueueOffset) -> Iterator[Chunk]:
         """The chunks of a queue from the one that holds an offset on; the first one above it when none does."""

@@ -49,7 +49,8 @@ async def open_store(tmp_path, clock):
 
 
 async def trim(store):
-    """What housekeeping does every so often."""
+    """What housekeeping does every so often; it looks at what the views know."""
+    await store._until_dispatched(store.confirmed)
     await asyncio.get_running_loop().run_in_executor(None, store._engine.trimmer.run)
 
 
@@ -465,3 +466,33 @@ async def test_housekeeping_comes_by_itself(open_store, clock, tmp_path):
         while store._engine.log.first == 0:
             await asyncio.sleep(0.01)
     await store.close()
+
+
+async def test_what_was_trimmed_is_not_lent(open_store, clock):
+    store = await open_store(retention=Limits(age_ms=HOUR))
+    await write(store, 10, 16)
+    held = await store.take(16, 1, max_count=2)
+    assert [lease.offset for lease in held] == [0, 1]
+    clock.ms += HOUR + 1
+    await trim(store)
+    async with asyncio.timeout(10):
+        while await store.waiting(16) > 2:  # of the last segment, which is there
+            await asyncio.sleep(0.001)
+    await write(store, 2, 16, size=10)
+    assert [lease.offset for lease in await store.take(16, 1, max_count=5)] == [8, 9, 10, 11]
+    await store.settle(16, 1, [0, 1, 8, 9, 10])
+    await store.close()
+    store = await open_store(retention=Limits(age_ms=HOUR))
+    assert await store.waiting(16) == 1
+    assert [lease.offset for lease in await store.take(16, 1, max_count=5)] == [11]
+
+
+async def test_a_take_that_meets_what_was_trimmed_goes_on_behind(open_store, clock, monkeypatch):
+    """Before the leases have been told."""
+    store = await open_store(retention=Limits(age_ms=HOUR))
+    await write(store, 10, 16)
+    assert len(await store.take(16, 1, max_count=1)) == 1
+    monkeypatch.setattr(store, "_trim_leases", lambda _: None)
+    clock.ms += HOUR + 1
+    await trim(store)
+    assert [lease.offset for lease in await store.take(16, 1, max_count=3)] == [8, 9]

@@ -75,7 +75,7 @@ def test_chunks_are_found_by_offset(feed):
         assert chunks[3] == chunks[0][2:]
         assert chunks[4] == []
         assert [queues.next_offset(txn, queue) for queue in (15, 16, 17, 18)] == [0, 4, 2, 0]
-        assert [queues.first_offset(txn, queue) for queue in (15, 16, 18)] == [None, 0, None]
+        assert [queues.first_offset(txn, queue) for queue in (15, 16, 18)] == [0, 0, 0]
 
 
 def test_search_by_halving(feed):
