@@ -62,6 +62,9 @@ class ControllerClient(Protocol):
     ) -> Topic:
         """Create a topic, or return it when it is there and agrees. Raises `TopicExists`, `TopicLimit`."""
 
+    async def configure_topic(self, name: str, config: Mapping[str, Any]) -> Topic:
+        """Replace a topic's configuration. Raises `UnknownTopic`."""
+
     async def delete_topic(self, name: str) -> None:
         """Forget a topic. Raises `UnknownTopic`."""
 

@@ -13,6 +13,7 @@ import msgspec
 from controller.client import ControllerError, NamedQueue, Topic
 from controller.state import (
     Command,
+    ConfigureTopic,
     CreateTopic,
     DeleteTopic,
     ForgetQueue,
@@ -121,6 +122,15 @@ class LocalController:
                 time_ms=self._now_ms(),
             )
         )
+        assert isinstance(answer, Topic)
+        return answer
+
+    async def configure_topic(self, name: str, config: Mapping[str, Any]) -> Topic:
+        """Replace a topic's configuration."""
+        there = self._state.topics.get(name)
+        if there is not None and dict(there.config) == dict(config):
+            return there
+        answer = await self._command(ConfigureTopic(name=name, config=config, time_ms=self._now_ms()))
         assert isinstance(answer, Topic)
         return answer
 

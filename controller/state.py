@@ -15,6 +15,7 @@ from controller.client import ControllerError, NamedQueue, Topic, TopicExists, T
 __all__ = [
     "FIRST_QUEUE_NUMBER",
     "Command",
+    "ConfigureTopic",
     "CreateTopic",
     "DeleteTopic",
     "ForgetQueue",
@@ -41,6 +42,14 @@ class CreateTopic(msgspec.Struct, frozen=True, kw_only=True, tag="create_topic")
     time_ms: int
 
 
+class ConfigureTopic(msgspec.Struct, frozen=True, kw_only=True, tag="configure_topic"):
+    """Replace a topic's configuration. Answer: `Topic`."""
+
+    name: str
+    config: Mapping[str, Any]
+    time_ms: int
+
+
 class DeleteTopic(msgspec.Struct, frozen=True, kw_only=True, tag="delete_topic"):
     """Forget a topic. Its queue numbers are never given again. Answer: None."""
 
@@ -63,7 +72,7 @@ class ForgetQueue(msgspec.Struct, frozen=True, kw_only=True, tag="forget_queue")
     time_ms: int
 
 
-Command: TypeAlias = CreateTopic | DeleteTopic | NameQueue | ForgetQueue
+Command: TypeAlias = CreateTopic | ConfigureTopic | DeleteTopic | NameQueue | ForgetQueue
 
 encode_command = msgspec.msgpack.Encoder().encode
 decode_command = msgspec.msgpack.Decoder(Command).decode
@@ -89,7 +98,7 @@ class MetadataState:
         match command:
             case CreateTopic():
                 self._check_topic(command)
-            case DeleteTopic():
+            case ConfigureTopic() | DeleteTopic():
                 if command.name not in self.topics:
                     raise UnknownTopic(command.name)
             case NameQueue() if command.name not in self.named:
@@ -104,6 +113,10 @@ class MetadataState:
         match command:
             case CreateTopic():
                 return self._create_topic(command)
+            case ConfigureTopic():
+                there = self.topics[command.name]
+                topic = self.topics[command.name] = msgspec.structs.replace(there, config=command.config)
+                return topic
             case DeleteTopic():
                 for number in self.topics.pop(command.name).queues:
                     del self.owner[number]

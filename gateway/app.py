@@ -17,7 +17,7 @@ from importlib.metadata import version
 import uvloop
 
 from controller.local import Limits, LocalController
-from gateway import logs
+from gateway import logs, topic_settings
 from gateway.admin import AdminServer, ReadyState
 from gateway.config import Config, ListenerConfig, adapter_factories
 from gateway.connection import Connection
@@ -29,6 +29,7 @@ from gateway.metrics import Metrics
 from gateway.status import DamageStatus, Listening, LogStatus, ScrubStatus, Status, TopicStatus
 from store.format import QueueNumber
 from store.local import LocalStore
+from store.retention import Limits as Retention
 from store.rpc import StoreService
 from store.timers import DAY_MS, TimerLimits
 
@@ -212,7 +213,8 @@ class Gateway:
         for queue in queues:
             bounds = await self.store.bounds(QueueNumber(queue))
             records += bounds.next - bounds.first
-        return TopicStatus(name=name, queues=len(queues), records=records)
+        config = topic_settings.summary(topic.config) if topic is not None else ""
+        return TopicStatus(name=name, queues=len(queues), records=records, config=config)
 
 
 async def run(config: Config, *, on_ready: Callable[[Gateway], None] | None = None) -> None:
@@ -265,6 +267,10 @@ async def _open_store(config: Config) -> LocalStore:
         config.store.data_dir,
         segment_size_bytes=config.store.segment_size_bytes,
         pending_bytes_max=config.store.pending_bytes_max,
+        flush_interval_ms=config.store.flush_interval_ms,
+        disk_reserve_bytes=config.store.disk_reserve_bytes,
+        retention=Retention(config.store.retention_ms, config.store.retention_bytes),
+        retention_interval_s=config.store.retention_interval_s,
         scrub_bytes_per_s=config.store.scrub_bytes_per_s,
         timer_limits=TimerLimits(
             timers=config.store.timers_max,

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from gateway.message import Message, decode
-from store.format import FIRST_QUEUE, ROW_EXTRA, Frame, LogOffset, Position
+from store.format import FIRST_QUEUE, ROW_COPY, ROW_EXTRA, Frame, LogOffset, Position
 
 __all__ = ["Batch"]
 
@@ -36,9 +36,12 @@ class Batch:
 
     @classmethod
     def of(cls, frame: Frame) -> "Batch":
-        """Decode a frame. Records that are no messages (reserved queues) are left out by their queue's number."""
+        """Decode a frame. Records that are no messages (reserved queues) are left out by their queue's number.
+
+        So are copies that compaction has made: who follows the log has had the message before.
+        """
         rows = frame.rows
-        kept = np.flatnonzero((rows["flags"] & ROW_EXTRA == 0) & (rows["queue"] >= FIRST_QUEUE))
+        kept = np.flatnonzero((rows["flags"] & (ROW_EXTRA | ROW_COPY) == 0) & (rows["queue"] >= FIRST_QUEUE))
         data, base = frame.plain, frame.payload_start
         starts = rows["pos"][kept].astype(np.int64) + base
         ends = starts + rows["len"][kept]

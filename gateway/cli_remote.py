@@ -140,14 +140,15 @@ def topics(
         status = admin.status()
     if not sys.stdout.isatty():
         for topic in status.topics:
-            typer.echo(f"{topic.name}\t{topic.queues}\t{topic.records}")
+            typer.echo(f"{topic.name}\t{topic.queues}\t{topic.records}\t{topic.config}".rstrip())
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("topic")
     table.add_column("queues", justify="right")
     table.add_column("records", justify="right")
+    table.add_column("configured")
     for topic in status.topics:
-        table.add_row(topic.name, str(topic.queues), f"{topic.records:,}")
+        table.add_row(topic.name, str(topic.queues), f"{topic.records:,}", topic.config)
     Console().print(table if status.topics else "no topics yet")
 
 

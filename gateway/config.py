@@ -9,6 +9,7 @@ are final: the port offset has been added. `headgate.example.toml` shows every k
 import importlib.metadata
 import os
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
@@ -21,6 +22,7 @@ from gateway.config_reader import Mistakes, Secret, environment_table, merge, re
 from gateway.errors import ConfigError, Refusal
 from gateway.filters import check_filter
 from gateway.port import AdapterFactory, Listener
+from gateway.topic_settings import TopicSettings
 
 __all__ = [
     "ADAPTER_GROUP",
@@ -68,6 +70,24 @@ class StoreConfig(_Section, frozen=True, kw_only=True):
     pending_bytes_max: Annotated[int, Meta(ge=MiB, description="bytes that may wait to be written before refusals")] = (
         256 * MiB
     )
+    flush_interval_ms: Annotated[
+        int, Meta(ge=1, le=60_000, description='how long messages of topics with flush = "async" may be on no disk yet')
+    ] = 20
+    compress_bytes_min: Annotated[
+        int, Meta(ge=0, description="what arrives together is compressed from this size on; 0: never")
+    ] = 0
+    disk_reserve_bytes: Annotated[
+        int, Meta(ge=0, description="with less free on the disk, writing is refused until there is more")
+    ] = 256 * MiB
+    retention_ms: Annotated[
+        int, Meta(ge=-1, description="how long messages are kept where their topic does not say; -1: for ever")
+    ] = -1
+    retention_bytes: Annotated[
+        int, Meta(ge=-1, description="bytes kept of each queue where its topic does not say; -1: no limit")
+    ] = -1
+    retention_interval_s: Annotated[
+        float, Meta(gt=0, description="seconds between looks for log files that can be deleted")
+    ] = 30.0
     scrub_bytes_per_s: Annotated[
         int, Meta(ge=0, description="read of closed log files, to find flipped bits before readers do; 0: nothing")
     ] = 8 * MiB
@@ -158,6 +178,7 @@ class TopicsConfig(_Section, frozen=True, kw_only=True):
         tuple[Literal["key", "address"], ...],
         Meta(description="what messages are found by, where a topic's own configuration does not say"),
     ] = ()
+    configure: tuple[TopicSettings, ...] = ()
 
 
 class Route(_Section, frozen=True, kw_only=True):
@@ -351,6 +372,9 @@ def _finish(base: Config, listeners: dict[str, ListenerConfig], options: dict[st
     for key, file in (("cert_file", tls.cert_file), ("key_file", tls.key_file)):
         if file is not None and not os.access(file, os.R_OK):
             mistakes.add(f"tls.{key}", f"{file} cannot be read; write the path of a PEM file")
+    for name, count in Counter(topic.name for topic in base.topics.configure).items():
+        if count > 1:
+            mistakes.add("topics.configure", f"{name!r} is there {count} times; write it once")
     for i, route in enumerate(base.routes):
         try:
             check_filter(route.pattern)

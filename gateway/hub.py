@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
-from controller.client import ControllerClient, ControllerError, TopicLimit
-from gateway import logs
+from controller.client import ControllerClient, ControllerError, Topic, TopicLimit
+from gateway import logs, topic_settings
 from gateway.auth import Authenticator
 from gateway.config import Config
 from gateway.connection import Connection
 from gateway.directory import Directory
 from gateway.endpoint import Endpoint, now_ms
-from gateway.errors import Cause, Refusal
+from gateway.errors import Cause, ConfigError, Refusal
 from gateway.fanout import Fanout
 from gateway.ingest import Ingest, refusal_of
 from gateway.metrics import Metrics
@@ -22,10 +22,12 @@ from gateway.queues import NamedQueues
 from gateway.requests import answer
 from gateway.router import Router, TopicRule
 from gateway.sessions import COMMIT_INTERVAL_MS, SWEEP_INTERVAL_MS, Sessions
+from gateway.topic_settings import TopicSettings
 from gateway.wills import Wills
 from store.client import StoreClient
 from store.errors import StoreError
 from store.format import QueueNumber
+from store.queue_config import QueueConfig
 
 __all__ = ["Hub", "ListenerContext"]
 
@@ -92,12 +94,14 @@ class Hub:
             create_topic=self._create_topic,
             appended_to=self.queues.appended,
             drained=self._drained,
+            compress_bytes_min=config.store.compress_bytes_min,
         )
         wills = Wills(store, self.ingest.publish, now_ms=now_ms)
         self.sessions = Sessions(store, self.fanout, wills, now_ms=now_ms)
 
     async def start(self) -> None:
         """Load what the store remembers and begin the periodic work."""
+        await self._configure_topics()
         await self.queues.load()
         self.store.watch_queues(self.queues.appended)
         self.spawn(self._every(COMMIT_INTERVAL_MS, self.sessions.commit))
@@ -237,6 +241,33 @@ class Hub:
             return None
         topics = [self.controller.topic(name) for name in names]
         return [QueueNumber(queue) for topic in topics if topic is not None for queue in topic.queues]
+
+    async def _configure_topics(self) -> None:
+        """Make the topics that the configuration names, and tell the store what is said of any topic's queues."""
+        for said in self._config.topics.configure:
+            try:
+                topic = await self._configured(said)
+            except ControllerError as refused:
+                raise ConfigError(f"topics.configure: {said.name}: {refused}") from refused
+            if said.queues not in {None, len(topic.queues)}:
+                log.warning("a topic keeps its queues", topic=said.name, queues=len(topic.queues), asked=said.queues)
+        # What a crash has left unsaid, too: the controller is asked, and the store told what it does not know.
+        configs = [one for topic in self.controller.topics() for one in topic_settings.queue_configs(topic)]
+        known = self.store.queue_config
+        unknown = [one for one in configs if one != (known(QueueNumber(one.queue)) or QueueConfig(one.queue))]
+        try:
+            await self.store.configure_queues(unknown)
+        except StoreError as error:  # a full disk; what there is can still be read
+            log.error("topics are not configured before the next start", error=str(error))
+
+    async def _configured(self, said: TopicSettings) -> Topic:
+        topic = self.controller.topic(said.name)
+        if topic is None:
+            return await self.controller.create_topic(said.name, queues=said.queues, config=said.config())
+        if dict(topic.config) != said.config():
+            topic = await self.controller.configure_topic(said.name, said.config())
+            log.info("topic configured", topic=said.name, config=topic_settings.summary(topic.config))
+        return topic
 
     def _create_topic(self, name: str) -> None:
         self.spawn(self._created(name))

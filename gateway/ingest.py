@@ -18,7 +18,7 @@ from gateway.retained import retained_change
 from gateway.router import Route, Router, UnknownTopicError
 from store.client import Appended, StoreClient
 from store.errors import AppendOutcomeUnknown, FrameTooLarge, StoreError, StoreFull, StoreOverloaded
-from store.format import ROW, ROW_EXTRA, Position, UnplacedFrame
+from store.format import FRAME_ASYNC, ROW, ROW_EXTRA, Position, UnplacedFrame
 from store.records import TIMERS_QUEUE
 
 __all__ = ["Ingest", "Publisher"]
@@ -80,6 +80,7 @@ class Ingest:
         create_topic: Callable[[str], None],
         appended_to: Callable[[Sequence[int]], None],
         drained: Callable[[], None],
+        compress_bytes_min: int = 0,
     ) -> None:
         self._store = store
         self._router = router
@@ -93,6 +94,7 @@ class Ingest:
         self._create_topic = create_topic
         self._appended_to = appended_to
         self._drained = drained
+        self._compress_bytes_min = compress_bytes_min  # payloads that large are compressed; 0: none
         self._waiting: list[_Waiting] = []
         self.waiting_bytes = 0  # of the input that waits for a topic or for the next turn
         self._scheduled = False
@@ -163,6 +165,7 @@ class Ingest:
         special: list[_Special] = []
         counts: dict[str, int] = {}
         topic, counted = "", 0  # rows[counted:] all belong to this topic
+        sync = False  # whether one of the topics wants its messages on disk before they are acknowledged
         pos, size_max = building.pos, self._message_bytes_max
         for index, message in enumerate(effect.messages):
             address = message.address
@@ -184,6 +187,7 @@ class Ingest:
                 if len(rows) > counted:
                     counts[topic] = counts.get(topic, 0) + len(rows) - counted
                 topic, counted = route.topic, len(rows)
+                sync = sync or not route.relaxed
             if message.deliver_at_ms is not None:
                 timer = self._timer(message, route, record)
                 if isinstance(timer, Refusal):
@@ -202,7 +206,7 @@ class Ingest:
                     queues[key_hash % len(queues)],
                     pos,
                     size,
-                    route.row_flags,
+                    route.row_flags if message.body else route.empty_flags,
                     key_hash,
                     route.address_hash,
                     hash64(id_) if id_ else 0,
@@ -223,6 +227,7 @@ class Ingest:
         protocol = effect.messages[0].protocol if effect.messages else ""
         receipt = _Receipt(publisher, effect.token, len(building.rows), counts, size_bytes, refused, protocol)
         building.add(receipt, rows, records, special, pos)
+        building.sync = building.sync or sync
         return None
 
     def _timer(self, message: Message, route: Route, record: bytes) -> bytes | Refusal:
@@ -266,6 +271,8 @@ class Ingest:
             b"".join(building.records),
             producer_id=self._producer_id,
             sequence=self._sequence,
+            flags=0 if building.sync else FRAME_ASYNC,
+            compress_bytes_min=self._compress_bytes_min,
         )
         flight = _Flight(receipts, named, self._clock())
         self._metrics.append_messages.observe(len(building.rows))
@@ -340,7 +347,7 @@ class _Flight:
 class _Building:
     """A frame under construction."""
 
-    __slots__ = ("extra", "pos", "receipts", "records", "rows", "special")
+    __slots__ = ("extra", "pos", "receipts", "records", "rows", "special", "sync")
 
     def __init__(self) -> None:
         self.rows: list[bytes] = []
@@ -349,6 +356,7 @@ class _Building:
         self.extra = 0  # rows that `special` will add, at most
         self.receipts: list[_Receipt] = []
         self.special: list[_Special] = []
+        self.sync = False  # whether it must be on disk before it is acknowledged
 
     def add(
         self, receipt: _Receipt, rows: list[bytes], records: list[bytes], special: "list[_Special]", pos: int

@@ -12,8 +12,9 @@ from gateway.address import address_hash, check_address, hash64
 from gateway.errors import Cause, Refusal
 from gateway.filters import FilterTrie
 from gateway.message import Message
+from gateway.topic_settings import is_async, is_compacted
 from store.client import IndexKind
-from store.format import ROW_INDEX_ADDRESS, ROW_INDEX_KEY
+from store.format import ROW_INDEX_ADDRESS, ROW_INDEX_KEY, ROW_TOMBSTONE
 
 __all__ = ["AMQP_TOPIC", "Route", "Router", "TopicRule", "UnknownTopicError"]
 
@@ -59,6 +60,8 @@ class Route(NamedTuple):
     extra: tuple[int, ...]  # named queues that take every message of this address
     asking: tuple[tuple[int, Predicate], ...]  # named queues that look at the message first
     row_flags: int = 0  # what its records are to be found by: of every row that is not ROW_EXTRA
+    empty_flags: int = 0  # the same of a message without a body, which in a compacted topic ends its key
+    relaxed: bool = False  # acknowledged before it is on disk
 
 
 class Router:
@@ -120,7 +123,9 @@ class Router:
             address_hash=address_hash(address),
             extra=tuple(every),
             asking=tuple((b.queue, b.predicate) for b in bindings if b.predicate is not None and b.queue not in every),
-            row_flags=self._row_flags(topic),
+            row_flags=(flags := self._row_flags(topic)),
+            empty_flags=flags | (ROW_TOMBSTONE if is_compacted(topic.config) else 0),
+            relaxed=is_async(topic.config),
         )
         self.met(address)
         if len(address) <= REMEMBERED_LENGTH_MAX:

@@ -24,6 +24,7 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     queues: int
     records: int
+    config: str = ""  # what is said of it, "retention_ms=3600000 compact=true"
 
 
 class LogStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from store.errors import (
     AppendOutcomeUnknown,
     FrameTooLarge,
     StoreClosed,
+    StoreFull,
     StoreOverloaded,
     TimersFull,
     TimerTooFar,
@@ -237,7 +238,8 @@ async def test_a_topic_that_cannot_be_made_refuses_its_messages_only(rig):
 
 
 @pytest.mark.parametrize(
-    ("error", "cause"), [(StoreOverloaded(), Cause.OVERLOAD), (AppendOutcomeUnknown(), Cause.UNKNOWN)]
+    ("error", "cause"),
+    [(StoreOverloaded(), Cause.OVERLOAD), (StoreFull(), Cause.OVERLOAD), (AppendOutcomeUnknown(), Cause.UNKNOWN)],
 )
 async def test_what_the_store_refuses_is_refused_with_its_cause(rig, error, cause):
     publisher = Publisher()
