@@ -164,7 +164,8 @@ class Consume(_Value, frozen=True, kw_only=True):
 class SettleLeased(_Value, frozen=True, kw_only=True):
     """Settle leased messages of one queue. With a token, `completed` follows when that is durable.
 
-    `number` is the queue's as `Leased` said it: nothing happens if another queue has got the name meanwhile. 0: whichever.
+    `number` is the queue's as `Leased` said it: nothing happens if another queue has got the name meanwhile.
+    0: whichever has it.
     """
 
     queue: str

@@ -34,6 +34,7 @@ class WillRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     timer: str
     message: Message
+    due: bool = False  # called in from its timer, and not published yet
 
 
 class Wills:
@@ -59,7 +60,10 @@ class Wills:
             return
         record = msgspec.msgpack.decode(entry.value, type=WillRecord)
         pending = await self._store.cancel_timer(record.timer)
-        if pending and ended:
+        if ended and (pending or record.due):
+            # Written down before it is published, so that a refusal or a crash in between leaves it to be tried again.
+            due = msgspec.structs.replace(record, due=True)
+            await self._store.kv_put(_key(session), msgspec.msgpack.encode(due))
             await self._published(self._hastened(record.message))
         await self._store.kv_delete(_key(session))
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from gateway.sql92.evaluate import (
+    Like,
     all_of,
     any_of,
     as_boolean,
@@ -14,7 +15,6 @@ from gateway.sql92.evaluate import (
     divide,
     in_set,
     is_null,
-    like_pattern,
     likeness,
     minus,
     negated,
@@ -187,7 +187,7 @@ class Parser:
         if left.kind not in {Kind.TEXT, Kind.ANY}:
             self._fail(at, f"{left.kind.value} is like no pattern; texts are")
         try:
-            return likeness(left.eval, like_pattern(pattern.value, escape))
+            return likeness(left.eval, Like(pattern.value, escape))
         except ValueError as error:
             self._fail(pattern.at, str(error))
 

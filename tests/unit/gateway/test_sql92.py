@@ -236,3 +236,15 @@ def test_every_field_is_one_of_a_message():
 @pytest.mark.parametrize("text", ["", "a", "it's", "''", "a''b'"])
 def test_quoted_texts_read_back(text):
     assert compile_where(f"p = {quoted(text)}").matches(Message("a", properties=(("p", text),)))
+
+
+def test_a_costly_pattern_is_soon_done_with():
+    def message(text):
+        return Message("t", properties=(("p", text),))
+
+    plain = compile_where(" OR ".join(["p LIKE '%" + "a" * 200 + "b%'"] * 12))
+    assert not plain.matches(message("a" * 16_000))
+    wild = compile_where("p LIKE '%a_b%'")
+    assert wild.matches(message("x" * 400 + "aab"))
+    assert not wild.matches(message("x" * 600 + "aab"))  # too long to say
+    assert not compile_where("NOT p LIKE '%a_b%'").matches(message("x" * 600))
