@@ -320,7 +320,7 @@ class StoreClient(Protocol):
         end: str | None = None,
         *,
         namespace: str = "",
-        after: str = "",
+        after: str | None = None,
         limit: int = 1000,
         at_revision: int | None = None,
     ) -> Page:

@@ -329,6 +329,7 @@ class LocalStore:
         self._check_open()
         await self._ticker.look()
         await self._kv.look()
+        await self._kv.look()
 
     async def _tick(self, now_ms: int) -> int | None:
         """Do what is due; when to come again."""
@@ -599,7 +600,7 @@ class LocalStore:
         end: str | None = None,
         *,
         namespace: str = "",
-        after: str = "",
+        after: str | None = None,
         limit: int = 1000,
         at_revision: int | None = None,
     ) -> Page:

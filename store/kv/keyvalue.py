@@ -143,24 +143,20 @@ class KeyValue:
 
     async def prefix(self, prefix: str, *, after: str, limit: int, namespace: str) -> Sequence[Entry]:
         """See `StoreClient.kv_prefix`."""
-        check_key(prefix)
-        found: list[Entry] = []
-        while True:
-            page = await self.range(
-                prefix, end_of_prefix(prefix), namespace=namespace, after=after, limit=limit - len(found),
-                at_revision=None,
-            )  # fmt: skip
+        read = partial(self.range, check_key(prefix), end_of_prefix(prefix), namespace=namespace, at_revision=None)
+        page = await read(after=after or None, limit=limit)
+        found = list(page.entries)
+        while page.more and len(found) < limit:
+            page = await read(after=found[-1].key, limit=limit - len(found))
             found += page.entries
-            if not page.more or len(found) >= limit:
-                return found
-            after = found[-1].key
+        return found
 
     async def range(
-        self, start: str, end: str | None, *, namespace: str, after: str, limit: int, at_revision: int | None
+        self, start: str, end: str | None, *, namespace: str, after: str | None, limit: int, at_revision: int | None
     ) -> Page:
         """See `StoreClient.kv_range`."""
         first, last = slot_range(namespace, start, end)
-        behind = check_slot(namespace, after) if after else b""
+        behind = b"" if after is None else check_slot(namespace, after)
         return await self._reading(at_revision, lambda state: state.page(first, last, behind, limit))
 
     async def count(self, start: str, end: str | None, namespace: str) -> int:
@@ -189,8 +185,10 @@ class KeyValue:
         """See `StoreClient.kv_hold`."""
         self._log.check_open()
         self._holds.check()
-        with suppress(StoreError):  # then more is laid over the view, that is all
-            await self._log.until_dispatched(self._log.confirmed())
+        confirmed = self._log.confirmed()
+        if self._views.dispatched < confirmed:
+            with suppress(StoreError):  # then more is laid over the view, that is all
+                await self._log.until_dispatched(confirmed)
         self._log.check_open()
         self._holds.check()
         now_ms = self._clock()

@@ -112,7 +112,7 @@ class Watching:
             self._check_kept(at)  # what was fetched before retention came may lack its exceptions
             for changes in _batches(keys, found):
                 yield changes
-            at, offset = min(behind, until), fetched.next
+            at, offset = max(at, min(behind, until)), fetched.next
         yield Changes((), until)
 
     def _check_kept(self, at: int) -> None:
