@@ -42,11 +42,11 @@ class Arrivals:
         return self._loop.time() < deadline
 
     def arrived(self, run: Run) -> None:
-        """Readers can see a run. Costs nothing while nobody waits, and a look-up for each chunk while somebody does."""
+        """Readers can see a run. Costs nothing while nobody waits, and a look-up for each chunk while one does."""
         if not self._waiting:
             return
-        for queue, _ in run.chunks:
-            self._wake(queue)
+        for queue in run.chunks.queues():
+            self._wake(QueueNumber(queue))
         for _, record in run.records:
             if isinstance(record, QueueDeleted):
                 self._wake(QueueNumber(record.queue))

@@ -4,10 +4,13 @@ A read asks here first and then the views. Entries are let go only after the tra
 is missing here is there.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
+from store.chunks import Chunk, Chunks
 from store.client import Transacted
 from store.errors import StoreError
 from store.format import LogOffset, Position, QueueNumber, QueueOffset
@@ -35,13 +38,14 @@ from store.records import (
     TimersFired,
 )
 from store.retention import LimitsTable
-from store.run import Chunk, Run
+from store.run import Run
 from store.timers import TimerOverlay
 from store.views.addresses import listable
 
 __all__ = ["GroupChange", "Outcome", "Recent"]
 
 START = LogOffset(0)
+_frame = attrgetter("frame")
 
 # What a record came to: a revision, how many or whether it was there, or why it had no effect.
 Outcome: TypeAlias = int | bool | Transacted | StoreError | None
@@ -65,6 +69,7 @@ class Recent:
         self.kv = KvRecent()
         self.timers = TimerOverlay()
         self._runs: deque[Run] = deque()  # not dispatched, oldest first
+        self._not_indexed: deque[Chunks] = deque()  # those of the newest runs, not in _chunks yet
         self._chunks: dict[QueueNumber, list[Chunk]] = {}  # not dispatched, ascending
         self._next: dict[QueueNumber, QueueOffset] = {}  # one entry a queue that was asked for or written to
         self._groups: Pending[str, GroupChange] = Pending()
@@ -76,18 +81,18 @@ class Recent:
     def add(self, run: Run, stored: Stored) -> dict[Position, Outcome]:
         """Take in the next run; `stored` is what the key-value view has. What became of each record."""
         deleted = deque((at, record) for at, record in run.records if isinstance(record, QueueDeleted))
-        newest = self._chunks
-        for queue, chunk in run.chunks:
-            while deleted and deleted[0][0].frame < chunk.frame:
+        if deleted:
+            self._index()
+            for queue, chunk in run.chunks.each():
+                while deleted and deleted[0][0].frame < chunk.frame:
+                    self._delete_queue(*deleted.popleft())
+                self._chunks.setdefault(queue, []).append(chunk)
+                self._next[queue] = chunk.next
+            while deleted:
                 self._delete_queue(*deleted.popleft())
-            chunks = newest.get(queue)
-            if chunks is None:
-                newest[queue] = [chunk]
-            else:
-                chunks.append(chunk)
-            self._next[queue] = chunk.next
-        while deleted:
-            self._delete_queue(*deleted.popleft())
+        else:
+            self._not_indexed.append(run.chunks)
+            self._next.update(run.chunks.nexts())
         self._runs.append(run)
         self.confirmed = run.end
         return {at: self._apply(at, record, run, stored) for at, record in run.records}
@@ -95,17 +100,36 @@ class Recent:
     def trim(self, dispatched: LogOffset) -> None:
         """Let go of what the views hold by now."""
         while self._runs and self._runs[0].end <= dispatched:
-            for queue in {queue for queue, _ in self._runs.popleft().chunks}:
-                chunks = self._chunks.get(queue, [])
-                keep = next((i for i, chunk in enumerate(chunks) if chunk.frame >= dispatched), len(chunks))
-                if keep < len(chunks):
-                    del chunks[:keep]
-                else:
-                    self._chunks.pop(queue, None)
+            chunks = self._runs.popleft().chunks
+            if self._not_indexed and self._not_indexed[0] is chunks:
+                self._not_indexed.popleft()
+                continue
+            for queue in set(chunks.queues()):
+                self._forget_chunks(QueueNumber(queue), dispatched)
         for pending in (self._groups, self._deleted, self._addresses):
             pending.trim(dispatched)
         self.kv.trim(dispatched)
         self.timers.trim(dispatched)
+
+    def _index(self) -> None:
+        """Make chunks known by queue: when somebody reads, and not before."""
+        newest = self._chunks
+        while self._not_indexed:
+            for queue, chunk in self._not_indexed.popleft().each():
+                chunks = newest.get(queue)
+                if chunks is None:
+                    newest[queue] = [chunk]
+                else:
+                    chunks.append(chunk)
+
+    def _forget_chunks(self, queue: QueueNumber, below: LogOffset) -> None:
+        chunks = self._chunks.get(queue)
+        if chunks is None:
+            return
+        if chunks[-1].frame < below:
+            del self._chunks[queue]
+        else:
+            del chunks[: bisect_left(chunks, below, key=_frame)]
 
     def _apply(self, at: Position, record: Record, run: Run, stored: Stored) -> Outcome:
         match record:
@@ -148,6 +172,8 @@ class Recent:
 
     def chunks(self, queue: QueueNumber) -> Sequence[Chunk]:
         """The chunks of a queue that may not be in the view yet: a copy, safe to hand to a thread."""
+        if self._not_indexed:
+            self._index()
         return tuple(self._chunks.get(queue, ()))
 
     def next_offset(self, queue: QueueNumber) -> QueueOffset | None:

@@ -8,11 +8,11 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from store.chunks import Chunk, ChunkColumns, Chunks, QueueEnd
 from store.format import (
     FIRST_QUEUE,
     ROW,
@@ -32,32 +32,10 @@ __all__ = ["Chunk", "QueueEnd", "Run", "RunBuilder"]
 logger = logging.getLogger(__name__)
 
 _SMALL_ROWS = 8  # up to here counting in plain Python is cheaper than NumPy's fixed cost (8 us here)
+_COLUMNS_MIN = 64  # chunks: from here on NumPy's fixed cost (80 us here) is less than what Python takes for each
 _LOW = 0xFFFF_FFFF
 _NOT_LAST = ROW_EXTRA | ROW_OLD  # rows that say nothing of what their address had last
 _start = attrgetter("start")
-
-
-class Chunk(NamedTuple):
-    """The records of one queue in one frame: what the consume queue's index is made of."""
-
-    first: QueueOffset
-    row_count: int
-    frame: LogOffset
-    frame_size_bytes: int
-    stored_at_ms: int
-    bytes_end: int  # of the queue, this chunk included; a frame's bytes are its queues' by their shares of its rows
-
-    @property
-    def next(self) -> QueueOffset:
-        """The queue offset behind the last record."""
-        return QueueOffset(self.first + self.row_count)
-
-
-class QueueEnd(NamedTuple):
-    """Where a queue ends: the offset of its next record, and the bytes it has ever had."""
-
-    next: QueueOffset = QueueOffset(0)
-    size_bytes: int = 0
 
 
 class Run:
@@ -69,7 +47,7 @@ class Run:
         self,
         placed: Sequence[Placed],
         rows: npt.NDArray[np.void],
-        chunks: Sequence[tuple[QueueNumber, Chunk]],
+        chunks: Chunks,
         records: Sequence[tuple[Position, Record]],
     ) -> None:
         self.placed = placed
@@ -131,14 +109,27 @@ class RunBuilder:
         """The run of some frames, which follow the ones built before."""
         data = placed[0].frame.rows if len(placed) == 1 else b"".join([p.frame.rows for p in placed])
         rows = np.frombuffer(data, ROWS_DTYPE)
+        if len(rows) <= _SMALL_ROWS:
+            return self._listed(placed, rows, _few_counts(placed, data))
+        keys, counts = _counts(placed, rows)
+        if len(keys) < _COLUMNS_MIN:
+            return self._listed(placed, rows, list(zip(keys.tolist(), counts.tolist(), strict=True)))
+        reserved = np.unique(keys[keys & _LOW < FIRST_QUEUE] >> 32).tolist()
+        records = [found for index in reserved for found in _records(placed[index])]
+        if any(isinstance(record, QueueDeleted) for _, record in records):  # which begin again in between
+            return self._listed(placed, rows, list(zip(keys.tolist(), counts.tolist(), strict=True)))
+        return Run(placed, rows, Chunks(columns=self._columns(placed, keys, counts)), records)
+
+    def _listed(self, placed: Sequence[Placed], rows: npt.NDArray[np.void], keys: Sequence[tuple[int, int]]) -> Run:
+        """One chunk after the other; `keys` are as `_counts` has them."""
         chunks: list[tuple[QueueNumber, Chunk]] = []
         records: list[tuple[Position, Record]] = []
         ends = self._ends
         reserved_frame = -1
-        for key, count in _counts(placed, data, rows):
+        for key, count in keys:
             queue, index = QueueNumber(key & _LOW), key >> 32
             if reserved_frame not in {-1, index}:
-                self._reserved(placed[reserved_frame], records)
+                records += self._reserved(placed[reserved_frame])
                 reserved_frame = -1
             first, before = ends.get(queue) or self._look_up(queue)
             at = placed[index]
@@ -149,34 +140,78 @@ class RunBuilder:
             if queue < FIRST_QUEUE:
                 reserved_frame = index
         if reserved_frame != -1:
-            self._reserved(placed[reserved_frame], records)
-        return Run(placed, rows, chunks, records)
+            records += self._reserved(placed[reserved_frame])
+        return Run(placed, rows, Chunks(chunks), records)
 
-    def _reserved(self, placed: Placed, records: list[tuple[Position, Record]]) -> None:
-        """Decode a frame's records of the store's own; queues they delete begin again at 0 behind the frame."""
-        try:
-            payload = placed.frame.plain_payload
-        except ValueError:
-            logger.exception("a frame's payload cannot be decompressed, and its records have no effect")
-            return
-        for row, (queue, pos, size, *_) in enumerate(ROW.iter_unpack(placed.frame.rows)):
-            if queue >= FIRST_QUEUE:
-                continue
-            record = decode(payload[pos : pos + size])
-            if record is None:
-                continue
-            records.append((Position(placed.start, row), record))
+    def _columns(
+        self, placed: Sequence[Placed], keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
+    ) -> ChunkColumns:
+        """All chunks at once: for each queue a look-up and an update, for each chunk 0.2 us."""
+        queues, index = keys & _LOW, keys >> 32
+        starts, sizes, stored, row_counts = (
+            np.array(column, np.int64)[index]
+            for column in zip(
+                *[(p.start, p.frame.size_bytes, p.stored_at_ms, p.frame.row_count) for p in placed], strict=True
+            )
+        )
+        order = np.argsort(queues, kind="stable")  # of each queue together, in log order
+        by_queue = queues[order]
+        heads = np.flatnonzero(np.concatenate(([True], by_queue[1:] != by_queue[:-1])))
+        lengths = np.diff(np.append(heads, len(keys)))
+        tails = heads + lengths - 1
+        ends, numbers = self._ends, by_queue[heads].tolist()
+        before = [ends.get(queue) or self._look_up(queue) for queue in numbers]
+        rows_end = _totals(counts[order], heads, lengths, [end[0] for end in before])
+        bytes_end = _totals((sizes * counts // row_counts)[order], heads, lengths, [end[1] for end in before])
+        ends.update(zip(numbers, zip(rows_end[tails].tolist(), bytes_end[tails].tolist(), strict=True), strict=True))
+        first, last_bytes = np.empty_like(keys), np.empty_like(keys)
+        first[order], last_bytes[order] = rows_end - counts[order], bytes_end
+        return ChunkColumns(queues, first, counts, starts, sizes, stored, last_bytes)
+
+    def _reserved(self, placed: Placed) -> list[tuple[Position, Record]]:
+        """A frame's records of the store's own; queues they delete begin again at 0 behind the frame."""
+        records = _records(placed)
+        for _, record in records:
             if isinstance(record, QueueDeleted):
                 self._ends[QueueNumber(record.queue)] = QueueEnd()
+        return records
 
 
-def _counts(placed: Sequence[Placed], data: bytes, rows: npt.NDArray[np.void]) -> list[tuple[int, int]]:
-    """How many rows each queue has in each frame: (frame index << 32 | queue, count), ascending."""
-    if len(rows) <= _SMALL_ROWS:
-        owners = [i << 32 for i, p in enumerate(placed) for _ in range(p.frame.row_count)]
-        return sorted(Counter(o | row[0] for o, row in zip(owners, ROW.iter_unpack(data), strict=True)).items())
-    keys = rows["queue"].astype(np.uint64)
+def _records(placed: Placed) -> list[tuple[Position, Record]]:
+    """A frame's records of the store's own."""
+    try:
+        payload = placed.frame.plain_payload
+    except ValueError:
+        logger.exception("a frame's payload cannot be decompressed, and its records have no effect")
+        return []
+    records: list[tuple[Position, Record]] = []
+    for row, (queue, pos, size, *_) in enumerate(ROW.iter_unpack(placed.frame.rows)):
+        if queue < FIRST_QUEUE and (record := decode(payload[pos : pos + size])) is not None:
+            records.append((Position(placed.start, row), record))
+    return records
+
+
+def _counts(
+    placed: Sequence[Placed], rows: npt.NDArray[np.void]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """How many rows each queue has in each frame: (frame index << 32 | queue), ascending, and their counts."""
+    keys = rows["queue"].astype(np.int64)
     if len(placed) > 1:
-        keys |= np.repeat(np.arange(len(placed), dtype=np.uint64) << np.uint64(32), [p.frame.row_count for p in placed])
+        keys |= np.repeat(np.arange(len(placed), dtype=np.int64) << 32, [p.frame.row_count for p in placed])
     found, counts = np.unique(keys, return_counts=True)
-    return list(zip(found.tolist(), counts.tolist(), strict=True))
+    return found, counts
+
+
+def _few_counts(placed: Sequence[Placed], data: bytes) -> list[tuple[int, int]]:
+    """The same in plain Python, which is cheaper for a few rows."""
+    owners = [i << 32 for i, p in enumerate(placed) for _ in range(p.frame.row_count)]
+    return sorted(Counter(o | row[0] for o, row in zip(owners, ROW.iter_unpack(data), strict=True)).items())
+
+
+def _totals(
+    values: npt.NDArray[np.int64], heads: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], before: Sequence[int]
+) -> npt.NDArray[np.int64]:
+    """Running totals within groups that begin at `heads`, each on top of what was `before` it."""
+    totals: npt.NDArray[np.int64] = np.cumsum(values)
+    totals += np.repeat(np.array(before, np.int64) - totals[heads] + values[heads], lengths)
+    return totals

@@ -12,14 +12,22 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
+from store.chunks import Chunk, ChunkColumns, QueueEnd
 from store.format import LogOffset, QueueNumber, QueueOffset
 from store.records import LogTrimmed, QueueDeleted
-from store.run import Chunk, QueueEnd, Run
+from store.run import Run
 
 __all__ = ["ConsumeQueueView"]
 
 _KEY = struct.Struct(">IQ")
 _VALUE = struct.Struct(">QIIQQ")
+_KEY_DTYPE = np.dtype([("queue", ">u4"), ("first", ">u8")])
+_VALUE_DTYPE = np.dtype(
+    [("frame", ">u8"), ("size", ">u4"), ("count", ">u4"), ("stored_at", ">u8"), ("bytes_end", ">u8")]
+)
+assert (_KEY.size, _VALUE.size) == (_KEY_DTYPE.itemsize, _VALUE_DTYPE.itemsize)
 _END = struct.Struct(">QQ")
 _BEHIND = b"\xff" * 8  # behind every offset, which have 63 bits
 _PUTS = 512  # in one call: the GIL is held that long
@@ -36,32 +44,48 @@ class ConsumeQueueView:
 
     def apply(self, txn: Any, runs: Sequence[Run]) -> None:
         """Add the chunks of some runs; a deleted queue loses those of its frame and before, all lose what was cut."""
-        pending: list[tuple[QueueNumber, Chunk]] = []
+        listed: list[tuple[QueueNumber, Chunk]] = []
+        columns: list[ChunkColumns] = []
         for run in runs:
             removals = [(at.frame, rec) for at, rec in run.records if isinstance(rec, QueueDeleted | LogTrimmed)]
-            done = 0
+            if not removals:
+                listed += run.chunks.listed
+                if run.chunks.columns is not None:
+                    columns.append(run.chunks.columns)
+                continue
+            chunks, done = list(run.chunks.each()), 0
             for frame, record in removals:
-                stop = next(
-                    (i for i in range(done, len(run.chunks)) if run.chunks[i][1].frame > frame), len(run.chunks)
-                )
-                pending += run.chunks[done:stop]
-                done = stop
-                self._put(txn, pending)
-                pending = []
+                stop = next((i for i in range(done, len(chunks)) if chunks[i][1].frame > frame), len(chunks))
+                self._put(txn, listed + chunks[done:stop], columns)
+                listed, columns, done = [], [], stop
                 if isinstance(record, QueueDeleted):
                     self._delete(txn, record.queue)
                 else:
                     self._trim(txn, min(record.first, frame))
-            pending += run.chunks[done:] if done else run.chunks
-        self._put(txn, pending)
+            listed = chunks[done:]
+        self._put(txn, listed, columns)
 
-    def _put(self, txn: Any, chunks: Sequence[tuple[QueueNumber, Chunk]]) -> None:
+    def _put(self, txn: Any, listed: Sequence[tuple[QueueNumber, Chunk]], columns: Sequence[ChunkColumns]) -> None:
         key, value = _KEY.pack, _VALUE.pack
-        items = [(key(queue, c[0]), value(c[2], c[3], c[1], c[4], c[5])) for queue, c in chunks]
+        items = [(key(queue, c[0]), value(c[2], c[3], c[1], c[4], c[5])) for queue, c in listed]
         items.sort()
         with txn.cursor(db=self._db) as cursor:
             for i in range(0, len(items), _PUTS):
                 cursor.putmulti(items[i : i + _PUTS])
+            if columns:
+                self._put_columns(cursor, ChunkColumns.joined(columns))
+
+    def _put_columns(self, cursor: Any, columns: ChunkColumns) -> None:
+        order = np.lexsort((columns.first, columns.queue))
+        keys, values = np.empty(len(order), _KEY_DTYPE), np.empty(len(order), _VALUE_DTYPE)
+        keys["queue"], keys["first"] = columns.queue[order], columns.first[order]
+        values["frame"], values["size"] = columns.frame[order], columns.frame_size_bytes[order]
+        values["count"], values["stored_at"] = columns.row_count[order], columns.stored_at_ms[order]
+        values["bytes_end"] = columns.bytes_end[order]
+        key, value, k, v = keys.tobytes(), values.tobytes(), _KEY.size, _VALUE.size
+        for i in range(0, len(order), _PUTS):
+            some = range(i, min(i + _PUTS, len(order)))
+            cursor.putmulti([(key[k * n : k * n + k], value[v * n : v * n + v]) for n in some])
 
     def _delete(self, txn: Any, queue: int) -> None:
         with txn.cursor(db=self._db) as cursor:

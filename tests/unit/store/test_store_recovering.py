@@ -86,7 +86,7 @@ async def test_one_that_is_interrupted_goes_on_where_it_was(log, monkeypatch):
     seen = []
     async with await LocalStore.open(log, files=files, on_recovering=lambda at, _to: seen.append(at)) as store:
         assert seen[0] > reached[-1]
-        assert sum(size for _, size in files.read) <= whole - reached[-1] + 5_000
+        assert sum(size for _, size in files.read) <= whole - reached[-1] + 55_000  # the last segment twice
         assert (await store.bounds(16)).next + (await store.bounds(17)).next + (await store.bounds(18)).next == COUNT
 
 
@@ -122,7 +122,9 @@ async def test_one_that_is_killed_goes_on_where_it_was(log):
     files = CountingFiles()
     async with await LocalStore.open(log, files=files, scrub_bytes_per_s=0):
         read = sum(size for _, size in files.read)
-        assert 0 < read <= size_of(log) - reached + 40_000  # a kill may take the newest transaction back
+        assert (
+            0 < read <= size_of(log) - reached + 90_000
+        )  # the last segment twice, and a transaction that a kill took back
     async with await LocalStore.open(log) as store:
         assert (await store.bounds(16)).next == COUNT // 3
 

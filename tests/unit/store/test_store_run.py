@@ -22,7 +22,7 @@ def place(*frames, start=0):
 
 
 def offsets(run):
-    return [(queue, chunk.first, chunk.row_count, chunk.frame) for queue, chunk in run.chunks]
+    return [(queue, chunk.first, chunk.row_count, chunk.frame) for queue, chunk in run.chunks.each()]
 
 
 def test_offsets_count_up_per_queue_and_go_on_in_the_next_run():
@@ -33,7 +33,7 @@ def test_offsets_count_up_per_queue_and_go_on_in_the_next_run():
     assert offsets(run) == [(16, 0, 2, 0), (17, 10, 1, 0), (17, 11, 1, second)]
     following = builder.build(place(frame((16, b"e")), start=run.end))
     assert offsets(following) == [(16, 2, 1, run.end)]
-    assert following.chunks[0][1].next == 3
+    assert following.chunks.listed[0][1].next == 3
 
 
 def test_few_rows_and_many_are_counted_alike(monkeypatch):
