@@ -64,6 +64,7 @@ ADDRESSES_QUEUE = QueueNumber(10)
 _Queue = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
 _Offset = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 _Cursor = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_Operations = Meta(max_length=1 << 16)  # an operation's ordinal is a u16
 
 
 class KvPut(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -94,8 +95,8 @@ class KvTransaction(msgspec.Struct, frozen=True, array_like=True, tag=21):
     """Where every key compared has the revision expected, do all operations: (key, value or None, expires_at_ms)."""
 
     namespace: str
-    compares: tuple[tuple[str, int], ...]
-    operations: tuple[tuple[str, bytes | None, _Offset], ...]
+    compares: Annotated[tuple[tuple[str, int], ...], _Operations]
+    operations: Annotated[tuple[tuple[str, bytes | None, _Offset], ...], _Operations]
 
 
 class KvLimits(msgspec.Struct, frozen=True, array_like=True, tag=22):

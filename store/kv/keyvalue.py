@@ -235,9 +235,10 @@ class KeyValue:
             await self.sweep(now_ms)
         except StoreClosed:
             return None
+        ahead_ms = self._recent.next_due_ms()  # first: what is not here any more is in the view
         with self._views.reading() as txn:
             due_ms = self._views.kv.next_due_ms(txn)
-        times = [ms for ms in (again, due_ms) if ms is not None]
+        times = [ms for ms in (again, ahead_ms, due_ms) if ms is not None]
         return max(min(times), now_ms + SWEEP_INTERVAL_MS) if times else None
 
     async def look(self) -> None:

@@ -123,6 +123,10 @@ class KvRecent:
         """What all slots have become that the view may not have, `GONE` included."""
         return dict(self._slots.items())
 
+    def next_due_ms(self) -> int | None:
+        """When the first of the keys expires that the view may not have."""
+        return min((held.expires_at_ms for _, held in self._slots.items() if held.expires_at_ms), default=None)
+
     def spaces(self) -> dict[str, Space]:
         """What namespaces have become."""
         return dict(self._spaces.items())

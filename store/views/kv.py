@@ -6,7 +6,8 @@
     kv_void    revision u64 -> which operations of the record changed nothing (`Verdict.void`)
 
 The last one is what makes the log's records a history: whether a compare-and-set held cannot be told from the record
-alone. It has entries for the exceptions only.
+alone. It has entries for the exceptions only, each smaller than the record it is about, and loses them with the log
+when that is trimmed: so it is bounded by what the log keeps.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 from store.client import Entry
 from store.kv.rules import KEY_BYTES_MAX, KV_RECORDS, Held, Space, apply, check_key, revision, slot
+from store.records import LogTrimmed
 from store.run import Run
 
 __all__ = ["KEY_BYTES_MAX", "KvView", "StoredState", "check_key"]
@@ -36,6 +38,8 @@ class KvView:
         state = StoredState(txn, self._entries, self._expiry, self._spaces)
         for run in runs:
             for at, record in run.records:
+                if isinstance(record, LogTrimmed):
+                    self.forget_voids(txn, min(record.first, at.frame))
                 if not isinstance(record, KV_RECORDS):
                     continue
                 number = revision(at)
