@@ -131,7 +131,8 @@ class Reader:
                 break
         if not wanted or wanted[0].first > offset or self._gone(queue, wanted[0], recent, kept):
             bounds = self.bounds(queue, recent, kept=kept, in_memory=in_memory)
-            if offset == bounds.next:
+            arrived = not wanted and bounds.first <= offset  # since the chunks were looked up: the next fetch has it
+            if offset == bounds.next or (arrived and offset < bounds.next):
                 return Fetched((), (), offset, offset)
             raise OffsetOutOfRange(offset, bounds.first, bounds.next)
         try:
