@@ -14,7 +14,7 @@ from threading import Event, Lock, Thread
 from store.client import OnAppended
 from store.commit import FLUSH_INTERVAL_MS, Committed, Committer, Late
 from store.compaction import RowWatch
-from store.errors import StoreFailed, StoreFull
+from store.errors import NotRebuildable, StoreFailed, StoreFull
 from store.files import Files, OsFiles
 from store.format import LogOffset, QueueNumber, UnplacedFrame
 from store.keeper import Chore, Keeper
@@ -66,7 +66,10 @@ class Engine:
         scrub_bytes_per_s: int = SCRUB_BYTES_PER_S,
         on_recovering: OnProgress = lambda _at, _end: None,
     ) -> None:
-        """Open and recover a data directory; takes as long as the views are behind. Raises `DataDirLocked`, OSError."""
+        """Open and recover a data directory; takes as long as the views are behind.
+
+        Raises `DataDirLocked`, `NotRebuildable`, OSError.
+        """
         files = files if files is not None else OsFiles()
         files.make_directory(data_dir)
         self._on_dispatched = on_dispatched
@@ -85,8 +88,11 @@ class Engine:
             opened.callback(self.log.close)
             files.sync_directory(data_dir)
             files.sync_directory(data_dir.resolve().parent)
-            self.views = Views(data_dir / "views", map_size_bytes=map_size_bytes)
+            whole = self.log.first == 0
+            self.views = Views(data_dir / "views", map_size_bytes=map_size_bytes, rebuildable=whole)
             opened.callback(self.views.close)
+            if self.views.dispatched < self.log.first:
+                raise NotRebuildable(f"{data_dir / 'views'} ends where the log does not begin yet: {self.log.first}")
             self._builder = RunBuilder(self._stored_end)
             recover(self.log, self.views, self._builder, on_progress=on_recovering)
             self.scrub = Scrub(

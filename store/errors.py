@@ -11,6 +11,7 @@ __all__ = [
     "LeaseLost",
     "NamespaceFull",
     "NoSuchTimer",
+    "NotRebuildable",
     "OffsetOutOfRange",
     "RevisionCompacted",
     "RevisionConflict",
@@ -161,6 +162,14 @@ class CorruptFrame(StoreError):
     def __init__(self, log_offset: int, why: str) -> None:
         super().__init__(f"corrupt frame at log offset {log_offset}: {why}")
         self.log_offset, self.why = log_offset, why
+
+
+class NotRebuildable(StoreError):
+    """The views are not all there and hold what the log does not any more: keys, group offsets and settlements.
+
+    The views of a copy of the data directory can be put in their place, or the loss be accepted
+    (`headgate store rebuild-views --force`).
+    """
 
 
 class DataDirLocked(StoreError):

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 import lmdb
 
 from store.damage import Damage
-from store.errors import StoreError
+from store.errors import NotRebuildable, StoreError
 from store.files import OsFiles
 from store.format import Frame, LogOffset, QueueNumber
 from store.lock import DataDirLock
@@ -36,10 +36,6 @@ OnBytes: TypeAlias = Callable[[LogOffset], None]  # how far a reader of the log 
 
 class NoDataDir(StoreError):
     """There is no store in this directory."""
-
-
-class NotRebuildable(StoreError):
-    """The views hold what the log does not any more: keys, group offsets and settlements would be lost."""
 
 
 class Verified(NamedTuple):

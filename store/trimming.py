@@ -5,7 +5,7 @@ they say of the part before when they apply the record, on every replica and in 
 files deleted. A crash between the two is made up for at the next start.
 
 Compacted queues do not keep segments: before one is deleted, the records in it that are still the newest of their keys
-are stored again at the end of the log (docs/decisions/0007).
+are stored again at the end of the log (docs/decisions/0008).
 """
 
 import logging

@@ -13,14 +13,14 @@ from store.format import ROW, ROW_EXTRA, UnplacedFrame
 from store.records import encode, queue_of
 
 
-def frame(*records, producer_id=0, sequence=0):
+def frame(*records, **options):
     """A frame of (queue, body), (queue, body, address hash) or (queue, body, address hash, flags)."""
     rows, payload = b"", b""
     for record in records:
         queue, body, address, flags = (*record, 0, 0)[:4] if len(record) < 4 else record
         rows += ROW.pack(queue, len(payload), len(body), flags, 0, address, 0, 0)
         payload += body
-    return UnplacedFrame.build(rows, payload, producer_id=producer_id, sequence=sequence)
+    return UnplacedFrame.build(rows, payload, **options)
 
 
 def fanout(body, *queues):

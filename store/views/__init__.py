@@ -15,6 +15,7 @@ from typing import Any
 
 import lmdb
 
+from store.errors import NotRebuildable
 from store.format import LogOffset
 from store.records import LogTrimmed
 from store.run import Run
@@ -44,9 +45,13 @@ _SPARE_READERS = 8  # read transactions kept for the next reader
 class Views:
     """All views and how far they have followed the log. One thread applies; any reads."""
 
-    def __init__(self, path: Path, *, map_size_bytes: int = MAP_SIZE_BYTES) -> None:
-        """Open or create the environment; one that is damaged or of another format is begun anew, empty."""
+    def __init__(self, path: Path, *, map_size_bytes: int = MAP_SIZE_BYTES, rebuildable: bool = True) -> None:
+        """Open or create the environment; one that is damaged or of another format is begun anew, empty.
+
+        Raises `NotRebuildable` instead where the log cannot give it all again.
+        """
         self._path = path
+        self._rebuildable = rebuildable
         self._readers = 0
         self._gate = Condition()
         self._snapshots: set[Snapshot] = set()
@@ -54,7 +59,7 @@ class Views:
         try:
             self._open(map_size_bytes)
         except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError):
-            logger.exception("the views are damaged and are rebuilt from the log")
+            logger.exception("the views are damaged")
             self.reset(map_size_bytes=map_size_bytes)
 
     def _open(self, map_size_bytes: int) -> None:
@@ -104,14 +109,21 @@ class Views:
             with self._env.begin(write=True) as txn:
                 txn.put(b"format", _FORMAT, db=self._meta)
         elif found != _FORMAT:
-            logger.warning("the views are of another format and are rebuilt from the log")
-            self.reset(map_size_bytes=map_size_bytes)
+            logger.warning("the views are of another format")
+            try:
+                self.reset(map_size_bytes=map_size_bytes)
+            except NotRebuildable:
+                self._env.close()
+                raise
 
     def reset(self, *, map_size_bytes: int = MAP_SIZE_BYTES) -> None:
-        """Throw everything away and begin at log offset 0. Nobody may be reading."""
+        """Throw everything away and begin at log offset 0. Nobody may be reading. Raises `NotRebuildable`."""
+        if not self._rebuildable:
+            raise NotRebuildable(f"the log does not have all of what {self._path} is made from any more")
         env = getattr(self, "_env", None)
         if env is not None:
             env.close()
+        logger.warning("the views are rebuilt from the log")
         shutil.rmtree(self._path, ignore_errors=True)
         self._open(map_size_bytes)
 

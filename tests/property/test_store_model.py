@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from store_kit import append, begin, bodies, frame
 
 from store.errors import RevisionConflict
+from store.format import FRAME_ASYNC
 from store.local import LocalStore
 from store.views import Views
 
@@ -62,11 +63,14 @@ class Machine:
                 queue, address = self.chance.choice(QUEUES), self.chance.randint(1, 4)
                 self.bodies += 1
                 records.append((queue, b"%d" % self.bodies, address))
-            frames.append(frame(*records))
+            relaxed, packed = self.chance.choice([0, 0, FRAME_ASYNC]), self.chance.choice([0, 20])
+            frames.append(frame(*records, flags=relaxed, compress_bytes_min=packed))
             for queue, body, address in records:
                 self.model.queues[queue].append(body)
                 self.model.last[address] = body
-        await asyncio.gather(*begin(self.store, *frames))
+        stored = await asyncio.gather(*begin(self.store, *frames))
+        while self.store.confirmed <= stored[-1].frame:  # answered when it was written, read when it is synced
+            await asyncio.sleep(0.001)
 
     async def put(self):
         key, value = self.chance.choice(KEYS), b"%d" % self.chance.randrange(1000)

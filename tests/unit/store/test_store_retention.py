@@ -4,14 +4,16 @@ import asyncio
 import errno
 import shutil
 
+import lmdb
 import pytest
 from store_kit import FaultyFiles, append, bodies, frame
 
-from store.errors import OffsetOutOfRange
+from store.errors import NotRebuildable, OffsetOutOfRange
 from store.format import Position
 from store.local import LocalStore
 from store.queue_config import FOREVER, QueueConfig
 from store.records import LogTrimmed
+from store.repair import StoppedStore
 from store.retention import Kept, Limits, LimitsTable, limits_of
 from store.run import Chunk
 from store.views import Views
@@ -429,16 +431,34 @@ async def test_a_rebuild_from_the_whole_log_is_trimmed_alike(open_store, clock, 
     assert entries[0] == entries[1]
 
 
-async def test_a_log_whose_views_are_lost_says_so(open_store, clock, tmp_path, caplog):
+@pytest.mark.parametrize("lost", ["gone", "damaged", "another format", "ahead"])
+async def test_views_that_the_log_cannot_give_again_are_not_thrown_away(open_store, clock, tmp_path, caplog, lost):
     store = await open_store(retention=Limits(age_ms=HOUR))
     await write(store, 10, 16)
     clock.ms += HOUR + 1
     await trim(store)
     await write(store, 2, 16)
     await store.close()
-    shutil.rmtree(tmp_path / "data" / "views")
+    views = tmp_path / "data" / "views"
+    match lost:
+        case "gone":
+            shutil.rmtree(views)
+        case "damaged":
+            (views / "data.mdb").write_bytes(b"nonsense" * 1000)
+        case "another format":
+            with lmdb.open(str(views), max_dbs=32) as env, env.begin(write=True) as txn:
+                txn.put(b"format", b"0", db=env.open_db(b"meta", txn=txn))
+        case "ahead":
+            (tmp_path / "data" / "log" / f"{segments(tmp_path)[-1]:020d}.log").write_bytes(b"")
+    before = (views / "data.mdb").read_bytes() if views.exists() else b""
+    with pytest.raises(NotRebuildable):
+        await open_store()
+    if before:
+        assert (views / "data.mdb").read_bytes() == before
+    with StoppedStore(tmp_path / "data") as stopped:
+        stopped.rebuild_views(force=True)
     store = await open_store()
-    assert "have lost what the log does not hold" in caplog.text
+    assert (await store.bounds(16)).next > 0
 
 
 async def test_what_a_record_says_of_later_frames_counts_only_to_itself(open_store):
