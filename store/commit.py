@@ -212,6 +212,7 @@ class Committer:
         if batch.placed:
             try:
                 self._log.write()
+                self._producers.keep()
                 batch.run = self._builder.build(batch.placed)
             except OSError as error:
                 self._writing_failed(batch, error)
@@ -251,9 +252,7 @@ class Committer:
             return
         full = self._space.ran_out(error)
         self._watch.took_back()
-        for placed in reversed(batch.placed):
-            if placed.frame.producer_id:
-                self._producers.take_back(placed.frame.producer_id, placed.frame.sequence)
+        self._producers.take_back()
         batch.outcomes = [
             (done, full if isinstance(outcome, Appended) and outcome.frame >= start else outcome)
             for done, outcome in batch.outcomes

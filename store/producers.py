@@ -2,6 +2,7 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from store.errors import SequenceOutOfOrder
 from store.format import LogOffset
@@ -20,6 +21,14 @@ class _Producer:
         self.frames = deque(frames, SEQUENCES_KEPT)  # where the newest ones are; frames[-1] is that of `last`
 
 
+class _Added(NamedTuple):
+    """What one `add` did."""
+
+    producer_id: int
+    dropped: LogOffset | None  # the producer's oldest frame, when it had as many as are kept
+    forgotten: tuple[int, _Producer] | None  # the producer that had to go for a new one
+
+
 class ProducerTable:
     """Decides for each frame of an idempotent producer whether it is new, stored already, or out of order.
 
@@ -27,7 +36,8 @@ class ProducerTable:
     """
 
     def __init__(self) -> None:
-        self._producers: OrderedDict[int, _Producer] = OrderedDict()  # by last use; at most PRODUCERS_MAX
+        self._producers: OrderedDict[int, _Producer] = OrderedDict()  # by newest frame; at most PRODUCERS_MAX
+        self._added: list[_Added] = []  # since `keep`
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return iter([(number, p.last) for number, p in self._producers.items()])
@@ -50,25 +60,35 @@ class ProducerTable:
         """Remember where a new frame went."""
         producer = self._producers.get(producer_id)
         if producer is None:
-            self.restore(producer_id, sequence, [frame])
+            self._added.append(_Added(producer_id, None, self.restore(producer_id, sequence, [frame])))
             return
         assert sequence == producer.last + 1
+        frames = producer.frames
+        self._added.append(_Added(producer_id, frames[0] if len(frames) == frames.maxlen else None, None))
         producer.last = sequence
-        producer.frames.append(frame)
+        frames.append(frame)
         self._producers.move_to_end(producer_id)
 
-    def take_back(self, producer_id: int, sequence: int) -> None:
-        """Forget the newest frame of a producer again: it was not stored after all."""
-        producer = self._producers.get(producer_id)
-        if producer is None or producer.last != sequence:
-            return  # the producer has been forgotten, or begun again
-        producer.frames.pop()
-        producer.last -= 1
-        if not producer.frames:
-            del self._producers[producer_id]
+    def keep(self) -> None:
+        """What was added is stored: it is not taken back any more."""
+        self._added.clear()
 
-    def restore(self, producer_id: int, last: int, frames: Iterable[LogOffset]) -> None:
-        """Put a producer in as the one used last."""
+    def take_back(self) -> None:
+        """Undo what was added since the last `keep`, and what it has pushed out: it was not stored after all."""
+        for producer_id, dropped, forgotten in reversed(self._added):
+            producer = self._producers[producer_id]
+            producer.frames.pop()
+            producer.last -= 1
+            if dropped is not None:
+                producer.frames.appendleft(dropped)
+            if not producer.frames:
+                del self._producers[producer_id]
+            if forgotten is not None:
+                self._producers[forgotten[0]] = forgotten[1]
+        self._added.clear()
+        self._producers = OrderedDict(sorted(self._producers.items(), key=lambda item: item[1].frames[-1]))
+
+    def restore(self, producer_id: int, last: int, frames: Iterable[LogOffset]) -> tuple[int, _Producer] | None:
+        """Put a producer in as the one used last; the one that is forgotten for it."""
         self._producers[producer_id] = _Producer(last, frames)
-        if len(self._producers) > PRODUCERS_MAX:
-            self._producers.popitem(last=False)
+        return self._producers.popitem(last=False) if len(self._producers) > PRODUCERS_MAX else None

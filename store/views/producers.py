@@ -4,11 +4,11 @@ Big-endian. At most `SEQUENCES_KEPT` frames of a producer, and the `PRODUCERS_MA
 """
 
 import struct
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 from store.format import LogOffset
-from store.log import Placed
 from store.producers import PRODUCERS_MAX, SEQUENCES_KEPT, ProducerTable
 from store.run import Run
 
@@ -24,33 +24,13 @@ class ProducersView:
         self._db = db
 
     def apply(self, txn: Any, runs: Sequence[Run]) -> None:
-        """Add the frames of idempotent producers."""
-        new: dict[int, list[Placed]] = {}
+        """Add the frames of idempotent producers, one by one: what is forgotten depends on their order alone."""
+        newest = _Newest(txn, self._db)
         for run in runs:
             for placed in run.placed:
                 if placed.frame.producer_id:
-                    new.setdefault(placed.frame.producer_id, []).append(placed)
-        for producer_id, frames in new.items():
-            key = _U64.pack(producer_id)
-            older = txn.get(key, _U64.pack(0), db=self._db)
-            last, kept = _U64.unpack_from(older)[0], older[_U64.size :]
-            for placed in frames:
-                if placed.frame.sequence != last + 1:  # forgotten meanwhile, and begun again
-                    kept = b""
-                last = placed.frame.sequence
-                kept += _U64.pack(placed.start)
-            txn.put(key, _U64.pack(last) + kept[-SEQUENCES_KEPT * _U64.size :], db=self._db)
-        if new:
-            self._evict(txn)
-
-    def _evict(self, txn: Any) -> None:
-        """Forget the producers that have not written for longest."""
-        surplus = txn.stat(self._db)["entries"] - PRODUCERS_MAX
-        if surplus > 0:
-            with txn.cursor(db=self._db) as cursor:
-                by_age = sorted((value[-_U64.size :], key) for key, value in cursor)
-            for _, key in by_age[:surplus]:
-                txn.delete(key, db=self._db)
+                    newest.add(placed.frame.producer_id, placed.frame.sequence, placed.start)
+        newest.finish()
 
     def restore(self, txn: Any, table: ProducerTable) -> None:
         """Fill a table, so that the producer that wrote last is the one used last."""
@@ -59,3 +39,50 @@ class ProducersView:
         for _, key, value in entries:
             last, *frames = (n for (n,) in _U64.iter_unpack(value))
             table.restore(_U64.unpack(key)[0], last, [LogOffset(n) for n in frames])
+
+
+class _Newest:
+    """The view while a transaction changes it: what is changed is kept here until `finish`."""
+
+    def __init__(self, txn: Any, db: Any) -> None:
+        self._txn = txn
+        self._db = db
+        self._changed: dict[bytes, bytes] = {}  # the one that wrote last comes last; all wrote later than those stored
+        self._stored: deque[bytes] | None = None  # once one has to go: the producers stored, oldest first
+        self._count = -1  # of the producers; not known yet
+
+    def add(self, producer_id: int, sequence: int, frame: LogOffset) -> None:
+        """The next frame."""
+        key = _U64.pack(producer_id)
+        older = self._changed.pop(key, None) or self._txn.get(key, db=self._db)
+        if older is None:
+            self._make_room()
+            kept = b""
+        else:  # a sequence that does not follow: forgotten meanwhile, and begun again
+            kept = older[_U64.size :] if sequence == _U64.unpack_from(older)[0] + 1 else b""
+        frames = (kept + _U64.pack(frame))[-SEQUENCES_KEPT * _U64.size :]
+        self._changed[key] = _U64.pack(sequence) + frames
+
+    def _make_room(self) -> None:
+        """Count one more, and forget the producer that has not written for longest when that is one too many."""
+        if self._count < 0:
+            self._count = self._txn.stat(self._db)["entries"]
+        if self._count < PRODUCERS_MAX:
+            self._count += 1
+            return
+        if self._stored is None:
+            with self._txn.cursor(db=self._db) as cursor:
+                self._stored = deque(key for _, key in sorted((value[-_U64.size :], key) for key, value in cursor))
+        while self._stored:
+            key = self._stored.popleft()
+            if key not in self._changed:
+                self._txn.delete(key, db=self._db)
+                return
+        key = next(iter(self._changed))
+        del self._changed[key]
+        self._txn.delete(key, db=self._db)
+
+    def finish(self) -> None:
+        """Write it down."""
+        for key, value in self._changed.items():
+            self._txn.put(key, value, db=self._db)

@@ -42,3 +42,24 @@ def test_the_producer_that_wrote_longest_ago_is_forgotten(monkeypatch):
     table.add(1, 2, 128)
     table.add(3, 1, 192)
     assert dict(table) == {1: 2, 3: 1}
+
+
+def test_what_is_taken_back_brings_back_what_it_has_pushed_out(monkeypatch):
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 2)
+    monkeypatch.setattr(producers, "SEQUENCES_KEPT", 2)
+    table = ProducerTable()
+    for sequence in (1, 2, 3):
+        table.add(1, sequence, sequence)
+    table.add(2, 7, 4)
+    table.keep()
+    table.add(1, 4, 5)
+    table.add(3, 1, 6)  # 2 is forgotten
+    table.add(3, 2, 7)
+    table.add(2, 20, 8)  # 1 is forgotten, 2 begins again
+    assert dict(table) == {3: 2, 2: 20}
+    table.take_back()
+    assert list(table) == [(1, 3), (2, 7)]
+    assert [table.find(1, n) for n in (2, 3, 4)] == [2, 3, None]
+    assert [table.find(2, n) for n in (7, 8)] == [4, None]
+    table.take_back()
+    assert list(table) == [(1, 3), (2, 7)]

@@ -193,6 +193,31 @@ def test_producers_are_bounded(feed, monkeypatch):
     assert dict(table) == {2: 2, 1: 9}
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 20])
+def test_the_producers_kept_do_not_depend_on_how_runs_are_cut(tmp_path, monkeypatch, size):
+    monkeypatch.setattr(producers_module, "PRODUCERS_MAX", 3)
+    monkeypatch.setattr(producers_module, "SEQUENCES_KEPT", 2)
+    monkeypatch.setattr(table_module, "PRODUCERS_MAX", 3)
+    monkeypatch.setattr(table_module, "SEQUENCES_KEPT", 2)
+    numbers = [1, 2, 3, 4, 1, 2, 2, 2, 5, 1, 3, 3, 1, 4, 6, 7, 1, 8, 8, 1]
+    table, sequences, feed = ProducerTable(), dict[int, int](), Feed(tmp_path / "views")
+    for first in range(0, len(numbers), size):
+        frames = []
+        for number in numbers[first : first + size]:
+            sequences[number] = sequences.get(number, 0) + 1
+            frames.append(frame((16, b"x"), producer_id=number, sequence=sequences[number]))
+            table.add(number, sequences[number], feed.end + sum(one.size_bytes for one in frames[:-1]))
+        feed.apply(*frames)
+    stored = ProducerTable()
+    with feed.views.reading() as txn:
+        feed.views.producers.restore(txn, stored)
+    feed.views.close()
+    assert list(stored) == list(table)
+    assert {n: list(kept.frames) for n, kept in stored._producers.items()} == {
+        n: list(kept.frames) for n, kept in table._producers.items()
+    }
+
+
 def test_a_producer_that_begins_again_loses_its_past(feed):
     at = feed.apply(*(frame((16, b"x"), producer_id=1, sequence=n) for n in (1, 2, 50)))
     table = ProducerTable()
