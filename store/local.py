@@ -77,7 +77,7 @@ from store.records import (
 from store.retention import UNLIMITED, Kept, Limits, LimitsTable
 from store.scrub import Scrubbed
 from store.segment import BadRange
-from store.ticker import Ticker
+from store.ticker import RETRY_MS, Ticker
 from store.timers import TimerLimits, Timers
 from store.views.index import Wanted
 from store.views.kv import check_key
@@ -185,6 +185,7 @@ class LocalStore:
             limits=timer_limits,
         )
         self._ticker = Ticker(loop, wall_ms, self._tick)
+        self._timers_left = False  # some were due when the last tick ended
         self._dispatch_waiters: list[tuple[LogOffset, asyncio.Future[None]]] = []
         self._closing: asyncio.Future[None] | None = None
         loop.call_soon_threadsafe(self._ticker.wake_by, 0)  # what became due while it was closed
@@ -328,17 +329,29 @@ class LocalStore:
         """Do what is due by now without waiting for the loop's own timer; returns when it is done."""
         self._check_open()
         await self._ticker.look()
+        while self._timers_left and self._closing is None:
+            await self._ticker.look()
         await self._kv.look()
         await self._kv.look()
 
     async def _tick(self, now_ms: int) -> int | None:
-        """Do what is due; when to come again."""
+        """Do what is due; when to come again. Leases first, as they wait for no disk; neither stops the other."""
+        times: list[int | None] = []
+        self._timers_left = False
         try:
-            timer_ms = await self._timers.tick(now_ms)
+            lease_ms = self._lending.expire()
+            times.append(None if lease_ms is None else self._wall_ms() + lease_ms)
+        except Exception:
+            logger.exception("leases that have ended could not be taken back")
+            times.append(now_ms + RETRY_MS)
+        try:
+            times.append(timer_ms := await self._timers.tick(now_ms))
+            self._timers_left = timer_ms is not None and timer_ms <= now_ms
         except StoreClosed:
             return None
-        lease_ms = self._lending.expire()
-        times = [timer_ms, None if lease_ms is None else self._wall_ms() + lease_ms]
+        except Exception:
+            logger.exception("timers that are due could not be fired")
+            times.append(now_ms + RETRY_MS)
         return min((ms for ms in times if ms is not None), default=None)
 
     def _lease_deadline(self, at_ms: int) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-__all__ = ["Ticker"]
+__all__ = ["RETRY_MS", "Ticker"]
 
 logger = logging.getLogger(__name__)
 

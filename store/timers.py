@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -39,6 +39,8 @@ HORIZON_MS = 400 * DAY_MS
 TIMER_BYTES_MAX = FRAME_BYTES_MAX // 2  # of one: it has to fit in a frame with the record that it has fired
 FIRED_COUNT_MAX = 2_048  # in one frame
 FIRED_BYTES_MAX = 1 << 20  # in one frame, unless a single timer holds more
+FRAMES_PER_TICK = 8  # then others get their turn
+DUE_SLACK = 1_024  # keys that mean nothing any more, with fewer of which there is nothing to tidy up
 RETRY_MS = 100  # after the store has refused to append what is due
 
 
@@ -110,6 +112,9 @@ class TimerOverlay:
             found = changes.get(key)
             if found is not None and found[0] == frame:
                 del changes[key]
+        if not self._pins and len(self._due) > 2 * len(changes) + DUE_SLACK:
+            self._due = [key for key, (_, record) in changes.items() if record is not None and key not in self.firing]
+            heapify(self._due)
 
     # ---- reading
 
@@ -221,13 +226,14 @@ class Timers:
     # ---- firing
 
     async def tick(self, now_ms: int) -> int | None:
-        """Fire all that is due; when to come again."""
-        while True:
+        """Fire what is due, a few frames of it; when to come again: at once, if that was not all."""
+        for _ in range(FRAMES_PER_TICK):
             batch, following = await self._gather(now_ms)
             if not batch:
                 return following
             if not await self._fire(batch):
                 return now_ms + RETRY_MS
+        return now_ms
 
     async def _gather(self, now_ms: int) -> tuple[list[tuple[TimerKey, TimerSet]], int | None]:
         """What is due and goes into one frame, and otherwise when the next one is due."""

@@ -325,3 +325,55 @@ def test_the_frame_of_some_timers():
     frame = firing_frame(batch, 9)
     assert frame.row_count == 6
     assert frame.payload.startswith(b"011222")
+
+
+async def test_what_the_views_hold_is_remembered_by_nobody_else(tmp_path, clock, monkeypatch):
+    monkeypatch.setattr(timers_module, "DUE_SLACK", 10)
+    async with await LocalStore.open(tmp_path / "data", now_ms=clock, linger_s=0.001) as store:
+        for _ in range(5):
+            await set_timers(store, *(timer(clock() + 100, b"x") for _ in range(20)))
+        await store._until_dispatched(store.confirmed)
+        await asyncio.sleep(0)
+        assert len(store._recent.timers._due) <= 10
+        assert store.timers_held.timers == 100
+        clock.now_ms += 100
+        await store.tick()
+        assert len(await bodies(store, 16)) == 100
+
+
+async def test_leases_end_before_many_timers_have_fired(opened, clock, monkeypatch):
+    monkeypatch.setattr(timers_module, "FIRED_COUNT_MAX", 1)
+    await append(opened, records_frame(timer(clock() + 9, b"x", queue=17)))
+    await set_timers(opened, *(timer(clock() + 10, b"%d" % n) for n in range(2 * timers_module.FRAMES_PER_TICK)))
+    await opened.tick()
+    clock.now_ms += 9
+    await opened.tick()
+    assert len(await opened.take(17, 1, max_count=1, invisible_ms=1)) == 1
+    clock.now_ms += 1
+    fired = []
+
+    async def fire(now_ms):
+        fired.append(await opened.waiting(17))
+        return await whole(now_ms)
+
+    whole = opened._timers.tick
+    monkeypatch.setattr(opened._timers, "tick", fire)
+    await opened.tick()
+    assert len(fired) >= 3  # in turns
+    assert set(fired) == {1}  # the lease had ended before the first
+    assert len(await bodies(opened, 16)) == 2 * timers_module.FRAMES_PER_TICK
+
+
+@pytest.mark.parametrize("broken", ["leases", "timers"])
+async def test_leases_and_timers_do_not_stop_each_other(opened, clock, monkeypatch, broken):
+    def fail(*_):
+        raise RuntimeError("broken")
+
+    await set_timers(opened, timer(clock(), b"a"), timer(clock() + 5, b"b"))
+    await opened.tick()
+    await opened.take(16, 1, max_count=1, invisible_ms=5)
+    monkeypatch.setattr(*(opened._lending, "expire") if broken == "leases" else (opened._timers, "tick"), fail)
+    clock.now_ms += 5
+    await opened.tick()
+    assert len(await bodies(opened, 16)) == (2 if broken == "leases" else 1)
+    assert await opened.waiting(16) == 1
