@@ -178,7 +178,9 @@ class TopicsConfig(_Section, frozen=True, kw_only=True):
         tuple[Literal["key", "address"], ...],
         Meta(description="what messages are found by, where a topic's own configuration does not say"),
     ] = ()
-    configure: tuple[TopicSettings, ...] = ()
+    configure: Annotated[
+        tuple[TopicSettings, ...], Meta(description="topics with settings of their own: [[topics.configure]]")
+    ] = ()
 
 
 class Route(_Section, frozen=True, kw_only=True):

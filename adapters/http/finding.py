@@ -14,7 +14,7 @@ from store.format import Position
 __all__ = ["condition", "finding", "messages_response"]
 
 LIMIT, LIMIT_MAX = 100, 1_000
-MS_DIGITS_MAX: Final = 15
+MS_DIGITS_MAX: Final = 15  # of a time: ms since 1970 for the next 30,000 years
 _ONE_OF: Final = ("key", "address", "id")
 _KNOWN: Final = (*_ONE_OF, "from", "to", "where", "type", "limit", "after")
 

@@ -11,6 +11,7 @@ the loop's. Two columns a run: us a message by the clock, and of a processor.
 import asyncio
 import functools
 import itertools
+import os
 import random
 import sys
 import tempfile
@@ -141,7 +142,8 @@ class TimedFiles(OsFiles):
 
     def open(self, path: Path, *, create: bool = False) -> File:
         """See `Files`."""
-        return TimedFile(super().open(path, create=create)._fd, self._watch)
+        opened = super().open(path, create=create)
+        return TimedFile(os.dup(opened._fd), self._watch)  # the other one closes with its last user, which is here
 
 
 class Pipeline:

@@ -22,7 +22,9 @@ LONGER = {
     "adapters/amqp/connection.py": 550,  # one table of methods, a short handler each
     "adapters/http/h2.py": 500,  # one handler for each event of h2
     "gateway/queues.py": 600,  # exchanges, bindings and queues check each other
-    "store/local.py": 550,  # one client interface, a short method each
+    "gateway/port.py": 500,  # the whole vocabulary between adapters and gateway, a few lines a word
+    "store/client.py": 550,  # one client interface, and what each method promises
+    "store/local.py": 900,  # the same interface, a short method each
 }
 
 
