@@ -15,6 +15,7 @@ import os
 import random
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -87,6 +88,10 @@ class Loop:
 
     call_soon_threadsafe = call_soon
 
+    def call_later(self, _seconds: float, _work: Callable[[], object]) -> asyncio.Handle:
+        """What is for later never comes: no timer is part of the path."""
+        return mock.create_autospec(asyncio.Handle, instance=True)
+
     def run_until(self, done: Callable[[], bool]) -> None:
         """Run what is asked for, and wait for more, until a condition holds."""
         while not done():
@@ -158,7 +163,8 @@ class Pipeline:
         self.store = LocalStore(directory, loop=loop, now_ms=lambda: T0_MS, files=TimedFiles(watch), linger_s=WAIT_S)
         self.engine = self.store._engine
         opened.callback(self.store._close_blocking)
-        self.engine._commit = watch.timed("commit", self.engine._commit)
+        committer = self.engine._committer
+        committer._commit = watch.timed("commit", committer._commit)
         self.engine.views.apply = watch.timed("index", self.engine.views.apply)
         build = watch.timed("frame", UnplacedFrame.build)
         opened.enter_context(mock.patch.object(UnplacedFrame, "build", build))
@@ -169,6 +175,7 @@ class Pipeline:
             new_producer=itertools.count(1).__next__,
             message_bytes_max=1 << 20,
             soon=self._soon,
+            clock=time.perf_counter,
             create_topic=_no_topic,
             appended_to=lambda _: None,
             drained=lambda: None,
