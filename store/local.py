@@ -332,7 +332,6 @@ class LocalStore:
         while self._timers_left and self._closing is None:
             await self._ticker.look()
         await self._kv.look()
-        await self._kv.look()
 
     async def _tick(self, now_ms: int) -> int | None:
         """Do what is due; when to come again. Leases first, as they wait for no disk; neither stops the other."""
