@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import lmdb
 import msgspec
@@ -25,10 +26,17 @@ from controller.state import (
 
 __all__ = ["Limits", "LocalController"]
 
-SNAPSHOT_EVERY = 1024  # commands between snapshots: what a start has to replay at most
+logger = logging.getLogger(__name__)
+
+SNAPSHOT_EVERY = 1024  # commands between snapshots, at least: what a start has to replay
+GROUP_MAX = 1024  # commands written together
 MAP_SIZE_BYTES = 1 << 30
 
 _SNAPSHOT = b"state"  # every other key is 8 bytes, a command's index
+
+
+_Answer: TypeAlias = "asyncio.Future[Topic | NamedQueue | None]"
+_Waiting: TypeAlias = tuple[Command, _Answer]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +62,9 @@ class LocalController:
         self._index = index  # of the last command applied
         self._limits = limits
         self._now_ms = now_ms
-        self._order = asyncio.Lock()
+        self._compacted = index  # at the newest snapshot, or the start
+        self._waiting: list[_Waiting] = []
+        self._writing: asyncio.Task[None] | None = None
         self._disk = ThreadPoolExecutor(1, "controller")
         self._listeners: dict[int, Callable[[], None]] = {}
         self._next_listener = 0
@@ -79,9 +89,10 @@ class LocalController:
 
     async def close(self) -> None:
         """Wait for what is being written, and close."""
-        async with self._order:
-            self._disk.shutdown()
-            self._env.close()
+        while self._writing is not None:
+            await asyncio.wait([self._writing])
+        self._disk.shutdown()
+        self._env.close()
 
     # ---- reads
 
@@ -153,25 +164,73 @@ class LocalController:
             await self._command(ForgetQueue(name=name, time_ms=self._now_ms()))
 
     async def _command(self, command: Command) -> Topic | NamedQueue | None:
-        """Persist, then apply: one at a time, in the order asked."""
-        async with self._order:
-            self._state.check(command)  # what would be refused costs no write
-            index = self._index + 1
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._disk, self._persist, index, encode_command(command))
-            self._index = index
-            try:
-                answer = self._state.apply(command)
-            finally:
-                if index % SNAPSHOT_EVERY == 0:
-                    await loop.run_in_executor(self._disk, self._compact, index, self._state.snapshot())
-        for listener in list(self._listeners.values()):
-            listener()
-        return answer
+        """Persist, then apply, in the order asked. What is asked while others are being written is written together."""
+        loop = asyncio.get_running_loop()
+        answer: _Answer = loop.create_future()
+        self._waiting.append((command, answer))
+        if self._writing is None:
+            self._writing = loop.create_task(self._write())
+        return await answer
 
-    def _persist(self, index: int, command: bytes) -> None:
+    async def _write(self) -> None:
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting[:GROUP_MAX], self._waiting[GROUP_MAX:]
+                await self._write_group(
+                    [(command, answer) for command, answer in group if self._admit(command, answer)]
+                )
+        finally:
+            self._writing = None
+
+    def _admit(self, command: Command, answer: "_Answer") -> bool:
+        """Whether a command is to be written: what would be refused costs no write."""
+        try:
+            self._state.check(command)
+        except ControllerError as refused:
+            if not answer.done():
+                answer.set_exception(refused)
+            return False
+        return True
+
+    async def _write_group(self, group: Sequence["_Waiting"]) -> None:
+        if not group:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            encoded = [encode_command(command) for command, _ in group]
+            await loop.run_in_executor(self._disk, self._persist, self._index + 1, encoded)
+        except (lmdb.Error, OSError, RuntimeError) as error:
+            for _, answer in group:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        for command, answer in group:
+            self._index += 1
+            try:
+                found = self._state.apply(command)
+            except ControllerError as refused:
+                if not answer.done():
+                    answer.set_exception(refused)
+                continue
+            if not answer.done():
+                answer.set_result(found)
+        for listener in list(self._listeners.values()):
+            try:
+                listener()
+            except Exception:
+                logger.exception("a listener on the controller has failed")
+        # As many commands as the state has entries: so that their cost for each command does not grow with it.
+        if self._index - self._compacted >= max(SNAPSHOT_EVERY, len(self._state.topics) + len(self._state.named)):
+            self._compacted = self._index
+            try:
+                await loop.run_in_executor(self._disk, self._compact, self._index, self._state.snapshot())
+            except lmdb.Error:
+                logger.exception("the snapshot is not written; the commands are there without it")
+
+    def _persist(self, first: int, commands: Sequence[bytes]) -> None:
         with self._env.begin(write=True) as txn:
-            txn.put(index.to_bytes(8, "big"), command)
+            for index, command in enumerate(commands, first):
+                txn.put(index.to_bytes(8, "big"), command)
 
     def _compact(self, index: int, snapshot: bytes) -> None:
         with self._env.begin(write=True) as txn:

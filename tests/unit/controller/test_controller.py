@@ -1,3 +1,6 @@
+import asyncio
+
+import lmdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -137,3 +140,78 @@ async def test_limits_and_disagreements_are_refused_by_name(tmp_path):
         assert len(changes) == 1
     finally:
         await controller.close()
+
+
+async def test_commands_asked_together_are_written_together_and_answered_in_order(tmp_path):
+    controller = LocalController.open(tmp_path, limits=Limits(queues_max=300), now_ms=lambda: 1)
+    written, persist = [], controller._persist
+    controller._persist = lambda first, commands: written.append((first, len(commands))) or persist(first, commands)
+    heard = []
+    controller.watch(lambda: heard.append(len(controller._state.named)))
+    asked = [controller.name_queue(f"q{n}") for n in range(200)]
+    asked += [
+        controller.create_topic("a", queues=1000),
+        controller.create_topic("", queues=1),
+        controller.name_queue("q0"),
+    ]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    numbers = [answer.number for answer in answers[:200]]
+    assert numbers == sorted(numbers)
+    assert isinstance(answers[200], TopicLimit)
+    assert isinstance(answers[201], ControllerError)
+    assert answers[202] == answers[0]
+    assert len(written) <= 3
+    assert len(heard) == len(written)
+    await controller.close()
+    again = LocalController.open(tmp_path, limits=Limits(queues_max=300), now_ms=lambda: 1)
+    assert [(await again.name_queue(f"q{n}")).number for n in range(200)] == numbers
+    await again.close()
+
+
+async def test_a_disk_that_fails_refuses_what_it_was_given_and_nothing_else(tmp_path):
+    controller = LocalController.open(tmp_path, now_ms=lambda: 1)
+    persist = controller._persist
+
+    def failing(first, commands):
+        controller._persist = persist
+        raise lmdb.DiskError("no")
+
+    controller._persist = failing
+    first, second = asyncio.ensure_future(controller.name_queue("a")), asyncio.ensure_future(controller.name_queue("b"))
+    for asked in (first, second):
+        with pytest.raises(lmdb.DiskError):
+            await asked
+    number = (await controller.name_queue("c")).number
+    await controller.close()
+    again = LocalController.open(tmp_path, now_ms=lambda: 1)
+    assert (await again.name_queue("c")).number == number
+    await again.close()
+
+
+async def test_a_caller_that_goes_away_and_a_listener_that_fails_hold_nobody_up(tmp_path):
+    controller = LocalController.open(tmp_path, now_ms=lambda: 1)
+
+    def fails():
+        raise ValueError
+
+    controller.watch(fails)
+    gone = asyncio.ensure_future(controller.name_queue("a"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert (await controller.name_queue("b")).name == "b"
+    await controller.close()
+
+
+async def test_snapshots_come_less_often_the_more_there_is(tmp_path, monkeypatch):
+    monkeypatch.setattr("controller.local.SNAPSHOT_EVERY", 10)
+    monkeypatch.setattr("controller.local.GROUP_MAX", 5)
+    controller = LocalController.open(tmp_path, now_ms=lambda: 1)
+    made, compact = [], controller._compact
+    controller._compact = lambda index, snapshot: made.append(index) or compact(index, snapshot)
+    await asyncio.gather(*(controller.name_queue(f"q{n}") for n in range(200)))
+    assert made[0] == 10
+    assert len(made) < 7
+    await controller.close()
+    again = LocalController.open(tmp_path, now_ms=lambda: 1)
+    assert len(again._state.named) == 200
+    await again.close()
