@@ -15,6 +15,7 @@ from typing import Any
 
 import lmdb
 
+from controller.lmdb_file import is_cut_short
 from store.errors import NotRebuildable
 from store.format import LogOffset
 from store.records import LogTrimmed
@@ -57,6 +58,8 @@ class Views:
         self._snapshots: set[Snapshot] = set()
         self._resizing = False
         try:
+            if is_cut_short(path / "data.mdb"):  # LMDB would find out by a signal that kills the process
+                raise lmdb.CorruptedError(f"{path / 'data.mdb'} has lost its end")
             self._open(map_size_bytes)
         except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError):
             logger.exception("the views are damaged")

@@ -6,6 +6,7 @@ from store_kit import frame, records_frame
 
 from store import producers as table_module
 from store.client import Entry
+from store.errors import NotRebuildable
 from store.kv.rules import end_of_prefix, slot_range, split
 from store.log import Placed
 from store.producers import ProducerTable
@@ -191,6 +192,22 @@ def test_producers_are_bounded(feed, monkeypatch):
     with feed.views.reading() as txn:
         feed.views.producers.restore(txn, table)
     assert dict(table) == {2: 2, 1: 9}
+
+
+def test_views_that_have_lost_their_end_begin_anew(tmp_path):
+    feed = Feed(tmp_path / "views")
+    for n in range(3):
+        feed.apply(frame(*((16 + i, b"x", i + 1) for i in range(n, 3_000))))
+    feed.views.close()
+    path = tmp_path / "views" / "data.mdb"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(NotRebuildable):
+        Views(tmp_path / "views", rebuildable=False)
+    views = Views(tmp_path / "views")
+    assert views.dispatched == 0
+    assert not [name for name, *_ in views.entries() if name != b"meta"]
+    views.close()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 20])

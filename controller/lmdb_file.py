@@ -1,0 +1,131 @@
+"""Whether an LMDB file has all its pages, found without mapping it: reading a page that is not there kills the process.
+
+A file may lawfully end before its last page number: pages that a transaction took and gave back were never written. So
+where it does, the trees are walked and only pages in use count. The layout is LMDB's on a little-endian machine of
+64 bits (mdb.c: MDB_page, MDB_meta, MDB_node, MDB_db).
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["is_cut_short"]
+
+_PAGE = struct.Struct("<QHHHH")  # number, pad, flags, lower (the end of the node pointers), upper
+_META = struct.Struct(
+    "<IIQQ48s48sQQ"
+)  # magic, version, address, map size, free list, main tree, last page, transaction
+_DB = struct.Struct("<IHHQQQQQ")  # pad (the page size, in the free list's), flags, depth, 3 x pages, entries, root
+_NODE = struct.Struct("<HHHH")  # lo, hi, flags, key size
+_MAGIC = 0xBEEFC0DE
+_NO_PAGE = (1 << 64) - 1
+_BRANCH, _LEAF, _OVERFLOW = 1, 2, 4  # page flags
+_BIG, _SUBTREE = 1, 2  # node flags: the value is in pages of its own; the value is another tree
+
+
+class _Short(Exception):
+    """A page in use is not in the file, or is none."""
+
+
+def is_cut_short(path: Path) -> bool:
+    """Whether an LMDB data file lacks pages that its newest transaction uses.
+
+    False for no file, an empty one and one that is not LMDB's: LMDB itself is the judge of those. Raises OSError.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        size = os.fstat(fd).st_size
+        meta = _newest_meta(fd)
+        if meta is None:
+            return False
+        free, main, last_page = meta
+        page_size = _DB.unpack(free)[0]
+        if size >= (last_page + 1) * page_size:
+            return False
+        if not page_size:
+            return True
+        walk = _Walk(fd, page_size, size // page_size)
+        try:
+            walk.tree(free)
+            walk.tree(main)
+        except (_Short, struct.error):
+            return True
+        return False
+    finally:
+        os.close(fd)
+
+
+def _newest_meta(fd: int) -> tuple[bytes, bytes, int] | None:
+    """Free list, main tree and last page of the newest transaction; None when there is none to be read."""
+    found: list[tuple[int, bytes, bytes, int]] = []
+    first = os.pread(fd, _PAGE.size + _META.size, 0)
+    if len(first) < _PAGE.size + _META.size:
+        return None
+    page_size = _DB.unpack(_META.unpack_from(first, _PAGE.size)[4])[0]
+    for data in (first, os.pread(fd, _PAGE.size + _META.size, page_size)):
+        if len(data) == len(first):
+            magic, _, _, _, free, main, last_page, transaction = _META.unpack_from(data, _PAGE.size)
+            if magic == _MAGIC:
+                found.append((transaction, free, main, last_page))
+    return max(found)[1:] if found else None
+
+
+class _Walk:
+    """The pages in use, each read once."""
+
+    def __init__(self, fd: int, page_size: int, pages: int) -> None:
+        self._fd = fd
+        self._page_size = page_size
+        self._pages = pages  # whole ones in the file
+        self._seen: set[int] = set()  # of trees
+
+    def tree(self, db: bytes) -> None:
+        """Read a tree and those in it. Raises `_Short`."""
+        root = _DB.unpack(db)[-1]
+        waiting = [] if root == _NO_PAGE else [root]
+        while waiting:
+            number = waiting.pop()
+            if number in self._seen:
+                raise _Short
+            self._seen.add(number)
+            data, flags = self._page(number)
+            if flags & _BRANCH:
+                waiting += [lo | hi << 16 | top << 32 for lo, hi, top, _, _ in _nodes(data)]
+            elif flags & _LEAF:
+                self._leaf(data)
+            else:
+                raise _Short
+
+    def _leaf(self, data: bytes) -> None:
+        for _, _, flags, key_size, at in _nodes(data):
+            value = at + _NODE.size + key_size
+            if flags & _BIG:
+                self._big(int.from_bytes(data[value : value + 8], "little"))
+            elif flags & _SUBTREE:
+                self.tree(data[value : value + _DB.size])
+
+    def _big(self, number: int) -> None:
+        data, flags = self._page(number)
+        count = int.from_bytes(data[12:16], "little")  # in place of lower and upper
+        if not flags & _OVERFLOW or number + count > self._pages:
+            raise _Short
+
+    def _page(self, number: int) -> tuple[bytes, int]:
+        if number >= self._pages:
+            raise _Short
+        data = os.pread(self._fd, self._page_size, number * self._page_size)
+        own, _, flags, _, _ = _PAGE.unpack_from(data)
+        if own != number:
+            raise _Short
+        return data, flags
+
+
+def _nodes(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
+    """The nodes of a page: lo, hi, flags, key size, and where the node is."""
+    lower = _PAGE.unpack_from(data)[3]
+    for (at,) in struct.iter_unpack("<H", data[_PAGE.size : max(lower, _PAGE.size) & ~1]):
+        yield (*_NODE.unpack_from(data, at), at)
