@@ -1,15 +1,19 @@
 """Leases by their handles: what whoever has a handle may do with one message, from any process."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from store.errors import LeaseLost, StoreError
+from store.format import QueueNumber
 from store.handle import Grant, LeaseHandle
 from store.leases import Claim, LeaseQueue
 from store.lending import Lending, check_invisible
 from store.ranges import ranges_of
 
 __all__ = ["LeaseHandles"]
+
+_Loaded: TypeAlias = Mapping[tuple[QueueNumber, str], LeaseQueue | StoreError]
 
 
 class LeaseHandles:
@@ -24,25 +28,58 @@ class LeaseHandles:
         """See `StoreClient.settle_handles`."""
         key = await self._key()
         answers: list[StoreError | None] = [None] * len(handles)
-        taken: dict[LeaseQueue, list[int]] = {}
+        left: dict[int, LeaseHandle] = {}
         for n, text in enumerate(handles):
             try:
-                leases, handle = await self._opened(text, key)
-                if self._claim(leases, handle):
-                    taken.setdefault(leases, []).append(handle.offset)
+                left[n] = LeaseHandle.decode(text, key)
             except StoreError as error:
                 answers[n] = error
-        outcomes = await asyncio.gather(
-            *(
-                self._lending.settle_ranges(leases, ranges_of(offsets), delivered=True)
-                for leases, offsets in taken.items()
-            ),
-            return_exceptions=True,
-        )
-        for outcome in outcomes:
+        while left:
+            loaded = await self._loaded(left.values())
+            left = await self._settle(left, loaded, answers)
+        return answers
+
+    async def _settle(
+        self, handles: Mapping[int, LeaseHandle], loaded: _Loaded, answers: list[StoreError | None]
+    ) -> dict[int, LeaseHandle]:
+        """Settle, and answer by number; those that somebody else was settling, who may have failed."""
+        taken: dict[LeaseQueue, list[int]] = {}
+        pending: dict[int, LeaseHandle] = {}
+        endings: list[asyncio.Future[Any]] = []
+        # Nothing is awaited before all that is claimed is recorded: whoever goes away leaves nothing that is nobody's.
+        for n, handle in handles.items():
+            leases = loaded[handle.queue, handle.group]
+            if isinstance(leases, StoreError):
+                answers[n] = leases
+                continue
+            if leases.gone:  # since it was loaded
+                pending[n] = handle
+                continue
+            match leases.claim(handle.offset, handle.lease):
+                case Claim.TAKEN:
+                    taken.setdefault(leases, []).append(handle.offset)
+                case Claim.PENDING:
+                    pending[n] = handle
+                    endings.append(leases.transit.settled(handle.offset))
+                case Claim.LOST:
+                    answers[n] = _lost(handle)
+        for leases, offsets in taken.items():
+            ending = self._lending.settling(leases, ranges_of(offsets), delivered=True)
+            endings.append(asyncio.shield(ending))
+        for outcome in await asyncio.gather(*endings, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
-        return answers
+        return pending
+
+    async def _loaded(self, handles: Iterable[LeaseHandle]) -> _Loaded:
+        """The leases of every queue and group that handles are of, or why there are none."""
+        loaded: dict[tuple[QueueNumber, str], LeaseQueue | StoreError] = {}
+        for queue, group in dict.fromkeys((handle.queue, handle.group) for handle in handles):
+            try:
+                loaded[queue, group], _ = await self._lending.leases(queue, group)
+            except StoreError as error:
+                loaded[queue, group] = error
+        return loaded
 
     async def requeue(self, handles: Sequence[str], delay_ms: int | None) -> list[StoreError | None]:
         """See `StoreClient.requeue_handles`."""
@@ -81,16 +118,6 @@ class LeaseHandles:
         handle = LeaseHandle.decode(text, key)
         leases, _ = await self._lending.leases(handle.queue, handle.group)
         return leases, handle
-
-    def _claim(self, leases: LeaseQueue, handle: LeaseHandle) -> bool:
-        """Take a message to settle it; False when it is settled already. Raises `LeaseLost`."""
-        match leases.claim(handle.offset, handle.lease):
-            case Claim.TAKEN:
-                return True
-            case Claim.SETTLED:
-                return False
-            case _:
-                raise _lost(handle)
 
     def _current(self, leases: LeaseQueue, handle: LeaseHandle) -> Grant:
         grant = leases.grant(handle.offset)

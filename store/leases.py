@@ -1,15 +1,15 @@
 """Leases: which messages of a queue are lent to whom. Soft state; what is settled, and the policies, are in the log.
 
 Every offset of a queue is, for each group, in one of six states: lendable; held by an owner; kept back until a time;
-given up, on its way to where dead letters go; on its way to be settled; settled. Where a group keeps the order of
-keys, what `store.ordering` knows of is lendable only when it says so.
+given up; on its way to be settled, or to where dead letters go, or being looked at (`store.transit`); settled. Where a
+group keeps the order of keys, what `store.ordering` knows of is lendable only when it says so.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from heapq import heapify, heappop, heappush
-from itertools import count
+from itertools import chain, count
 from typing import TypeAlias
 
 from store.format import QueueNumber
@@ -18,6 +18,7 @@ from store.ordering import KeyOrder
 from store.policy import DEFAULT, LeasePolicy
 from store.ranges import Range, RangeSet, ranges_of
 from store.records import DeadLettered, GroupDeleted, LeasePolicySet, QueueDeleted, Settled
+from store.transit import Transit
 
 __all__ = ["Claim", "LeaseQueue", "LeaseTable"]
 
@@ -33,7 +34,8 @@ class Claim(Enum):
 
     TAKEN = "taken"  # it is the asker's to settle or give back
     SETTLED = "settled"  # it was settled before
-    LOST = "lost"  # it is somebody else's, or is kept back
+    PENDING = "pending"  # it is being settled: ask again when `transit.settled` ends
+    LOST = "lost"  # it is somebody else's, is kept back, or is on its way to where dead letters go
 
 
 class LeaseQueue:
@@ -48,11 +50,15 @@ class LeaseQueue:
         "_lendable",
         "_schedule",
         "_seen",
+        "_unmet",
+        "_was_blocked",
+        "gone",
         "group",
         "looking",
         "order",
         "policy",
         "queue",
+        "transit",
     )
 
     def __init__(
@@ -76,6 +82,10 @@ class LeaseQueue:
         self._grants: dict[int, Grant] = {}  # of those held that end by themselves
         self._kept_back: dict[int, int] = {}  # when they may be lent again
         self._given_up: list[int] = []  # and not yet fetched by `take_given_up`
+        self.transit = Transit()
+        self.gone = False  # the queue or the group was deleted, and others keep what it has since
+        self._was_blocked = False  # and nobody was told that it is over
+        self._unmet = RangeSet()  # out since before there was an order, which does not know their keys
         self._deliveries: dict[int, int] = {}  # of offsets not settled, where it is not what `_seen` says
         self.order: KeyOrder | None = None
         self.looking = asyncio.Lock()  # held by whoever looks at messages whose keys are not known
@@ -83,13 +93,42 @@ class LeaseQueue:
         self.set_policy(policy)
 
     def set_policy(self, policy: LeasePolicy) -> None:
-        """Lend by this from now on. What is lent stays lent; what waits behind its key does so only if it has to."""
+        """Lend by this from now on. What is lent stays lent; what waits behind its key does so only if it has to.
+
+        Where keys are in order now and were not before, nothing more is lent until what is out has come to an end.
+        """
         self.policy = policy
         if policy.ordered and self.order is None:
             self.order = KeyOrder()
+            for start, end in [*self._out(), *self.transit]:
+                self._unmet.add(start, end)
+            self._was_blocked = len(self._unmet) > 0
         elif not policy.ordered and self.order is not None:
             waiting, self.order = self.order.remove_waiting(), None
+            self._unmet = RangeSet()
             self._make_lendable(waiting)
+
+    def _out(self) -> list[Range]:
+        return ranges_of(chain(chain.from_iterable(self._held.values()), self._kept_back, self._given_up))
+
+    @property
+    def blocked(self) -> bool:
+        """Whether nothing may be lent for now: messages are out of which nobody knows the keys."""
+        return self.gone or len(self._unmet) > 0
+
+    def take_unblocked(self) -> bool:
+        """Whether it was blocked and is not any more; said once."""
+        said = self._was_blocked and not self.blocked
+        self._was_blocked = self._was_blocked and not said
+        return said
+
+    def end(self) -> None:
+        """The queue or the group was deleted: nobody holds anything of it any more, and nothing is lent."""
+        self.gone = True
+        self._lendable, self._unmet, self.order = RangeSet(), RangeSet(), None
+        for kept in (self._held, self._grants, self._kept_back, self._given_up, self._deliveries):
+            kept.clear()
+        self.transit.end_all()
 
     # ---- lending
 
@@ -108,12 +147,17 @@ class LeaseQueue:
 
     def look_at(self, count: int, below: int) -> list[Range]:
         """The lowest offsets under `below` whose keys are not known. They are nobody's until `hold` or `look_away`."""
-        return self._lendable.take(count, below)
+        taken = self._lendable.take(count, below)
+        self.transit.take_aside(taken)
+        return taken
 
-    def look_away(self, ranges: Iterable[Range]) -> None:
+    def look_away(self, ranges: Sequence[Range]) -> None:
         """These are lendable as before."""
-        for start, end in ranges:
-            self._lendable.add(start, end)
+        self.transit.end(ranges)
+        if not self.gone:
+            for start, end in ranges:
+                self._lendable.add(start, end)
+                self._unmet.remove(start, end)
 
     def hold(self, owner: int, ranges: Iterable[Range], grant: Grant | None) -> None:
         """Give an owner offsets that are nobody's."""
@@ -199,21 +243,33 @@ class LeaseQueue:
         return bool(free)
 
     def _make_lendable(self, offsets: Iterable[int]) -> None:
+        if self.gone:
+            return
         if self.order is not None:
             offsets = [offset for offset in offsets if not self.order.come_back(offset)]
         for start, end in ranges_of(offsets):
             self._lendable.add(start, end)
+            self._unmet.remove(start, end)
 
     def take_given_up(self) -> list[Range]:
         """What has come back too often. It is nobody's until `settle` or `restore`."""
-        given_up, self._given_up = self._given_up, []
-        return ranges_of(given_up)
+        given_up, self._given_up = ranges_of(self._given_up), []
+        self.transit.take_aside(given_up)
+        return given_up
 
     # ---- settling
 
     def begin_settling(self, owner: int, offsets: Iterable[int]) -> list[Range]:
         """What an owner holds of some offsets. It is nobody's until `settle`, or `restore` when that fails."""
-        return ranges_of(self._drop(owner, offsets))
+        ranges = ranges_of(self._drop(owner, offsets))
+        self.transit.settle(ranges)
+        return ranges
+
+    def take_aside(self, owner: int, offsets: Iterable[int]) -> list[Range]:
+        """The same for what is given up: who asks for it meanwhile has lost it."""
+        ranges = ranges_of(self._drop(owner, offsets))
+        self.transit.take_aside(ranges)
+        return ranges
 
     def begin_purge(self, below: int) -> list[Range]:
         """Everything under `below` that is not lent. It is nobody's until `settle` or `restore`."""
@@ -222,10 +278,25 @@ class LeaseQueue:
         self._kept_back.clear()
         for offset in others:
             taken.add(offset, offset + 1)
+        self.transit.settle(taken)
         return list(taken)
 
     def claim(self, offset: int, lease: int) -> Claim:
-        """Take a message from whoever holds it by this lease, or from nobody when it was lent to nobody since."""
+        """Take a message from whoever holds it by this lease, or from nobody when it was lent to nobody since.
+
+        What is taken is on its way to be settled, as after `begin_settling`.
+        """
+        found = self._claim(offset, lease)
+        if found is Claim.TAKEN:
+            self.transit.settling.add(offset, offset + 1)
+        return found
+
+    def _claim(self, offset: int, lease: int) -> Claim:
+        transit = self.transit
+        if offset in transit.settling:
+            return Claim.PENDING
+        if self.gone or offset in transit.aside or offset in transit.unreadable or offset in self._given_up:
+            return Claim.LOST
         grant = self._grants.get(offset)
         if grant is not None:
             if grant.lease != lease:
@@ -237,31 +308,36 @@ class LeaseQueue:
             return Claim.TAKEN
         if offset in self._kept_back or any(offset in held for held in self._held.values()):
             return Claim.LOST
-        if self.order is not None and self.order.claim(offset):
-            return Claim.TAKEN
-        return Claim.LOST if offset in self._given_up else Claim.SETTLED
+        return Claim.TAKEN if self.order is not None and self.order.claim(offset) else Claim.SETTLED
 
-    def abandon(self, ranges: Iterable[Range]) -> None:
-        """These are nobody's and cannot be read: nobody gets them before the next start, and no key waits for them."""
+    def abandon(self, ranges: Sequence[Range]) -> None:
+        """These were taken aside and cannot be read: nobody gets them before the next start, no key waits for them."""
+        self.transit.abandon(ranges)
         for start, end in ranges:
+            self._unmet.remove(start, end)
             for offset in range(start, end):
                 self._deliveries.pop(offset, None)
                 if self.order is not None:
                     self.order.remove(offset)
 
-    def restore(self, ranges: Iterable[Range], *, delivered: bool) -> None:
+    def restore(self, ranges: Sequence[Range], *, delivered: bool) -> None:
         """Make offsets lendable again; `delivered` says whether the attempt counts."""
+        if self.gone:
+            return
+        self.transit.end(ranges)
         for start, end in ranges:
             self._make_lendable(range(start, end))
             if delivered:
                 for offset in range(start, end):
                     self._deliveries[offset] = self.deliveries(offset) + 1
 
-    def settle(self, ranges: Iterable[Range]) -> None:
+    def settle(self, ranges: Sequence[Range]) -> None:
         """These are settled in the log."""
         counts = self._deliveries
+        self.transit.end(ranges)
         for start, end in ranges:
             self._lendable.remove(start, end)
+            self._unmet.remove(start, end)
             if end - start < len(counts):
                 for offset in range(start, end):
                     counts.pop(offset, None)
@@ -331,6 +407,9 @@ class LeaseTable:
 
     def _add(self, queue: QueueNumber, group: str, settled: Iterable[Range], policy: LeasePolicy) -> LeaseQueue:
         found = LeaseQueue(settled, policy=policy, queue=queue, group=group, schedule=self._schedule)
+        before = self._queues.get((group, queue))
+        if before is not None:
+            before.end()
         self._queues[group, queue] = found
         self._groups.setdefault(queue, {})[group] = None
         return found

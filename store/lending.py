@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from store.client import Appended, Lease, OnAppended
@@ -86,13 +85,26 @@ class Lending:
         self, queue: QueueNumber, owner: int, *, max_count: int, max_bytes: int, group: str, invisible_ms: int | None
     ) -> Sequence[Lease]:
         """See `StoreClient.take`. What is released while this waits for a disk is not lent."""
-        leases, following = await self.leases(queue, group)
-        grant = await self._grant(leases, owner, invisible_ms)
+        while True:
+            leases, following = await self.leases(queue, group)
+            grant = await self._grant(leases, owner, invisible_ms)
+            found = await self._take(leases, owner, grant, below=following, max_count=max_count, max_bytes=max_bytes)
+            if found or not leases.gone:
+                return found
+
+    async def _take(
+        self,
+        leases: LeaseQueue,
+        owner: int,
+        grant: Grant | None,
+        *,
+        below: QueueOffset,
+        max_count: int,
+        max_bytes: int,
+    ) -> Sequence[Lease]:
         if leases.order is not None:
-            return await self._take_ordered(
-                leases, owner, grant, below=following, max_count=max_count, max_bytes=max_bytes
-            )
-        while lent := leases.lend(owner, max_count, following, grant):
+            return await self._take_ordered(leases, owner, grant, below=below, max_count=max_count, max_bytes=max_bytes)
+        while leases.order is None and (lent := leases.lend(owner, max_count, below, grant)):
             self._recent.leases.note(owner, leases)
             found, abandoned = await self._found(leases, owner, lent, grant, max_bytes)
             if found or not abandoned:
@@ -132,7 +144,7 @@ class Lending:
             for offset, frame, row in located.records
             if offset in held
         ]
-        leases.abandon(leases.begin_settling(owner, _offsets(located.unreadable)))
+        leases.abandon(leases.take_aside(owner, _offsets(located.unreadable)))
         if len(found) < sum(end - start for start, end in lent):
             given = {lease.offset for lease in found}
             leases.requeue(owner, [o for o in _offsets(lent) if o not in given], delivered=False)
@@ -152,6 +164,8 @@ class Lending:
         found: list[Lease] = []
         # One at a time: a message must not be lent before all that lie in front of it have been looked at.
         async with leases.looking:
+            if leases.blocked:
+                return []
             self._recent.leases.note(owner, leases)
             while leases.order is not None and (lent := leases.lend_known(owner, max_count, grant)):
                 found, abandoned = await self._found(leases, owner, lent, grant, max_bytes)
@@ -188,6 +202,9 @@ class Lending:
         except BaseException:
             leases.look_away(ranges)
             raise
+        if leases.blocked:  # since this waits: the queue was deleted, or its order was switched off and on
+            leases.look_away(ranges)
+            return [], 0
         found: list[Lease] = []
         seen: list[int] = []
         for offset, frame, row in located.records:
@@ -197,6 +214,8 @@ class Lending:
             if leases.order is None or leases.order.meet(offset, int(frame.rows["key_hash"][row])):
                 leases.hold(owner, ((offset, offset + 1),), grant)
                 found.append(Lease(QueueOffset(offset), leases.deliveries(offset), frame, row, grant))
+        leases.transit.end(ranges_of(seen))
+        leases.abandon(located.unreadable)
         done = {*seen, *_offsets(located.unreadable)}
         leases.look_away(ranges_of(offset for offset in _offsets(ranges) if offset not in done))
         return found, len(done)
@@ -212,11 +231,20 @@ class Lending:
                 await self.settle_ranges(leases, ranges, delivered=True)
 
     async def settle_ranges(self, leases: LeaseQueue, ranges: Sequence[Range], *, delivered: bool) -> None:
-        """Settle what is nobody's, durably. It is lendable again when that fails; `delivered` as in `restore`."""
+        """The same, and wait for it."""
+        await asyncio.shield(self.settling(leases, ranges, delivered=delivered))  # who goes away does not stop it
+
+    def settling(self, leases: LeaseQueue, ranges: Sequence[Range], *, delivered: bool) -> "asyncio.Future[Any]":
+        """Settle what is on its way there; the future ends when it is durable, and is not to be cancelled.
+
+        It is lendable again when that fails; `delivered` as in `restore`.
+        """
 
         def settled(outcome: asyncio.Future[Any]) -> None:
             if outcome.cancelled() or outcome.exception() is not None:
                 leases.restore(ranges, delivered=delivered)
+            else:
+                self._advanced(leases)
 
         try:
             settling = self._record(Settled(leases.queue, tuple(ranges), leases.group))
@@ -224,12 +252,11 @@ class Lending:
             leases.restore(ranges, delivered=delivered)
             raise
         settling.add_done_callback(settled)
-        await asyncio.shield(settling)  # a caller that goes away does not stop it
-        self._advanced(leases)
+        return settling
 
     def _advanced(self, leases: LeaseQueue) -> None:
         """Something is settled: where keys are kept in order, others may be lent now."""
-        if leases.order is not None and leases.order.waiting:
+        if leases.order is not None and (leases.order.waiting or leases.take_unblocked()):
             self._awakened((leases.queue,))
 
     async def forward(
@@ -305,7 +332,7 @@ class Lending:
         """See `StoreClient.reject`. When it raises, the messages will be lent again."""
         leases = self._recent.leases.get(queue, group)
         if leases is not None:
-            ranges = leases.begin_settling(owner, offsets)
+            ranges = leases.take_aside(owner, offsets)
             if ranges:
                 await self._bury(leases, ranges, reason)
 
@@ -332,6 +359,8 @@ class Lending:
         try:
             while left and target is not None:
                 located = await self._locate(leases.queue, ranges_of(left), max_bytes=DEAD_BYTES)
+                if leases.gone:  # the queue was deleted meanwhile: these are messages of another one
+                    return
                 records = located.records
                 leases.abandon(located.unreadable)
                 if not records:
@@ -351,7 +380,7 @@ class Lending:
         except BaseException:
             leases.restore(ranges_of(left), delivered=False)
             raise
-        if left and target is None:
+        if left and target is None and not leases.gone:
             await self.settle_ranges(leases, ranges_of(left), delivered=True)
 
     # ---- the others
@@ -376,7 +405,8 @@ class Lending:
         leases, following = await self.leases(queue, group)
         ranges = leases.begin_purge(following)
         parts = [ranges[i : i + PURGE_RANGES] for i in range(0, len(ranges), PURGE_RANGES)]
-        await asyncio.gather(*map(partial(self.settle_ranges, leases, delivered=False), parts))
+        settling = [self.settling(leases, part, delivered=False) for part in parts]
+        await asyncio.gather(*map(asyncio.shield, settling))
         return sum(end - start for start, end in ranges)
 
     def expire(self) -> int | None:
