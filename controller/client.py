@@ -5,11 +5,24 @@ from typing import Any, Protocol
 
 import msgspec
 
-__all__ = ["ControllerClient", "ControllerError", "NamedQueue", "Topic", "TopicExists", "TopicLimit", "UnknownTopic"]
+__all__ = [
+    "ControllerClient",
+    "ControllerDamaged",
+    "ControllerError",
+    "NamedQueue",
+    "Topic",
+    "TopicExists",
+    "TopicLimit",
+    "UnknownTopic",
+]
 
 
 class ControllerError(Exception):
     """The root of what a controller refuses."""
+
+
+class ControllerDamaged(ControllerError):
+    """What the controller keeps cannot be read, and it cannot be made from anything else."""
 
 
 class UnknownTopic(ControllerError):

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 import lmdb
 import msgspec
 
-from controller.client import ControllerError, NamedQueue, Topic
+from controller.client import ControllerDamaged, ControllerError, NamedQueue, Topic
+from controller.lmdb_file import is_cut_short
 from controller.state import (
     Command,
     ConfigureTopic,
@@ -32,6 +33,7 @@ SNAPSHOT_EVERY = 1024  # commands between snapshots, at least: what a start has 
 GROUP_MAX = 1024  # commands written together
 MAP_SIZE_BYTES = 1 << 30
 
+_DAMAGED = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError)
 _SNAPSHOT = b"state"  # every other key is 8 bytes, a command's index
 
 
@@ -71,9 +73,15 @@ class LocalController:
 
     @classmethod
     def open(cls, directory: Path, *, limits: Limits | None = None, now_ms: Callable[[], int]) -> "LocalController":
-        """Open or begin the controller's directory and replay what it holds."""
-        directory.mkdir(parents=True, exist_ok=True)
-        env = lmdb.open(str(directory), map_size=MAP_SIZE_BYTES, max_dbs=0)
+        """Open or begin the controller's directory and replay what it holds. Raises `ControllerDamaged`, OSError."""
+        for missing in [path for path in reversed((directory, *directory.parents)) if not path.exists()]:
+            missing.mkdir(mode=0o700, exist_ok=True)
+        if is_cut_short(directory / "data.mdb"):  # LMDB would find out by a signal that kills the process
+            raise ControllerDamaged(f"{directory / 'data.mdb'} has lost its end: restore the directory from a backup")
+        try:
+            env = lmdb.open(str(directory), map_size=MAP_SIZE_BYTES, max_dbs=0, mode=0o600)
+        except _DAMAGED as error:
+            raise ControllerDamaged(f"{directory}: {error}: restore the directory from a backup") from error
         state, index = MetadataState(), 0
         with env.begin() as txn:
             held = txn.get(_SNAPSHOT)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from controller.client import ControllerDamaged
 from gateway import cli_remote, cli_spark, cli_store
 from gateway.errors import ConfigError, HeadgateError
 from gateway.remote_http import Unreachable
@@ -21,7 +22,12 @@ from store.errors import StoreError
 __all__ = ["app", "main"]
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 130
-_EXPECTED = (HeadgateError, StoreError, OSError)  # said in one line; anything else is a bug and keeps its traceback
+_EXPECTED = (
+    HeadgateError,
+    StoreError,
+    ControllerDamaged,
+    OSError,
+)  # said in one line; anything else is a bug and keeps its traceback
 
 app = typer.Typer(
     name="headgate",

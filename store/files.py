@@ -7,7 +7,10 @@ from typing import Protocol
 
 from store.cold import ColdReads
 
-__all__ = ["File", "Files", "OsFile", "OsFiles"]
+__all__ = ["DIRECTORY_MODE", "FILE_MODE", "File", "Files", "OsFile", "OsFiles"]
+
+FILE_MODE = 0o600  # messages, and the key that handles are signed with: nobody else reads them
+DIRECTORY_MODE = 0o700
 
 
 class File(Protocol):
@@ -113,11 +116,13 @@ class OsFiles:
     def open(self, path: Path, *, create: bool = False) -> File:
         """See `Files`."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return OsFile(os.open(path, flags, 0o640))
+        return OsFile(os.open(path, flags, FILE_MODE))
 
     def make_directory(self, path: Path) -> None:
         """See `Files`."""
-        path.mkdir(mode=0o750, parents=True, exist_ok=True)
+        if not path.parent.exists():
+            self.make_directory(path.parent)  # mkdir would give parents a mode of its own
+        path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
 
     def names(self, directory: Path) -> Sequence[str]:
         """See `Files`."""

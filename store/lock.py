@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from store.errors import DataDirLocked
+from store.files import FILE_MODE
 
 __all__ = ["DataDirLock"]
 
@@ -15,7 +16,7 @@ class DataDirLock:
     def __init__(self, data_dir: Path) -> None:
         """Take the lock; raises `DataDirLocked`."""
         path = data_dir / "LOCK"
-        self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 import lmdb
 
+from controller.lmdb_file import is_cut_short
 from store.damage import Damage
 from store.errors import NotRebuildable, StoreError
 from store.files import OsFiles
@@ -190,6 +191,8 @@ class StoppedStore:
         return Stats(self.first, self.end, len(segments), log_bytes, dispatched, size, views)
 
     def _view_stats(self) -> tuple[LogOffset, list[ViewStats]]:
+        if is_cut_short(self._views_path / "data.mdb"):
+            return LogOffset(0), []
         try:
             env = lmdb.open(
                 str(self._views_path),

@@ -17,6 +17,7 @@ import lmdb
 
 from controller.lmdb_file import is_cut_short
 from store.errors import NotRebuildable
+from store.files import FILE_MODE, OsFiles
 from store.format import LogOffset
 from store.records import LogTrimmed
 from store.run import Run
@@ -66,6 +67,7 @@ class Views:
             self.reset(map_size_bytes=map_size_bytes)
 
     def _open(self, map_size_bytes: int) -> None:
+        OsFiles().make_directory(self._path)
         # metasync off: a crash may take back the newest transaction, which the log then gives again, but never
         # leaves a torn one; one sync a transaction instead of two.
         self._env = lmdb.open(
@@ -76,7 +78,7 @@ class Views:
             max_spare_txns=_SPARE_READERS,
             metasync=False,
             meminit=False,
-            mode=0o640,
+            mode=FILE_MODE,
         )
         self._meta = self._env.open_db(b"meta")
         self.queues = ConsumeQueueView(self._env.open_db(b"queues"), self._env.open_db(b"queue_ends"))
