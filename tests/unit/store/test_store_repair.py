@@ -131,6 +131,14 @@ def test_views_that_cannot_be_opened_are_not_touched(data_dir):
     assert path.read_bytes().startswith(b"this is no LMDB")
 
 
+def test_views_that_have_lost_their_end_are_counted_as_none(data_dir):
+    path = data_dir / "views" / "data.mdb"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 3])
+    with StoppedStore(data_dir) as store:
+        stats = store.stats()
+        assert (stats.dispatched, stats.views) == (0, [])
+
+
 def test_what_the_log_has_lost_is_not_rebuilt_unless_forced(data_dir):
     log = CommitLog(OsFiles(), data_dir / "log")
     second = log.sealed_ends()[0]
