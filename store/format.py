@@ -3,7 +3,7 @@
 Layout, little-endian, so that NumPy reads it in place:
 
     header  64 B  magic u32 | header_crc32c u32 | log_offset u64 | epoch u32 | flags u32 | row_count u32
-                  | payload_len u32 | body_crc32c u32 | reserved u32 | stored_at_ms u64 | producer_id u64 | sequence u64
+                  | payload_len u32 | body_crc32c u32 | unsynced u32 | stored_at_ms u64 | producer_id u64 | sequence u64
     rows          row_count x 48 B: queue u32 | pos u32 | len u32 | flags u32 | key_hash u64 | address_hash u64
                   | id_hash u64 | time_ms u64
     payload       the records, back to back
@@ -12,6 +12,9 @@ Layout, little-endian, so that NumPy reads it in place:
 `log_offset` on. `body_crc32c` covers rows and payload and is computed by whoever builds the frame, so that integrity is
 end to end; the store fills in `log_offset`, `epoch`, `stored_at_ms` and `header_crc32c`. A row with `ROW_EXTRA` set
 indexes a record that another row of the same frame has already placed in its topic's queue.
+
+`unsynced` is how many bytes in front of the frame were not on disk when it was given its place: what lies before them
+was. So recovery can tell a page that a crash has kept from being written from one that was damaged later.
 
 With `FRAME_ZSTD` the payload is one zstd frame that announces its content's size; `payload_len` and `body_crc32c` are
 those of the stored bytes, so a frame is verified, kept and replicated without being decompressed. With `FRAME_ASYNC`
@@ -96,6 +99,7 @@ ROWS_DTYPE = np.dtype(
 assert HEADER.size == 64
 assert ROW.size == 48 == ROWS_DTYPE.itemsize
 
+_U32_MAX = (1 << 32) - 1
 _CRC_START = 8  # the header's checksum covers what follows magic and itself
 ROW_EXTRA = 1  # row flag: this record already has a row in its topic's queue
 ROW_DEAD = 2  # row flag: a dead letter; the frame says why (store.dead_letters)
@@ -172,8 +176,8 @@ class UnplacedFrame:
         """What the frame takes in the log, header included."""
         return HEADER.size + len(self.rows) + len(self.payload)
 
-    def header(self, *, log_offset: int, epoch: int, stored_at_ms: int) -> bytes:
-        """The 64 header bytes that place this frame in a log."""
+    def header(self, *, log_offset: int, epoch: int, stored_at_ms: int, unsynced: int = 0) -> bytes:
+        """The 64 header bytes that place this frame in a log; `unsynced` bytes in front of it may not be on disk."""
         raw = HEADER.pack(
             MAGIC,
             0,
@@ -183,7 +187,7 @@ class UnplacedFrame:
             self.row_count,
             len(self.payload),
             self.body_crc32c,
-            0,
+            min(unsynced, _U32_MAX),
             stored_at_ms,
             self.producer_id,
             self.sequence,
@@ -203,7 +207,7 @@ class Header(NamedTuple):
     row_count: int
     payload_len: int
     body_crc32c: int
-    reserved: int
+    unsynced: int
     stored_at_ms: int
     producer_id: int
     sequence: int

@@ -135,7 +135,7 @@ class CommitLog:
         if not self.fits(size):
             self.flush()  # first, so that only the last segment can ever be torn
             self._add_segment(start)
-        header = frame.header(log_offset=start, epoch=epoch, stored_at_ms=stored_at_ms)
+        header = frame.header(log_offset=start, epoch=epoch, stored_at_ms=stored_at_ms, unsynced=start - self.flushed)
         self._parts += (header, frame.rows, frame.payload)
         self.end = LogOffset(start + size)
         return Placed(start, stored_at_ms, header, frame)
@@ -259,21 +259,29 @@ class CommitLog:
     def recover(self, start: LogOffset) -> Iterator[Frame]:
         """The valid frames from a frame boundary on. When exhausted the torn tail is cut and the log may be used.
 
-        The tail is what lies behind the last valid frame of the last segment. A bad range in front of a valid frame
-        is no torn tail but damage: it is reported, kept in `corruptions` and left as it is.
+        What is yielded is on disk. The tail begins at the first bad range of the last segment that may not have been
+        synced: pages are written in any order, so there may be valid frames behind it, of which nobody was told. A bad
+        range in front of a frame that knows better is damage: it is reported, kept in `corruptions` and left as it is.
         """
         last = self._segments[-1]
+        # A sync that has failed may have left in memory only what the next one takes for written (fsync(2)).
+        last.rewrite(max(start, last.start))
         for found in self.scan(start, last.end):
             if isinstance(found, Frame):
                 yield found
-            elif found.end == last.end and found.start >= last.start:
+            elif found.start >= last.start and found.start >= self._known_synced(found.end):
                 logger.warning(
                     "cut a torn tail off the log",
-                    extra={"log_offset": found.start, "bytes": found.end - found.start, "why": found.why},
+                    extra={"log_offset": found.start, "bytes": last.end - found.start, "why": found.why},
                 )
                 last.truncate(found.start)
+                break
             else:
                 self.damaged(found, "recovery")
                 self.corruptions.append(found)
-        last.sync()  # what a killed process wrote may still be in memory only
         self.end = self.written = self.flushed = self.confirmed = last.end
+
+    def _known_synced(self, at: LogOffset) -> LogOffset:
+        """How much was on disk, as far as the valid frames at and behind a log offset tell: none of it if 0."""
+        frames = (found for found in self.scan(at, self._segments[-1].end) if isinstance(found, Frame))
+        return max((LogOffset(frame.start - frame.header.unsynced) for frame in frames), default=LogOffset(0))

@@ -75,6 +75,14 @@ class Segment:
         """Return when all that was written is on disk."""
         self._file.sync()
 
+    def rewrite(self, start: LogOffset) -> None:
+        """Write what lies from a log offset on once more, and sync it: read from memory, it may not be on disk."""
+        for at in range(start, self.end, SCAN_BYTES):
+            data = self.read(LogOffset(at), min(SCAN_BYTES, self.end - at))
+            done = self._file.pwritev([data], at - self.start)
+            self._write_rest(memoryview(data)[done:], at - self.start + done)
+        self._file.sync()
+
     def undo(self) -> None:
         """Cut what a failed `write` may have left. Not durable before the next `sync`."""
         self._file.truncate(self.size_bytes)

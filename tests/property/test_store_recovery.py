@@ -24,8 +24,10 @@ FRAMES = st.lists(st.lists(st.tuples(st.integers(16, 19), BODIES), max_size=3), 
 def write(directory, frames, *, segment=1 << 20):
     log = CommitLog(OsFiles(), directory, segment_size_bytes=segment)
     assert list(log.recover(0)) == []
-    placed = [log.place(unplaced, epoch=1, stored_at_ms=n) for n, unplaced in enumerate(frames)]
-    log.flush()
+    placed = []
+    for n, unplaced in enumerate(frames):
+        placed.append(log.place(unplaced, epoch=1, stored_at_ms=n))
+        log.flush()
     log.confirm(log.flushed)
     log.close()
     return [one.whole() for one in placed]

@@ -123,7 +123,7 @@ def test_a_sound_header_with_a_short_body_is_a_torn_tail(tmp_path):
 @pytest.mark.parametrize("byte", [0, 5, 8, 40, 70, 120])
 def test_damage_in_front_of_valid_frames_is_reported_and_left(tmp_path, byte, caplog):
     log, _ = open_log(tmp_path)
-    placed = put(log, *(frame((16, b"abcdefgh%d" % i)) for i in range(4)))
+    placed = [one for i in range(4) for one in put(log, frame((16, b"abcdefgh%d" % i)))]
     log.close()
     path = tmp_path / segment_name(0)
     data = bytearray(path.read_bytes())
@@ -208,3 +208,59 @@ def test_frames_over_the_window_of_a_scan(tmp_path):
     put(log, frame((16, b"a" * (5 << 20))), frame((16, b"b")), frame((16, b"c" * (4 << 20))))
     log.close()
     assert [len(f.record(0)) for f in open_log(tmp_path)[1]] == [5 << 20, 1, 4 << 20]
+
+
+@pytest.mark.parametrize("lost", range(4))
+def test_a_page_that_was_never_written_begins_the_torn_tail(tmp_path, lost):
+    """Two groups are under way when the power fails, and any of their pages may be on disk."""
+    log, _ = open_log(tmp_path)
+    placed = put(log, frame((16, b"acknowledged")))
+    for i in range(4):
+        placed.append(log.place(frame((16, b"under way %d" % i)), epoch=1, stored_at_ms=7))
+        if i == 1:
+            log.write()
+    log.write()
+    log.close()
+    path = tmp_path / segment_name(0)
+    data = bytearray(path.read_bytes())
+    gone = placed[1 + lost]
+    data[gone.start : gone.end] = bytes(gone.end - gone.start)
+    path.write_bytes(data)
+    log, found = open_log(tmp_path)
+    assert [f.start for f in found] == [one.start for one in placed[: 1 + lost]]
+    assert log.end == path.stat().st_size == gone.start
+    assert not log.corruptions
+    log.close()
+
+
+def test_damage_and_a_torn_tail_behind_it(tmp_path):
+    log, _ = open_log(tmp_path)
+    placed = [one for i in range(3) for one in put(log, frame((16, b"%d" % i)))]
+    placed += [log.place(frame((16, b"under way %d" % i)), epoch=1, stored_at_ms=7) for i in range(3)]
+    log.write()
+    log.close()
+    path = tmp_path / segment_name(0)
+    data = bytearray(path.read_bytes())
+    for hurt in (placed[1], placed[4]):
+        data[hurt.start + 70] ^= 1
+    path.write_bytes(data)
+    log, found = open_log(tmp_path)
+    assert [f.start for f in found] == [placed[i].start for i in (0, 2, 3)]
+    assert [(bad.start, bad.end) for bad in log.corruptions] == [(placed[1].start, placed[1].end)]
+    assert log.end == placed[4].start
+    log.close()
+
+
+def test_recovery_writes_again_what_a_failed_sync_may_have_left_in_memory(tmp_path):
+    log, _ = open_log(tmp_path)
+    placed = [one for i in range(3) for one in put(log, frame((16, b"%d" % i)))]
+    log.close()
+    files = FaultyFiles()
+    log, found = open_log(tmp_path, files=files, start=placed[1].start)
+    assert [f.start for f in found] == [one.start for one in placed[1:]]
+    assert (files.writes, files.syncs) == (1, 1)
+    log.close()
+    files = FaultyFiles()
+    log, _ = open_log(tmp_path, files=files, start=placed[2].end)
+    assert (files.writes, files.syncs) == (0, 1)  # nothing to write: the views have seen it all
+    log.close()
