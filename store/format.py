@@ -76,7 +76,7 @@ class Position(NamedTuple):
         """The position that `str` wrote; raises ValueError for any other text."""
         frame, _, row = text.partition(".")
         at = cls(LogOffset(int(frame, 16)), int(row, 16))
-        if str(at) != text or at.frame >= 1 << 63 or at.row >= 1 << 32:
+        if str(at) != text or not 0 <= at.frame < 1 << 63 or not 0 <= at.row < 1 << 32:
             raise ValueError(f"not a position: {text!r}")
         return at
 
