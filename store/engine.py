@@ -93,7 +93,7 @@ class Engine:
             opened.callback(self.views.close)
             if self.views.dispatched < self.log.first:
                 raise NotRebuildable(f"{data_dir / 'views'} ends where the log does not begin yet: {self.log.first}")
-            self._builder = RunBuilder(self._stored_end)
+            self._builder = RunBuilder(self._stored_end, lambda: self.views.dispatched)
             recover(self.log, self.views, self._builder, on_progress=on_recovering)
             self.scrub = Scrub(
                 self.log, files=files, path=data_dir / "scrub", now_ms=now_ms, bytes_per_s=scrub_bytes_per_s

@@ -55,6 +55,9 @@ class LeaseHandles:
             if leases.gone:  # since it was loaded
                 pending[n] = handle
                 continue
+            if handle.lent_at <= leases.deleted_at:
+                answers[n] = _lost(handle)
+                continue
             match leases.claim(handle.offset, handle.lease):
                 case Claim.TAKEN:
                     taken.setdefault(leases, []).append(handle.offset)
@@ -121,7 +124,7 @@ class LeaseHandles:
 
     def _current(self, leases: LeaseQueue, handle: LeaseHandle) -> Grant:
         grant = leases.grant(handle.offset)
-        if grant is None or grant.lease != handle.lease:
+        if grant is None or grant.lease != handle.lease or handle.lent_at <= leases.deleted_at:
             raise _lost(handle)
         return grant
 

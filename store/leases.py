@@ -6,6 +6,7 @@ group keeps the order of keys, what `store.ordering` knows of is lendable only w
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from heapq import heapify, heappop, heappush
@@ -52,8 +53,10 @@ class LeaseQueue:
         "_seen",
         "_unmet",
         "_was_blocked",
+        "deleted_at",
         "gone",
         "group",
+        "kept",
         "looking",
         "order",
         "policy",
@@ -69,9 +72,12 @@ class LeaseQueue:
         queue: QueueNumber = _NO_QUEUE,
         group: str = "",
         schedule: Schedule = lambda leases, at_ms, start, end: None,
+        deleted_at: int = -1,
     ) -> None:
         """`schedule` is told of every deadline: `expire` is to be called with it when it has come."""
         self.queue, self.group = queue, group
+        self.deleted_at = deleted_at  # in the log, the queue or the group before this one; -1: never
+        self.kept = False  # something is on its way that has to find this
         self._schedule = schedule
         self._lendable = RangeSet([(0, _OFFSET_MAX)])  # also what is not written yet
         self._seen = 0  # below, what is not settled counts as delivered once before
@@ -121,6 +127,17 @@ class LeaseQueue:
         said = self._was_blocked and not self.blocked
         self._was_blocked = self._was_blocked and not said
         return said
+
+    @property
+    def untouched(self) -> bool:
+        """Whether whoever loads it later loads the same."""
+        return (
+            not (self.kept or self._held or self._kept_back or self._given_up or self._deliveries)
+            and self.policy is DEFAULT
+            and not self.looking.locked()
+            and not self.transit.busy
+            and list(self._lendable) == [(0, _OFFSET_MAX)]
+        )
 
     def end(self) -> None:
         """The queue or the group was deleted: nobody holds anything of it any more, and nothing is lent."""
@@ -392,6 +409,8 @@ class LeaseTable:
         self._deadlines: list[tuple[int, int, LeaseQueue, int, int]] = []  # a heap; some of them mean nothing any more
         self._compact_at = _COMPACT_MIN
         self._numbers = count()
+        self._anew: deque[tuple[int, str, QueueNumber]] = deque()  # what begins again since a place in the log
+        self.deletions = 0  # of queues and groups, followed
         self.on_deadline: Callable[[int], None] = lambda at_ms: None
 
     def get(self, queue: QueueNumber, group: str = "") -> LeaseQueue | None:
@@ -399,14 +418,23 @@ class LeaseTable:
         return self._queues.get((group, queue))
 
     def load(
-        self, queue: QueueNumber, settled: Iterable[Range], group: str = "", policy: LeasePolicy = DEFAULT
+        self,
+        queue: QueueNumber,
+        settled: Iterable[Range],
+        group: str = "",
+        policy: LeasePolicy = DEFAULT,
+        deleted_at: int = -1,
     ) -> LeaseQueue:
         """Begin to keep the leases of a group and queue."""
         assert (group, queue) not in self._queues
-        return self._add(queue, group, settled, policy)
+        return self._add(queue, group, settled, policy, deleted_at)
 
-    def _add(self, queue: QueueNumber, group: str, settled: Iterable[Range], policy: LeasePolicy) -> LeaseQueue:
-        found = LeaseQueue(settled, policy=policy, queue=queue, group=group, schedule=self._schedule)
+    def _add(
+        self, queue: QueueNumber, group: str, settled: Iterable[Range], policy: LeasePolicy, deleted_at: int
+    ) -> LeaseQueue:
+        found = LeaseQueue(
+            settled, policy=policy, queue=queue, group=group, schedule=self._schedule, deleted_at=deleted_at
+        )
         before = self._queues.get((group, queue))
         if before is not None:
             before.end()
@@ -436,8 +464,10 @@ class LeaseTable:
             if leases.requeue(owner, list(leases.held(owner)), delivered=True, now_ms=now_ms)
         ]
 
-    def follow(self, record: Settled | DeadLettered | LeasePolicySet | QueueDeleted | GroupDeleted) -> None:
-        """Take in what the log says. Of a group or queue that is deleted nothing is held and nothing settled."""
+    def follow(
+        self, record: Settled | DeadLettered | LeasePolicySet | QueueDeleted | GroupDeleted, at: int = 0
+    ) -> None:
+        """Take in what the log says at an offset. Of what is deleted nothing is held and nothing settled."""
         match record:
             case Settled(queue=queue, ranges=ranges, group=group):
                 leases = self._queues.get((group, QueueNumber(queue)))
@@ -453,12 +483,29 @@ class LeaseTable:
                     leases.set_policy(policy)
             case QueueDeleted(queue=queue):
                 number = QueueNumber(queue)
-                for group in self._groups.get(number, {"": None}):
-                    self._add(number, group, (), DEFAULT)
+                self.deletions += 1
+                for group in self._groups.get(number, ()):
+                    self._begin_anew(number, group, at)
             case GroupDeleted(group=group):
+                self.deletions += 1
                 for name, number in list(self._queues):
                     if name == group != "":  # the group without a name is everybody's
-                        self._add(number, group, (), DEFAULT)
+                        self._begin_anew(number, group, at)
+
+    def _begin_anew(self, queue: QueueNumber, group: str, at: int) -> None:
+        self._add(queue, group, (), DEFAULT, at)
+        self._anew.append((at, group, queue))
+
+    def forget(self, dispatched: int) -> None:
+        """The views are this far: what was deleted and not lent from since can be loaded when somebody wants it."""
+        while self._anew and self._anew[0][0] < dispatched:
+            _, group, queue = self._anew.popleft()
+            leases = self._queues.get((group, queue))
+            if leases is not None and leases.untouched:
+                leases.end()
+                del self._queues[group, queue], self._groups[queue][group]
+                if not self._groups[queue]:
+                    del self._groups[queue]
 
     # ---- deadlines
 

@@ -33,6 +33,7 @@ class StoredLeases(NamedTuple):
     settled: Sequence[Range]
     policy: LeasePolicy
     following: QueueOffset  # the offset that the queue's next record will have
+    deleted_at: int  # log offset; what was lent before that is lost. -1: never
 
 
 class _Locate(Protocol):
@@ -72,12 +73,15 @@ class Lending:
     async def leases(self, queue: QueueNumber, group: str) -> tuple[LeaseQueue, QueueOffset]:
         """The leases of a group and queue, and the offset that the queue's next record will have."""
         table = self._recent.leases
-        leases, following = table.get(queue, group), self._recent.next_offset(queue)
-        if leases is None or following is None:
-            settled, policy, known = await self._stored(queue, group)
-            leases = table.get(queue, group) or table.load(queue, settled, group, policy)
-            following = self._recent.learn_next_offset(queue, known)
-        return leases, following
+        while True:
+            leases, following = table.get(queue, group), self._recent.next_offset(queue)
+            if leases is not None and following is not None:
+                return leases, following
+            deletions = table.deletions
+            settled, policy, known, deleted_at = await self._stored(queue, group)
+            if table.deletions == deletions:  # otherwise it may be of what was deleted
+                leases = table.get(queue, group) or table.load(queue, settled, group, policy, deleted_at)
+                return leases, self._recent.learn_next_offset(queue, known)
 
     # ---- taking
 
@@ -125,6 +129,7 @@ class Lending:
             group=leases.group,
             owner=owner,
             lease=self._numbered,
+            lent_at=self._recent.confirmed,
             visible_at_ms=self._now_ms() + invisible_ms,
             key=key,
         )
@@ -325,7 +330,15 @@ class Lending:
             return ()
         self._numbered += 1
         until_ms = self._now_ms() + invisible_ms
-        grant = Grant(queue=queue, group=group, owner=owner, lease=self._numbered, visible_at_ms=until_ms, key=key)
+        grant = Grant(
+            queue=queue,
+            group=group,
+            owner=owner,
+            lease=self._numbered,
+            lent_at=self._recent.confirmed,
+            visible_at_ms=until_ms,
+            key=key,
+        )
         return [QueueOffset(offset) for offset in leases.extend(owner, offsets, grant)]
 
     async def reject(self, queue: QueueNumber, owner: int, offsets: Iterable[int], *, reason: str, group: str) -> None:
@@ -387,7 +400,8 @@ class Lending:
 
     async def set_policy(self, queue: QueueNumber, policy: LeasePolicy, group: str) -> None:
         """See `StoreClient.set_lease_policy`."""
-        await self.leases(queue, group)  # so that there is something that takes it when the record is applied
+        leases, _ = await self.leases(queue, group)
+        leases.kept = True  # so that there is something that takes it when the record is applied
         await self._record(LeasePolicySet(queue, group, policy))
 
     async def policy(self, queue: QueueNumber, group: str) -> LeasePolicy:

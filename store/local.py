@@ -699,8 +699,10 @@ class LocalStore:
             with views.reading() as txn:
                 settled, policy = views.settled.get(txn, queue, group), views.settled.policy(txn, queue, group)
                 gone = (0, views.queues.first_offset(txn, queue))
-                return StoredLeases([gone, *settled], policy, views.queues.next_offset(txn, queue))
+                deleted_at = views.settled.deleted_at(txn, queue, group)
+                return StoredLeases([gone, *settled], policy, views.queues.next_offset(txn, queue), deleted_at)
 
+        await self._queue(queue)
         forgotten = self._recent.group(group)
         if group and forgotten is not None and forgotten.cleared:  # the view may still have what it had settled
             await self._until_dispatched(self._recent.confirmed)

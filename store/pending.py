@@ -36,11 +36,14 @@ class Pending(Generic[K, V]):
         """All values."""
         return [(key, value) for key, (_, value) in self._values.items()]
 
-    def trim(self, below: LogOffset) -> None:
-        """Let go of what comes from frames below a log offset: the view has it."""
+    def trim(self, below: LogOffset) -> list[K]:
+        """Let go of what comes from frames below a log offset: the view has it. Of which keys."""
+        gone: list[K] = []
         order = self._order
         while order and order[0][0] < below:
             frame, key = order.popleft()
             found = self._values.get(key)
             if found is not None and found[0] == frame:
                 del self._values[key]
+                gone.append(key)
+        return gone

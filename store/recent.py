@@ -106,8 +106,12 @@ class Recent:
                 continue
             for queue in set(chunks.queues()):
                 self._forget_chunks(QueueNumber(queue), dispatched)
-        for pending in (self._groups, self._deleted, self._addresses):
-            pending.trim(dispatched)
+        self._groups.trim(dispatched)
+        self._addresses.trim(dispatched)
+        for queue in self._deleted.trim(dispatched):
+            if not self._next.get(queue):  # nothing was written to it since: the view knows as much
+                self._next.pop(queue, None)
+        self.leases.forget(dispatched)
         self.kv.trim(dispatched)
         self.timers.trim(dispatched)
 
@@ -141,12 +145,12 @@ class Recent:
                 self._groups.put(at.frame, group, GroupChange(before.cleared, {**before.offsets, **now}))
             case GroupDeleted(group=group):
                 self._groups.put(at.frame, group, GroupChange(True, {}))
-                self.leases.follow(record)
+                self.leases.follow(record, at.frame)
             case AddressesSeen(addresses=addresses):
                 for address in filter(listable, addresses):
                     self._addresses.put(at.frame, address, None)
             case Settled() | DeadLettered() | LeasePolicySet() | QueueDeleted():
-                self.leases.follow(record)
+                self.leases.follow(record, at.frame)
                 if isinstance(record, QueueDeleted):
                     self.limits.forget(QueueNumber(record.queue))
             case QueueConfig():

@@ -98,11 +98,17 @@ class RunBuilder:
     """Assigns queue offsets, in log order.
 
     `queue_end` looks up a queue that this builder has not met yet; it sees every run built before but those that
-    this builder remembers.
+    this builder remembers. `dispatched` says how far the look-up sees: what was deleted before is not remembered.
     """
 
-    def __init__(self, queue_end: Callable[[QueueNumber], QueueEnd]) -> None:
+    def __init__(
+        self,
+        queue_end: Callable[[QueueNumber], QueueEnd],
+        dispatched: Callable[[], LogOffset] = lambda: LogOffset(0),
+    ) -> None:
         self._look_up = queue_end
+        self._dispatched = dispatched
+        self._deleted: dict[QueueNumber, LogOffset] = {}  # last, in log order; as far as the look-up may not see it
         self._ends: dict[QueueNumber, tuple[QueueOffset, int]] = {}  # one entry a queue that was written to since start
 
     def build(self, placed: Sequence[Placed]) -> Run:
@@ -173,8 +179,18 @@ class RunBuilder:
         records = _records(placed)
         for _, record in records:
             if isinstance(record, QueueDeleted):
-                self._ends[QueueNumber(record.queue)] = QueueEnd()
+                self._delete(QueueNumber(record.queue), placed.start)
         return records
+
+    def _delete(self, queue: QueueNumber, frame: LogOffset) -> None:
+        self._ends[queue] = QueueEnd()
+        self._deleted.pop(queue, None)
+        self._deleted[queue] = frame
+        dispatched = self._dispatched()
+        while self._deleted[seen := next(iter(self._deleted))] < dispatched:
+            del self._deleted[seen]
+            if self._ends[seen] == QueueEnd():  # nothing was written to it since
+                del self._ends[seen]
 
 
 def _records(placed: Placed) -> list[tuple[Position, Record]]:

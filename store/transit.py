@@ -24,6 +24,11 @@ class Transit:
         yield from self.settling
         yield from self.aside
 
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything here."""
+        return bool(self.settling or self.aside or self.unreadable or self._waiters)
+
     def settle(self, ranges: Iterable[Range]) -> None:
         """These are being settled."""
         for start, end in ranges:

@@ -1,8 +1,9 @@
 """What is settled of each leased queue, and how its messages are lent, for each group.
 
 b"s" + (group, queue u32, first offset u64) -> end u64; b"p" + (group, queue u32) -> policy; b"g" + (queue u32, group)
--> nothing, for the groups with a name, so that a queue's deletion finds them. A group is its name's length u16 and its
-name in UTF-8; all numbers are big-endian.
+-> nothing, for the groups with a name, so that a queue's deletion finds them; b"d" + (queue u32) and b"e" + (group) ->
+log offset u64, of the last deletion, while the log has it; b"t" -> log offset u64, where the log begins. A group is
+its name's length u16 and its name in UTF-8; all numbers are big-endian.
 
 The ranges of a group and queue are disjoint and do not touch, so what is settled has exactly one form.
 """
@@ -13,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from store.format import QueueNumber
+from store.format import LogOffset, QueueNumber
 from store.policy import DEFAULT, LeasePolicy
 from store.ranges import Range, RangeSet
-from store.records import DeadLettered, GroupDeleted, LeasePolicySet, QueueDeleted, Record, Settled
+from store.records import DeadLettered, GroupDeleted, LeasePolicySet, LogTrimmed, QueueDeleted, Record, Settled
 from store.run import Run
 from store.views.kv import KEY_BYTES_MAX
 
@@ -25,6 +26,7 @@ __all__ = ["SettledView"]
 _QUEUE = struct.Struct(">I")
 _OFFSET = struct.Struct(">Q")
 _SETTLED, _POLICY, _GROUP = b"s", b"p", b"g"
+_QUEUE_DELETED, _GROUP_DELETED, _TRIMMED = b"d", b"e", b"t"
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(LeasePolicy).decode
 
@@ -41,8 +43,8 @@ class SettledView:
         """Add what some runs settle; a deleted queue, or group, loses everything."""
         added: dict[tuple[str, int], RangeSet] = {}
         for run in runs:
-            for _, record in run.records:
-                self._apply(txn, record, added)
+            for at, record in run.records:
+                self._apply(txn, at.frame, record, added)
         for (group, queue), ranges in added.items():
             self._know(txn, group, queue)
             prefix = _SETTLED + _key(group, queue)
@@ -50,7 +52,7 @@ class SettledView:
                 for start, end in ranges:
                     _merge(cursor, prefix, start, end)
 
-    def _apply(self, txn: Any, record: Record, added: dict[tuple[str, int], RangeSet]) -> None:
+    def _apply(self, txn: Any, frame: LogOffset, record: Record, added: dict[tuple[str, int], RangeSet]) -> None:
         """Make the change of one record; what is settled is gathered, as it is the same in any order."""
         match record:
             case Settled(queue=queue, ranges=ranges, group=group) if _fits(group):
@@ -65,11 +67,13 @@ class SettledView:
                 self._know(txn, group, queue)
                 txn.put(_POLICY + _key(group, queue), _encode(policy), db=self._db)
             case QueueDeleted(queue=queue):
+                txn.put(_QUEUE_DELETED + _QUEUE.pack(queue), _OFFSET.pack(frame), db=self._db)
                 unwritten = [name for name, its_queue in added if its_queue == queue]
                 for group in dict.fromkeys(["", *self._groups(txn, queue), *unwritten]):
                     added.pop((group, queue), None)
                     self._delete(txn, group, queue)
             case GroupDeleted(group=group) if group and _fits(group):
+                txn.put(_GROUP_DELETED + _group(group), _OFFSET.pack(frame), db=self._db)
                 known = {_QUEUE.unpack(key[-_QUEUE.size :])[0] for key in self._keys(txn, _POLICY + _group(group))}
                 prefix = _SETTLED + _group(group)
                 known |= {_QUEUE.unpack_from(key, len(prefix))[0] for key in self._keys(txn, prefix)}
@@ -77,8 +81,23 @@ class SettledView:
                 for queue in sorted(known):
                     added.pop((group, queue), None)
                     self._delete(txn, group, queue)
+            case LogTrimmed(first=first):
+                self._trim(txn, min(first, frame))
             case _:
                 pass
+
+    def _trim(self, txn: Any, first: int) -> None:
+        """Nobody has to know of deletions that the log does not have: what was lent before them it has not, either."""
+        if first <= self._number(txn, _TRIMMED):
+            return
+        txn.put(_TRIMMED, _OFFSET.pack(first), db=self._db)
+        for key in [*self._keys(txn, _QUEUE_DELETED), *self._keys(txn, _GROUP_DELETED)]:
+            if self._number(txn, key) < first:
+                txn.delete(key, db=self._db)
+
+    def _number(self, txn: Any, key: bytes) -> int:
+        value = txn.get(key, db=self._db)
+        return -1 if value is None else int(_OFFSET.unpack(value)[0])
 
     def _know(self, txn: Any, group: str, queue: int) -> None:
         if group:
@@ -115,6 +134,11 @@ class SettledView:
                 ranges.append((_OFFSET.unpack_from(key, len(prefix))[0], _OFFSET.unpack(cursor.value())[0]))
                 found = cursor.next()
         return ranges
+
+    def deleted_at(self, txn: Any, queue: QueueNumber, group: str = "") -> int:
+        """Where in the log a queue or group was deleted; -1: never. What was lent before, or there, is not any more."""
+        keys = [_QUEUE_DELETED + _QUEUE.pack(queue), _GROUP_DELETED + _group(group)]
+        return max(self._number(txn, _TRIMMED) - 1, *(self._number(txn, key) for key in keys), -1)
 
     def policy(self, txn: Any, queue: QueueNumber, group: str = "") -> LeasePolicy:
         """How a group's messages of a queue are lent."""

@@ -201,3 +201,64 @@ async def test_of_a_deleted_queue_nothing_comes_back(store, clock):
     await store._lending.close()
     assert await take(store, queue=40) == []
     assert await take(store) == [b"new"]
+
+
+@pytest.mark.parametrize("deleted", ["queue", "group"])
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_handles_of_what_was_deleted_mean_nothing_any_more(tmp_path, clock, deleted, restarted):
+    store = await LocalStore.open(tmp_path, now_ms=clock, linger_s=0.001)
+    await put(store, b"old")
+    (old,) = await handles(store, group="g")
+    if deleted == "queue":
+        await store.delete_queue(16)
+        await put(store, b"new")
+    else:
+        await store.delete_group("g")
+    (new,) = await handles(store, group="g")
+    if restarted:
+        await store.close()
+        store = await LocalStore.open(tmp_path, now_ms=clock, linger_s=0.001)
+    lost, longer, back = [
+        *await store.settle_handles([old]),
+        *await store.extend_handles([old], invisible_ms=9),
+        *await store.requeue_handles([old]),
+    ]
+    assert [type(answer) for answer in (lost, longer, back)] == [LeaseLost] * 3
+    assert await store.settle_handles([new]) == [None]
+    assert await store.waiting(16, group="g") == 0
+    await store.close()
+
+
+async def test_deleted_queues_leave_nothing_in_memory(store):
+    for queue in range(20, 40):
+        await put(store, b"a", queue=queue)
+        if queue % 2:
+            assert await take(store, queue=queue) == [b"a"]
+        await store.delete_queue(queue)
+    await store._until_dispatched(store.confirmed)
+    await asyncio.sleep(0)
+    table = store._recent.leases
+    assert not table._queues
+    assert not table._groups
+    assert not table._anew
+    assert not [queue for queue in store._recent._next if queue >= 16]
+    await store.delete_queue(16)
+    assert len([queue for queue in store._engine._builder._ends if queue >= 16]) <= 2
+    await put(store, b"new", queue=21)
+    assert await take(store, queue=21) == [b"new"]
+
+
+async def test_a_deleted_queue_that_is_lent_from_again_stays_in_memory(tmp_path, clock):
+    async with await LocalStore.open(tmp_path, now_ms=clock, linger_s=3600) as store:
+        await put(store, b"old")
+        assert await take(store) == [b"old"]
+        deleting = asyncio.ensure_future(store.delete_queue(16))
+        while store._recent.deletion(16) is None and not deleting.done():
+            await asyncio.sleep(0)
+        await deleting
+        await put(store, b"a", b"b")
+        assert await take(store, count=1) == [b"a"]
+        await store.settle(16, ME, [0])
+        assert await take(store, OTHER) == [b"b"]
+        await store._until_dispatched(store.confirmed)
+        assert await take(store) == []
