@@ -1,5 +1,6 @@
 """Recovery goes on where it was, reads no more than it has to, and shows how far it is; cold reads leave no trace."""
 
+import asyncio
 import os
 import random
 import signal
@@ -161,3 +162,27 @@ def test_cold_bytes_do_not_stay_in_the_page_cache_and_hot_ones_do(tmp_path):
     assert file.pread(100, len(data) - 10) == data[-10:]
     assert file.pread(100, len(data) + 10) == b""
     file.close()
+
+
+async def test_readers_of_old_data_make_way_for_writes(tmp_path, monkeypatch):
+    async with await LocalStore.open(tmp_path) as store:
+        for n in range(50):
+            await append(store, frame((16, b"%03d" % n)))
+    async with await LocalStore.open(tmp_path, cache_bytes_max=0, scrub_bytes_per_s=0) as store:
+        rests, inside = [], []
+        read = store._reader._log.read
+
+        def watched(at, size=0):
+            inside.append(store._reader._turn.locked())
+            return read(at, size)
+
+        monkeypatch.setattr(store._reader._log, "read", watched)
+        monkeypatch.setattr("store.reader.sleep", rests.append)
+        monkeypatch.setattr("store.reader.WORK_S", 0.0)
+        alone = await store.fetch(16, 0, max_bytes=1 << 20)
+        assert (len(inside), any(inside), rests) == (50, False, [])
+        monkeypatch.setattr(store._reader, "_busy", lambda: True)
+        readers = await asyncio.gather(*(store.fetch(16, 0, max_bytes=1 << 20) for _ in range(4)))
+        assert all(one.frames == alone.frames for one in readers)
+        assert all(inside[50:])
+        assert len(rests) > 100
