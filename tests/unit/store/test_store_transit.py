@@ -3,13 +3,17 @@
 import asyncio
 
 import pytest
-from store_kit import append
+from store_kit import append, records_frame
 
 from store.errors import LeaseLost, StoreOverloaded
-from store.format import ROW, UnplacedFrame
+from store.format import ROW, LogOffset, UnplacedFrame
 from store.leases import Claim, LeaseQueue
 from store.local import LocalStore
+from store.log import Placed
 from store.policy import LeasePolicy
+from store.records import GroupDeleted, LogTrimmed, QueueDeleted
+from store.run import QueueEnd, RunBuilder
+from store.views import Views
 
 pytestmark = pytest.mark.anyio
 ME, OTHER = 1, 2
@@ -262,3 +266,34 @@ async def test_a_deleted_queue_that_is_lent_from_again_stays_in_memory(tmp_path,
         assert await take(store, OTHER) == [b"b"]
         await store._until_dispatched(store.confirmed)
         assert await take(store) == []
+
+
+def test_deletions_are_known_while_the_log_has_them(tmp_path):
+    views, builder, at = Views(tmp_path / "views"), RunBuilder(lambda queue: QueueEnd()), 0
+
+    def apply(*records):
+        nonlocal at
+        unplaced = records_frame(*records)
+        placed = Placed(LogOffset(at), 1, unplaced.header(log_offset=at, epoch=1, stored_at_ms=1), unplaced)
+        at = placed.end
+        views.apply([builder.build([placed])])
+        return placed.start
+
+    def deleted_at(queue, group):
+        with views.reading() as txn:
+            return views.settled.deleted_at(txn, queue, group)
+
+    assert deleted_at(20, "g") == -1
+    apply(QueueDeleted(21))
+    first, second = apply(QueueDeleted(20)), apply(GroupDeleted("g"))
+    assert [deleted_at(20, ""), deleted_at(20, "g"), deleted_at(22, "g"), deleted_at(22, "")] == [
+        first,
+        second,
+        second,
+        -1,
+    ]
+    apply(LogTrimmed(second, 1))
+    assert [deleted_at(20, ""), deleted_at(20, "g"), deleted_at(22, "")] == [second - 1, second, second - 1]
+    kept = [key for name, key, _ in views.entries() if name == b"settled" and key[:1] in b"de"]
+    assert kept == [b"e\0\1g"]
+    views.close()
