@@ -298,7 +298,7 @@ class Committer:
                 self._break(error)
         for batch in batches:
             outcomes, run = batch.outcomes, batch.run
-            if self._broken is not None:
+            if self._broken is not None and not (run is not None and run.end <= self._log.flushed):
                 outcomes, run = self._unknown(batch), None
             if run is not None:
                 self._log.confirm(run.end)

@@ -116,6 +116,10 @@ class TimerOverlay:
             self._due = [key for key, (_, record) in changes.items() if record is not None and key not in self.firing]
             heapify(self._due)
 
+    def raise_floor(self, key: TimerKey) -> None:
+        """What the view has in front of a key has fired; what is still on its way into the view has not."""
+        self.floor = min(key, self._due[0]) if self._due else key
+
     # ---- reading
 
     @contextmanager
@@ -260,7 +264,7 @@ class Timers:
                     kept[key] = found[key]
                 # What is fired now need not be looked at again while the view still has it.
                 left = (key for key, _ in stored if key not in kept and not overlay.is_gone(key))
-                overlay.floor = min(left, default=stored[-1][0] if stored else overlay.floor)
+                overlay.raise_floor(min(left, default=stored[-1][0] if stored else overlay.floor))
         finally:
             overlay.give_back(key for key, _ in new if key not in kept)
         times = [ms for ms in (following, overlay.next_due_ms()) if ms is not None]

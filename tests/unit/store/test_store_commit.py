@@ -411,3 +411,17 @@ def test_an_own_frame_is_made_when_its_place_is_certain(open_rig):
     rig.append(frame((16, b"after")))
     outcomes = [rig.answer()[1] for _ in range(3)]
     assert seen == [before.size_bytes] == [outcomes[1].frame]
+
+
+def test_what_is_synced_while_a_later_write_fails_is_seen(open_rig):
+    rig = open_rig()
+    rig.files.hold()
+    rig.append(relaxed(16, b"answered"))
+    assert isinstance(rig.answer()[1], Appended)
+    assert rig.files.syncing.wait(WAIT_S)
+    rig.files.write_error = errno.EIO
+    rig.append(frame((16, b"not written")))
+    assert rig.failed.wait(WAIT_S)
+    rig.files.release()
+    assert isinstance(rig.answer()[1], AppendOutcomeUnknown)
+    assert bodies(rig.log) == [b"answered"]

@@ -377,3 +377,22 @@ async def test_leases_and_timers_do_not_stop_each_other(opened, clock, monkeypat
     await opened.tick()
     assert len(await bodies(opened, 16)) == (2 if broken == "leases" else 1)
     assert await opened.waiting(16) == 1
+
+
+async def test_a_timer_that_is_set_while_others_are_read_is_not_passed_over(tmp_path, clock):
+    async with await LocalStore.open(tmp_path / "data", now_ms=clock, linger_s=0.001) as store:
+        await set_timers(store, timer(clock() + 5, b"first"))
+        await store._until_dispatched(store.confirmed)
+        blocking, late = store._timers._blocking, [timer(clock() + 3, b"second")]
+
+        async def slow(*args):
+            found = await blocking(*args)
+            while late:
+                await set_timers(store, late.pop())
+                await store._until_dispatched(store.confirmed)
+            return found
+
+        store._timers._blocking = slow
+        clock.now_ms += 10
+        await store.tick()
+        assert sorted(await bodies(store, 16)) == [b"first", b"second"]
