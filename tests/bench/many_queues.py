@@ -38,6 +38,7 @@ RECORDS = {"batch": 100, "mixed": 100, "single": 1}
 def build(shape: str, queues: int, size: int, chance: random.Random) -> list[UnplacedFrame]:
     """Frames that touch all queues about equally often."""
     count = RECORDS[shape]
+    payloads = [chance.randbytes(size) * count for _ in range(64)]  # few, so that memory is as near for many frames
     frames, following = [], 0
     for _ in range(max(FRAMES, queues // count + 1 if shape == "mixed" else queues)):
         if shape == "mixed":
@@ -47,7 +48,7 @@ def build(shape: str, queues: int, size: int, chance: random.Random) -> list[Unp
             chosen = [FIRST_QUEUE + following % queues] * count
             following += 1
         rows = b"".join(ROW.pack(queue, i * size, size, 0, 0, 0, 0, 0) for i, queue in enumerate(chosen))
-        frames.append(UnplacedFrame.build(rows, chance.randbytes(size) * count))
+        frames.append(UnplacedFrame.build(rows, payloads[len(frames) % len(payloads)]))
     chance.shuffle(frames)
     return frames
 
