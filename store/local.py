@@ -129,9 +129,7 @@ class LocalStore:
             **engine,
         )
         self._cache = FrameCache(cache_bytes_max)
-        self._reader = Reader(
-            self._engine.log, self._engine.views, self._cache, busy=lambda: self._pending_bytes > 0
-        )
+        self._reader = Reader(self._engine.log, self._engine.views, self._cache, busy=lambda: self._pending_bytes > 0)
         with self._engine.views.reading() as txn:
             limits = LimitsTable(retention, self._engine.views.configs.all(txn))
         self._recent = Recent(self._engine.log.confirmed, self._engine.log.first, limits)
