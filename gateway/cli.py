@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from controller.client import ControllerDamaged
-from gateway import cli_remote, cli_spark, cli_store
+from gateway import cli_kv, cli_remote, cli_spark, cli_store
 from gateway.errors import ConfigError, HeadgateError
 from gateway.remote_http import Unreachable
 from store.errors import StoreError
@@ -39,6 +39,7 @@ app = typer.Typer(
 )
 app.add_typer(cli_spark.app, name="spark")
 app.add_typer(cli_store.app, name="store")
+app.add_typer(cli_kv.app, name="kv")
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="The TOML file.", show_default="headgate.toml, if it is there")

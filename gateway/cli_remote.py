@@ -11,7 +11,7 @@ from rich.table import Table
 
 from gateway.remote_http import Event, RemoteGateway
 
-__all__ = ["register"]
+__all__ = ["HTTP_PORT", "HostOption", "OffsetOption", "PortOption", "UrlOption", "gateway_url", "register"]
 
 HTTP_PORT, ADMIN_PORT = 8080, 8088
 
@@ -62,7 +62,7 @@ def pub(
 ) -> None:
     """Publish a message; returns when it is on disk."""
     data = sys.stdin.buffer.read() if body == "-" else body.encode("utf-8", "surrogateescape")
-    with RemoteGateway(_url(url, host, port + port_offset)) as gateway:
+    with RemoteGateway(gateway_url(url, host, port + port_offset)) as gateway:
         for _ in range(count):
             gateway.publish(address, data, qos=qos, retain=retain, content_type=content_type)
 
@@ -84,7 +84,7 @@ def sub(
 ) -> None:
     """Print the bodies of messages as they are published, one a line, until interrupted."""
     out = sys.stdout.buffer
-    with RemoteGateway(_url(url, host, port + port_offset)) as gateway:
+    with RemoteGateway(gateway_url(url, host, port + port_offset)) as gateway:
         for seen, event in enumerate(gateway.subscribe(pattern, start=start, where=where), 1):
             out.write(event.data.replace("\n", " ").encode() if as_json else _shown(event, verbose=verbose))
             out.write(b"\n")
@@ -112,7 +112,7 @@ def find(
     """Print the bodies of stored messages, newest first, one a line."""
     asked = {"key": key, "address": address, "id": message_id, "from": since, "to": until, "where": where}
     out = sys.stdout.buffer
-    with RemoteGateway(_url(url, host, port + port_offset)) as gateway:
+    with RemoteGateway(gateway_url(url, host, port + port_offset)) as gateway:
         for event in gateway.find(count, **{name: text for name, text in asked.items() if text is not None}):
             out.write(event.data.encode() if as_json else _shown(event, verbose=verbose))
             out.write(b"\n")
@@ -132,11 +132,11 @@ def topics(
 ) -> None:
     """List the topics with their queues and records, or the addresses below a prefix."""
     if prefix is not None:
-        with RemoteGateway(_url(url, host, port + port_offset)) as gateway:
+        with RemoteGateway(gateway_url(url, host, port + port_offset)) as gateway:
             for address in gateway.addresses("" if prefix == "/" else prefix):
                 typer.echo(address)
         return
-    with RemoteGateway(_url(None, host, admin_port + port_offset)) as admin:
+    with RemoteGateway(gateway_url(None, host, admin_port + port_offset)) as admin:
         status = admin.status()
     if not sys.stdout.isatty():
         for topic in status.topics:
@@ -152,7 +152,8 @@ def topics(
     Console().print(table if status.topics else "no topics yet")
 
 
-def _url(url: str | None, host: str, port: int) -> str:
+def gateway_url(url: str | None, host: str, port: int) -> str:
+    """The base URL that the options of a command say."""
     if url:
         return url if "://" in url else f"http://{url}"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -16,6 +16,7 @@ from gateway.endpoint import Endpoint, now_ms
 from gateway.errors import Cause, ConfigError, Refusal
 from gateway.fanout import Fanout
 from gateway.ingest import Ingest, refusal_of
+from gateway.kv import KeyValues
 from gateway.metrics import Metrics
 from gateway.port import DONE, AdapterFactory, Call, Consume, Outcome, SettleLeased
 from gateway.queues import NamedQueues
@@ -83,6 +84,7 @@ class Hub:
         self.fanout = Fanout(store, queues_of=self._queues_of, spawn=self.spawn)
         controller.watch(self.fanout.changed)
         self.queues = NamedQueues(store, controller, self.router)
+        self.keys = KeyValues(store)
         self.ingest = Ingest(
             store,
             self.router,
@@ -160,7 +162,7 @@ class Hub:
         finally:
             self.fanout.leave(endpoint.subscriber)
             try:
-                await self.queues.connection_lost(endpoint)
+                await asyncio.gather(self.keys.leave(endpoint), self.queues.connection_lost(endpoint))
             finally:
                 self._releasing -= 1
                 self._changed.set()

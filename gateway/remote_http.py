@@ -83,18 +83,26 @@ class RemoteGateway:
     def subscribe(self, pattern: str, *, start: str | None = None, where: str | None = None) -> Iterator[Event]:
         """Events of what is published to matching addresses and passes a condition, from now or a position on."""
         query = {"filter": pattern} if where is None else {"filter": pattern, "where": where}
+        return self.events(f"/subscribe?{_encoded(query)}", last=start)
+
+    def events(self, target: str, *, last: str | None = None) -> Iterator[Event]:
+        """Server-sent events, behind the last one seen, for as long as they come."""
         headers = {"accept": "text/event-stream"}
-        if start is not None:
-            headers["last-event-id"] = start
+        if last is not None:
+            headers["last-event-id"] = last
         timeout = httpx.Timeout(CONNECT_TIMEOUT_S, read=None)
-        with (
-            self._trouble(),
-            self._client.stream("GET", f"/subscribe?{_encoded(query)}", headers=headers, timeout=timeout) as got,
-        ):
+        with self._trouble(), self._client.stream("GET", target, headers=headers, timeout=timeout) as got:
             if got.status_code >= 400:
                 got.read()
             _check(got)
             yield from read_events(read_lines(got.iter_bytes()))
+
+    def ask(
+        self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
+        """One request and its answer, which is no refusal."""
+        with self._trouble():
+            return _check(self._client.request(method, target, content=body, headers=headers))
 
     def find(self, limit: int, **query: str) -> Iterator[Event]:
         """Up to `limit` stored messages, newest first; `query` is that of `GET /messages`."""

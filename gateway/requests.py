@@ -10,6 +10,7 @@ from gateway.delayed import cancel_timer
 from gateway.endpoint import Endpoint, now_ms
 from gateway.errors import Cause, Refusal
 from gateway.find import find_messages
+from gateway.kv import KV_REQUESTS
 from gateway.message import Message, decode
 from gateway.port import (
     Authenticate,
@@ -42,6 +43,8 @@ async def answer(hub: "Hub", endpoint: Endpoint, request: Request) -> Any:
     handler = _HANDLERS.get(type(request))
     if handler is not None:
         return await handler(hub, endpoint, request)
+    if isinstance(request, KV_REQUESTS):
+        return await hub.keys.answer(endpoint, request)
     return await hub.queues.request(endpoint, request)
 
 

@@ -103,11 +103,12 @@ class Changes(NamedTuple):
 
 
 class Put(NamedTuple):
-    """In a transaction: store a value, which expires at a time (ms since 1970) when one is given."""
+    """In a transaction: store a value. It expires after `ttl_ms` (over 0) or at `expires_at_ms`, or never."""
 
     key: str
     value: bytes
     expires_at_ms: int | None = None
+    ttl_ms: int | None = None
 
 
 class Delete(NamedTuple):
@@ -350,7 +351,8 @@ class StoreClient(Protocol):
         """Every change in a range from a revision on (None: from now on), each once, in order, for ever.
 
         What is past is read from the log, and so is what a slow reader has missed: nothing is queued for it. Raises
-        `RevisionCompacted` where retention was faster, `CorruptFrame`, `StoreClosed`. Close it (`aclose`).
+        `RevisionCompacted`, at once where retention has taken the first revision, and when it was faster than the
+        reader; `CorruptFrame`; `StoreClosed`. Close it (`aclose`).
         """
 
     async def kv_namespaces(self) -> Sequence[Namespace]:

@@ -6,16 +6,18 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
+from adapters.http.actions import Action, Answer, Ask, Context, Store, Stored, Stream, Watch
 from adapters.http.credentials import Credentials, read_credentials
 from adapters.http.guard import PREFACE
 from adapters.http.h1 import Http1
 from adapters.http.h2 import Http2
+from adapters.http.key_streams import KeyStreams
 from adapters.http.messages import name_device
 from adapters.http.options import HttpOptions
 from adapters.http.origin import check_host, check_origin, shared, with_preflight
 from adapters.http.request import HttpError, Request
 from adapters.http.response import Response, refused
-from adapters.http.routes import Action, Answer, Ask, Context, Found, Store, Stored, Stream, resolve
+from adapters.http.routes import Found, resolve
 from adapters.http.sse import OPENING, EventStream, EventStreams
 from adapters.http.transport import Arrived, Drained, Event, Exchange, Gone, Transport, Upgrade
 from gateway.errors import Refusal
@@ -37,6 +39,7 @@ from gateway.port import (
     Token,
     Unsubscribe,
 )
+from gateway.port import Request as GatewayRequest
 
 __all__ = ["HttpConnection"]
 
@@ -85,6 +88,7 @@ class HttpConnection:
         self._options = options
         self._transport: Transport | None = None
         self._streams: EventStreams | None = None
+        self._keys: KeyStreams | None = None
         self._opening = b""  # the first bytes, until they tell the version
         self._upgraded = b""  # written before what the transport has to say
         self._now_ms = 0
@@ -138,6 +142,8 @@ class HttpConnection:
             self._respond(asked.exchange, asked.request, response)
         elif token in self._asking:
             self._identified(self._asking.pop(token), outcome)
+        elif self._keys is not None:
+            self._keys.completed(token, outcome, now_ms=now_ms)
         self._advance()
         return self._end_turn()
 
@@ -156,9 +162,10 @@ class HttpConnection:
         self._now_ms = now_ms
         if self._active_ms is None:
             self._active_ms = now_ms
-        transport, streams = self._transport, self._streams
-        if transport is not None and streams is not None:
+        transport, streams, keys = self._transport, self._streams, self._keys
+        if transport is not None and streams is not None and keys is not None:
             streams.beat(self._options.sse_heartbeat_s * 1000, now_ms=now_ms)
+            keys.beat(self._options.sse_heartbeat_s * 1000, now_ms=now_ms)
             self._take(transport.tick(now_ms=now_ms))
             self._advance()
         if not self._busy and now_ms - self._active_ms >= self._options.idle_timeout_s * 1000:
@@ -178,10 +185,8 @@ class HttpConnection:
             times.append(self._active_ms + self._options.idle_timeout_s * 1000)
         if self._transport is not None and (at := self._transport.deadline_ms()) is not None:
             times.append(at)
-        if self._streams:
-            quiet = self._streams.quietest_ms()
-            if quiet is not None:
-                times.append(quiet + self._options.sse_heartbeat_s * 1000)
+        quiet = [streams.quietest_ms() for streams in (self._streams, self._keys) if streams is not None]
+        times += [since_ms + self._options.sse_heartbeat_s * 1000 for since_ms in quiet if since_ms is not None]
         return min(times, default=None)
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
@@ -248,6 +253,7 @@ class HttpConnection:
     def _use(self, transport: Transport) -> Transport:
         self._transport = transport
         self._streams = EventStreams(transport)
+        self._keys = KeyStreams(transport, call=self._call, begin=self._begin_events, respond=self._respond)
         return transport
 
     def _upgrade(self, event: Upgrade) -> None:
@@ -298,10 +304,14 @@ class HttpConnection:
         if stream is not None:
             self._effects += [Unsubscribe(sub=sub) for sub in stream.subs]
             self._resume()
+        if self._keys is not None:
+            self._keys.gone(exchange)
 
     def _drained(self, exchange: Exchange) -> None:
         if self._streams is not None:
             self._streams.has_room(exchange)
+        if self._keys is not None:
+            self._keys.has_room(exchange)
         self._resume()
 
     def _resume(self) -> None:
@@ -335,7 +345,8 @@ class HttpConnection:
         if self._waiting:
             return False
         if pending.request.safe:
-            return not self._published and not self._messages
+            changing = any(not asked.request.safe for asked in self._asked.values())
+            return not (changing or self._published or self._messages)
         return not self._asked
 
     def _identify(self, pending: _Pending) -> None:
@@ -345,13 +356,11 @@ class HttpConnection:
         waiting.append(pending)
         if len(waiting) > 1:
             return
-        token = self._token()
-        self._asking[token] = credentials
         if credentials is None:
             request = Authenticate(mechanism="anonymous")
         else:
             request = Authenticate(mechanism="password", username=credentials[0], password=credentials[1])
-        self._effects.append(Call(request=request, token=token))
+        self._asking[self._call(request)] = credentials
 
     def _identified(self, credentials: Credentials, outcome: Outcome) -> None:
         waiting = self._waiting.pop(credentials, [])
@@ -375,6 +384,8 @@ class HttpConnection:
         if principal.anonymous and isinstance(action, Store):
             host = str(self._info.peer[0]) if self._info.peer else ""
             action = action._replace(messages=[name_device(one, self._options, host) for one in action.messages])
+        if request.method == "HEAD" and isinstance(action, Stream | Watch):
+            action = Answer(msgspec.structs.replace(OPENING, body=b""))
         self._actions[type(action)](self, exchange, request, action)
 
     def _answer(self, exchange: Exchange, request: Request, action: Answer) -> None:
@@ -386,24 +397,30 @@ class HttpConnection:
         self._parts.append(part)
 
     def _ask(self, exchange: Exchange, request: Request, action: Ask) -> None:
+        self._asked[self._call(action.request)] = _Asked(exchange, request, action.reply)
+
+    def _call(self, request: GatewayRequest) -> Token:
         token = self._token()
-        self._asked[token] = _Asked(exchange, request, action.reply)
-        self._effects.append(Call(request=action.request, token=token))
+        self._effects.append(Call(request=request, token=token))
+        return token
+
+    def _watch(self, exchange: Exchange, request: Request, action: Watch) -> None:
+        assert self._keys is not None
+        self._keys.open(exchange, request, action.request, now_ms=self._now_ms)
+
+    def _begin_events(self, exchange: Exchange, request: Request) -> None:
+        assert self._transport is not None
+        self._transport.begin(exchange, shared(request, OPENING, self._options), now_ms=self._now_ms)
 
     def _stream(self, exchange: Exchange, request: Request, action: Stream) -> None:
-        transport, streams = self._transport, self._streams
-        assert transport is not None
-        assert streams is not None
-        if request.method == "HEAD":
-            self._respond(exchange, request, msgspec.structs.replace(OPENING, body=b""))
-            return
+        assert self._streams is not None
         subs = []
         for pattern in action.patterns:
             self._subs += 1
             subs.append(SubscriptionId(self._subs))
             self._effects.append(Subscribe(sub=subs[-1], pattern=pattern, start=action.start, where=action.where))
-        transport.begin(exchange, shared(request, OPENING, self._options), now_ms=self._now_ms)
-        streams.add(EventStream(exchange, subs, self._now_ms))
+        self._begin_events(exchange, request)
+        self._streams.add(EventStream(exchange, subs, self._now_ms))
 
     def _respond(self, exchange: Exchange, request: Request, response: Response) -> None:
         assert self._transport is not None
@@ -420,10 +437,14 @@ class HttpConnection:
         for stream in self._streams or ():
             self._transport.finish(stream.exchange)
             self._gone(stream.exchange)
+        for exchange in self._keys or ():
+            self._transport.finish(exchange)
+            self._gone(exchange)
 
     _actions: ClassVar[dict[type[Action], Callable[..., None]]] = {
         Answer: _answer,
         Store: _store,
         Ask: _ask,
         Stream: _stream,
+        Watch: _watch,
     }

@@ -19,8 +19,8 @@ from adapters.http.response import Response
 
 __all__ = ["check_host", "check_origin", "shared", "with_preflight"]
 
-EXPOSED: Final = b"etag, location, retry-after"
-METHODS: Final = b"DELETE, GET, HEAD, POST"
+EXPOSED: Final = b"etag, link, location, retry-after, x-create-revision, x-expires-at-ms, x-version"
+METHODS: Final = b"DELETE, GET, HEAD, POST, PUT"
 PREFLIGHT_S: Final = b"600"  # how long a browser may remember the answer
 # What browsers send with their requests, and a page cannot keep them from sending, at least one of them; the tools that
 # send none of these are no browsers. Sec-Fetch-Site alone is not enough: it is sent to trustworthy origins only.

@@ -10,6 +10,7 @@ import msgspec
 
 from adapters.http.request import HttpError
 from gateway.errors import Cause, Refusal
+from gateway.kv_port import Compacted
 
 __all__ = ["EMPTY_STATUSES", "Response", "date_header", "json_response", "problem", "reason_phrase", "refused"]
 
@@ -31,6 +32,7 @@ STATUS_OF = {
 RETRY_AFTER_S = 1  # where a refusal may pass and does not say when
 CHALLENGE = (b"www-authenticate", b'Basic realm="headgate", charset="UTF-8"')  # RFC 7617, 2.1
 _RETRIABLE = frozenset({429, 503})
+_MEMBERS = ("attribute", "key", "revision", "earliest")  # of a refusal that has them: extension members (RFC 9457, 3.2)
 
 encode_json = msgspec.json.Encoder().encode
 
@@ -70,14 +72,13 @@ def refused(error: Refusal | HttpError, **members: Any) -> Response:
     """The problem document of an error, with the headers that its status asks for."""
     if isinstance(error, HttpError):
         return problem(error.code, error.detail, *error.headers, **{**error.members, **members})
-    status = STATUS_OF[error.cause]
+    status = 410 if isinstance(error, Compacted) else STATUS_OF[error.cause]
     headers: list[tuple[bytes, bytes]] = []
     if status == 401:
         headers.append(CHALLENGE)
     elif status in _RETRIABLE:
         after_s = -(-error.retry_after_ms // 1000) or RETRY_AFTER_S
         headers.append((b"retry-after", b"%d" % after_s))
-    attribute = getattr(error, "attribute", None)
-    if attribute is not None:
-        members = {"attribute": attribute, **members}
+    said = {name: value for name in _MEMBERS if (value := getattr(error, name, None)) is not None}
+    members = {**said, **members}
     return problem(status, error.detail, *headers, **members)

@@ -10,99 +10,32 @@ Handlers raise `Refusal` and `HttpError` for what they refuse.
     GET     /topics?prefix=     200 a JSON list of addresses
     GET     /subscribe?filter=  200 server-sent events; `where=` and `type=` pick among them
     GET     /messages?key=      200 a batch of stored events, newest first, by one of key, address and id
+    /kv and below               keys and values: `adapters.http.keys`
     OPTIONS anywhere            204 with Allow
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-import msgspec
-
 from adapters.cloudevents import STRUCTURED_JSON, AttributeRefusal, BatchRefusal
+from adapters.http import keys
+from adapters.http.actions import Action, Answer, Ask, Context, Handler, Store, Stored, Stream
 from adapters.http.finding import condition, finding, messages_response
 from adapters.http.messages import event_response, message_response, read_events, read_message
-from adapters.http.options import HttpOptions
 from adapters.http.request import HttpError, Request, percent_decode, qualities
 from adapters.http.response import Response, json_response, refused
 from gateway.delayed import timer_id
 from gateway.errors import Refusal
 from gateway.filters import check_filter
 from gateway.message import Message, encode
-from gateway.port import CancelTimer, LastValue, ListAddresses, Outcome, Principal
-from gateway.port import Request as GatewayRequest
+from gateway.port import CancelTimer, LastValue, ListAddresses
 from store.format import Position
 
-__all__ = ["Action", "Answer", "Ask", "Context", "Found", "Store", "Stream", "resolve"]
+__all__ = ["Found", "resolve"]
 
 LIST_MAX: Final = 1_000  # addresses listed at most
-
-
-class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """What a handler knows besides the request."""
-
-    options: HttpOptions
-    principal: Principal
-    now_ms: int
-    below: str = ""  # what the path names below /topics/ or /timers/
-
-
-class Answer(NamedTuple):
-    """Say this."""
-
-    response: Response
-
-
-class Store(NamedTuple):
-    """Store these; `reply` makes the response from the outcome and the place of the first stored one."""
-
-    messages: Sequence[Message]
-    reply: Callable[["Stored"], Response]
-
-
-class Ask(NamedTuple):
-    """Ask the gateway; `reply` makes the response from the answer."""
-
-    request: GatewayRequest
-    reply: Callable[[Any], Response]
-
-
-class Stream(NamedTuple):
-    """Stream what is published to these filters, from `start` on."""
-
-    patterns: Sequence[str]
-    start: Position | None
-    where: str | None = None
-
-
-Action: TypeAlias = Answer | Store | Ask | Stream
-Handler: TypeAlias = Callable[[Request, Context], Action]
-
-
-class Stored(NamedTuple):
-    """How the messages of one request ended: places of those stored, refusals of the others, by index."""
-
-    places: Mapping[int, Position | None]
-    refused: Mapping[int, Refusal]
-
-    @classmethod
-    def of(cls, outcome: Outcome, start: int, count: int) -> "Stored":
-        """The part of an outcome that belongs to `count` messages from index `start` on."""
-        if outcome.error is not None:
-            return cls({}, dict.fromkeys(range(count), outcome.error))
-        places: dict[int, Position | None] = {}
-        refused_: dict[int, Refusal] = {}
-        first = outcome.first
-        row = 0 if first is None else first.row + start - sum(1 for index in outcome.refused if index < start)
-        for index in range(count):
-            refusal = outcome.refused.get(start + index)
-            if refusal is not None:
-                refused_[index] = refusal
-            else:
-                places[index] = None if first is None else Position(first.frame, row)
-                row += 1
-        return cls(places, refused_)
 
 
 # ---- /events
@@ -286,7 +219,7 @@ def _unknown_parameter(name: str, known: str) -> HttpError:
 
 
 class Found(NamedTuple):
-    """A handler for a request, and what its path names: an address, or a timer."""
+    """A handler for a request, and what its path names: an address, a timer, a key."""
 
     handler: Handler
     below: str
@@ -297,10 +230,13 @@ EXACT: Final[dict[str, dict[str, Handler]]] = {
     "/topics": {"GET": list_topics},
     "/subscribe": {"GET": subscribe},
     "/messages": {"GET": get_messages},
+    "/kv": {"GET": keys.list_keys, "POST": keys.transact},
+    "/kv-holds": {"DELETE": keys.delete_hold, "POST": keys.post_hold},
 }
 BELOW: Final[dict[str, dict[str, Handler]]] = {
     "/topics/": {"GET": get_topic, "POST": post_topic},
     "/timers/": {"DELETE": delete_timer},
+    "/kv/": {"DELETE": keys.delete_key, "GET": keys.get_key, "PUT": keys.put_key},
 }
 
 
@@ -315,11 +251,11 @@ def resolve(request: Request) -> Found | Response:
     root = next((root for root in BELOW if path.startswith(root) and path != root), "")
     methods = BELOW.get(root) or EXACT.get(path)
     if request.method == "OPTIONS":
-        allow = "DELETE, GET, HEAD, OPTIONS, POST" if methods is None else _allowed(methods)
+        allow = "DELETE, GET, HEAD, OPTIONS, POST, PUT" if methods is None else _allowed(methods)
         if methods is not None or path == "*":
             return Response(status=204, headers=((b"allow", allow.encode()),))
     if methods is None:
-        raise HttpError(404, "there is nothing here; /events, /topics, /messages, /timers and /subscribe are")
+        raise HttpError(404, "there is nothing here; /events, /topics, /messages, /timers, /subscribe and /kv are")
     handler = methods.get("GET" if request.method == "HEAD" else request.method)
     if handler is None:
         allow = _allowed(methods)

@@ -108,11 +108,8 @@ class KeyValue:
     ) -> int:
         """See `StoreClient.kv_put`."""
         check_slot(namespace, key)
-        if ttl_ms is not None:
-            if ttl_ms <= 0:
-                raise ValueError(f"a time to live of {ttl_ms} ms")
-            expires_at_ms = self._clock() + ttl_ms
-        outcome = await self._record(KvPut(key, value, expected_revision, namespace, _expiry(expires_at_ms)))
+        expires = self._expiry(ttl_ms, expires_at_ms)
+        outcome = await self._record(KvPut(key, value, expected_revision, namespace, expires))
         assert isinstance(outcome, int)
         return outcome
 
@@ -132,12 +129,26 @@ class KeyValue:
         if len({operation.key for operation in operations}) < len(operations):
             raise TransactionTooLarge("two operations of a transaction name the same key")
         written = tuple(
-            (one.key, one.value, _expiry(one.expires_at_ms)) if isinstance(one, Put) else (one.key, None, 0)
+            (one.key, one.value, self._expiry(one.ttl_ms, one.expires_at_ms))
+            if isinstance(one, Put)
+            else (one.key, None, 0)
             for one in operations
         )
         outcome = await self._record(KvTransaction(namespace, tuple(compares.items()), written))
         assert isinstance(outcome, Transacted)
         return outcome
+
+    def _expiry(self, ttl_ms: int | None, expires_at_ms: int | None) -> int:
+        """When a key expires, as records have it. Raises ValueError."""
+        if ttl_ms is not None:
+            if ttl_ms <= 0:
+                raise ValueError(f"a time to live of {ttl_ms} ms")
+            expires_at_ms = self._clock() + ttl_ms
+        if expires_at_ms is None:
+            return 0
+        if not 0 < expires_at_ms < 1 << 63:
+            raise ValueError(f"a key cannot expire at {expires_at_ms}")
+        return expires_at_ms
 
     # ---- ranges
 
@@ -224,6 +235,7 @@ class KeyValue:
         self._log.check_open()
         slot_range(namespace, start, end)
         at = self._log.confirmed() + 1 if from_revision is None else from_revision
+        self._watching.check_kept(at)
         return self._watching.watch(Keys(namespace, start, end), at)
 
     # ---- expiry
@@ -299,12 +311,3 @@ class _History:
         recent = self._recent.voids()  # first: what is not here any more is in the view
         with self._views.reading() as txn:
             return {**dict(self._views.kv.voids(txn, first, end)), **recent}
-
-
-def _expiry(expires_at_ms: int | None) -> int:
-    """As records have it. Raises ValueError."""
-    if expires_at_ms is None:
-        return 0
-    if not 0 < expires_at_ms < 1 << 63:
-        raise ValueError(f"a key cannot expire at {expires_at_ms}")
-    return expires_at_ms

@@ -93,13 +93,13 @@ class Watching:
     async def _history(self, keys: Keys, at: int, until: int) -> AsyncGenerator[Changes, None]:
         """The changes from revision `at` up to `until`, read from the log. The last batch's `next` is `until`."""
         source = self._source
-        self._check_kept(at)
+        self.check_kept(at)
         offset = await source.offset_before(LogOffset(max(at - 1, 0)))
         while at < until:
             try:
                 fetched = await source.fetch(KV_QUEUE, offset, max_bytes=HISTORY_BYTES)
             except OffsetOutOfRange:
-                self._check_kept(at)
+                self.check_kept(at)
                 first = (await source.bounds(KV_QUEUE)).first
                 if first <= offset:
                     raise
@@ -109,13 +109,13 @@ class Watching:
                 break
             found = [change for change in self._decoded(keys.namespace, fetched) if at <= change.revision < until]
             behind = fetched.frames[-1].end + 1
-            self._check_kept(at)  # what was fetched before retention came may lack its exceptions
+            self.check_kept(at)  # what was fetched before retention came may lack its exceptions
             for changes in _batches(keys, found):
                 yield changes
             at, offset = max(at, min(behind, until)), fetched.next
         yield Changes((), until)
 
-    def _check_kept(self, at: int) -> None:
+    def check_kept(self, at: int) -> None:
         """Raise `RevisionCompacted` where changes at or behind a revision may be gone."""
         first = self._source.first
         if at <= first and first > 0:

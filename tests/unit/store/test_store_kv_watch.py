@@ -214,7 +214,7 @@ async def test_retention_has_taken_it(tmp_path, monkeypatch):
             views.kv.forget_voids(txn, first + 1)
         for at in (0, revisions[0], first):
             with pytest.raises(RevisionCompacted) as caught:
-                await anext(store.kv_watch(from_revision=at))
+                store.kv_watch(from_revision=at)
             assert (caught.value.revision, caught.value.earliest) == (at, first + 1)
         left = [at for at in revisions if at > first]
         for at in (first + 1, left[0], left[1]):

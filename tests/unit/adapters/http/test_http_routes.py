@@ -335,7 +335,7 @@ def test_addresses_are_listed(connect: Callable[..., Client]) -> None:
         ("POST", "/subscribe", 405, "GET, HEAD, OPTIONS"),
         ("OPTIONS", "/topics", 204, "GET, HEAD, OPTIONS"),
         ("OPTIONS", "/events", 204, "OPTIONS, POST"),
-        ("OPTIONS", "*", 204, "DELETE, GET, HEAD, OPTIONS, POST"),
+        ("OPTIONS", "*", 204, "DELETE, GET, HEAD, OPTIONS, POST, PUT"),
         ("OPTIONS", "/nothing", 404, None),
     ],
 )
@@ -410,7 +410,7 @@ def test_allowed_origins(connect: Callable[..., Client]) -> None:
     )
     assert preflight.status == 204
     assert preflight["access-control-allow-headers"] == "content-type, ce-id"
-    assert preflight["access-control-allow-methods"] == "DELETE, GET, HEAD, POST"
+    assert preflight["access-control-allow-methods"] == "DELETE, GET, HEAD, POST, PUT"
     other = client.ask("OPTIONS", "/topics/a", ("origin", "https://b"), ("access-control-request-method", "POST"))
     assert other["access-control-allow-methods"] is None
     assert other["vary"] == "origin"

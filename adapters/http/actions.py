@@ -1,0 +1,90 @@
+"""What a handler of a request knows, and what it asks for: a response, messages stored, an answer, a stream."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from adapters.http.options import HttpOptions
+from adapters.http.request import Request
+from adapters.http.response import Response
+from gateway.errors import Refusal
+from gateway.kv_port import WatchKeys
+from gateway.message import Message
+from gateway.port import Outcome, Principal
+from gateway.port import Request as GatewayRequest
+from store.format import Position
+
+__all__ = ["Action", "Answer", "Ask", "Context", "Handler", "Store", "Stored", "Stream", "Watch"]
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True):
+    """What a handler knows besides the request."""
+
+    options: HttpOptions
+    principal: Principal
+    now_ms: int
+    below: str = ""  # what the path names below /topics/, /timers/ or /kv/
+
+
+class Answer(NamedTuple):
+    """Say this."""
+
+    response: Response
+
+
+class Store(NamedTuple):
+    """Store these; `reply` makes the response from the outcome and the place of the first stored one."""
+
+    messages: Sequence[Message]
+    reply: Callable[["Stored"], Response]
+
+
+class Ask(NamedTuple):
+    """Ask the gateway; `reply` makes the response from the answer."""
+
+    request: GatewayRequest
+    reply: Callable[[Any], Response]
+
+
+class Stream(NamedTuple):
+    """Stream what is published to these filters, from `start` on."""
+
+    patterns: Sequence[str]
+    start: Position | None
+    where: str | None = None
+
+
+class Watch(NamedTuple):
+    """Stream what becomes of some keys."""
+
+    request: WatchKeys
+
+
+Action: TypeAlias = Answer | Store | Ask | Stream | Watch
+Handler: TypeAlias = Callable[[Request, Context], Action]
+
+
+class Stored(NamedTuple):
+    """How the messages of one request ended: places of those stored, refusals of the others, by index."""
+
+    places: Mapping[int, Position | None]
+    refused: Mapping[int, Refusal]
+
+    @classmethod
+    def of(cls, outcome: Outcome, start: int, count: int) -> "Stored":
+        """The part of an outcome that belongs to `count` messages from index `start` on."""
+        if outcome.error is not None:
+            return cls({}, dict.fromkeys(range(count), outcome.error))
+        places: dict[int, Position | None] = {}
+        refused_: dict[int, Refusal] = {}
+        first = outcome.first
+        row = 0 if first is None else first.row + start - sum(1 for index in outcome.refused if index < start)
+        for index in range(count):
+            refusal = outcome.refused.get(start + index)
+            if refusal is not None:
+                refused_[index] = refusal
+            else:
+                places[index] = None if first is None else Position(first.frame, row)
+                row += 1
+        return cls(places, refused_)

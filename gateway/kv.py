@@ -1,0 +1,260 @@
+"""Keys and values for adapters: the answers to the requests of `gateway.kv_port`."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Protocol
+
+from gateway.errors import Cause, Refusal
+from gateway.ingest import refusal_of
+from gateway.kv_port import (
+    Compacted,
+    CountKeys,
+    GetKey,
+    HoldKeys,
+    KeyConflict,
+    ListKeys,
+    Match,
+    NextChanges,
+    ReleaseKeys,
+    RemoveKey,
+    StoreKey,
+    TransactKeys,
+    UnwatchKeys,
+    WatchKeys,
+)
+from gateway.port import Request
+from store.client import EXISTS, Changes, Delete, Entry, Page, Put, StoreClient, Transacted
+from store.errors import (
+    FrameTooLarge,
+    KeyTooLong,
+    NamespaceFull,
+    RevisionCompacted,
+    RevisionConflict,
+    SnapshotLost,
+    StoreError,
+    TooManyHolds,
+    TransactionTooLarge,
+)
+
+__all__ = ["HOLDS_COUNT_MAX", "KV_REQUESTS", "WATCHES_COUNT_MAX", "Asker", "KeyValues"]
+
+WATCHES_COUNT_MAX = 64  # of one connection
+HOLDS_COUNT_MAX = 4  # likewise
+TRIES_COUNT_MAX = 16  # of a condition that names several revisions, while others change the key
+
+_NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,27}")
+_RESERVED = re.compile(r"|[$_].*", re.DOTALL)
+
+
+class Asker(Protocol):
+    """A connection."""
+
+    id: int
+    gone: bool
+
+
+class KeyValues:
+    """The key-value store as adapters see it: with users' namespaces only, and watches that end with connections."""
+
+    def __init__(self, store: StoreClient) -> None:
+        self._store = store
+        self._watches: dict[int, dict[int, _Watch]] = {}  # by connection and its own number
+        self._holds: dict[int, list[int]] = {}  # by connection: revisions
+
+    async def answer(self, asker: Asker, request: Request) -> Any:
+        """The answer to a request of `gateway.kv_port`. Raises `Refusal`, `StoreError`."""
+        namespace = getattr(request, "namespace", None)
+        if namespace is not None:
+            _check_namespace(namespace)
+        try:
+            return await _HANDLERS[type(request)](self, asker, request)
+        except StoreError as error:
+            raise _refusal(error) from error
+
+    async def leave(self, asker: Asker) -> None:
+        """A connection has ended: so have its watches and holds."""
+        for watch in self._watches.pop(asker.id, {}).values():
+            await watch.close()
+        for revision in self._holds.pop(asker.id, ()):
+            self._store.kv_release(revision)
+
+    # ---- single keys
+
+    async def _get(self, _: Asker, request: GetKey) -> Entry | None:
+        return await self._store.kv_get(request.key, namespace=request.namespace)
+
+    async def _put(self, _: Asker, request: StoreKey) -> Transacted:
+        operation = Put(request.key, request.value, ttl_ms=request.ttl_ms)
+        return await self._change(operation, request.match, request.namespace)
+
+    async def _remove(self, _: Asker, request: RemoveKey) -> bool:
+        done = await self._change(Delete(request.key), request.match, request.namespace)
+        return done.existed[0]
+
+    async def _change(self, operation: Put | Delete, match: Match, namespace: str) -> Transacted:
+        """Make one change if a condition holds. What one compare cannot say is compared here, and tried again."""
+        key = operation.key
+        if not match.none_of and len(match.any_of) <= 1:
+            compares = {key: match.any_of[0]} if match.any_of else {}
+            return await self._store.kv_transact(compares, [operation], namespace=namespace)
+        for _ in range(TRIES_COUNT_MAX):
+            entry = await self._store.kv_get(key, namespace=namespace)
+            actual = entry.revision if entry is not None else 0
+            if (match.any_of and not _is_one_of(actual, match.any_of)) or _is_one_of(actual, match.none_of):
+                raise KeyConflict(key, actual)
+            try:
+                return await self._store.kv_transact({key: actual}, [operation], namespace=namespace)
+            except RevisionConflict:
+                continue
+        raise Refusal(Cause.OVERLOAD, f"{key!r} is changed too often by others", retry_after_ms=1_000)
+
+    async def _transact(self, _: Asker, request: TransactKeys) -> Transacted:
+        return await self._store.kv_transact(request.compares, request.operations, namespace=request.namespace)
+
+    # ---- ranges
+
+    async def _list(self, _: Asker, request: ListKeys) -> Page:
+        return await self._store.kv_range(
+            request.start,
+            request.end,
+            namespace=request.namespace,
+            after=request.after,
+            limit=request.limit,
+            at_revision=request.at_revision,
+        )
+
+    async def _count(self, _: Asker, request: CountKeys) -> int:
+        return await self._store.kv_count(request.start, request.end, namespace=request.namespace)
+
+    async def _hold(self, asker: Asker, _: HoldKeys) -> int:
+        if len(self._holds.get(asker.id, ())) >= HOLDS_COUNT_MAX:
+            raise Refusal(Cause.QUOTA, f"a connection holds at most {HOLDS_COUNT_MAX} states")
+        revision = await self._store.kv_hold()
+        if asker.gone:
+            self._store.kv_release(revision)
+            raise Refusal(Cause.UNAVAILABLE, "the connection has ended")
+        self._holds.setdefault(asker.id, []).append(revision)
+        return revision
+
+    async def _release(self, asker: Asker, request: ReleaseKeys) -> None:
+        held = self._holds.get(asker.id, [])
+        if request.revision not in held:
+            raise Refusal(Cause.NOT_FOUND, f"this connection does not hold revision {request.revision}")
+        held.remove(request.revision)
+        if not held:
+            del self._holds[asker.id]
+        self._store.kv_release(request.revision)
+
+    # ---- watches
+
+    async def _watch(self, asker: Asker, request: WatchKeys) -> None:
+        watches = self._watches.get(asker.id, {})
+        if len(watches) >= WATCHES_COUNT_MAX:
+            raise Refusal(Cause.QUOTA, f"a connection has at most {WATCHES_COUNT_MAX} watches")
+        if request.watch in watches or asker.gone:
+            raise Refusal(Cause.CONFLICT, "there is a watch of this number, or no connection any more")
+        changes = self._store.kv_watch(
+            request.start, request.end, namespace=request.namespace, from_revision=request.from_revision
+        )
+        self._watches.setdefault(asker.id, watches)[request.watch] = _Watch(changes)
+
+    async def _next(self, asker: Asker, request: NextChanges) -> Changes:
+        watch = self._watches.get(asker.id, {}).get(request.watch)
+        if watch is None:
+            raise Refusal(Cause.NOT_FOUND, "there is no watch of this number")
+        return await watch.next()
+
+    async def _unwatch(self, asker: Asker, request: UnwatchKeys) -> None:
+        watches = self._watches.get(asker.id, {})
+        watch = watches.pop(request.watch, None)
+        if not watches:
+            self._watches.pop(asker.id, None)
+        if watch is not None:
+            await watch.close()
+
+
+class _Watch:
+    """A watch of the store that can be ended while it is read."""
+
+    def __init__(self, changes: AsyncGenerator[Changes, None]) -> None:
+        self._changes = changes
+        self._reading: asyncio.Task[Changes] | None = None
+        self._closed = False
+
+    async def next(self) -> Changes:
+        """The next changes. Raises `Refusal` when the watch ends meanwhile."""
+        if self._closed or self._reading is not None:
+            raise Refusal(Cause.CONFLICT, "the watch has ended, or is being read")
+        self._reading = asyncio.ensure_future(_next_of(self._changes))
+        try:
+            return await self._reading
+        except asyncio.CancelledError:
+            if not self._closed:
+                raise
+            raise Refusal(Cause.UNAVAILABLE, "the watch has ended") from None
+        finally:
+            self._reading = None
+
+    async def close(self) -> None:
+        """End it, and who reads it."""
+        self._closed = True
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+        await self._changes.aclose()
+
+
+async def _next_of(changes: AsyncGenerator[Changes, None]) -> Changes:
+    return await anext(changes)
+
+
+def _is_one_of(actual: int, revisions: tuple[int, ...]) -> bool:
+    return actual in revisions or (actual != 0 and EXISTS in revisions)
+
+
+def _check_namespace(namespace: str) -> None:
+    """Raise `Refusal` for one that is not a user's."""
+    if _RESERVED.fullmatch(namespace):
+        raise Refusal(Cause.FORBIDDEN, f"the namespace {namespace!r} is the gateway's own")
+    if not _NAMESPACE.fullmatch(namespace):
+        raise Refusal(Cause.MALFORMED, "a namespace is a letter or digit, then up to 27 letters, digits and . _ -")
+
+
+def _refusal(error: StoreError) -> Refusal:
+    """What the store's error means to whoever asked."""
+    match error:
+        case RevisionConflict():
+            return KeyConflict(error.key, error.actual)
+        case RevisionCompacted():
+            return Compacted(str(error), error.earliest)
+        case SnapshotLost():
+            return Compacted(str(error), 0)
+        case KeyTooLong():
+            return Refusal(Cause.MALFORMED, str(error))
+        case NamespaceFull():
+            return Refusal(Cause.QUOTA, str(error))
+        case TransactionTooLarge():
+            return Refusal(Cause.TOO_LARGE, str(error))
+        case FrameTooLarge():
+            return Refusal(Cause.TOO_LARGE, "the value is too large")
+        case TooManyHolds():
+            return Refusal(Cause.OVERLOAD, str(error), retry_after_ms=5_000)
+        case _:
+            return refusal_of(error)
+
+
+_HANDLERS: dict[type[Request], Callable[[KeyValues, Asker, Any], Awaitable[Any]]] = {
+    GetKey: KeyValues._get,  # noqa: SLF001 - this class's own table
+    StoreKey: KeyValues._put,  # noqa: SLF001
+    RemoveKey: KeyValues._remove,  # noqa: SLF001
+    TransactKeys: KeyValues._transact,  # noqa: SLF001
+    ListKeys: KeyValues._list,  # noqa: SLF001
+    CountKeys: KeyValues._count,  # noqa: SLF001
+    HoldKeys: KeyValues._hold,  # noqa: SLF001
+    ReleaseKeys: KeyValues._release,  # noqa: SLF001
+    WatchKeys: KeyValues._watch,  # noqa: SLF001
+    NextChanges: KeyValues._next,  # noqa: SLF001
+    UnwatchKeys: KeyValues._unwatch,  # noqa: SLF001
+}
+KV_REQUESTS = tuple(_HANDLERS)
