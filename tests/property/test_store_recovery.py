@@ -11,10 +11,11 @@ from store_kit import frame, records_frame
 
 from store.errors import CorruptFrame
 from store.files import OsFiles
+from store.format import FRAME_ASYNC, FRAME_ZSTD, Frame, UnplacedFrame
 from store.log import CommitLog, Placed
 from store.records import KvPut
 from store.run import RunBuilder
-from store.segment import segment_name
+from store.segment import BadRange, segment_name
 from store.views import Views
 
 BODIES = st.binary(max_size=60) | st.just(b"HGF1" * 20)
@@ -40,8 +41,17 @@ def recover(directory, **options):
     return log, found
 
 
+def mixed():
+    """Frames of every kind: with and without records, answered early, compressed, of an idempotent producer."""
+    plain = frame((16, b"HGF1" * 30), (17, b"", 3))
+    packed = UnplacedFrame.build(plain.rows, plain.payload, flags=FRAME_ASYNC, compress_bytes_min=1)
+    assert packed.flags == FRAME_ASYNC | FRAME_ZSTD
+    relaxed = UnplacedFrame.build(plain.rows, plain.payload, flags=FRAME_ASYNC)
+    return [frame((16, b"one"), (17, b"")), packed, frame(), relaxed, frame((16, b"four"), producer_id=1, sequence=2)]
+
+
 def test_a_log_cut_at_every_byte(tmp_path):
-    frames = write(tmp_path, [frame((16, b"one"), (17, b"")), frame(), frame((16, b"HGF1" * 30)), frame((16, b"four"))])
+    frames = write(tmp_path, mixed())
     path = tmp_path / segment_name(0)
     data = path.read_bytes()
     for cut in range(len(data) + 1):
@@ -49,8 +59,40 @@ def test_a_log_cut_at_every_byte(tmp_path):
         log, found = recover(tmp_path)
         whole = [one for one in frames if one.end <= cut]
         assert found == whole
+        assert [one.plain for one in found] == [one.plain for one in whole]
         assert log.end == path.stat().st_size == (whole[-1].end if whole else 0)
         assert not log.corruptions
+
+
+def test_a_bit_flipped_at_every_byte_is_detected_and_never_served(tmp_path):
+    frames = write(tmp_path, mixed())
+    path = tmp_path / segment_name(0)
+    data = path.read_bytes()
+    for at in range(len(data)):
+        (hurt,) = (one for one in frames if one.start <= at < one.end)
+        sound = [one for one in frames if one is not hurt]
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << at % 8
+
+        # at rest, before the next start
+        path.write_bytes(flipped)
+        log, found = recover(tmp_path)
+        assert found == sound
+        if hurt is not frames[-1]:
+            assert [(bad.start, bad.end) for bad in log.corruptions] == [(hurt.start, hurt.end)]
+
+        # while the log is open
+        path.write_bytes(data)
+        log = CommitLog(OsFiles(), tmp_path)
+        assert list(log.recover(0)) == frames
+        path.write_bytes(flipped)
+        with pytest.raises(CorruptFrame):
+            log.read(hurt.start, hurt.end - hurt.start)
+        assert [log.read(one.start, one.end - one.start) for one in sound] == sound
+        found = list(log.scan(log.first, log.end))
+        assert [one for one in found if isinstance(one, Frame)] == sound
+        assert [(bad.start, bad.end) for bad in found if isinstance(bad, BadRange)] == [(hurt.start, hurt.end)]
+        log.close()
 
 
 @settings(max_examples=60, deadline=None)
