@@ -162,7 +162,7 @@ class LocalStore:
             self._engine.views,
             self._recent.kv,
             Log(
-                log=self._engine.log,
+                first=lambda: self._recent.first,
                 confirmed=lambda: self._recent.confirmed,
                 chunks=self._recent.chunks,
                 fetch=self.fetch,

@@ -16,7 +16,6 @@ from store.kv.reading import Holds, State
 from store.kv.recent import KvRecent, Lookups
 from store.kv.rules import OPERATIONS_COUNT_MAX, Space, check_key, check_slot, end_of_prefix, slot_range, split
 from store.kv.watch import Keys, Watching, offset_before
-from store.log import CommitLog
 from store.recent import Outcome
 from store.records import KV_QUEUE, KvDelete, KvExpired, KvLimits, KvPut, KvTransaction, Record
 from store.run import Chunk
@@ -34,7 +33,7 @@ T = TypeVar("T")
 class Log(NamedTuple):
     """What the key-value store asks of the rest of the store."""
 
-    log: CommitLog
+    first: Callable[[], LogOffset]
     confirmed: Callable[[], LogOffset]
     chunks: Callable[[QueueNumber], Sequence[Chunk]]
     fetch: Callable[..., Awaitable[Fetched]]
@@ -296,7 +295,7 @@ class _History:
     @property
     def first(self) -> LogOffset:
         """See `LogSource.first`."""
-        return self._log.log.first
+        return self._log.first()
 
     async def offset_before(self, log_offset: LogOffset) -> QueueOffset:
         """See `LogSource.offset_before`."""

@@ -48,7 +48,7 @@ class LogSource(Protocol):
 
     @property
     def first(self) -> LogOffset:
-        """The start of what retention has left."""
+        """Where the log begins: what lies before is gone for readers, if not from the disk."""
 
     def fetch(self, queue: QueueNumber, offset: QueueOffset, *, max_bytes: int) -> Awaitable[Fetched]:
         """See `StoreClient.fetch`."""
@@ -109,7 +109,7 @@ class Watching:
                 break
             found = [change for change in self._decoded(keys.namespace, fetched) if at <= change.revision < until]
             behind = fetched.frames[-1].end + 1
-            self.check_kept(at)  # what was fetched before retention came may lack its exceptions
+            self.check_kept(at)  # retention may have come meanwhile, for the exceptions if not for the records
             for changes in _batches(keys, found):
                 yield changes
             at, offset = max(at, min(behind, until)), fetched.next

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from store_kit import append, frame
+from store_kit import append, frame, records_frame
 
 from store.client import Change, Delete, Put
 from store.errors import CorruptFrame, RevisionCompacted, RevisionConflict
@@ -12,7 +12,7 @@ from store.kv import feed as feed_module
 from store.kv import watch as watch_module
 from store.kv.feed import Feed
 from store.local import LocalStore
-from store.records import KV_QUEUE
+from store.records import LogTrimmed
 
 pytestmark = pytest.mark.anyio
 HOUR_S = 3600
@@ -193,35 +193,39 @@ async def test_many_watchers_see_the_same(store):
     assert not store._recent.kv.feeds
 
 
-async def test_retention_has_taken_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize("linger_s", [0.001, HOUR_S])
+async def test_retention_has_taken_it(tmp_path, monkeypatch, linger_s):
     monkeypatch.setattr(watch_module, "HISTORY_BYTES", 500)
-    async with await LocalStore.open(tmp_path, linger_s=0.001, segment_size_bytes=2_000) as store:
-        revisions = [await store.kv_put("a", bytes(100)) for _ in range(50)]
-        await store._until_dispatched(store.confirmed)
-        log, views = store._engine.log, store._engine.views
-        slow = store.kv_watch(from_revision=revisions[0])
+    async with await LocalStore.open(tmp_path, linger_s=linger_s, segment_size_bytes=2_000) as store:
+        revisions = []
+        for _ in range(50):
+            revisions.append(await store.kv_put("a", bytes(100)))
+            with pytest.raises(RevisionConflict):
+                await store.kv_put("a", b"", expected_revision=0)
+        slow, quick = store.kv_watch(from_revision=revisions[0]), store.kv_watch(from_revision=revisions[30])
         await anext(slow)
-        # As retention does: whole segments, and what the views have of them.
-        for segment in log._segments[:3]:
-            segment.close()
-        log._segments = log._segments[3:]
-        first = log.first
-        with views._env.begin(write=True) as txn, txn.cursor(db=views.queues._db) as cursor:
-            cursor.set_range(KV_QUEUE.to_bytes(4, "big"))
-            while int.from_bytes(cursor.value()[:8], "big") < first:
-                cursor.delete()
-        with views._env.begin(write=True) as txn:
-            views.kv.forget_voids(txn, first + 1)
+        found = [change.revision for change in (await anext(quick)).changes]
+        first = revisions[20] - 1
+        await append(store, records_frame(LogTrimmed(first, 0)))
+        if linger_s < 1:
+            await store._until_dispatched(store.confirmed)
+            with store._engine.views.reading() as txn:
+                assert min(at for at, _ in store._engine.views.kv.voids(txn, 0, 1 << 62)) > first
         for at in (0, revisions[0], first):
             with pytest.raises(RevisionCompacted) as caught:
                 store.kv_watch(from_revision=at)
             assert (caught.value.revision, caught.value.earliest) == (at, first + 1)
-        left = [at for at in revisions if at > first]
+        left = revisions[20:]
         for at in (first + 1, left[0], left[1]):
             changes = await seen(store, len([n for n in left if n >= at]), from_revision=at)
             assert [change.revision for change in changes] == [n for n in left if n >= at]
         with pytest.raises(RevisionCompacted):
             await anext(slow)
+        while found[-1] < revisions[-1]:
+            found += [change.revision for change in (await anext(quick)).changes]
+        assert found == revisions[30:]
+        await quick.aclose()
+        assert (await store.kv_get("a")).revision == revisions[-1]
 
 
 async def test_damage_is_no_gap_in_silence(tmp_path):
