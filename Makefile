@@ -16,8 +16,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 ARGS ?=
 # What `make bench` measures: one figure by its name, all of them by default; `make bench BENCH=list` names them.
 BENCH ?=
+# How many histories `make nightly` simulates, and from which seed on; a failure names its seed.
+SIM_SEEDS ?= 2000
+SIM_FIRST ?= $(shell date +%y%j)0000
 
-.PHONY: help setup run serve test check format bench lock java clean
+.PHONY: help setup run serve test nightly check format bench lock java clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +47,9 @@ serve: $(STAMP) ## Run the gateway alone (ARGS="--port-offset 1000")
 
 test: java check ## All checks and all tests
 	$(BIN)/python -m pytest $(ARGS)
+
+nightly: $(STAMP) ## Simulated histories of a failing store, other ones every day (SIM_SEEDS=10000)
+	HEADGATE_SIM_SEEDS=$(SIM_SEEDS) HEADGATE_SIM_FIRST=$(SIM_FIRST) $(BIN)/python -m pytest tests/sim $(ARGS)
 
 check: $(STAMP) ## The checks without the tests
 	$(BIN)/ruff check
