@@ -21,6 +21,7 @@ from msgspec import Meta
 from gateway.config_reader import Mistakes, Secret, environment_table, merge, read_struct, unknown_key
 from gateway.errors import ConfigError, Refusal
 from gateway.filters import check_filter
+from gateway.kv_settings import KvConfig
 from gateway.port import AdapterFactory, Listener
 from gateway.topic_settings import TopicSettings
 
@@ -230,6 +231,7 @@ class Config(_Section, frozen=True, kw_only=True):
     auth: AuthConfig = AuthConfig()
     topics: TopicsConfig = TopicsConfig()
     routes: tuple[Route, ...] = ()
+    kv: KvConfig = KvConfig()
     admin: AdminConfig = AdminConfig()
     rpc: RpcConfig = RpcConfig()
     log: LogConfig = LogConfig()

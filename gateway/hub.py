@@ -84,7 +84,7 @@ class Hub:
         self.fanout = Fanout(store, queues_of=self._queues_of, spawn=self.spawn)
         controller.watch(self.fanout.changed)
         self.queues = NamedQueues(store, controller, self.router)
-        self.keys = KeyValues(store)
+        self.keys = KeyValues(store, config.kv)
         self.ingest = Ingest(
             store,
             self.router,
@@ -105,6 +105,7 @@ class Hub:
         """Load what the store remembers and begin the periodic work."""
         await self._configure_topics()
         await self.queues.load()
+        await self.keys.start()
         self.store.watch_queues(self.queues.appended)
         self.spawn(self._every(COMMIT_INTERVAL_MS, self.sessions.commit))
         self.spawn(self._every(SWEEP_INTERVAL_MS, self.sessions.sweep))

@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Protocol
 
+from gateway import logs
 from gateway.errors import Cause, Refusal
 from gateway.ingest import refusal_of
 from gateway.kv_port import (
@@ -23,6 +24,7 @@ from gateway.kv_port import (
     UnwatchKeys,
     WatchKeys,
 )
+from gateway.kv_settings import NAMESPACE_PATTERN, KvConfig
 from gateway.port import Request
 from store.client import EXISTS, Changes, Delete, Entry, Page, Put, StoreClient, Transacted
 from store.errors import (
@@ -43,8 +45,12 @@ WATCHES_COUNT_MAX = 64  # of one connection
 HOLDS_COUNT_MAX = 4  # likewise
 TRIES_COUNT_MAX = 16  # of a condition that names several revisions, while others change the key
 
-_NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,27}")
+DEFAULTS = KvConfig()
+_NAMESPACE = re.compile(NAMESPACE_PATTERN)
 _RESERVED = re.compile(r"|[$_].*", re.DOTALL)
+
+
+log = logs.get(__name__)
 
 
 class Asker(Protocol):
@@ -57,20 +63,41 @@ class Asker(Protocol):
 class KeyValues:
     """The key-value store as adapters see it: with users' namespaces only, and watches that end with connections."""
 
-    def __init__(self, store: StoreClient) -> None:
+    def __init__(self, store: StoreClient, config: KvConfig = DEFAULTS) -> None:
         self._store = store
+        self._config = config
+        self._named = frozenset(said.name for said in config.namespaces)
         self._watches: dict[int, dict[int, _Watch]] = {}  # by connection and its own number
         self._holds: dict[int, list[int]] = {}  # by connection: revisions
+
+    async def start(self) -> None:
+        """Tell the store the limits of namespaces that it does not know yet."""
+        try:
+            known = {one.name: (one.keys_max, one.size_bytes_max) for one in await self._store.kv_namespaces()}
+            for said in self._config.namespaces:
+                if known.get(said.name, (0, 0)) != (said.keys_max, said.bytes_max):
+                    await self._store.kv_limit(said.name, keys_max=said.keys_max, size_bytes_max=said.bytes_max)
+        except StoreError as error:  # a full disk; what there is can still be read
+            log.error("namespaces are not limited before the next start", error=str(error))
 
     async def answer(self, asker: Asker, request: Request) -> Any:
         """The answer to a request of `gateway.kv_port`. Raises `Refusal`, `StoreError`."""
         namespace = getattr(request, "namespace", None)
         if namespace is not None:
-            _check_namespace(namespace)
+            self._check(namespace)
         try:
             return await _HANDLERS[type(request)](self, asker, request)
         except StoreError as error:
             raise _refusal(error) from error
+
+    def _check(self, namespace: str) -> None:
+        """Raise `Refusal` for a namespace that users may not use."""
+        if _RESERVED.fullmatch(namespace):
+            raise Refusal(Cause.FORBIDDEN, f"the namespace {namespace!r} is the gateway's own")
+        if not _NAMESPACE.match(namespace):
+            raise Refusal(Cause.MALFORMED, "a namespace is a letter or digit, then up to 27 letters, digits and . _ -")
+        if not self._config.open and namespace not in self._named:
+            raise Refusal(Cause.FORBIDDEN, f"the namespace {namespace!r} is not one of those that are configured")
 
     async def leave(self, asker: Asker) -> None:
         """A connection has ended: so have its watches and holds."""
@@ -211,14 +238,6 @@ async def _next_of(changes: AsyncGenerator[Changes, None]) -> Changes:
 
 def _is_one_of(actual: int, revisions: tuple[int, ...]) -> bool:
     return actual in revisions or (actual != 0 and EXISTS in revisions)
-
-
-def _check_namespace(namespace: str) -> None:
-    """Raise `Refusal` for one that is not a user's."""
-    if _RESERVED.fullmatch(namespace):
-        raise Refusal(Cause.FORBIDDEN, f"the namespace {namespace!r} is the gateway's own")
-    if not _NAMESPACE.fullmatch(namespace):
-        raise Refusal(Cause.MALFORMED, "a namespace is a letter or digit, then up to 27 letters, digits and . _ -")
 
 
 def _refusal(error: StoreError) -> Refusal:

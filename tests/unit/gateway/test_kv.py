@@ -23,7 +23,8 @@ from gateway.kv_port import (
     UnwatchKeys,
     WatchKeys,
 )
-from store.client import EXISTS, Delete, Put
+from gateway.kv_settings import KvConfig, NamespaceSettings
+from store.client import EXISTS, Delete, Namespace, Put
 from store.errors import SnapshotLost
 from store.local import LocalStore
 
@@ -260,3 +261,29 @@ async def test_so_many_watches(rig, monkeypatch):
     await rig.ask(UnwatchKeys(watch=0))
     await rig.ask(WatchKeys(watch=2))
     await rig.keys.leave(rig.one)
+
+
+# ---- configuration
+
+
+async def test_limits_of_namespaces_are_told_once(rig):
+    config = KvConfig(namespaces=(NamespaceSettings(name="small", keys_max=1), NamespaceSettings(name="free")))
+    keys = KeyValues(rig.store, config)
+    await keys.start()
+    before = rig.store.confirmed
+    await KeyValues(rig.store, config).start()
+    assert rig.store.confirmed == before
+    assert await rig.store.kv_namespaces() == [Namespace("small", 0, 0, 1, 0)]
+    await rig.put("a", namespace="small")
+    assert (await rig.refused(StoreKey(key="b", value=b"", namespace="small"))).cause is Cause.QUOTA
+    await KeyValues(rig.store, KvConfig(namespaces=(NamespaceSettings(name="small", bytes_max=9),))).start()
+    await rig.put("b", namespace="small")
+    await rig.store.close()
+    await keys.start()  # says so in the log, and does not keep the gateway from starting
+
+
+async def test_only_configured_namespaces(rig):
+    rig.keys = KeyValues(rig.store, KvConfig(open=False, namespaces=(NamespaceSettings(name="mine"),)))
+    await rig.put("a", namespace="mine")
+    for namespace in ("default", "", "other"):
+        assert (await rig.refused(GetKey(key="a", namespace=namespace))).cause is Cause.FORBIDDEN
