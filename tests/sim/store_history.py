@@ -61,7 +61,7 @@ DAY_MS = 86_400_000
 START_MS = 1_700_000_000_000
 IN_FLIGHT_MAX = 8
 TRIMS_CHANCE = 0.2
-OFF_STEPS_MAX = 400  # from when a power failure is decided until it comes
+OFF_STEPS_MAX = (10, 50, 400)  # from when a power failure is decided until it comes
 REFUSED = (StoreFailed, StoreFull, StoreOverloaded, StoreClosed, SequenceOutOfOrder)
 UNKNOWN_OR_REFUSED = (AppendOutcomeUnknown, *REFUSED)
 
@@ -170,7 +170,7 @@ class History:
 
     def _process(self, live) -> bool:
         """A process from its start to its end, whatever that is; whether it closed the store."""
-        self.ending, waiting = "kill", []
+        self.ending = "kill"
         loop = SimLoop(self.sim)
         closed = False
         with self._watched(), self.sim.patched("store"):
@@ -183,15 +183,16 @@ class History:
                     raise
                 self.counts["unopened"] += 1
                 self.disk.heal()
-            if not closed:
+            finally:
                 waiting = [str(task) for task in asyncio.all_tasks(loop)]
-                self.sim.cut_power()
-                self.sim.unwind()
-                self._dig_out()
-            self.sim.off_at = None
-            loop.end()
-            if self.sim.off:
-                self.sim.power_on()
+                if not closed:
+                    self.sim.cut_power()
+                    self.sim.unwind()
+                    self._dig_out()
+                self.sim.off_at = None
+                loop.end()
+                if self.sim.off:
+                    self.sim.power_on()
         self.forget()
         if self.sim.errors:
             raise AssertionError(f"a thread or a task has failed; at that time: {waiting}") from self.sim.errors[0]
@@ -261,6 +262,7 @@ class History:
     async def _live(self) -> bool:
         await self._open()
         names, weights = list(STEPS), list(STEPS.values())
+        refused = self.counts["StoreFull"]
         while self.left > 0:
             self.left -= 1
             self.sim.progress()
@@ -272,6 +274,10 @@ class History:
                 return await self._check_and_close(opened=True)
             else:
                 await self._step(step)
+            full = self.counts["StoreFull"]
+            if full > refused and self.chance.random() < 0.1:
+                self._decide_crash()  # what was refused must not be there afterwards
+            refused = full
             if self.failed and self.chance.random() < 0.3:
                 await self._check_refusing()
                 self._decide_crash()
@@ -322,7 +328,7 @@ class History:
 
     def _decide_crash(self) -> None:
         self.ending = self.chance.choice(["power", "power", "power", "kill"])
-        self.sim.off_at = self.sim.steps + self.chance.randint(1, OFF_STEPS_MAX)
+        self.sim.off_at = self.sim.steps + self.chance.randint(1, self.chance.choice(OFF_STEPS_MAX))
 
     def _dig_out(self) -> None:
         """Close what the process has left open."""
@@ -426,9 +432,9 @@ class History:
         confirmed = self.store.confirmed
         assert confirmed >= self.model.at, f"readers had seen up to {self.model.at}, now there is only {confirmed}"
         first = self._segments()[0]
-        assert first <= self.model.first, "deleted before the log said so"
         assert self._log_bytes(first, self.model.at) == bytes(self.log[first:]), "the log has changed"
         self.advance()
+        assert first <= self.model.first, "deleted before the log said so"
         for producer, sent in self.sequences.items():
             for entry in sent:
                 if entry[2] == "stored" and (producer, entry[0]) not in self.model.producers:
@@ -749,10 +755,11 @@ class History:
         await self._quiet()
         store = self.store
         if not self.failed and store.error is None and store.full is None and self.disk.room is None:
+            now_ms = self.now_ms()
             await store.tick()
             self.advance()
             if not self.failed and store.error is None and store.full is None:
-                late = [key for key in self.model.timers if key.due_ms <= self.now_ms()]
+                late = [key for key in self.model.timers if key.due_ms <= now_ms]
                 assert not late, f"not fired: {late}"
         for left in (5, 4, 3, 2, 1, 0):
             self.advance()
