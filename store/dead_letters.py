@@ -36,8 +36,9 @@ def dead_letters_frame(
     group: str,
     reason: str,
     target: QueueNumber,
+    known: int,
 ) -> UnplacedFrame:
-    """The frame that moves records, as (offset in `queue`, frame, row), to another queue."""
+    """The frame that moves records, as (offset in `queue`, frame, row), to another queue; `known` as in `Settled`."""
     rows: list[bytes] = []
     parts: list[bytes] = []
     letters: list[DeadLetter] = []
@@ -49,7 +50,7 @@ def dead_letters_frame(
         parts.append(data)
         letters.append(DeadLetter(offset, frame.start, row, count))
         pos += len(data)
-    told = encode(DeadLettered(queue, group, reason, 0, tuple(letters)))
+    told = encode(DeadLettered(queue, group, reason, 0, tuple(letters), known))
     rows.append(ROW.pack(DEAD_LETTERS_QUEUE, pos, len(told), 0, 0, 0, 0, 0))
     return UnplacedFrame.build(b"".join(rows), b"".join([*parts, told]))
 

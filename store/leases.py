@@ -129,6 +129,11 @@ class LeaseQueue:
         return said
 
     @property
+    def known(self) -> int:
+        """What `Settled.known` says of messages of this queue."""
+        return self.deleted_at + 1
+
+    @property
     def untouched(self) -> bool:
         """Whether whoever loads it later loads the same."""
         return (
@@ -469,13 +474,13 @@ class LeaseTable:
     ) -> None:
         """Take in what the log says at an offset. Of what is deleted nothing is held and nothing settled."""
         match record:
-            case Settled(queue=queue, ranges=ranges, group=group):
+            case Settled(queue=queue, ranges=ranges, group=group, known=known):
                 leases = self._queues.get((group, QueueNumber(queue)))
-                if leases is not None:
+                if leases is not None and leases.deleted_at < known:
                     leases.settle(ranges)
-            case DeadLettered(queue=queue, letters=letters, group=group):
+            case DeadLettered(queue=queue, letters=letters, group=group, known=known):
                 leases = self._queues.get((group, QueueNumber(queue)))
-                if leases is not None:
+                if leases is not None and leases.deleted_at < known:
                     leases.settle(ranges_of(letter.offset for letter in letters))
             case LeasePolicySet(queue=queue, group=group, policy=policy):
                 leases = self._queues.get((group, QueueNumber(queue)))

@@ -252,7 +252,7 @@ class Lending:
                 self._advanced(leases)
 
         try:
-            settling = self._record(Settled(leases.queue, tuple(ranges), leases.group))
+            settling = self._record(Settled(leases.queue, tuple(ranges), leases.group, leases.known))
         except BaseException:
             leases.restore(ranges, delivered=delivered)
             raise
@@ -272,7 +272,7 @@ class Lending:
         if leases is None or not leases.held(owner).issuperset(offsets):
             raise LeaseLost(f"some messages of queue {queue} are not held any more")
         ranges = leases.begin_settling(owner, offsets)
-        settled = encode(Settled(queue, tuple(ranges), group))
+        settled = encode(Settled(queue, tuple(ranges), group, leases.known))
         row = ROW.pack(LEASES_QUEUE, len(payload), len(settled), 0, 0, 0, 0, 0)
         await self._append_settling(leases, ranges, UnplacedFrame.build(rows + row, payload + settled))
 
@@ -386,6 +386,7 @@ class Lending:
                     group=leases.group,
                     reason=reason,
                     target=target,
+                    known=leases.known,
                 )
                 gone = {*moved, *_offsets(located.unreadable)}
                 left = [offset for offset in left if offset not in gone]

@@ -62,7 +62,8 @@ ADDRESSES_QUEUE = QueueNumber(10)
 
 # What the views can hold: a record outside these bounds is not understood, and so has no effect.
 _Queue = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
-_Offset = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+_OFFSET_MAX = (1 << 63) - 1
+_Offset = Annotated[int, Meta(ge=0, le=_OFFSET_MAX)]
 _Cursor = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _Operations = Meta(max_length=1 << 16)  # an operation's ordinal is a u16
 
@@ -121,11 +122,16 @@ class GroupDeleted(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """Messages of a queue that a group is done with: ranges of queue offsets, end exclusive."""
+    """Messages of a queue that a group is done with: ranges of queue offsets, end exclusive.
+
+    They are those of the queue and the group as they were before a log offset: where one of the two is deleted there
+    or later, nothing of what came after it is settled.
+    """
 
     queue: _Queue
     ranges: tuple[tuple[_Offset, _Offset], ...]
     group: str = ""
+    known: _Offset = _OFFSET_MAX
 
 
 class QueueDeleted(msgspec.Struct, frozen=True, array_like=True, tag=6):
@@ -182,7 +188,7 @@ class DeadLettered(msgspec.Struct, frozen=True, array_like=True, tag=33):
     """Messages that a group gave up: settled, and in another queue by rows of the same frame, when it has one for them.
 
     The record of `letters[n]` is the frame's row `first_row + n`. `reason` is "rejected", "expired" or
-    "delivery_limit".
+    "delivery_limit". `known` is as in `Settled`.
     """
 
     queue: _Queue
@@ -190,6 +196,7 @@ class DeadLettered(msgspec.Struct, frozen=True, array_like=True, tag=33):
     reason: str
     first_row: _Queue
     letters: tuple[DeadLetter, ...]
+    known: _Offset = _OFFSET_MAX
 
 
 class LeasePolicySet(msgspec.Struct, frozen=True, array_like=True, tag=34):

@@ -55,11 +55,15 @@ class SettledView:
     def _apply(self, txn: Any, frame: LogOffset, record: Record, added: dict[tuple[str, int], RangeSet]) -> None:
         """Make the change of one record; what is settled is gathered, as it is the same in any order."""
         match record:
-            case Settled(queue=queue, ranges=ranges, group=group) if _fits(group):
+            case Settled(queue=queue, ranges=ranges, group=group, known=known) if (
+                _fits(group) and self._deleted(txn, queue, group) < known
+            ):
                 gathered = added.setdefault((group, queue), RangeSet())
                 for start, end in ranges:
                     gathered.add(start, end)
-            case DeadLettered(queue=queue, letters=letters, group=group) if _fits(group):
+            case DeadLettered(queue=queue, letters=letters, group=group, known=known) if (
+                _fits(group) and self._deleted(txn, queue, group) < known
+            ):
                 gathered = added.setdefault((group, queue), RangeSet())
                 for letter in letters:
                     gathered.add(letter.offset, letter.offset + 1)
@@ -74,11 +78,11 @@ class SettledView:
                     self._delete(txn, group, queue)
             case GroupDeleted(group=group) if group and _fits(group):
                 txn.put(_GROUP_DELETED + _group(group), _OFFSET.pack(frame), db=self._db)
-                known = {_QUEUE.unpack(key[-_QUEUE.size :])[0] for key in self._keys(txn, _POLICY + _group(group))}
+                queues = {_QUEUE.unpack(key[-_QUEUE.size :])[0] for key in self._keys(txn, _POLICY + _group(group))}
                 prefix = _SETTLED + _group(group)
-                known |= {_QUEUE.unpack_from(key, len(prefix))[0] for key in self._keys(txn, prefix)}
-                known |= {queue for name, queue in added if name == group}
-                for queue in sorted(known):
+                queues |= {_QUEUE.unpack_from(key, len(prefix))[0] for key in self._keys(txn, prefix)}
+                queues |= {queue for name, queue in added if name == group}
+                for queue in sorted(queues):
                     added.pop((group, queue), None)
                     self._delete(txn, group, queue)
             case LogTrimmed(first=first):
@@ -137,8 +141,13 @@ class SettledView:
 
     def deleted_at(self, txn: Any, queue: QueueNumber, group: str = "") -> int:
         """Where in the log a queue or group was deleted; -1: never. What was lent before, or there, is not any more."""
-        keys = [_QUEUE_DELETED + _QUEUE.pack(queue), _GROUP_DELETED + _group(group)]
-        return max(self._number(txn, _TRIMMED) - 1, *(self._number(txn, key) for key in keys), -1)
+        return max(self._number(txn, _TRIMMED) - 1, self._deleted(txn, queue, group))
+
+    def _deleted(self, txn: Any, queue: int, group: str) -> int:
+        """The last deletion of either that the log has, -1: none."""
+        return max(
+            self._number(txn, _QUEUE_DELETED + _QUEUE.pack(queue)), self._number(txn, _GROUP_DELETED + _group(group))
+        )
 
     def policy(self, txn: Any, queue: QueueNumber, group: str = "") -> LeasePolicy:
         """How a group's messages of a queue are lent."""

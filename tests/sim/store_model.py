@@ -134,6 +134,7 @@ class Model:
     history: dict = field(default_factory=lambda: defaultdict(list))  # (namespace, key) -> (log offset, Value or None)
     changes: list = field(default_factory=list)  # (namespace, revision, kind, key, value)
     groups: dict = field(default_factory=lambda: defaultdict(dict))
+    deleted: dict = field(default_factory=dict)  # queue -> log offset of its last deletion
     settled: dict = field(default_factory=lambda: defaultdict(set))  # (queue, group) -> offsets
     addresses: set = field(default_factory=set)
     timers: dict = field(default_factory=dict)  # key -> record
@@ -167,6 +168,7 @@ class Model:
                 self.outcomes[at] = rule(self, at, record)
         for queue in deleted:
             self.queues.pop(queue, None)
+            self.deleted[queue] = frame.start
             for key in [key for key in self.settled if key[0] == queue]:
                 del self.settled[key]
 
@@ -281,6 +283,8 @@ class Model:
 
     def settle(self, at, record):
         """A `Settled`."""
+        if self.deleted.get(record.queue, -1) >= record.known:
+            return
         gone = self.settled[record.queue, record.group]
         for start, end in record.ranges:
             gone.update(range(start, end))

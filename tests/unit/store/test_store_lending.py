@@ -571,3 +571,25 @@ async def test_an_ordered_message_is_settled_by_handle(store, clock):
     await passes(store, clock, 10)
     assert await store.settle_handles([lease.handle()]) == [None]
     assert await take(store) == [b"a2"]
+
+
+@pytest.mark.parametrize("way", ["settle", "purge", "reject", "forward"])
+@pytest.mark.parametrize("deleted", ["queue", "group"])
+async def test_what_is_settled_while_its_queue_is_deleted_is_not_of_the_next_one(tmp_path, way, deleted):
+    group = "g" if deleted == "group" else ""
+    settling = {
+        "settle": lambda store: store.settle(16, ME, [0, 1], group=group),
+        "purge": lambda store: store.purge(16, group=group),
+        "reject": lambda store: store.reject(16, ME, [0, 1], group=group),
+        "forward": lambda store: store.forward(16, ME, [0, 1], b"", b"", group=group),
+    }
+    async with await LocalStore.open(tmp_path / "data", linger_s=3600) as store:
+        await put(store, b"a", b"b")
+        assert len(await take(store, group=group)) == (0 if way == "purge" else 2) or store.release(ME)
+        deleting = store.delete_queue(16) if deleted == "queue" else store.delete_group(group)
+        await asyncio.gather(deleting, settling[way](store), return_exceptions=True)
+        await put(store, b"c", b"d")
+        expected = [b"c", b"d"] if deleted == "queue" else [b"a", b"b", b"c", b"d"]
+        assert await take(store, group=group) == expected
+    async with await LocalStore.open(tmp_path / "data") as store:
+        assert await take(store, group=group) == expected
