@@ -185,7 +185,26 @@ QueuesListener: TypeAlias = Callable[[Sequence[QueueNumber]], None]
 
 
 class StoreClient(Protocol):
-    """One store group. Methods raise `StoreError` and its kind."""
+    """One store group, or all groups of a cluster behind one. Methods raise `StoreError` and its kind.
+
+    Each group has a log of its own, and `append`, `pending_bytes`, `confirmed`, `tail` and `scan` are of one log: of a
+    cluster they are asked of one of its `logs`. Whatever names a queue goes to the group that the queue lies in; keys
+    and values, group offsets and addresses are in the home group; what is looked up without a queue, in all of them.
+    """
+
+    # ---- the logs
+
+    @property
+    def group(self) -> int:
+        """The number of the store group; of a cluster, that of its home group."""
+
+    @property
+    def logs(self) -> Mapping[int, "StoreClient"]:
+        """The groups behind this client, by number, each with its own log. The client of one group has itself there.
+
+        A group that joins the cluster appears here, and one that was removed is gone; a group that cannot be reached
+        stays, and its methods raise.
+        """
 
     # ---- the log
 

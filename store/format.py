@@ -37,6 +37,7 @@ __all__ = [
     "FRAME_ASYNC",
     "FRAME_BYTES_MAX",
     "FRAME_ZSTD",
+    "GROUP_SHIFT",
     "HEADER",
     "MAGIC",
     "ROW",
@@ -54,12 +55,26 @@ __all__ = [
     "QueueNumber",
     "QueueOffset",
     "UnplacedFrame",
+    "group_of",
+    "origin_of",
     "parse_header",
 ]
 
 LogOffset = NewType("LogOffset", int)  # a byte position in the commit log, always the start or end of a frame
 QueueOffset = NewType("QueueOffset", int)  # the n-th record of a queue
 QueueNumber = NewType("QueueNumber", int)  # unique in the cluster
+
+GROUP_SHIFT = 48  # the log of store group g begins at g << 48: an offset says by itself which log it is in
+
+
+def origin_of(group: int) -> LogOffset:
+    """Where the log of a store group begins."""
+    return LogOffset(group << GROUP_SHIFT)
+
+
+def group_of(at: LogOffset) -> int:
+    """The store group whose log an offset is in."""
+    return at >> GROUP_SHIFT
 
 
 class Position(NamedTuple):

@@ -32,6 +32,7 @@ from store.client import (
     Page,
     Put,
     QueuesListener,
+    StoreClient,
     TailListener,
     TimerEntry,
     TimersHeld,
@@ -57,6 +58,7 @@ from store.format import (
     QueueNumber,
     QueueOffset,
     UnplacedFrame,
+    group_of,
 )
 from store.handle import KEY_BYTES
 from store.kv.keyvalue import KeyValue, Log
@@ -128,6 +130,7 @@ class LocalStore:
             retention=retention,
             **engine,
         )
+        self._logs: Mapping[int, StoreClient] = {self.group: self}
         self._cache = FrameCache(cache_bytes_max)
         self._reader = Reader(self._engine.log, self._engine.views, self._cache, busy=lambda: self._pending_bytes > 0)
         with self._engine.views.reading() as txn:
@@ -257,6 +260,16 @@ class LocalStore:
         return self._engine.scrub.progress
 
     # ---- the log
+
+    @property
+    def group(self) -> int:
+        """See `StoreClient.group`."""
+        return group_of(self._engine.log.first)
+
+    @property
+    def logs(self) -> Mapping[int, StoreClient]:
+        """See `StoreClient.logs`."""
+        return self._logs
 
     def append(self, frame: UnplacedFrame, done: OnAppended) -> None:
         """See `StoreClient.append`. A refusal comes on the next turn of the loop, ahead of what is being written."""
