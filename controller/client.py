@@ -1,20 +1,47 @@
-"""What everybody else can ask of the controller, in process or over the network."""
+"""What everybody else can ask of the controller, in process or over the network.
+
+A cluster is store groups; a group is replicas of one log, of which one is master. Words and fences are RocketMQ's: an
+epoch is the term of a master, and the SyncStateSet (`sync_set`) names the replicas that have everything the master has
+acknowledged.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
 __all__ = [
+    "HOME_GROUP",
+    "Acknowledge",
     "ControllerClient",
     "ControllerDamaged",
     "ControllerError",
+    "Group",
+    "GroupConfig",
+    "GroupExists",
+    "GroupNotEmpty",
+    "Member",
     "NamedQueue",
+    "NoMaster",
+    "NotElectable",
+    "QueueClosed",
+    "Replica",
+    "ReplicaIdTaken",
+    "ReplicaInSync",
+    "StaleEpoch",
     "Topic",
     "TopicExists",
     "TopicLimit",
+    "UnknownGroup",
+    "UnknownQueue",
+    "UnknownReplica",
     "UnknownTopic",
+    "User",
 ]
+
+HOME_GROUP = 0  # holds keys and values; the only group of a single node
+
+Acknowledge: TypeAlias = Literal["all_in_sync", "quorum", "master"]
 
 
 class ControllerError(Exception):
@@ -37,19 +64,163 @@ class TopicLimit(ControllerError):
     """The cluster has as many topics or queues as its configuration allows."""
 
 
+class UnknownQueue(ControllerError):
+    """No topic has a queue of that number."""
+
+
+class QueueClosed(ControllerError):
+    """The queue is closed already, or is the topic's last open one, or would have to be closed first."""
+
+
+class UnknownGroup(ControllerError):
+    """There is no store group of that number."""
+
+
+class GroupExists(ControllerError):
+    """There is, or was, a group of that number."""
+
+
+class GroupNotEmpty(ControllerError):
+    """The group still has queues, or holds the keys and values."""
+
+
+class UnknownReplica(ControllerError):
+    """The group has no replica of that id."""
+
+
+class ReplicaIdTaken(ControllerError):
+    """The id was given to somebody else, or is not the next one: ask for the next one again."""
+
+
+class ReplicaInSync(ControllerError):
+    """The replica is in its group's SyncStateSet: what it holds may be nowhere else."""
+
+
+class StaleEpoch(ControllerError):
+    """Decided on epochs that are no longer in force, or by one who is not master: nothing was changed."""
+
+
+class NoMaster(ControllerError):
+    """The group has no master now, and only a master knows what is asked for."""
+
+
+class NotElectable(ControllerError):
+    """The replica cannot be made master without risk to what was acknowledged."""
+
+
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic: the unit of configuration, retention and access. `queues` are its queue numbers, by index."""
+    """A topic: the unit of configuration, retention and access.
+
+    `queues` are all queue numbers to read, by index, those to write to before the closed ones; `groups` are the groups
+    they lie in, one for each. `closed` are those of `queues` that take no more messages and are being drained. A queue
+    that was closed by moving it is in `moved`, with the queue that took its place: a key's messages in the old one
+    come before those in the new one. Without `groups` everything lies in the home group.
+    """
 
     name: str
     queues: tuple[int, ...]
     config: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    groups: tuple[int, ...] = ()
+    closed: tuple[int, ...] = ()
+    moved: Mapping[int, int] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.groups:
+            msgspec.structs.force_setattr(self, "groups", (HOME_GROUP,) * len(self.queues))
+        if len(self.groups) != len(self.queues):
+            raise ValueError(f"{len(self.queues)} queues in {len(self.groups)} groups")
+        if self.closed and self.queues[-len(self.closed) :] != self.closed:
+            raise ValueError("closed queues come last")
+
+    @property
+    def open(self) -> tuple[int, ...]:
+        """The queue numbers to write to; a key's hash picks one. Never empty."""
+        return self.queues[: len(self.queues) - len(self.closed)]
 
 
 class NamedQueue(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue with a name of its own: the index behind an AMQP queue."""
+    """A queue with a name of its own: the index behind an AMQP queue. It lies in `group`."""
 
     name: str
     number: int
+    group: int = HOME_GROUP
+
+
+class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a group keeps its log.
+
+    `replicas` is how many it is meant to have, learners not counted. A write is acknowledged when all of the
+    SyncStateSet have it, a majority of it, or the master alone, and never while fewer than `min_in_sync` are in it.
+    `unclean_election` lets a replica outside the set become master when there is no other: what was acknowledged can
+    be lost.
+    """
+
+    replicas: int = 1
+    min_in_sync: int = 1
+    acknowledge: Acknowledge = "all_in_sync"
+    unclean_election: bool = False
+
+
+class Replica(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica of a group's log.
+
+    `id` is given once, from 1 on, and never again. `address` is where its node serves ("host:port"). Of equals the one
+    of the higher `priority` is elected. A learner follows the log from afar and is never elected or counted. `check` is
+    the code by which the node proves that it was given this id.
+    """
+
+    id: int
+    node: str
+    address: str
+    priority: int = 0
+    zone: str = ""
+    learner: bool = False
+    check: str = ""
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A store group: the replicas of one log.
+
+    `master` is a replica's id; None while nobody can be elected, and before the first election. `master_epoch` grows
+    with every change of master, also to None. `sync_set` ascends and includes the master; it is empty only before the
+    first election. `sync_epoch` grows with every change of the set. No new queues are placed on a `closed` group.
+    """
+
+    number: int
+    config: GroupConfig = GroupConfig()
+    replicas: tuple[Replica, ...] = ()
+    master: int | None = None
+    master_epoch: int = 0
+    sync_set: tuple[int, ...] = ()
+    sync_epoch: int = 0
+    closed: bool = False
+    next_replica: int = 1  # greater than every id ever given
+    elected_ms: int = 0  # when `master_epoch` began
+
+    def replica(self, id_: int) -> Replica | None:
+        """A replica by id."""
+        return next((one for one in self.replicas if one.id == id_), None)
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        """The ids of those that may be in the SyncStateSet: all but learners."""
+        return tuple(one.id for one in self.replicas if not one.learner)
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who may connect. `password` is a hash that only the gateway understands, and so are `rights`."""
+
+    name: str
+    password: str
+    rights: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A controller: its Raft id, and where its node serves ("host:port")."""
+
+    id: int
+    node: str
+    address: str
 
 
 class ControllerClient(Protocol):
@@ -57,6 +228,8 @@ class ControllerClient(Protocol):
 
     The synchronous methods answer from a cache that is never behind a command this client has awaited.
     """
+
+    # ---- reads
 
     def topic(self, name: str) -> Topic | None:
         """A topic by name."""
@@ -67,13 +240,40 @@ class ControllerClient(Protocol):
     def topic_of_queue(self, number: int) -> str | None:
         """The name of the topic a queue belongs to."""
 
+    def group_of_queue(self, number: int) -> int | None:
+        """The group in which a topic's queue or a named queue lies; None for a queue that there is not."""
+
+    @property
+    def home(self) -> int:
+        """The group that holds keys and values."""
+
+    def groups(self) -> Sequence[Group]:
+        """All store groups, by number."""
+
+    def group(self, number: int) -> Group | None:
+        """A store group by number."""
+
+    def users(self) -> Sequence[User]:
+        """All users, by name."""
+
+    def user(self, name: str) -> User | None:
+        """A user by name."""
+
+    def members(self) -> Sequence[Member]:
+        """The controllers, by id."""
+
     def watch(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` on the event loop after every change. Returns what stops it."""
+
+    # ---- topics and queues
 
     async def create_topic(
         self, name: str, *, queues: int | None = None, config: Mapping[str, Any] | None = None
     ) -> Topic:
-        """Create a topic, or return it when it is there and agrees. Raises `TopicExists`, `TopicLimit`."""
+        """Create a topic, or return it when it is there and agrees. Raises `TopicExists`, `TopicLimit`.
+
+        Its queues are dealt to the groups in turn, the least loaded first.
+        """
 
     async def configure_topic(self, name: str, config: Mapping[str, Any]) -> Topic:
         """Replace a topic's configuration. Raises `UnknownTopic`."""
@@ -81,8 +281,89 @@ class ControllerClient(Protocol):
     async def delete_topic(self, name: str) -> None:
         """Forget a topic. Raises `UnknownTopic`."""
 
+    async def grow_topic(self, name: str, queues: int, *, group: int | None = None) -> Topic:
+        """Open queues, in `group` or where there is least, until there are so many to write to.
+
+        Raises `UnknownTopic`, `UnknownGroup`, `TopicLimit`.
+        """
+
+    async def close_queue(self, number: int) -> Topic:
+        """Write no more to a topic's queue; it can be read still. Raises `UnknownQueue`, `QueueClosed`: the last."""
+
+    async def move_queue(self, number: int, group: int) -> Topic:
+        """Close a topic's queue and open one in another group in its place. Raises `UnknownQueue`, `UnknownGroup`,
+        `QueueClosed`."""
+
+    async def drop_queue(self, number: int) -> None:
+        """Forget a closed queue, when it is drained. Its number is never given again. Raises `QueueClosed`: not yet."""
+
     async def name_queue(self, name: str) -> NamedQueue:
         """The number of a named queue, given now when it had none. Raises `TopicLimit`."""
 
     async def forget_queue(self, name: str) -> None:
         """Forget a named queue; its number is never given again."""
+
+    # ---- groups and replicas
+
+    async def add_group(self, number: int, config: GroupConfig) -> Group:
+        """Add a group without replicas. Raises `GroupExists`: with another configuration, or there was one before."""
+
+    async def configure_group(self, number: int, config: GroupConfig) -> Group:
+        """Replace a group's configuration. Raises `UnknownGroup`, `NoMaster`: to acknowledge differently."""
+
+    async def close_group(self, number: int, *, closed: bool = True) -> Group:
+        """Place no new queues on a group, or place them again. Raises `UnknownGroup`."""
+
+    async def remove_group(self, number: int) -> None:
+        """Forget a group that has no queues. Its number is never given again. Raises `GroupNotEmpty`."""
+
+    async def next_replica_id(self, group: int) -> int:
+        """The id that `register_replica` would give next. Raises `UnknownGroup`."""
+
+    async def register_replica(self, group: int, replica: Replica) -> Group:
+        """Take an id, or say where the replica of this id and check code is now.
+
+        A new node asks for the next id, writes it to a temporary file with a check code of its own making, registers,
+        and renames the file. After a crash in between it registers again by that file: the id is its own, or somebody
+        else's by another check code, and then the file is worth nothing. Raises `UnknownGroup`, `ReplicaIdTaken`,
+        `ReplicaInSync`: it cannot become a learner yet.
+        """
+
+    async def forget_replica(self, group: int, replica: int) -> Group:
+        """Forget a replica. Its id is never given again. Raises `UnknownGroup`, `ReplicaInSync`."""
+
+    async def alter_sync_set(
+        self, group: int, master: int, master_epoch: int, sync_epoch: int, new_set: Sequence[int]
+    ) -> Group:
+        """Change the SyncStateSet, as its master, knowing these epochs.
+
+        Raises `UnknownGroup`, `StaleEpoch`, `UnknownReplica`, `ControllerError`: without the master, or by more than
+        one member where a majority acknowledges.
+        """
+
+    async def elect(
+        self,
+        group: int,
+        candidate: int | None = None,
+        *,
+        master_epoch: int | None = None,
+        sync_epoch: int | None = None,
+    ) -> Group:
+        """Make a replica of the SyncStateSet master: this one, or the best one. Fenced by the epochs given, if any.
+
+        Raises `UnknownGroup`, `UnknownReplica`, `NotElectable`, `StaleEpoch`.
+        """
+
+    # ---- users and controllers
+
+    async def set_user(self, user: User) -> User:
+        """Add or replace a user."""
+
+    async def delete_user(self, name: str) -> None:
+        """Forget a user."""
+
+    async def set_member(self, member: Member) -> Member:
+        """Say where a controller is. Whether it votes is Raft's to say."""
+
+    async def delete_member(self, id_: int) -> None:
+        """Forget where a controller was."""

@@ -3,27 +3,27 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import lmdb
 import msgspec
 
-from controller.client import ControllerDamaged, ControllerError, NamedQueue, Topic
-from controller.lmdb_file import is_cut_short
-from controller.state import (
-    Command,
-    ConfigureTopic,
-    CreateTopic,
-    DeleteTopic,
-    ForgetQueue,
-    MetadataState,
-    NameQueue,
-    decode_command,
-    encode_command,
+from controller.client import (
+    HOME_GROUP,
+    ControllerDamaged,
+    ControllerError,
+    Group,
+    NotElectable,
+    Replica,
+    UnknownGroup,
 )
+from controller.commands import Command, ElectMaster, decode_command, encode_command
+from controller.front import Limits, StateClient
+from controller.lmdb_file import is_cut_short
+from controller.state import Answer, MetadataState
 
 __all__ = ["Limits", "LocalController"]
 
@@ -37,19 +37,15 @@ _DAMAGED = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, l
 _SNAPSHOT = b"state"  # every other key is 8 bytes, a command's index
 
 
-_Answer: TypeAlias = "asyncio.Future[Topic | NamedQueue | None]"
+ALONE = Group(  # what a single node is, which has registered nothing
+    number=HOME_GROUP, replicas=(Replica(id=1, node="local", address=""),), master=1, master_epoch=1, sync_set=(1,)
+)
+
+_Answer: TypeAlias = "asyncio.Future[Answer]"
 _Waiting: TypeAlias = tuple[Command, _Answer]
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cluster may hold."""
-
-    topics_max: int = 10_000
-    queues_max: int = 1_000_000
-    default_queues: int = 8  # of a topic created without a number
-
-
-class LocalController:
+class LocalController(StateClient):
     """A `ControllerClient` over a command log in LMDB.
 
     The log holds commands by index (u64, big-endian) beside the newest snapshot, which names the index it stands for.
@@ -59,17 +55,13 @@ class LocalController:
     def __init__(
         self, env: lmdb.Environment, state: MetadataState, index: int, limits: Limits, now_ms: Callable[[], int]
     ) -> None:
+        super().__init__(state, limits, now_ms)
         self._env = env
-        self._state = state
         self._index = index  # of the last command applied
-        self._limits = limits
-        self._now_ms = now_ms
         self._compacted = index  # at the newest snapshot, or the start
         self._waiting: list[_Waiting] = []
         self._writing: asyncio.Task[None] | None = None
         self._disk = ThreadPoolExecutor(1, "controller")
-        self._listeners: dict[int, Callable[[], None]] = {}
-        self._next_listener = 0
 
     @classmethod
     def open(cls, directory: Path, *, limits: Limits | None = None, now_ms: Callable[[], int]) -> "LocalController":
@@ -82,17 +74,11 @@ class LocalController:
             env = lmdb.open(str(directory), map_size=MAP_SIZE_BYTES, max_dbs=0, mode=0o600)
         except _DAMAGED as error:
             raise ControllerDamaged(f"{directory}: {error}: restore the directory from a backup") from error
-        state, index = MetadataState(), 0
-        with env.begin() as txn:
-            held = txn.get(_SNAPSHOT)
-            if held is not None:
-                index = int.from_bytes(held[:8], "big")
-                state = MetadataState.restore(held[8:])
-            for key, value in txn.cursor():
-                if key != _SNAPSHOT and int.from_bytes(key, "big") > index:
-                    index = int.from_bytes(key, "big")
-                    with contextlib.suppress(ControllerError):  # refused then, and so again now
-                        state.apply(decode_command(value))
+        try:
+            state, index = _replayed(env)
+        except (ControllerDamaged, msgspec.MsgspecError, *_DAMAGED) as error:
+            env.close()
+            raise ControllerDamaged(f"{directory}: {error}: restore the directory from a backup") from error
         return cls(env, state, index, limits or Limits(), now_ms)
 
     async def close(self) -> None:
@@ -102,76 +88,47 @@ class LocalController:
         self._disk.shutdown()
         self._env.close()
 
-    # ---- reads
+    # ---- the only group
 
-    def topic(self, name: str) -> Topic | None:
-        """A topic by name."""
-        return self._state.topics.get(name)
+    def groups(self) -> Sequence[Group]:
+        """All store groups, by number."""
+        found = super().groups()
+        return found if any(group.number == HOME_GROUP for group in found) else [ALONE, *found]
 
-    def topics(self) -> Sequence[Topic]:
-        """All topics, by name."""
-        return [self._state.topics[name] for name in sorted(self._state.topics)]
+    def group(self, number: int) -> Group | None:
+        """A store group by number."""
+        return super().group(number) or (ALONE if number == HOME_GROUP else None)
 
-    def topic_of_queue(self, number: int) -> str | None:
-        """The name of the topic a queue belongs to."""
-        return self._state.owner.get(number)
-
-    def watch(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` on the event loop after every change. Returns what stops it."""
-        handle, self._next_listener = self._next_listener, self._next_listener + 1
-        self._listeners[handle] = listener
-        return lambda: self._listeners.pop(handle, None) and None
+    async def elect(
+        self,
+        group: int,
+        candidate: int | None = None,
+        *,
+        master_epoch: int | None = None,
+        sync_epoch: int | None = None,
+    ) -> Group:
+        """Make a replica master; who is alive is not known here, so it has to be said of a group with several."""
+        there = self.group(group)
+        if there is None:
+            raise UnknownGroup(str(group))
+        if candidate is None:
+            candidate = there.master or min(there.sync_set or there.voters, default=None)
+        if candidate is None:
+            raise NotElectable(f"group {group} has no replica")
+        if candidate == there.master:
+            return there
+        command = ElectMaster(
+            group=group,
+            candidate=candidate,
+            master_epoch=there.master_epoch if master_epoch is None else master_epoch,
+            sync_epoch=there.sync_epoch if sync_epoch is None else sync_epoch,
+            time_ms=self._now_ms(),
+        )
+        return await self._ask(command, Group)
 
     # ---- commands
 
-    async def create_topic(
-        self, name: str, *, queues: int | None = None, config: Mapping[str, Any] | None = None
-    ) -> Topic:
-        """Create a topic, or return it when it is there and agrees."""
-        there = self._state.topics.get(name)
-        if there is not None and queues is None and config is None:
-            return there
-        answer = await self._command(
-            CreateTopic(
-                name=name,
-                queues=self._limits.default_queues if queues is None else queues,
-                config=config or {},
-                topics_max=self._limits.topics_max,
-                queues_max=self._limits.queues_max,
-                time_ms=self._now_ms(),
-            )
-        )
-        assert isinstance(answer, Topic)
-        return answer
-
-    async def configure_topic(self, name: str, config: Mapping[str, Any]) -> Topic:
-        """Replace a topic's configuration."""
-        there = self._state.topics.get(name)
-        if there is not None and dict(there.config) == dict(config):
-            return there
-        answer = await self._command(ConfigureTopic(name=name, config=config, time_ms=self._now_ms()))
-        assert isinstance(answer, Topic)
-        return answer
-
-    async def delete_topic(self, name: str) -> None:
-        """Forget a topic."""
-        await self._command(DeleteTopic(name=name, time_ms=self._now_ms()))
-
-    async def name_queue(self, name: str) -> NamedQueue:
-        """The number of a named queue, given now when it had none."""
-        there = self._state.named.get(name)
-        if there is not None:
-            return there
-        answer = await self._command(NameQueue(name=name, queues_max=self._limits.queues_max, time_ms=self._now_ms()))
-        assert isinstance(answer, NamedQueue)
-        return answer
-
-    async def forget_queue(self, name: str) -> None:
-        """Forget a named queue; its number is never given again."""
-        if name in self._state.named:
-            await self._command(ForgetQueue(name=name, time_ms=self._now_ms()))
-
-    async def _command(self, command: Command) -> Topic | NamedQueue | None:
+    async def _command(self, command: Command) -> Answer:
         """Persist, then apply, in the order asked. What is asked while others are being written is written together."""
         loop = asyncio.get_running_loop()
         answer: _Answer = loop.create_future()
@@ -245,3 +202,20 @@ class LocalController:
             txn.put(_SNAPSHOT, index.to_bytes(8, "big") + snapshot)
             for key in [key for key, _ in txn.cursor() if key != _SNAPSHOT and int.from_bytes(key, "big") <= index]:
                 txn.delete(key)
+
+
+def _replayed(env: lmdb.Environment) -> tuple[MetadataState, int]:
+    """The newest snapshot with the commands since, and the index of the last. Raises `ControllerDamaged`, msgspec's."""
+    state, index = MetadataState(), 0
+    with env.begin() as txn:
+        held = txn.get(_SNAPSHOT)
+        if held is not None:
+            index = int.from_bytes(held[:8], "big")
+            state = MetadataState.restore(held[8:])
+        for key, value in txn.cursor():
+            if key != _SNAPSHOT and int.from_bytes(key, "big") > index:
+                index = int.from_bytes(key, "big")
+                command = decode_command(value)
+                with contextlib.suppress(ControllerError):  # refused then, and so again now
+                    state.apply(command)
+    return state, index

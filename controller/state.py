@@ -5,15 +5,57 @@ an answer or a `ControllerError` and never looks at a clock, at chance, or at an
 idempotent. Replicas that apply the same commands in the same order hold equal snapshots.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
-from controller.client import ControllerError, NamedQueue, Topic, TopicExists, TopicLimit, UnknownTopic
+from controller.client import (
+    HOME_GROUP,
+    ControllerDamaged,
+    ControllerError,
+    Group,
+    Member,
+    NamedQueue,
+    Topic,
+    TopicLimit,
+    UnknownGroup,
+    User,
+)
+from controller.commands import (
+    AddGroup,
+    AlterSyncSet,
+    CloseGroup,
+    CloseQueue,
+    Command,
+    ConfigureGroup,
+    ConfigureTopic,
+    CreateTopic,
+    DeleteMember,
+    DeleteTopic,
+    DeleteUser,
+    DropQueue,
+    ElectMaster,
+    ForgetQueue,
+    ForgetReplica,
+    GrowTopic,
+    MoveQueue,
+    NameQueue,
+    RegisterReplica,
+    RemoveGroup,
+    SetMember,
+    SetUser,
+    decode_command,
+    encode_command,
+)
+from controller.groups import GroupTable
+from controller.names import check_name, check_text
+from controller.placement import takes_queues
+from controller.topics import FIRST_QUEUE_NUMBER, TopicTable
 
 __all__ = [
     "FIRST_QUEUE_NUMBER",
+    "Answer",
     "Command",
     "ConfigureTopic",
     "CreateTopic",
@@ -25,168 +67,175 @@ __all__ = [
     "encode_command",
 ]
 
-FIRST_QUEUE_NUMBER = 16  # lower numbers are the store's own records
-TOPIC_NAME_BYTES_MAX = 255
-QUEUE_NAME_BYTES_MAX = 255  # AMQP 0-9-1, 1.2: a short string
-QUEUES_PER_TOPIC_MAX = 1024
+USERS_MAX = 10_000
+USER_NAME_BYTES_MAX = 255
+PASSWORD_BYTES_MAX = 1024  # of a hash
+RIGHTS_BYTES_MAX = 64 * 1024
+MEMBERS_MAX = 16
+ADDRESS_BYTES_MAX = 255
+SNAPSHOT_VERSION = 2  # 1 had neither groups nor users, and did not say its number
 
-
-class CreateTopic(msgspec.Struct, frozen=True, kw_only=True, tag="create_topic"):
-    """Create a topic with so many queues, numbered from the next free number on. Answer: `Topic`."""
-
-    name: str
-    queues: int
-    config: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    topics_max: int
-    queues_max: int
-    time_ms: int
-
-
-class ConfigureTopic(msgspec.Struct, frozen=True, kw_only=True, tag="configure_topic"):
-    """Replace a topic's configuration. Answer: `Topic`."""
-
-    name: str
-    config: Mapping[str, Any]
-    time_ms: int
-
-
-class DeleteTopic(msgspec.Struct, frozen=True, kw_only=True, tag="delete_topic"):
-    """Forget a topic. Its queue numbers are never given again. Answer: None."""
-
-    name: str
-    time_ms: int
-
-
-class NameQueue(msgspec.Struct, frozen=True, kw_only=True, tag="name_queue"):
-    """Give a named queue a number. Answer: `NamedQueue`."""
-
-    name: str
-    queues_max: int
-    time_ms: int
-
-
-class ForgetQueue(msgspec.Struct, frozen=True, kw_only=True, tag="forget_queue"):
-    """Forget a named queue. Answer: None."""
-
-    name: str
-    time_ms: int
-
-
-Command: TypeAlias = CreateTopic | ConfigureTopic | DeleteTopic | NameQueue | ForgetQueue
-
-encode_command = msgspec.msgpack.Encoder().encode
-decode_command = msgspec.msgpack.Decoder(Command).decode
+Answer: TypeAlias = Topic | NamedQueue | Group | User | Member | None
 
 
 class _Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    version: int = 1
     next_queue: int
     topics: tuple[Topic, ...]
     named: tuple[NamedQueue, ...]
+    groups: tuple[Group, ...] = ()
+    removed_groups: tuple[int, ...] = ()
+    users: tuple[User, ...] = ()
+    members: tuple[Member, ...] = ()
 
 
 class MetadataState:
-    """Topics, named queues, and the numbers given to them."""
+    """Topics, queues and the numbers given to them; store groups; users; and where the controllers are.
+
+    The dictionaries are for reading.
+    """
 
     def __init__(self) -> None:
-        self.next_queue = FIRST_QUEUE_NUMBER  # greater than every number ever given
-        self.topics: dict[str, Topic] = {}
-        self.named: dict[str, NamedQueue] = {}
-        self.owner: dict[int, str] = {}  # queue number -> topic
+        self._topics = TopicTable(self._placeable)
+        self._groups = GroupTable(self._topics.lies_in)
+        self.topics: Mapping[str, Topic] = self._topics.topics
+        self.named: Mapping[str, NamedQueue] = self._topics.named
+        self.owner: Mapping[int, str] = self._topics.owner  # queue number -> topic
+        self.group_of: Mapping[int, int] = self._topics.group_of  # queue number -> group
+        self.groups: Mapping[int, Group] = self._groups.groups
+        self.users: dict[str, User] = {}
+        self.members: dict[int, Member] = {}
+
+    @property
+    def next_queue(self) -> int:
+        """Greater than every queue number ever given."""
+        return self._topics.next_queue
 
     def check(self, command: Command) -> None:
         """Whether a command can be applied now. Raises `ControllerError`, as `apply` would."""
         match command:
-            case CreateTopic():
-                self._check_topic(command)
-            case ConfigureTopic() | DeleteTopic():
-                if command.name not in self.topics:
-                    raise UnknownTopic(command.name)
-            case NameQueue() if command.name not in self.named:
-                _check_name(command.name, QUEUE_NAME_BYTES_MAX)
-                self._check_room(1, command.queues_max)
-            case _:
+            case SetUser():
+                self._check_user(command.user)
+            case SetMember():
+                self._check_member(command.member)
+            case DeleteUser() | DeleteMember():
                 return
+            case (
+                AddGroup()
+                | ConfigureGroup()
+                | CloseGroup()
+                | RemoveGroup()
+                | RegisterReplica()
+                | ForgetReplica()
+                | AlterSyncSet()
+                | ElectMaster()
+            ):
+                self._groups.plan(command)
+            case _:
+                self._topics.plan(command)
 
-    def apply(self, command: Command) -> Topic | NamedQueue | None:
+    def apply(self, command: Command) -> Answer:
         """Apply one command and return its answer. Raises `ControllerError`, having changed nothing."""
-        self.check(command)
         match command:
-            case CreateTopic():
-                return self._create_topic(command)
-            case ConfigureTopic():
-                there = self.topics[command.name]
-                topic = self.topics[command.name] = msgspec.structs.replace(there, config=command.config)
-                return topic
-            case DeleteTopic():
-                for number in self.topics.pop(command.name).queues:
-                    del self.owner[number]
+            case (
+                CreateTopic()
+                | ConfigureTopic()
+                | DeleteTopic()
+                | GrowTopic()
+                | CloseQueue()
+                | MoveQueue()
+                | DropQueue()
+                | NameQueue()
+                | ForgetQueue()
+            ):
+                return self._topics.apply(command)
+            case SetUser():
+                self._check_user(command.user)
+                self.users[command.user.name] = command.user
+                return command.user
+            case DeleteUser():
+                self.users.pop(command.name, None)
                 return None
-            case NameQueue():
-                return self._name_queue(command)
-            case ForgetQueue():
-                self.named.pop(command.name, None)
+            case SetMember():
+                self._check_member(command.member)
+                self.members[command.member.id] = command.member
+                return command.member
+            case DeleteMember():
+                self.members.pop(command.id, None)
                 return None
+            case _:
+                return self._groups.apply(command)
 
     def snapshot(self) -> bytes:
         """The whole state, equal for equal states."""
         return msgspec.msgpack.encode(
             _Snapshot(
+                version=SNAPSHOT_VERSION,
                 next_queue=self.next_queue,
-                topics=tuple(self.topics[name] for name in sorted(self.topics)),
-                named=tuple(self.named[name] for name in sorted(self.named)),
+                topics=_by_key(self.topics),
+                named=_by_key(self.named),
+                groups=_by_key(self.groups),
+                removed_groups=tuple(sorted(self._groups.removed)),
+                users=_by_key(self.users),
+                members=_by_key(self.members),
             )
         )
 
     @classmethod
     def restore(cls, snapshot: bytes) -> "MetadataState":
-        """The state a snapshot was taken of."""
-        held = msgspec.msgpack.decode(snapshot, type=_Snapshot)
+        """The state a snapshot was taken of, by this version or an older one. Raises `ControllerDamaged`.
+
+        What was placed before there were groups lies in the home group.
+        """
+        try:
+            held = msgspec.msgpack.decode(snapshot, type=_Snapshot)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise ControllerDamaged(f"the snapshot of the metadata cannot be read: {error}") from error
+        if held.version > SNAPSHOT_VERSION:
+            raise ControllerDamaged(f"the metadata was written by a newer version of Headgate ({held.version})")
         state = cls()
-        state.next_queue = held.next_queue
-        state.topics = {topic.name: topic for topic in held.topics}
-        state.named = {queue.name: queue for queue in held.named}
-        state.owner = {number: topic.name for topic in held.topics for number in topic.queues}
+        for topic in held.topics:
+            state._topics.put(topic)
+        for queue in held.named:
+            state._topics.put_named(queue)
+        state._topics.next_queue = held.next_queue
+        state._groups.groups.update((group.number, group) for group in held.groups)
+        state._groups.removed.update(dict.fromkeys(held.removed_groups))
+        state.users = {user.name: user for user in held.users}
+        state.members = {member.id: member for member in held.members}
         return state
 
-    def _check_topic(self, command: CreateTopic) -> None:
-        there = self.topics.get(command.name)
-        if there is not None:
-            if len(there.queues) != command.queues or dict(there.config) != dict(command.config):
-                raise TopicExists(command.name)
-            return
-        _check_name(command.name, TOPIC_NAME_BYTES_MAX)
-        if not 1 <= command.queues <= QUEUES_PER_TOPIC_MAX:
-            raise ControllerError(f"a topic has 1 to {QUEUES_PER_TOPIC_MAX} queues, not {command.queues}")
-        if len(self.topics) >= command.topics_max:
-            raise TopicLimit(f"there are {len(self.topics)} topics, and no more are allowed")
-        self._check_room(command.queues, command.queues_max)
+    def _placeable(self, group: int | None) -> Sequence[int]:
+        """The groups that take new queues, or the one asked for. Raises `UnknownGroup`, `TopicLimit`."""
+        if group is None:
+            return takes_queues(_by_key(self.groups))
+        there = self.groups.get(group)
+        if there is None and (group != HOME_GROUP or self.groups):
+            raise UnknownGroup(str(group))
+        if there is not None and there.closed:
+            raise TopicLimit(f"group {group} takes no new queues: it is closed")
+        return (group,)
 
-    def _create_topic(self, command: CreateTopic) -> Topic:
-        there = self.topics.get(command.name)
-        if there is not None:
-            return there
-        numbers = tuple(range(self.next_queue, self.next_queue + command.queues))
-        self.next_queue += command.queues
-        topic = Topic(name=command.name, queues=numbers, config=command.config)
-        self.topics[command.name] = topic
-        self.owner.update(dict.fromkeys(numbers, command.name))
-        return topic
+    def _check_user(self, user: User) -> None:
+        check_name(user.name, USER_NAME_BYTES_MAX)
+        check_text(user.password, PASSWORD_BYTES_MAX, "a password's hash")
+        try:
+            size = len(msgspec.msgpack.encode(user.rights))
+        except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+            raise ControllerError(f"rights that cannot be kept: {error}") from error
+        if size > RIGHTS_BYTES_MAX:
+            raise ControllerError(f"a user's rights have at most {RIGHTS_BYTES_MAX} bytes, not {size}")
+        if user.name not in self.users and len(self.users) >= USERS_MAX:
+            raise ControllerError(f"there are {len(self.users)} users, and no more are allowed")
 
-    def _name_queue(self, command: NameQueue) -> NamedQueue:
-        there = self.named.get(command.name)
-        if there is not None:
-            return there
-        queue = NamedQueue(name=command.name, number=self.next_queue)
-        self.next_queue += 1
-        self.named[command.name] = queue
-        return queue
-
-    def _check_room(self, queues: int, queues_max: int) -> None:
-        there = len(self.owner) + len(self.named)
-        if there + queues > queues_max:
-            raise TopicLimit(f"there are {there} queues, and no more than {queues_max} are allowed")
+    def _check_member(self, member: Member) -> None:
+        check_name(member.node, ADDRESS_BYTES_MAX)
+        check_name(member.address, ADDRESS_BYTES_MAX)
+        if member.id < 1:
+            raise ControllerError(f"a controller's id is 1 or more, not {member.id}")
+        if member.id not in self.members and len(self.members) >= MEMBERS_MAX:
+            raise ControllerError(f"there are {len(self.members)} controllers, and no more are allowed")
 
 
-def _check_name(name: str, bytes_max: int) -> None:
-    if not name or len(name.encode("utf-8", "surrogatepass")) > bytes_max:
-        raise ControllerError(f"a name has 1 to {bytes_max} bytes")
+def _by_key(table: "Mapping[Any, Any]") -> tuple[Any, ...]:
+    return tuple(table[key] for key in sorted(table))
