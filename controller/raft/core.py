@@ -1,0 +1,419 @@
+"""A Raft node without input, output, clock or thread (Ongaro and Ousterhout 2014, the paper; Ongaro 2014, the thesis).
+
+The shape is etcd's: messages and ticks go in, what is to be done comes out as a `Ready`, and what has been done is said
+with `advance`. One `Ready` is out at a time; `step`, `tick` and proposals may come while it is being dealt with. Four
+methods, `_become_*`, own every change of role.
+
+Chosen where there is a choice: elections are preceded by a pre-vote (thesis, 9.6); a leader without a majority steps
+down (6.2), and who hears of a leader ignores candidates (4.2.3), unless the leader has asked for the election. Reads
+are confirmed by a quorum and never by a clock (6.4). Proposals are taken by the leader only: whoever drives a follower
+learns by `NotLeader` whom to ask. The membership changes by one node at a time (see membership.py).
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeAlias
+
+from controller.raft import follower
+from controller.raft.errors import BadMessage, NotLeader
+from controller.raft.leader import Leader
+from controller.raft.membership import Change, decode_change
+from controller.raft.messages import (
+    CONTEXT_BYTES_MAX,
+    NOBODY,
+    NUMBER_MAX,
+    Append,
+    AppendReply,
+    Entry,
+    EntryId,
+    EntryKind,
+    Heartbeat,
+    HeartbeatReply,
+    InstallSnapshot,
+    Message,
+    ReadReply,
+    ReadRequest,
+    Snapshot,
+    TimeoutNow,
+    Vote,
+    VoteReply,
+    check,
+)
+from controller.raft.node import Node
+from controller.raft.quorum import Tally, tally
+from controller.raft.ready import Compaction, ReadState, Ready, Role, Status
+from controller.raft.settings import Settings
+from controller.raft.storage import Storage
+
+__all__ = ["Raft"]
+
+_FROM_LEADER = (Append, Heartbeat, InstallSnapshot)
+_Handlers: TypeAlias = Mapping[type, Callable[["Raft", Any], None]]
+
+
+class Raft:
+    """One node.
+
+    `storage` holds what was saved; a new cluster's first members begin with `first_snapshot`, later ones with nothing.
+    `random` decides election timeouts. What was applied before a restart is applied again, from the snapshot on.
+    """
+
+    def __init__(
+        self, node_id: int, storage: Storage, *, settings: Settings | None = None, random: random.Random
+    ) -> None:
+        if not 1 <= node_id <= NUMBER_MAX:
+            raise ValueError(f"{node_id} is no id of a node")
+        self._node = Node(node_id, storage, settings or Settings())
+        self._random = random
+        self._role = Role.FOLLOWER
+        self._leader: Leader | None = None  # set exactly in the role of that name
+        self._votes: dict[int, bool] = {}  # for us as a candidate, real or pre
+        self._elapsed = 0  # ticks since the leader was heard of, a vote was given, or a candidacy began
+        self._timeout = 0  # ticks; after so many, an election
+        self._summoned = 0  # the term in which the leader has asked us to stand, when not all was applied yet
+        self._out: Ready | None = None  # handed out
+        self._compaction: tuple[Snapshot, int] | None = None  # with how many entries to keep
+        self._become_follower(self._node.term, NOBODY)
+
+    # ---- what comes in
+
+    def tick(self) -> None:
+        """A unit of time has gone by."""
+        if self._leader is not None:
+            if not self._leader.tick():
+                self._become_follower(self._node.term, NOBODY)
+            return
+        self._elapsed += 1
+        if self._elapsed >= self._timeout:
+            self._node.leader = NOBODY
+            if self._may_stand():
+                self._become_pre_candidate()
+
+    def step(self, message: Message) -> None:
+        """Take in a peer's message. Raises `BadMessage` where no correct peer sends it; the log is not changed then."""
+        node = self._node
+        if message.to != node.id or message.sender == node.id:
+            raise BadMessage(f"a message of node {message.sender} to node {message.to}")
+        check(message)
+        if message.term > node.term:
+            if not self._enter_term(message):
+                return
+        elif message.term < node.term:
+            self._answer_late(message)
+            return
+        handler = self._HANDLERS[self._role].get(type(message))
+        if handler is not None:
+            handler(self, message)
+
+    def propose(self, data: bytes) -> EntryId:
+        """Append a command to the log; which entry it is. Raises `NotLeader`, `ProposalDropped`, `ProposalTooLarge`.
+
+        It has happened when an entry of that index and term is applied, and never will when one of another term is.
+        """
+        return self._require_leader().propose(data)
+
+    def propose_change(self, change: Change) -> EntryId:
+        """Append a change of the membership. Raises `NotLeader`, `ChangeRefused`, `ProposalDropped`."""
+        return self._require_leader().propose_change(change)
+
+    def read_index(self, context: bytes) -> None:
+        """Ask for the index a linearizable read waits for; `Ready.reads` answers.
+
+        A follower asks its leader. Messages get lost: without an answer in an election timeout, ask again. `context`
+        tells the reads of a node apart and has at most `CONTEXT_BYTES_MAX`; an answer may come twice.
+
+        Raises `NotLeader`, `ProposalDropped`.
+        """
+        node = self._node
+        if len(context) > CONTEXT_BYTES_MAX:
+            raise ValueError(f"a read's context has at most {CONTEXT_BYTES_MAX} bytes")
+        if self._leader is not None:
+            self._leader.read(node.id, context)
+        elif node.leader == NOBODY:
+            raise NotLeader(None)
+        else:
+            node.outbox.append(ReadRequest(sender=node.id, to=node.leader, term=node.term, context=context))
+
+    def transfer(self, to: int) -> None:
+        """Hand the leadership to a voter, within an election timeout or not at all.
+
+        Raises `NotLeader`, `TransferRefused`.
+        """
+        self._require_leader().transfer(to)
+
+    def compact(self, index: int, data: bytes, *, keep: int = 0) -> None:
+        """Let a snapshot of the state machine after the entry of `index` stand for the log up to it.
+
+        `keep` more entries stay for followers that are a little behind. Raises ValueError for what is not applied.
+        """
+        log = self._node.log
+        if index > log.applied or keep < 0:
+            raise ValueError(f"index {index} is not applied, or {keep} is negative")
+        if index <= log.snapshot_index:
+            return
+        term = log.term(index)
+        assert term is not None
+        membership = self._node.history.at(index)
+        self._compaction = Snapshot(index=index, term=term, membership=membership, data=data), keep
+
+    def unreachable(self, node_id: int) -> None:
+        """What was sent to a node lately is lost, a snapshot included. A hint: without it, it is found out later."""
+        if self._leader is not None:
+            self._leader.unreachable(node_id)
+
+    # ---- what goes out
+
+    def ready(self) -> Ready | None:
+        """What is to be done now; None when there is nothing. `advance` has to be called before the next."""
+        assert self._out is None, "the last Ready is not done"
+        if self._leader is not None:
+            self._leader.flush()
+        node, log = self._node, self._node.log
+        hard, saved = node.hard_state(), node.saved
+        entries, committed, compaction = log.unstable(), log.to_apply(), self._take_compaction()
+        if not (hard != saved or entries or committed or compaction or node.early or node.outbox or node.reads) and (
+            log.pending is None
+        ):
+            return None
+        self._out = Ready(
+            early=tuple(node.early),
+            hard_state=hard if hard != saved else None,
+            entries=entries,
+            snapshot=log.pending,
+            compaction=compaction,
+            must_sync=bool(entries or log.pending or compaction) or (hard.term, hard.vote) != (saved.term, saved.vote),
+            messages=tuple(node.outbox),
+            committed=committed,
+            reads=tuple(node.reads),
+        )
+        node.early, node.outbox, node.reads = [], [], []
+        return self._out
+
+    def advance(self, ready: Ready) -> None:
+        """All that the `Ready` asked for is done."""
+        assert ready is self._out, "another Ready is to be done"
+        self._out = None
+        node, log = self._node, self._node.log
+        log.saved(ready)
+        if ready.hard_state is not None:
+            node.saved = ready.hard_state
+        if ready.snapshot is not None:
+            log.applied_to(ready.snapshot.index)
+        if ready.committed:
+            log.applied_to(ready.committed[-1].index)
+            if self._leader is not None:
+                self._leader.applied(ready.committed)
+            for entry in ready.committed:
+                if entry.kind is EntryKind.CHANGE:
+                    self._apply_change(entry)
+        if ready.compaction is not None:
+            node.history.forget(ready.compaction.snapshot.index)
+        if self._leader is not None:
+            self._leader.persisted()
+        elif self._role is Role.CANDIDATE and (node.saved.term, node.saved.vote) == (node.term, node.id):
+            self._count(node.id, granted=True)  # only now: after a crash it could have been another's
+        elif self._summoned == node.term and self._may_stand():
+            self._become_candidate(forced=True)
+
+    def status(self) -> Status:
+        """The node as it sees itself."""
+        node, log, leader = self._node, self._node.log, self._leader
+        return Status(
+            id=node.id,
+            role=self._role,
+            term=node.term,
+            vote=node.vote or None,
+            leader=node.leader or None,
+            first_index=log.first_index,
+            last_index=log.last_index,
+            commit=log.committed,
+            applied=log.applied,
+            snapshot_index=log.snapshot_index,
+            membership=node.membership,
+            transferee=(leader.transferee or None) if leader is not None else None,
+            progress={id: peer.status() for id, peer in leader.peers.items()} if leader is not None else {},
+        )
+
+    # ---- roles
+
+    def _become_follower(self, term: int, leader: int) -> None:
+        node = self._node
+        if self._leader is not None:
+            node.reads += [ReadState(context=context, index=None) for context in self._leader.lost_reads()]
+        if term > node.term:
+            node.term, node.vote = term, NOBODY
+        node.leader = leader
+        self._enter(Role.FOLLOWER)
+
+    def _become_pre_candidate(self) -> None:
+        """Ask whether an election could be won, before disturbing anybody with a new term (thesis, 9.6)."""
+        self._node.leader = NOBODY
+        self._enter(Role.PRE_CANDIDATE)
+        self._ask_for_votes(self._node.term + 1)
+        self._count(self._node.id, granted=True)
+
+    def _become_candidate(self, *, forced: bool = False) -> None:
+        """Stand for election in a new term. The vote for ourselves counts when it is on disk."""
+        node = self._node
+        node.term, node.vote, node.leader = node.term + 1, node.id, NOBODY
+        self._enter(Role.CANDIDATE)
+        self._ask_for_votes(node.term, forced=forced)
+
+    def _become_leader(self) -> None:
+        self._node.leader = self._node.id
+        self._enter(Role.LEADER)
+        self._leader = Leader(self._node)
+
+    def _enter(self, role: Role) -> None:
+        self._role = role
+        self._leader = None
+        self._votes = {}
+        self._summoned = 0
+        self._elapsed = 0
+        ticks = self._node.settings.election_ticks
+        self._timeout = self._random.randrange(ticks, 2 * ticks)  # so that votes are seldom split (paper, 5.2)
+
+    def _require_leader(self) -> Leader:
+        if self._leader is None:
+            raise NotLeader(self._node.leader or None)
+        return self._leader
+
+    # ---- elections
+
+    def _may_stand(self) -> bool:
+        """Whether we vote, and have applied all we know to be committed: changes of the membership are among it."""
+        node, log = self._node, self._node.log
+        return node.is_voter() and log.pending is None and log.applied == log.committed and node.term < NUMBER_MAX
+
+    def _hears_leader(self) -> bool:
+        return self._node.leader != NOBODY and self._elapsed < self._node.settings.election_ticks
+
+    def _ask_for_votes(self, term: int, *, forced: bool = False) -> None:
+        node, log = self._node, self._node.log
+        for voter in node.membership.voters:
+            if voter != node.id:
+                node.outbox.append(
+                    Vote(
+                        sender=node.id,
+                        to=voter,
+                        term=term,
+                        last_index=log.last_index,
+                        last_term=log.last_term,
+                        pre=self._role is Role.PRE_CANDIDATE,
+                        forced=forced,
+                    )
+                )
+
+    def _count(self, voter: int, *, granted: bool) -> None:
+        """Count a vote, and draw the conclusion when there is one. A voter's first answer stands."""
+        self._votes.setdefault(voter, granted)
+        result = tally(self._node.membership.voters, self._votes)
+        if result is Tally.LOST:
+            self._become_follower(self._node.term, NOBODY)
+        elif result is Tally.WON and self._role is Role.PRE_CANDIDATE:
+            self._become_candidate()
+        elif result is Tally.WON:
+            self._become_leader()
+
+    # ---- messages
+
+    def _enter_term(self, message: Message) -> bool:
+        """Deal with a later term (paper, 5.1). Whether the message is to be dealt with then."""
+        if isinstance(message, Vote):
+            if not message.forced and self._hears_leader():
+                return False  # whoever has been removed or cut off does not disturb (thesis, 4.2.3)
+            if message.pre:
+                return True  # it asks about a term that may never come
+        elif isinstance(message, VoteReply) and message.pre and message.granted:
+            return True  # likewise
+        self._become_follower(message.term, message.sender if isinstance(message, _FROM_LEADER) else NOBODY)
+        return True
+
+    def _answer_late(self, message: Message) -> None:
+        """Deal with an earlier term: tell a leader or a pre-candidate of ours, and leave the rest.
+
+        A node whose term has run ahead would otherwise be stuck: it is not heard as a candidate while there is a
+        leader, and does not follow one of an earlier term.
+        """
+        node = self._node
+        if isinstance(message, _FROM_LEADER):
+            node.outbox.append(AppendReply(sender=node.id, to=message.sender, term=node.term, index=0))
+        elif isinstance(message, Vote) and message.pre:
+            node.outbox.append(VoteReply(sender=node.id, to=message.sender, term=node.term, granted=False, pre=True))
+
+    def _on_vote(self, message: Vote) -> None:
+        if follower.on_vote(self._node, message):
+            self._elapsed = 0
+
+    def _on_vote_reply(self, message: VoteReply) -> None:
+        pre = self._role is Role.PRE_CANDIDATE
+        if message.pre == pre and (not message.granted or message.term == self._node.term + pre):
+            self._count(message.sender, granted=message.granted)
+
+    def _on_leader(self, message: Append | Heartbeat | InstallSnapshot) -> None:
+        """The leader of this term has spoken."""
+        node = self._node
+        if self._role is Role.LEADER or node.leader not in {NOBODY, message.sender}:
+            raise BadMessage(f"nodes {node.leader} and {message.sender} both lead term {node.term}")
+        if self._role is not Role.FOLLOWER:
+            self._become_follower(node.term, message.sender)
+        node.leader = message.sender
+        self._elapsed = 0
+        if isinstance(message, Append):
+            follower.on_append(node, message)
+        elif isinstance(message, Heartbeat):
+            follower.on_heartbeat(node, message)
+        else:
+            follower.on_install_snapshot(node, message)
+
+    def _on_timeout_now(self, message: TimeoutNow) -> None:
+        """The leader hands over (thesis, 3.10): no pre-vote, it knows what it does."""
+        if message.sender == self._node.leader and self._may_stand():
+            self._become_candidate(forced=True)
+        elif message.sender == self._node.leader:
+            self._summoned = self._node.term
+
+    def _on_read_reply(self, message: ReadReply) -> None:
+        follower.on_read_reply(self._node, message)
+
+    def _on_follower(self, message: AppendReply | HeartbeatReply | ReadRequest) -> None:
+        assert self._leader is not None
+        self._leader.step(message)
+
+    # ---- membership and snapshots
+
+    def _apply_change(self, entry: Entry) -> None:
+        node = self._node
+        if not node.history.apply(entry.index, decode_change(entry.data)):
+            return
+        if self._leader is not None:
+            self._leader.follow_membership()
+        if self._role is not Role.FOLLOWER and not node.is_voter():
+            if self._leader is not None:
+                self._leader.tell_commit()
+            self._become_follower(node.term, NOBODY)  # removed (thesis, 4.2.2)
+
+    def _take_compaction(self) -> Compaction | None:
+        held, self._compaction = self._compaction, None
+        log = self._node.log
+        if held is None or held[0].index <= log.snapshot_index:
+            return None
+        snapshot, keep = held
+        log.snapshot_index = snapshot.index
+        return Compaction(snapshot=snapshot, first_index=max(log.first_index, snapshot.index + 1 - keep))
+
+    # ---- who takes which message in which role; a message that is not here is nothing to that role
+
+    _EVERYBODY: ClassVar[_Handlers] = {
+        Vote: _on_vote,
+        Append: _on_leader,
+        Heartbeat: _on_leader,
+        InstallSnapshot: _on_leader,
+    }
+    _CANDIDATES: ClassVar[_Handlers] = {**_EVERYBODY, VoteReply: _on_vote_reply}
+    _HANDLERS: ClassVar[Mapping[Role, _Handlers]] = {
+        Role.FOLLOWER: {**_EVERYBODY, TimeoutNow: _on_timeout_now, ReadReply: _on_read_reply},
+        Role.PRE_CANDIDATE: _CANDIDATES,
+        Role.CANDIDATE: _CANDIDATES,
+        Role.LEADER: {**_EVERYBODY, **dict.fromkeys((AppendReply, HeartbeatReply, ReadRequest), _on_follower)},
+    }

@@ -1,0 +1,60 @@
+"""What the Raft core refuses, and what its storage finds."""
+
+from controller.client import ControllerDamaged, ControllerError
+
+__all__ = [
+    "BadMessage",
+    "ChangeRefused",
+    "Compacted",
+    "NotLeader",
+    "ProposalDropped",
+    "ProposalTooLarge",
+    "RaftError",
+    "StorageDamaged",
+    "StorageFailed",
+    "TransferRefused",
+]
+
+
+class RaftError(ControllerError):
+    """The root of these errors."""
+
+
+class BadMessage(RaftError):
+    """Bytes that are no message, or a message that no correct peer sends. Nothing has been changed by it."""
+
+
+class NotLeader(RaftError):
+    """Only the leader can do this. `leader` is who is believed to be it, None when nobody is known."""
+
+    def __init__(self, leader: int | None) -> None:
+        super().__init__("no leader is known" if leader is None else f"the leader is node {leader}")
+        self.leader = leader
+
+
+class ProposalDropped(RaftError):
+    """Nothing is done; the same call may succeed later: too much is under way, or the leadership is handed over."""
+
+
+class ProposalTooLarge(RaftError):
+    """A proposal has more bytes than one may have, and always will."""
+
+
+class ChangeRefused(RaftError):
+    """The membership cannot be changed like this, or not now."""
+
+
+class TransferRefused(RaftError):
+    """The leadership cannot go to that node."""
+
+
+class Compacted(RaftError):
+    """The log does not hold these entries any more; the snapshot stands for them."""
+
+
+class StorageFailed(RaftError):
+    """The storage has not kept what it was given. The node must stop: what it says next would rest on it."""
+
+
+class StorageDamaged(StorageFailed, ControllerDamaged):
+    """What the storage keeps cannot be read. The node must come back under a new id, with nothing."""

@@ -1,0 +1,93 @@
+"""What a follower does with its leader's messages, and any node with a candidate's."""
+
+from controller.raft.errors import BadMessage
+from controller.raft.membership import History
+from controller.raft.messages import (
+    NOBODY,
+    Append,
+    AppendReply,
+    Heartbeat,
+    HeartbeatReply,
+    InstallSnapshot,
+    ReadReply,
+    Vote,
+    VoteReply,
+)
+from controller.raft.node import Node
+from controller.raft.ready import ReadState
+
+__all__ = ["on_append", "on_heartbeat", "on_install_snapshot", "on_read_reply", "on_vote"]
+
+
+def on_append(node: Node, message: Append) -> None:
+    """Take entries, and say up to where the logs are equal, or where to look for it (paper, 5.3)."""
+    log = node.log
+    if message.prev_index < log.committed:  # late, or the leader does not know how far we are
+        _answer(node, message.sender, log.committed)
+        return
+    index = log.try_append(message.prev_index, message.prev_term, message.entries)
+    if index is not None:
+        log.commit_to(min(message.commit, index))
+        _answer(node, message.sender, index)
+        return
+    hint_index, hint_term = log.last_not_above(message.prev_index, message.prev_term)
+    node.outbox.append(
+        AppendReply(
+            sender=node.id,
+            to=message.sender,
+            term=node.term,
+            index=message.prev_index,
+            refused=True,
+            hint_index=hint_index,
+            hint_term=hint_term,
+        )
+    )
+
+
+def on_heartbeat(node: Node, message: Heartbeat) -> None:
+    """Commit what we are known to have, and answer. Raises `BadMessage`."""
+    if message.commit > node.log.last_index:
+        raise BadMessage(f"a heartbeat commits {message.commit}, and the log ends at {node.log.last_index}")
+    node.log.commit_to(message.commit)
+    node.outbox.append(HeartbeatReply(sender=node.id, to=message.sender, term=node.term, read=message.read))
+
+
+def on_install_snapshot(node: Node, message: InstallSnapshot) -> None:
+    """Take a snapshot in place of the log, unless the log has what it stands for (paper, figure 13).
+
+    The node need not be a member of it: it may have been added after the snapshot was taken.
+    """
+    log, snapshot = node.log, message.snapshot
+    if log.term(snapshot.index) == snapshot.term:
+        log.commit_to(snapshot.index)
+    elif snapshot.index > log.committed:
+        log.restore(snapshot)
+        node.history = History(snapshot.index, snapshot.membership)
+    _answer(node, message.sender, log.committed)
+
+
+def on_read_reply(node: Node, message: ReadReply) -> None:
+    """Hand out the answer to a read of ours."""
+    node.reads.append(ReadState(context=message.context, index=message.index))
+
+
+def on_vote(node: Node, message: Vote) -> bool:
+    """Answer a candidate (paper, 5.2 and 5.4.1). Whether it has got this node's real vote.
+
+    Whoever is asked votes, though it knows itself only as a learner or not as a member at all: the change that made it
+    a voter may be committed without it having heard of that, and its vote may be needed to go on.
+    """
+    free = node.vote == message.sender or (node.vote == NOBODY and node.leader == NOBODY)
+    ahead = message.pre and message.term > node.term
+    granted = (free or ahead) and node.log.is_up_to_date(message.last_index, message.last_term)
+    # A granted pre-vote is of the term that is asked for; a refusal tells the candidate of ours.
+    term = message.term if granted else node.term
+    node.outbox.append(VoteReply(sender=node.id, to=message.sender, term=term, granted=granted, pre=message.pre))
+    if not granted or message.pre:
+        return False
+    node.vote = message.sender
+    return True
+
+
+def _answer(node: Node, leader: int, index: int) -> None:
+    node.outbox.append(AppendReply(sender=node.id, to=leader, term=node.term, index=index))

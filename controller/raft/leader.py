@@ -1,0 +1,314 @@
+"""The leader's side of its term: begun when it is elected, gone when it steps down."""
+
+from controller.raft.errors import (
+    BadMessage,
+    ChangeRefused,
+    Compacted,
+    ProposalDropped,
+    ProposalTooLarge,
+    TransferRefused,
+)
+from controller.raft.membership import Change, ChangeKind
+from controller.raft.messages import (
+    NOBODY,
+    Append,
+    AppendReply,
+    Entry,
+    EntryId,
+    EntryKind,
+    Heartbeat,
+    HeartbeatReply,
+    InstallSnapshot,
+    Message,
+    ReadReply,
+    ReadRequest,
+    TimeoutNow,
+    entry_bytes,
+    make_change,
+)
+from controller.raft.node import Node
+from controller.raft.progress import Progress, ProgressState
+from controller.raft.quorum import majority_index
+from controller.raft.reads import Read, Reads
+from controller.raft.ready import ReadState
+
+__all__ = ["Leader"]
+
+
+class Leader:
+    """Replication, commitment, reads, hand-over and changes of the membership.
+
+    Nothing is sent when it becomes possible but in `flush`, before a `Ready` is handed out: what came together goes out
+    together.
+    """
+
+    def __init__(self, node: Node) -> None:
+        log = node.log
+        self._node = node
+        self.peers: dict[int, Progress] = {}  # everybody else, by id
+        self.match = log.stable  # what this node has on disk itself: it counts like anybody else's
+        self.first = log.last_index + 1  # of this term; what is before it is committed with it (paper, 5.4.2)
+        self._change = self.first  # the next change is proposed when all up to it is applied (see membership.py)
+        self._reads = Reads()
+        self._uncommitted_bytes = 0  # of this term's proposals
+        self._heartbeat_elapsed = 0  # ticks
+        self._quorum_elapsed = 0
+        self.transferee = NOBODY
+        self.follow_membership()
+        log.append([Entry(node.term, self.first, EntryKind.EMPTY)])
+
+    # ---- time
+
+    def tick(self) -> bool:
+        """Send heartbeats when they are due. False: no majority was heard of for an election timeout (thesis, 6.2)."""
+        settings = self._node.settings
+        self._heartbeat_elapsed += 1
+        self._quorum_elapsed += 1
+        for progress in self.peers.values():
+            progress.tick()
+        if self._quorum_elapsed >= settings.election_ticks:
+            self._quorum_elapsed = 0
+            self.transferee = NOBODY  # a hand-over that takes longer has failed (thesis, 3.10)
+            if not self._has_quorum():
+                return False
+        if self._heartbeat_elapsed >= settings.heartbeat_ticks:
+            self._send_heartbeats(self._reads.next_number() or self._reads.number)
+        return True
+
+    def _has_quorum(self) -> bool:
+        """Whether a majority was active since the last time."""
+        active = [id == self._node.id or self.peers[id].active for id in self._node.membership.voters]
+        for progress in self.peers.values():
+            progress.active = False
+        return 2 * sum(active) > len(active)
+
+    # ---- what the driver asks
+
+    def propose(self, data: bytes) -> EntryId:
+        """Append a command. Raises `ProposalDropped`, `ProposalTooLarge`."""
+        if len(data) > self._node.settings.proposal_bytes_max:
+            raise ProposalTooLarge(f"a proposal has at most {self._node.settings.proposal_bytes_max} bytes")
+        return self._append(Entry(self._node.term, self._node.log.last_index + 1, EntryKind.COMMAND, data))
+
+    def propose_change(self, change: Change) -> EntryId:
+        """Append a change of the membership. Raises `ChangeRefused`, `ProposalDropped`."""
+        node = self._node
+        if self._change > node.log.applied:
+            raise ChangeRefused("another change, or the beginning of this term, is not applied yet")
+        node.membership.check(change)
+        if change.kind is ChangeKind.PROMOTE:
+            self._check_caught_up(change.node)
+        entry = make_change(node.term, node.log.last_index + 1, change)
+        found = self._append(entry)
+        self._change = entry.index
+        return found
+
+    def read(self, node_id: int, context: bytes) -> None:
+        """Begin a read of a node. Raises `ProposalDropped`."""
+        if len(self._reads) >= self._node.settings.reads_max:
+            raise ProposalDropped(f"{len(self._reads)} reads are waiting")
+        committed = self._node.log.committed
+        self._reads.add(Read(node_id, context), committed if committed >= self.first else None)
+
+    def transfer(self, to: int) -> None:
+        """Hand the leadership over; until it has happened or failed nothing is taken. Raises `TransferRefused`."""
+        if to not in self.peers or to not in self._node.membership.voters:
+            raise TransferRefused(f"node {to} is no other voter")
+        if self.transferee == to:
+            return
+        self.transferee = to
+        self._quorum_elapsed = 0
+        self._hand_over()
+
+    def lost_reads(self) -> list[bytes]:
+        """The contexts of this node's own reads that will not be answered."""
+        return self._reads.lost(self._node.id)
+
+    def _append(self, entry: Entry) -> EntryId:
+        if self.transferee != NOBODY:
+            raise ProposalDropped(f"the leadership is being handed over to node {self.transferee}")
+        size = entry_bytes(entry)
+        if self._uncommitted_bytes and self._uncommitted_bytes + size > self._node.settings.uncommitted_bytes_max:
+            raise ProposalDropped(f"{self._uncommitted_bytes} bytes are not committed yet")
+        self._uncommitted_bytes += size
+        self._node.log.append([entry])
+        return EntryId(entry.term, entry.index)
+
+    def _check_caught_up(self, learner: int) -> None:
+        """A voter that is far behind could hold up commitment (thesis, 4.2.1)."""
+        progress = self.peers[learner]
+        behind = self._node.log.last_index - progress.match
+        if progress.state is not ProgressState.REPLICATE or behind > self._node.settings.promote_lag_max:
+            raise ChangeRefused(f"node {learner} is {behind} entries behind")
+
+    # ---- what followers say
+
+    def step(self, message: Message) -> None:
+        """Take in what a follower says to its leader. Raises `BadMessage`."""
+        if isinstance(message, AppendReply):
+            self._on_append_reply(message)
+        elif isinstance(message, HeartbeatReply):
+            self._on_heartbeat_reply(message)
+        elif isinstance(message, ReadRequest):
+            self._on_read_request(message)
+
+    def _on_append_reply(self, message: AppendReply) -> None:
+        """A follower has what it says, or lacks it. Raises `BadMessage`."""
+        progress = self.peers.get(message.sender)
+        if progress is None:
+            return
+        log = self._node.log
+        if not message.refused and message.index > log.last_index:
+            raise BadMessage(f"entry {message.index} is acknowledged, and the log ends at {log.last_index}")
+        progress.active = True
+        if message.refused:
+            hint = message.hint_index
+            if message.hint_term:
+                hint, _ = log.last_not_above(hint, message.hint_term)
+            progress.refused(message.index, hint)
+        elif progress.acknowledged(message.index, log.first_index):
+            self._commit()
+            if message.sender == self.transferee:
+                self._hand_over()
+
+    def _on_heartbeat_reply(self, message: HeartbeatReply) -> None:
+        """A follower is there, and so confirms the reads before the heartbeat."""
+        progress = self.peers.get(message.sender)
+        if progress is None:
+            return
+        progress.active = True
+        progress.heard(self._node.log.last_index)
+        self._reads.answered(message.sender, message.read)
+        self._release_reads()
+
+    def _on_read_request(self, message: ReadRequest) -> None:
+        """A follower asks for a read; where there are too many it will have to ask again."""
+        try:
+            self.read(message.sender, message.context)
+        except ProposalDropped:
+            return
+
+    def unreachable(self, node_id: int) -> None:
+        """What is under way to a node is lost."""
+        progress = self.peers.get(node_id)
+        if progress is not None and progress.state is not ProgressState.PROBE:
+            progress.become_probe()
+
+    # ---- what has happened here
+
+    def persisted(self) -> None:
+        """This node's disk has more of the log."""
+        self.match = self._node.log.stable
+        self._commit()
+
+    def applied(self, entries: tuple[Entry, ...]) -> None:
+        """Entries are applied, and so no longer count as uncommitted."""
+        own = sum(entry_bytes(entry) for entry in entries if entry.term == self._node.term)
+        self._uncommitted_bytes = max(0, self._uncommitted_bytes - own)
+
+    def follow_membership(self) -> None:
+        """The membership has changed, and with it who is sent what and what a majority is."""
+        old, node = self.peers, self._node
+        for gone in sorted(old.keys() - node.membership.ids):
+            self._say_farewell(gone, old[gone])
+        next_index = node.log.last_index + 1
+        others = [id for id in node.membership.ids if id != node.id]
+        self.peers = {id: old.get(id) or Progress(node.settings, next_index=next_index) for id in others}
+        if self.transferee not in node.membership.voters:
+            self.transferee = NOBODY
+        if node.log.last_index >= self.first:
+            self._commit()
+            self._release_reads()
+
+    def _commit(self) -> None:
+        """Commit what a majority has on disk, if the last of it is of this term (paper, 5.4.2 and figure 8)."""
+        node, peers = self._node, self.peers
+        index = majority_index([self.match if id == node.id else peers[id].match for id in node.membership.voters])
+        if index > node.log.committed and node.log.term(index) == node.term:
+            node.log.commit_to(index)
+            self._reads.term_committed(index)
+
+    def _release_reads(self) -> None:
+        node = self._node
+        for index, (asker, context) in self._reads.confirmed(node.membership.voters, node.id):
+            if asker == node.id:
+                node.reads.append(ReadState(context=context, index=index))
+            else:
+                node.outbox.append(ReadReply(sender=node.id, to=asker, term=node.term, context=context, index=index))
+
+    def _hand_over(self) -> None:
+        node = self._node
+        if self.peers[self.transferee].match == node.log.last_index:
+            node.early.append(TimeoutNow(sender=node.id, to=self.transferee, term=node.term))
+
+    # ---- sending
+
+    def flush(self) -> None:
+        """Send every follower what it can be sent, and heartbeats for new reads."""
+        for id, progress in self.peers.items():
+            if progress.state is not ProgressState.SNAPSHOT:
+                try:
+                    self._send_entries(id, progress)
+                except Compacted:
+                    self._send_snapshot(id, progress)
+        number = self._reads.next_number()
+        if number is not None:
+            self._send_heartbeats(number)
+        self._release_reads()  # where this node alone votes, nobody else has to be heard
+
+    def tell_commit(self) -> None:
+        """Tell everybody what is committed, as the last thing: this node is not of the membership any more."""
+        for progress in self.peers.values():
+            progress.nudge = True
+        self.flush()
+
+    def _send_entries(self, to: int, progress: Progress) -> None:
+        """Send entries until there are none, too many under way, or it is not known whether they fit."""
+        node, log = self._node, self._node.log
+        last, commit, bytes_max = log.last_index, log.committed, node.settings.append_bytes_max
+        empty = progress.state is ProgressState.PROBE or progress.nudge or progress.commit_sent < commit
+        progress.nudge = False
+        while not progress.paused:
+            prev_index = progress.next - 1
+            held = progress.next <= last and not progress.full
+            if not held and not empty:
+                return
+            prev_term = log.term(prev_index)
+            if prev_term is None:
+                raise Compacted(f"entry {prev_index} is not held")
+            entries = tuple(log.entries(progress.next, last + 1, bytes_max)) if held else ()
+            node.early.append(
+                Append(
+                    sender=node.id,
+                    to=to,
+                    term=node.term,
+                    prev_index=prev_index,
+                    prev_term=prev_term,
+                    commit=commit,
+                    entries=entries,
+                )
+            )
+            progress.sent(prev_index + len(entries), sum(map(entry_bytes, entries)))
+            progress.commit_sent = commit
+            empty = False
+
+    def _send_snapshot(self, to: int, progress: Progress) -> None:
+        if not progress.active:
+            return  # it is large: first it has to be there
+        node = self._node
+        snapshot = node.storage.snapshot()
+        progress.become_snapshot(snapshot.index)
+        node.early.append(InstallSnapshot(sender=node.id, to=to, term=node.term, snapshot=snapshot))
+
+    def _send_heartbeats(self, number: int) -> None:
+        node = self._node
+        self._heartbeat_elapsed = 0
+        for id, progress in self.peers.items():
+            commit = min(progress.match, node.log.committed)
+            node.early.append(Heartbeat(sender=node.id, to=id, term=node.term, commit=commit, read=number))
+
+    def _say_farewell(self, to: int, progress: Progress) -> None:
+        """Tell a node that was removed that the entry which says so is committed: it will not hear of it again."""
+        node = self._node
+        commit = min(progress.match, node.log.committed)
+        node.early.append(Heartbeat(sender=node.id, to=to, term=node.term, commit=commit))

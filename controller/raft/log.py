@@ -1,0 +1,176 @@
+"""The log as the core sees it: what is on disk, and in front of it what is not yet (etcd: raftLog and unstable)."""
+
+from collections.abc import Sequence
+
+from controller.raft.errors import BadMessage, Compacted
+from controller.raft.messages import Entry, Index, Snapshot, Term, entry_bytes
+from controller.raft.ready import Ready
+from controller.raft.settings import Settings
+from controller.raft.storage import Storage, bounded
+
+__all__ = ["Log"]
+
+
+class Log:
+    """Entries by index. applied <= committed <= last, and stable <= last."""
+
+    def __init__(self, storage: Storage, settings: Settings) -> None:
+        snapshot = storage.snapshot()
+        self._storage = storage
+        self._settings = settings
+        self.snapshot_index = snapshot.index  # of the newest snapshot, on disk or on the way there
+        self.pending: Snapshot | None = None  # from the leader, not on disk yet
+        self.committed: Index = max(storage.hard_state().commit, snapshot.index)
+        self.applied: Index = snapshot.index
+        self.stable: Index = storage.last_index()  # all up to it is on disk
+        self._tail: list[Entry] = []  # the newest entries: all that are not on disk, and some that are
+        self._tail_bytes = 0
+        self._offset: Index = self.stable + 1  # of the tail's first
+        assert self.committed <= self.stable
+
+    @property
+    def first_index(self) -> Index:
+        """The least index of an entry that can be had."""
+        return self.pending.index + 1 if self.pending is not None else self._storage.first_index()
+
+    @property
+    def last_index(self) -> Index:
+        """The greatest index."""
+        return self._offset + len(self._tail) - 1
+
+    @property
+    def last_term(self) -> Term:
+        """The term of the last entry, or of the snapshot."""
+        term = self.term(self.last_index)
+        assert term is not None
+        return term
+
+    def term(self, index: Index) -> Term | None:
+        """The term of an entry in `first_index - 1` to `last_index`, None for others."""
+        if index >= self._offset:
+            return self._tail[index - self._offset].term if index <= self.last_index else None
+        if self.pending is not None:
+            return self.pending.term if index == self.pending.index else None
+        try:
+            return self._storage.term(index)
+        except Compacted:
+            return None
+
+    def entries(self, low: Index, high: Index, bytes_max: int) -> Sequence[Entry]:
+        """Entries from `low` to before `high`, at least one and no more than `bytes_max`. Raises `Compacted`."""
+        if low >= self._offset:
+            return bounded(self._tail[low - self._offset : high - self._offset], bytes_max)
+        if self.pending is not None:
+            raise Compacted(f"entry {low} lies before a snapshot")
+        return self._storage.entries(low, min(high, self._offset), bytes_max)
+
+    # ---- growing
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Add entries, in place of all from the first one's index on. What is committed is never replaced."""
+        first = entries[0].index
+        assert self.committed < first <= self.last_index + 1
+        if first < self._offset:
+            self._tail, self._tail_bytes, self._offset = [], 0, first
+        elif first <= self.last_index:
+            self._tail_bytes -= sum(map(entry_bytes, self._tail[first - self._offset :]))
+            del self._tail[first - self._offset :]
+        self.stable = min(self.stable, first - 1)
+        self._tail.extend(entries)
+        self._tail_bytes += sum(map(entry_bytes, entries))
+
+    def try_append(self, prev_index: Index, prev_term: Term, entries: Sequence[Entry]) -> Index | None:
+        """Take a leader's entries if ours agrees up to `prev_index` (paper, 5.3): the last index then equal, or None.
+
+        Raises `BadMessage` if that would replace a committed entry, which no correct leader asks for.
+        """
+        if self.term(prev_index) != prev_term:
+            return None
+        for at, entry in enumerate(entries):
+            if self.term(entry.index) != entry.term:
+                if entry.index <= self.committed:
+                    raise BadMessage(f"entry {entry.index} is committed, and another is sent in its place")
+                self.append(entries[at:])
+                break
+        return prev_index + len(entries)
+
+    def commit_to(self, index: Index) -> bool:
+        """Commit all up to `index`, which must be there. Whether that is news."""
+        assert index <= self.last_index
+        if index <= self.committed:
+            return False
+        self.committed = index
+        return True
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Begin anew after a snapshot of the leader's."""
+        assert snapshot.index > self.committed
+        self.pending = snapshot
+        self.snapshot_index = self.committed = self.stable = snapshot.index
+        self._tail, self._tail_bytes, self._offset = [], 0, snapshot.index + 1
+
+    def last_not_above(self, index: Index, term: Term) -> tuple[Index, Term]:
+        """The greatest index up to `index` whose term is not above `term`, with its term: there two logs may be equal.
+
+        Terms never fall along a log, so it is searched for by halves. Before what is known: that index, and term 0.
+        """
+        low, high = self.first_index - 1, min(index, self.last_index)
+        found = self.term(low)
+        if low > high or found is None or found > term:
+            return max(min(low, high + 1) - 1, 0), 0
+        while low < high:
+            middle = (low + high + 1) // 2
+            at = self.term(middle)
+            if at is None:  # compacted a moment ago
+                return middle, 0
+            if at <= term:
+                low, found = middle, at
+            else:
+                high = middle - 1
+        return low, found
+
+    def is_up_to_date(self, index: Index, term: Term) -> bool:
+        """Whether a log that ends with this entry is at least as up to date as ours (paper, 5.4.1)."""
+        return (term, index) >= (self.last_term, self.last_index)
+
+    # ---- to disk, and to the state machine
+
+    def unstable(self) -> tuple[Entry, ...]:
+        """What is not on disk yet."""
+        return tuple(self._tail[self.stable + 1 - self._offset :])
+
+    def to_apply(self) -> tuple[Entry, ...]:
+        """What is committed and not applied, as much as one `Ready` may hold."""
+        low = max(self.applied, self.pending.index if self.pending is not None else 0) + 1
+        if low > self.committed:
+            return ()
+        return tuple(self.entries(low, self.committed + 1, self._settings.apply_bytes_max))
+
+    def saved(self, ready: Ready) -> None:
+        """What a `Ready` had to keep is on disk now. Some of it may have been replaced in the meantime."""
+        if ready.snapshot is not None and ready.snapshot is self.pending:
+            self.pending = None
+        if self.pending is not None:
+            return  # it will replace what was saved
+        for entry in reversed(ready.entries):
+            if entry.index >= self._offset and self.term(entry.index) == entry.term:
+                self.stable = max(self.stable, entry.index)  # logs are equal up to an entry they share
+                break
+
+    def applied_to(self, index: Index) -> None:
+        """All up to `index` is applied."""
+        assert index <= self.committed
+        self.applied = max(self.applied, index)
+        if self._tail_bytes > 2 * self._settings.cache_bytes_max:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        """Forget the oldest that can be read again."""
+        count = 0
+        for entry in self._tail[: max(0, min(self.applied, self.stable) + 1 - self._offset)]:
+            if self._tail_bytes <= self._settings.cache_bytes_max:
+                break
+            self._tail_bytes -= entry_bytes(entry)
+            count += 1
+        del self._tail[:count]
+        self._offset += count

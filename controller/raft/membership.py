@@ -1,0 +1,158 @@
+"""Who is in the cluster, and the changes of it: one server at a time (thesis, 4.1 and 4.2).
+
+Any majority before a change of one server and any majority after it have a member in common, so no joint configuration
+is needed.
+
+A change takes effect on a node when it applies the entry, as in etcd, and not when it appends it as the thesis has it:
+a log that is cut never takes a membership back, and what has effect is always committed. The price is a rule, which
+makes sure that a node's membership is at most one change behind those in its log: a leader proposes a change only
+after it has applied the one before it *and* an entry of its own term, so whoever appends a change learns with it that
+the one before is committed, and persists both together; and nobody stands for election before it has applied what it
+knows to be committed.
+"""
+
+import enum
+from functools import cached_property
+
+import msgspec
+
+from controller.raft.errors import BadMessage, ChangeRefused
+
+__all__ = ["Change", "ChangeKind", "History", "Member", "Membership", "decode_change", "encode_change"]
+
+MEMBERS_MAX = 64
+ADDRESS_BYTES_MAX = 1024
+
+
+class ChangeKind(enum.Enum):
+    """What one change can do."""
+
+    ADD_LEARNER = "add_learner"  # gets the log, does not count (thesis, 4.2.1)
+    PROMOTE = "promote"  # a learner becomes a voter
+    REMOVE = "remove"
+    MOVE = "move"  # another address for the same node
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of the membership. An id that was removed must never come back with an empty disk."""
+
+    kind: ChangeKind
+    node: int
+    address: str = ""  # where the node is reached: of ADD_LEARNER and MOVE, opaque to the core
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the cluster."""
+
+    id: int
+    address: str = ""
+    learner: bool = False
+
+
+class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """The members, by id."""
+
+    members: tuple[Member, ...] = ()
+
+    @classmethod
+    def of(cls, *members: Member) -> "Membership":
+        """A membership of these members in any order."""
+        return cls(members=tuple(sorted(members, key=lambda member: member.id)))
+
+    @cached_property
+    def voters(self) -> tuple[int, ...]:
+        """The ids that count for majorities, ascending."""
+        return tuple(member.id for member in self.members if not member.learner)
+
+    @cached_property
+    def ids(self) -> tuple[int, ...]:
+        """All ids, ascending."""
+        return tuple(member.id for member in self.members)
+
+    def get(self, node: int) -> Member | None:
+        """A member by its id."""
+        return next((member for member in self.members if member.id == node), None)
+
+    def problem(self) -> str | None:
+        """Why this is no membership that a cluster can have, or None."""
+        if list(self.ids) != sorted(set(self.ids)):
+            return "ids are not ascending"
+        if len(self.members) > MEMBERS_MAX:
+            return f"there are more than {MEMBERS_MAX} members"
+        if any(member.id < 1 for member in self.members):
+            return "an id is less than 1"
+        return None if self.voters else "nobody votes"
+
+    def check(self, change: Change) -> None:
+        """Raise `ChangeRefused` for a change that makes no sense here."""
+        there = self.get(change.node)
+        if len(change.address.encode("utf-8", "surrogatepass")) > ADDRESS_BYTES_MAX:
+            raise ChangeRefused(f"an address has at most {ADDRESS_BYTES_MAX} bytes")
+        if change.kind is ChangeKind.ADD_LEARNER:
+            if there is not None:
+                raise ChangeRefused(f"node {change.node} is a member already")
+            if change.node < 1 or len(self.members) >= MEMBERS_MAX:
+                raise ChangeRefused(f"ids begin at 1, and there are at most {MEMBERS_MAX} members")
+        elif there is None:
+            raise ChangeRefused(f"node {change.node} is no member")
+        elif change.kind is ChangeKind.PROMOTE and not there.learner:
+            raise ChangeRefused(f"node {change.node} votes already")
+        elif change.kind is ChangeKind.REMOVE and self.voters == (change.node,):
+            raise ChangeRefused("nobody would be left to vote")
+
+    def apply(self, change: Change) -> "Membership":
+        """The membership after a change; the same one where the change makes no sense, on every node alike."""
+        try:
+            self.check(change)
+        except ChangeRefused:
+            return self
+        others = [member for member in self.members if member.id != change.node]
+        there = self.get(change.node)
+        if change.kind is ChangeKind.ADD_LEARNER:
+            return Membership.of(*others, Member(id=change.node, address=change.address, learner=True))
+        if change.kind is ChangeKind.REMOVE:
+            return Membership.of(*others)
+        assert there is not None
+        if change.kind is ChangeKind.PROMOTE:
+            return Membership.of(*others, msgspec.structs.replace(there, learner=False))
+        return Membership.of(*others, msgspec.structs.replace(there, address=change.address))
+
+
+class History:
+    """The memberships since the newest snapshot: each is in force from the entry of its index on."""
+
+    def __init__(self, index: int, membership: Membership) -> None:
+        self._held = [(index, membership)]  # by index, never empty
+
+    @property
+    def newest(self) -> Membership:
+        """The one after all that is applied."""
+        return self._held[-1][1]
+
+    def at(self, index: int) -> Membership:
+        """The one after the entry of `index`."""
+        return next(membership for since, membership in reversed(self._held) if since <= index)
+
+    def apply(self, index: int, change: Change) -> bool:
+        """Apply the change that an entry holds. False for one before the snapshot, which has it already."""
+        if index <= self._held[-1][0]:
+            return False
+        self._held.append((index, self.newest.apply(change)))
+        return True
+
+    def forget(self, index: int) -> None:
+        """Forget those before the one in force at `index`."""
+        while len(self._held) > 1 and self._held[1][0] <= index:
+            del self._held[0]
+
+
+encode_change = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(Change)
+
+
+def decode_change(data: bytes) -> Change:
+    """The change an entry holds. Raises `BadMessage`."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise BadMessage(f"no change of the membership: {error}") from error

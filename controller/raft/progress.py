@@ -1,0 +1,126 @@
+"""What a leader knows of one follower, and how much it may send it."""
+
+import enum
+from collections import deque
+
+import msgspec
+
+from controller.raft.messages import Index
+from controller.raft.settings import Settings
+
+__all__ = ["Progress", "ProgressState", "ProgressStatus"]
+
+
+class ProgressState(enum.Enum):
+    """How a follower is sent entries."""
+
+    PROBE = "probe"  # where its log ends is not known: one message at a time
+    REPLICATE = "replicate"  # as fast as it takes them (thesis, 10.2.2)
+    SNAPSHOT = "snapshot"  # nothing, until it has installed one
+
+
+class ProgressStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A follower as its leader sees it."""
+
+    state: ProgressState
+    match: Index
+    next: Index
+    inflight: int
+    active: bool
+
+
+class Progress:
+    """One follower. match < next, and what lies between them is under way."""
+
+    __slots__ = (
+        "_inflight", "_inflight_bytes", "_match_heard", "_settings", "_snapshot_ticks", "active", "commit_sent",
+        "match", "next", "nudge", "paused", "state",
+    )  # fmt: skip
+
+    def __init__(self, settings: Settings, *, next_index: Index) -> None:
+        self._settings = settings
+        self.match: Index = 0  # what it has on disk, and equal
+        self.next: Index = next_index  # what it is sent next
+        self.state = ProgressState.PROBE
+        self.active = False  # it was heard of since the last look (check-quorum)
+        self.paused = False  # probing, and the probe is under way
+        self.nudge = False  # it was heard of, and stands still: an empty message finds out what was lost
+        self.commit_sent: Index = 0
+        self._inflight: deque[tuple[Index, int]] = deque()  # last index and bytes of each message not answered
+        self._inflight_bytes = 0
+        self._match_heard: Index = -1  # `match` at its last answer to a heartbeat
+        self._snapshot_ticks = 0  # since one was sent
+
+    @property
+    def full(self) -> bool:
+        """Whether as much is under way as may be."""
+        settings = self._settings
+        return len(self._inflight) >= settings.inflight_max or self._inflight_bytes >= settings.inflight_bytes_max
+
+    def status(self) -> ProgressStatus:
+        """What an operator is shown."""
+        return ProgressStatus(
+            state=self.state, match=self.match, next=self.next, inflight=len(self._inflight), active=self.active
+        )
+
+    def sent(self, last: Index, size_bytes: int) -> None:
+        """Entries up to `last` are under way; none of them when `last` is before `next`."""
+        if self.state is ProgressState.PROBE:
+            self.paused = True
+        elif last >= self.next:
+            self._inflight.append((last, size_bytes))
+            self._inflight_bytes += size_bytes
+            self.next = last + 1
+
+    def acknowledged(self, index: Index, first_index: Index) -> bool:
+        """It has all up to `index`, where the leader's log begins at `first_index`. Whether that is news."""
+        news = index > self.match
+        self.match = max(self.match, index)
+        if self.state is ProgressState.REPLICATE:
+            self.next = max(self.next, self.match + 1)
+            while self._inflight and self._inflight[0][0] <= index:
+                self._inflight_bytes -= self._inflight.popleft()[1]
+        elif index >= self.match and (self.state is ProgressState.PROBE or self.match + 1 >= first_index):
+            self._become(ProgressState.REPLICATE, self.match + 1)
+        return news
+
+    def refused(self, index: Index, hint: Index) -> None:
+        """It has not the entry of `index`, and none after `hint` that could be ours."""
+        if self.state is ProgressState.REPLICATE:
+            if index > self.match:
+                self.become_probe()
+        elif self.state is ProgressState.PROBE and index == self.next - 1:
+            back = max(min(index, hint + 1), self.match + 1)
+            # One that lacks what it has acknowledged is asked again with the next heartbeat, not at once for ever.
+            self.paused = back == self.next
+            self.next = back
+            self.commit_sent = min(self.commit_sent, back - 1)
+
+    def heard(self, last_index: Index) -> None:
+        """It has answered a heartbeat. What it has not acknowledged since the last one may have been lost."""
+        self.paused = False
+        self.nudge = self.match < last_index and self.match == self._match_heard
+        self._match_heard = self.match
+
+    def become_probe(self) -> None:
+        """Find out where its log ends: something was lost, or a snapshot did not arrive."""
+        self._become(ProgressState.PROBE, self.match + 1)
+
+    def become_snapshot(self, index: Index) -> None:
+        """A snapshot is under way to it."""
+        self._become(ProgressState.SNAPSHOT, index + 1)
+
+    def tick(self) -> None:
+        """A snapshot that has not arrived for too long is given up."""
+        if self.state is ProgressState.SNAPSHOT:
+            self._snapshot_ticks += 1
+            if self._snapshot_ticks >= self._settings.snapshot_ticks:
+                self.become_probe()
+
+    def _become(self, state: ProgressState, next_index: Index) -> None:
+        self.state = state
+        self.next = next_index
+        self.paused = self.nudge = False
+        self.commit_sent = min(self.commit_sent, next_index - 1)
+        self._inflight.clear()
+        self._inflight_bytes = self._snapshot_ticks = 0

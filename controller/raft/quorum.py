@@ -1,0 +1,29 @@
+"""Arithmetic of majorities."""
+
+import enum
+from collections.abc import Collection, Mapping
+
+__all__ = ["Tally", "majority_index", "tally"]
+
+
+class Tally(enum.Enum):
+    """How a vote stands."""
+
+    OPEN = "open"
+    WON = "won"
+    LOST = "lost"
+
+
+def majority_index(indexes: Collection[int]) -> int:
+    """The greatest number that a majority of these has reached; 0 of none (paper, 5.3: matchIndex)."""
+    return sorted(indexes)[(len(indexes) - 1) // 2] if indexes else 0
+
+
+def tally(voters: Collection[int], votes: Mapping[int, bool]) -> Tally:
+    """How a vote of these voters stands; votes of others do not count, and nobody wins without voters."""
+    needed = len(voters) // 2 + 1
+    granted = sum(1 for voter in voters if votes.get(voter) is True)
+    refused = sum(1 for voter in voters if votes.get(voter) is False)
+    if granted >= needed:
+        return Tally.WON
+    return Tally.LOST if len(voters) - refused < needed else Tally.OPEN

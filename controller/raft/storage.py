@@ -1,0 +1,121 @@
+"""What the core reads its past from, and where the driver keeps what the core gives out."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from controller.raft.errors import Compacted
+from controller.raft.membership import Membership
+from controller.raft.messages import Entry, HardState, Index, Snapshot, Term, entry_bytes
+from controller.raft.ready import Ready
+
+__all__ = ["MemoryStorage", "Storage", "bounded", "first_snapshot"]
+
+
+def first_snapshot(membership: Membership, data: bytes = b"") -> Snapshot:
+    """What every one of a new cluster's first members begins with, all with the same; later ones begin with nothing.
+
+    It stands at index 1, so a node that begins with nothing is sent it (or a newer one) and never has to guess the
+    first members.
+    """
+    return Snapshot(index=1, term=1, membership=membership, data=data)
+
+
+class Storage(Protocol):
+    """A node's durable state. The core reads; `save` is the driver's, and must be on disk when it returns.
+
+    Entries lie in `first_index()` to `last_index()`, without gaps, and the snapshot's index in `first_index() - 1` to
+    `last_index()`. The core never asks for an entry that it has not seen saved, and may ask while `save` runs in
+    another thread.
+    """
+
+    def hard_state(self) -> HardState:
+        """Term, vote and commit index."""
+
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot; index 0 where there is none."""
+
+    def first_index(self) -> Index:
+        """The least index that is held, or would be."""
+
+    def last_index(self) -> Index:
+        """The greatest index that is held, or `first_index() - 1`."""
+
+    def term(self, index: Index) -> Term:
+        """The term of an entry in `first_index() - 1` to `last_index()`. Raises `Compacted` for others."""
+
+    def entries(self, low: Index, high: Index, bytes_max: int) -> Sequence[Entry]:
+        """Entries from `low` to before `high`: at least one, and no more than `bytes_max`. Raises `Compacted`."""
+
+    def save(self, ready: Ready) -> None:
+        """Keep what a `Ready` has to keep, all of it or nothing. Raises `StorageFailed`.
+
+        In this order: a snapshot takes the place of everything before and after it; a compaction puts its snapshot in
+        place and drops entries; entries replace all from their first index on; the hard state.
+        """
+
+
+class MemoryStorage:
+    """A `Storage` that forgets with its process."""
+
+    def __init__(self, snapshot: Snapshot | None = None) -> None:
+        self._snapshot = snapshot or Snapshot()
+        self._hard = HardState(term=self._snapshot.term, commit=self._snapshot.index)
+        self._base = (self._snapshot.index, self._snapshot.term)  # of the entry before the first
+        self._entries: list[Entry] = []
+
+    def hard_state(self) -> HardState:
+        """Term, vote and commit index."""
+        return self._hard
+
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot."""
+        return self._snapshot
+
+    def first_index(self) -> Index:
+        """The least index that is held, or would be."""
+        return self._base[0] + 1
+
+    def last_index(self) -> Index:
+        """The greatest index that is held."""
+        return self._base[0] + len(self._entries)
+
+    def term(self, index: Index) -> Term:
+        """The term of an entry. Raises `Compacted`."""
+        at = index - self._base[0]
+        if at == 0:
+            return self._base[1]
+        if not 0 < at <= len(self._entries):
+            raise Compacted(f"entry {index} is not held")
+        return self._entries[at - 1].term
+
+    def entries(self, low: Index, high: Index, bytes_max: int) -> Sequence[Entry]:
+        """Entries from `low` to before `high`. Raises `Compacted`."""
+        if not self._base[0] < low < high <= self.last_index() + 1:
+            raise Compacted(f"entries {low} to {high} are not held")
+        return bounded(self._entries[low - self._base[0] - 1 : high - self._base[0] - 1], bytes_max)
+
+    def save(self, ready: Ready) -> None:
+        """Keep what a `Ready` has to keep."""
+        if ready.snapshot is not None:
+            self._snapshot = ready.snapshot
+            self._base, self._entries = (ready.snapshot.index, ready.snapshot.term), []
+        elif ready.compaction is not None:
+            self._snapshot = ready.compaction.snapshot
+            first = ready.compaction.first_index
+            self._base, self._entries = (first - 1, self.term(first - 1)), self._entries[first - self._base[0] - 1 :]
+        if ready.entries:
+            at = ready.entries[0].index - self._base[0] - 1
+            assert 0 <= at <= len(self._entries), "a gap in the log"
+            self._entries[at:] = ready.entries
+        if ready.hard_state is not None:
+            self._hard = ready.hard_state
+
+
+def bounded(entries: Sequence[Entry], bytes_max: int) -> Sequence[Entry]:
+    """The first of these entries that have no more than `bytes_max`, and at least one."""
+    total = 0
+    for count, entry in enumerate(entries):
+        total += entry_bytes(entry)
+        if total > bytes_max:
+            return entries[: max(1, count)]
+    return entries
