@@ -1,0 +1,1 @@
+"""Replication of one store group: cores without input or output, driven by bytes, offsets and a clock passed in."""

@@ -1,0 +1,59 @@
+"""The file beside the log that keeps its epochs."""
+
+import errno
+from pathlib import Path
+
+from store.files import Files
+from store.replication.epochs import EpochList, decode_epochs, encode_epochs
+
+__all__ = ["EPOCH_FILE", "EpochFile"]
+
+EPOCH_FILE = "epochs"
+_NEW = ".new"
+
+
+class EpochFile:
+    """Written anew with every change: after a crash there is the old list or the new one, whole.
+
+    Saved before a frame of a new epoch is written, and after what is not of the list any more was cut off the log:
+    so no frame ever lies in an epoch it was not written in.
+    """
+
+    def __init__(self, files: Files, directory: Path) -> None:
+        self._files = files
+        self._directory = directory
+        self._path = directory / EPOCH_FILE
+
+    def load(self) -> tuple[EpochList, int] | None:
+        """The list and the newest epoch heard of; None when nothing was ever saved.
+
+        Raises `BadEpochs` when the file is damaged: `EpochList.of_frames` makes the list from the log, and what was
+        promised must be asked of the controller. Raises OSError.
+        """
+        if EPOCH_FILE not in self._files.names(self._directory):
+            return None
+        file = self._files.open(self._path)
+        try:
+            return decode_epochs(file.pread(file.size(), 0))
+        finally:
+            file.close()
+
+    def save(self, epochs: EpochList, promised: int) -> None:
+        """Replace what is there; on disk when this returns, an empty list too. Raises OSError."""
+        data = encode_epochs(epochs, promised)
+        new = self._path.with_name(EPOCH_FILE + _NEW)
+        if new.name in self._files.names(self._directory):
+            self._files.unlink(new)
+        file = self._files.open(new, create=True)
+        try:
+            done = 0
+            while done < len(data):
+                some = file.pwritev([data[done:]], done)
+                if some <= 0:
+                    raise OSError(errno.EIO, "a write made no progress", str(new))
+                done += some
+            file.sync()
+        finally:
+            file.close()
+        self._files.rename(new, self._path)
+        self._files.sync_directory(self._directory)

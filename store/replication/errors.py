@@ -1,0 +1,54 @@
+"""What replication raises."""
+
+from store.errors import StoreError
+
+__all__ = [
+    "BadEpochs",
+    "BadMessage",
+    "CannotSwitchOver",
+    "NotEnoughInSync",
+    "NotMaster",
+    "SwitchingOver",
+]
+
+
+class NotMaster(StoreError):
+    """Not stored: this replica is not the group's master, or not any more; `epoch` is the newest one it knows of."""
+
+    retriable = True
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(f"not the master of epoch {epoch}")
+        self.epoch = epoch
+
+
+class NotEnoughInSync(StoreError):
+    """Not stored: fewer replicas are in sync and answer than an acknowledgement needs."""
+
+    retriable = True
+
+    def __init__(self, in_sync: int, needed: int) -> None:
+        super().__init__(f"{in_sync} replicas in sync, {needed} are needed")
+        self.in_sync, self.needed = in_sync, needed
+
+
+class SwitchingOver(StoreError):
+    """Not stored: the master takes nothing more, because it is handing over to `target`."""
+
+    retriable = True
+
+    def __init__(self, target: int) -> None:
+        super().__init__(f"handing over to replica {target}")
+        self.target = target
+
+
+class CannotSwitchOver(StoreError):
+    """The replica named cannot take over: it is not in sync, or somebody else is about to."""
+
+
+class BadMessage(StoreError):
+    """Bytes or fields that are no message of the replication protocol, or not one for here and now."""
+
+
+class BadEpochs(StoreError):
+    """A list of epochs that is damaged or contradicts itself."""

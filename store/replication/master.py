@@ -1,0 +1,474 @@
+"""The master of a store group for one epoch: what may be sent, what is confirmed, who is in sync. No input or output.
+
+How to drive it. When the controller has named this replica master of an epoch: sync the log, make a `Master`, save its
+`epochs` (`EpochFile.save(master.epochs, master.epoch)`), and only then take appends, each after a look at `refusal`.
+Whoever was master of an epoch before a restart is not any more: it asks the controller to be elected anew.
+
+    in      receive, left           from the slaves' streams, by replica
+            written, flushed_to     how far the log is handed to the operating system, and on disk
+            trimmed                 retention has deleted its front
+            tick                    the time, every 50 ms or so
+            set_altered, set_refused, controller_heard, configure, fenced
+                                    from the controller
+            ask_round, hand_over    from whoever wants it
+    out     confirmed               readers see, and views follow, up to here
+            acknowledged            appends are answered up to here
+            refusal                 why nothing is taken now; asked before an append is placed
+            take                    messages to send, by replica
+            batch, sent             what to read from the log next for a replica, and the message to put it in
+            ask                     the change of the SyncStateSet to ask the controller for
+            round_agreed            which linearizable reads may be answered
+            handover                whom to have elected, when a switch-over is ready
+            ended                   the newer epoch that is known to supersede this one: close, open again as slave
+
+After whatever came in: first `batch` and `sent` for each replica until there is nothing more, then `take`, then `ask`;
+messages for one replica go on its stream in that order. A repeated append that was found in the log is answered like a
+new one: not before its end is `acknowledged`. What was placed and is not acknowledged when the master ends may be
+stored or not.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from store.errors import StoreError
+from store.format import LogOffset
+from store.replication.agreement import Acknowledge, agreed, needed
+from store.replication.epochs import EpochList, Standing
+from store.replication.errors import BadMessage, CannotSwitchOver, NotEnoughInSync, NotMaster, SwitchingOver
+from store.replication.messages import Ack, Confirmed, Data, FromMaster, FromSlave, Hello, Refused, Welcome, Why, listed
+from store.replication.pace import Pace
+from store.replication.peer import NEVER_MS, Peer, Stream
+from store.replication.sync_set import AlterSet, SyncSet
+
+__all__ = ["AlterSet", "Batch", "Master"]
+
+
+class Batch(NamedTuple):
+    """What a slave is to be sent: all frames that begin from `start` on and before `end`, all of one epoch."""
+
+    start: LogOffset
+    end: LogOffset
+
+
+class Master:
+    """One epoch of one replica as master. Of the same epoch there is never a second one, in this process or another.
+
+    `end` is where the log ends, all of it on disk: the epoch begins there. `replicas` are the group's, with whether
+    each is a learner, which follows but is never waited for. `sync_set` and `sync_epoch` are the controller's.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: int,
+        replica: int,
+        epoch: int,
+        epochs: EpochList,
+        first: LogOffset,
+        end: LogOffset,
+        confirmed: LogOffset,
+        replicas: Mapping[int, bool],
+        sync_set: Collection[int],
+        sync_epoch: int,
+        min_in_sync: int,
+        acknowledge: Acknowledge = Acknowledge.ALL_IN_SYNC,
+        now_ms: int,
+        pace: Pace | None = None,
+    ) -> None:
+        assert replica in sync_set
+        assert first <= confirmed <= end
+        self.group = group
+        self.replica = replica
+        self.epoch = epoch
+        self.epochs = epochs.cut(end).trim(first).append(epoch, end)
+        self.start = end
+        self.first = first
+        self.end = end  # of what is written
+        self.flushed = end  # confirmed <= flushed <= end
+        self.confirmed = confirmed  # never goes back
+        self.ended: int | None = None  # the newer epoch
+        self._acknowledge = acknowledge
+        self._pace = pace if pace is not None else Pace()
+        self._now_ms = now_ms
+        self._set = SyncSet(sync_set, sync_epoch, self._pace)
+        self._held: frozenset[int] = frozenset()  # about to be asked for: confirming waits for them too
+        self._held_ms = NEVER_MS
+        self._round = 0
+        self._round_told = False
+        self._target: int | None = None  # of a switch-over
+        self._target_ms = NEVER_MS
+        self._out: list[tuple[int, FromMaster]] = []
+        self._peers: dict[int, Peer] = {}
+        self.configure(replicas, min_in_sync=min_in_sync)
+        self._advance()
+
+    def configure(self, replicas: Mapping[int, bool], *, min_in_sync: int) -> None:
+        """The controller has another configuration of the group: its replicas, and how many have to be in sync."""
+        self._min_in_sync = min_in_sync
+        self._known = frozenset(replicas)
+        for replica, learner in sorted(replicas.items()):
+            if replica == self.replica:
+                continue
+            if replica in self._peers:
+                self._peers[replica].learner = learner
+            else:
+                self._peers[replica] = Peer(replica, learner=learner, now_ms=self._now_ms)
+        self._forget()
+
+    # ---- what is promised
+
+    @property
+    def acknowledged(self) -> LogOffset:
+        """Appends that end here or before are answered."""
+        if self._acknowledge is Acknowledge.MASTER and self.ended is None:
+            return max(self.confirmed, self.flushed)
+        return self.confirmed
+
+    @property
+    def refusal(self) -> StoreError | None:
+        """Why an append is not taken now; None: it is. Nothing that is refused is stored."""
+        if self.ended is not None:
+            return NotMaster(self.ended)
+        if self._target is not None:
+            return SwitchingOver(self._target)
+        for members in self._set.both():
+            live = sum(self._behind_ms(member) <= self._pace.stall_ms for member in members)
+            need = max(needed(len(members), self._acknowledge, self._min_in_sync), self._least)
+            if live < need:
+                return NotEnoughInSync(live, need)
+        return None
+
+    @property
+    def writable(self) -> bool:
+        """Whether an append is taken now."""
+        return self.refusal is None
+
+    @property
+    def sync_set(self) -> frozenset[int]:
+        """The set in force, as far as is known here."""
+        return self._set.members
+
+    @property
+    def standing(self) -> Standing:
+        """What an election compares, which this master has been told of by `fenced` before."""
+        return Standing(self.epoch, self.flushed)
+
+    def positions(self) -> Mapping[int, LogOffset]:
+        """How much each replica has on disk, as far as it is known here."""
+        return {self.replica: self.flushed} | {replica: peer.acked for replica, peer in self._peers.items()}
+
+    # ---- the log
+
+    def written(self, end: LogOffset) -> None:
+        """The log was written up to here: it may be sent. Nothing in front of it is ever taken back."""
+        assert end >= self.end
+        self.end = end
+
+    def flushed_to(self, end: LogOffset) -> None:
+        """The log is on disk up to here."""
+        assert self.flushed <= end <= self.end
+        self.flushed = end
+        self._advance()
+
+    def trimmed(self, first: LogOffset) -> None:
+        """Retention has deleted the front of the log: whoever has still to read it starts from a snapshot."""
+        self.first = max(first, self.first)
+        self.epochs = self.epochs.trim(self.first)
+        for peer in self._peers.values():
+            if peer.stream is not None and peer.stream.sent < self.first:
+                self._refuse(peer.replica, peer.stream.session, Why.TRIMMED, f"the log begins at {self.first}")
+                peer.stream = None
+
+    # ---- the slaves
+
+    def receive(self, replica: int, message: FromSlave, *, now_ms: int) -> None:
+        """A message from the stream of a replica, whose identity the caller has checked."""
+        self._now_ms = max(now_ms, self._now_ms)
+        if message.epoch > self.epoch:
+            self.fenced(message.epoch)
+        peer = self._peers.get(replica)
+        if isinstance(message, Hello):
+            self._hello(replica, peer, message)
+            return
+        if peer is None or peer.stream is None or message.session != peer.stream.session or self.ended is not None:
+            return
+        peer.stream.heard_ms = self._now_ms
+        if isinstance(message, Refused):
+            peer.stream = None
+        elif message.epoch != self.epoch or message.flushed > peer.stream.sent or message.round > self._round:
+            self._refuse(replica, message.session, Why.MALFORMED, f"{message.flushed} was never sent")
+            peer.stream = None
+        else:
+            self._ack(peer, message)
+
+    def left(self, replica: int) -> None:
+        """The stream of a replica has ended."""
+        if replica in self._peers:
+            self._peers[replica].stream = None
+
+    def _hello(self, replica: int, peer: Peer | None, message: Hello) -> None:
+        if self.ended is not None:
+            self._refuse(replica, message.session, Why.SUPERSEDED)
+        elif message.group != self.group:
+            self._refuse(replica, message.session, Why.WRONG_GROUP, f"this is group {self.group}")
+        elif peer is None or message.replica != replica:
+            self._refuse(replica, message.session, Why.UNKNOWN_REPLICA, f"replica {message.replica}")
+        else:
+            self._welcome(peer, message)
+
+    def _welcome(self, peer: Peer, message: Hello) -> None:
+        """Say where both logs are the same, and go on from there when the slave is ready."""
+        common = listed(message).common(LogOffset(message.end), self.epochs, self.end)
+        if common is not None:
+            at, snapshot = common.at, common.at < self.first
+        else:  # of one beginning, and nothing in common; if not even that, nobody knows what its log is
+            at, snapshot = self.first, message.first != self.first
+        peer.greet(message.session, at, now_ms=self._now_ms)
+        welcome = Welcome(
+            session=message.session,
+            epoch=self.epoch,
+            epochs=self.epochs.entries,
+            first=self.first,
+            end=self.end,
+            cut_to=at,
+            confirmed=self.confirmed,
+            needs_snapshot=snapshot,
+        )
+        self._out.append((peer.replica, welcome))
+        self._consider()
+
+    def _ack(self, peer: Peer, message: Ack) -> None:
+        peer.acknowledge(
+            LogOffset(message.flushed), message.round, end=self.end, confirmed=self.confirmed, now_ms=self._now_ms
+        )
+        self._consider()
+        self._advance()
+
+    # ---- sending
+
+    def take(self) -> list[tuple[int, FromMaster]]:
+        """Messages to send, with the replica each is for, in order."""
+        if self.ended is None:
+            for peer in self._peers.values():
+                if peer.stream is not None and peer.stream.ready:
+                    self._tell(peer, peer.stream)
+        out, self._out = self._out, []
+        return out
+
+    def _tell(self, peer: Peer, stream: Stream) -> None:
+        """Let a slave know what is confirmed: with data where there are some; alone when it has all, or time is up."""
+        idle = stream.sent == self.end == peer.acked
+        due = self._now_ms - stream.told_ms >= self._pace.heartbeat_ms
+        if not (due or stream.told_round < self._round or (idle and stream.told < self.confirmed)):
+            return
+        stream.told, stream.told_round, stream.told_ms = self.confirmed, self._round, self._now_ms
+        self._round_told = True
+        message = Confirmed(
+            session=stream.session, epoch=self.epoch, confirmed=self.confirmed, sent=stream.sent, round=self._round
+        )
+        self._out.append((peer.replica, message))
+
+    def batch(self, replica: int) -> Batch | None:
+        """What to read from the log for a replica now; None: nothing, or it has enough under way.
+
+        To be asked until it is None, whenever something was written or acknowledged: no batch waits for the one before.
+        """
+        peer = self._peers.get(replica)
+        if peer is None or peer.stream is None or not peer.stream.ready or self.ended is not None:
+            return None
+        sent = peer.stream.sent
+        if sent >= self.end or sent - peer.acked >= self._pace.window_bytes:
+            return None
+        limit = self.epochs.end_at(sent, self.end)
+        return Batch(sent, min(limit, LogOffset(sent + self._pace.batch_bytes)))
+
+    def sent(self, replica: int, start: LogOffset, frames: bytes) -> Data:
+        """The message for what was read. From here on it counts as sent.
+
+        `start` is that of the `batch`. Raises `BadMessage` when the stream has ended or begun anew since.
+        """
+        peer = self._peers.get(replica)
+        stream = peer.stream if peer is not None else None
+        if stream is None or not stream.ready or stream.sent != start or self.ended is not None:
+            raise BadMessage(f"nothing is to be sent from {start} any more")
+        assert frames
+        stream.sent = LogOffset(start + len(frames))
+        assert stream.sent <= self.epochs.end_at(start, self.end)
+        stream.told = self.confirmed
+        return Data(session=stream.session, epoch=self.epoch, start=start, confirmed=self.confirmed, frames=frames)
+
+    # ---- reading what is certain to be the newest
+
+    def ask_round(self) -> int:
+        """Begin a linearizable read: if enough still follow this epoch, nobody has acknowledged anything in a newer one.
+
+        When `round_agreed` is at least what this returns, what was `confirmed` when it was called, or is now, is the
+        newest state there is. Reads that begin before the next `take` share a round.
+        """
+        if self._round_told or not self._round:
+            self._round += 1
+            self._round_told = False
+        return self._round
+
+    @property
+    def round_agreed(self) -> int:
+        """The newest round in which enough replicas, asked after it had begun, followed this master."""
+        if self.ended is not None:
+            return 0
+        rounds = {replica: peer.round for replica, peer in self._peers.items()} | {self.replica: self._round}
+        return min(self._agreed(rounds, members) for members in self._set.both())
+
+    # ---- the controller
+
+    def tick(self, *, now_ms: int) -> None:
+        """Time has passed."""
+        self._now_ms = max(now_ms, self._now_ms)
+        for peer in self._peers.values():
+            if peer.stream is not None and self._now_ms - peer.stream.heard_ms > self._pace.silent_ms:
+                peer.stream = None
+        if self._target is not None and self._now_ms - self._target_ms > self._pace.drain_ms:
+            self._target = None
+        self._consider()
+        self._advance()
+
+    def ask(self) -> AlterSet | None:
+        """The command the controller is to be given now; None: none, or it was asked a moment ago."""
+        members = self._set.due(now_ms=self._now_ms) if self.ended is None else None
+        if members is None:
+            return None
+        return AlterSet(self.group, self.replica, self.epoch, self._set.epoch, members)
+
+    def controller_heard(self, *, now_ms: int) -> None:
+        """The controller has answered something, with a majority behind it."""
+        self._now_ms = max(now_ms, self._now_ms)
+        self._set.heard(now_ms=self._now_ms)
+
+    def set_altered(self, sync_set: Collection[int], sync_epoch: int) -> None:
+        """A set is in force, with this replica master of this epoch: an answer to `ask`, or news. Old ones are ignored."""
+        if self.ended is None and self._set.altered(sync_set, sync_epoch):
+            assert self.replica in sync_set
+            self._forget()
+            self._advance()
+            self._consider()
+
+    def set_refused(self, sync_epoch: int) -> None:
+        """The controller refused what was asked on a sync epoch, and will: no copy of the question is under way.
+
+        A question that a controller may still receive is unanswered; to one that was overtaken, `set_altered` is the
+        answer.
+        """
+        self._set.refused(sync_epoch, now_ms=self._now_ms)
+        self._advance()
+
+    def fenced(self, epoch: int) -> None:
+        """There is a newer epoch, or one is being elected: nothing more is confirmed, sent or taken."""
+        if epoch > self.epoch:
+            self.ended = max(epoch, self.ended or 0)
+            self._target = None
+
+    # ---- switching over
+
+    def hand_over(self, target: int, *, now_ms: int) -> None:
+        """Take nothing more, and have `target` elected when it has everything. Called off after `Pace.drain_ms`.
+
+        Raises `CannotSwitchOver`.
+        """
+        self._now_ms = max(now_ms, self._now_ms)
+        peer = self._peers.get(target)
+        if peer is None or target not in self._set.members or peer.learner or not peer.ready:
+            raise CannotSwitchOver(f"replica {target} is not in sync")
+        if self.ended is not None or self._target not in {None, target}:
+            raise CannotSwitchOver("this master is about to end already")
+        self._target, self._target_ms = target, self._now_ms
+
+    @property
+    def handover(self) -> int | None:
+        """Who is ready to take over: everything is acknowledged, and it has it. To be named to the controller."""
+        target = self._target
+        if target is None or self._set.pending is not None or target not in self._set.members:
+            return None
+        return target if self._peers[target].acked == self.end == self.confirmed else None
+
+    # ---- parts
+
+    @property
+    def _least(self) -> int:
+        """How many replicas a set has to have for what is written in this epoch to be acknowledged."""
+        return 1 if self._acknowledge is Acknowledge.MASTER else self._min_in_sync
+
+    def _agreed(self, values: Mapping[int, int], members: Collection[int]) -> int:
+        return agreed(values, members, self._acknowledge, min_in_sync=self._min_in_sync)
+
+    def _advance(self) -> None:
+        """Confirm what will be there whoever of the set is elected.
+
+        What was there before this epoch is confirmed when the set in force has it, however small it is after an
+        election; what was written since only by a set of `min_in_sync`. A quorum counts from this epoch on: what it had
+        of an older one may yet lose an election (Raft, 5.4.2).
+        """
+        if self.ended is not None:
+            return
+        acked = self.positions()
+        reached = min(self.flushed, *(self._agreed(acked, members) for members in self._set.both()))
+        reached = min([reached, *(acked[replica] for replica in self._held)])
+        if min(map(len, self._set.both())) < self._least:
+            reached = min(reached, self.start)
+        if self._acknowledge is not Acknowledge.QUORUM or reached >= self.start:
+            self.confirmed = max(self.confirmed, LogOffset(reached))
+
+    def _behind_ms(self, replica: int) -> int:
+        return self._now_ms - self._peers[replica].caught_up_ms if replica in self._peers else 0
+
+    def _stays(self, replica: int) -> bool:
+        """Whether a member of the set is to remain one."""
+        if replica == self.replica:
+            return True
+        peer = self._peers.get(replica)
+        if peer is None:
+            return False
+        patience_ms = self._pace.lag_ms if peer.stream is not None else self._pace.gone_ms
+        sound = replica in self._known and not peer.learner and not peer.lost
+        return sound and self._now_ms - peer.caught_up_ms <= patience_ms
+
+    def _consider(self) -> None:
+        """See whether the set should be another one, and if so, have it asked for."""
+        if self.ended is not None or not self._set.may_change(now_ms=self._now_ms):
+            return
+        members = self._set.members
+        wanted = {replica for replica in members if self._stays(replica)} | self._joining()
+        if len(wanted) < min(self._least, len(members)):  # which could acknowledge nothing either
+            wanted |= {replica for replica in members if replica not in self._peers or not self._peers[replica].lost}
+        if wanted != members and self._agreed(self.positions(), wanted) >= self.confirmed:
+            self._set.want(wanted)
+            self._held = frozenset()
+
+    def _joining(self) -> set[int]:
+        """Slaves that can join: they have what is confirmed, and have reached this epoch.
+
+        Under load they are always a little behind. So confirming waits for those that are near, for a moment.
+        """
+        if self._held and self._now_ms - self._held_ms > self._pace.hold_ms:
+            self._held = frozenset()
+        if not self._set.may_grow(now_ms=self._now_ms):
+            return set()
+        near = [peer for peer in self._peers.values() if self._near(peer)]
+        ready = {peer.replica for peer in near if peer.acked >= self.confirmed}
+        if not ready and self._now_ms - self._held_ms > self._pace.hold_again_ms:
+            self._held = frozenset(peer.replica for peer in near)
+            self._held_ms = self._now_ms if near else self._held_ms
+        return ready
+
+    def _near(self, peer: Peer) -> bool:
+        outside = peer.replica in self._known and peer.replica not in self._set.members and not peer.learner
+        fresh = self._now_ms - peer.caught_up_ms <= self._pace.lag_ms
+        return outside and peer.ready and fresh and peer.acked >= self.start
+
+    def _forget(self) -> None:
+        """Replicas that are no more, but for those that still count."""
+        for replica in [n for n in self._peers if n not in self._known and n not in self._set.all()]:
+            del self._peers[replica]
+        self._held &= self._peers.keys()
+
+    def _refuse(self, replica: int, session: int, why: Why, text: str = "") -> None:
+        epoch = max(self.epoch, self.ended or 0)
+        self._out.append((replica, Refused(session=session, epoch=epoch, why=why, text=text[:1024])))

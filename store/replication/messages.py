@@ -1,0 +1,166 @@
+"""What master and slave say to each other, as MessagePack; frames travel as the bytes they are on disk.
+
+    slave                                   master
+      Hello      ------------------------->            my epochs, my log: what do we have in common?
+                 <-------------------------  Welcome   cut your log there / Refused
+      Ack        ------------------------->            cut and on disk: send
+                 <-------------------------  Data      several under way, none waits for the one before
+      Ack        ------------------------->            on disk up to here
+                 <-------------------------  Confirmed readers may see up to here; also the heartbeat, which is answered
+      Ack        ------------------------->
+
+A slave dials. `session` is a number by chance, chosen anew for every Hello: what belongs to an older stream between the
+same two is ignored. `epoch` is that of the master, also in the messages of its slave. Whoever hears of a newer epoch
+than its own is superseded. Offsets have 63 bits and are never narrowed.
+"""
+
+from enum import Enum
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from store.format import FRAME_BYTES_MAX, LogOffset
+from store.replication.epochs import EPOCHS_MAX, EpochList
+from store.replication.errors import BadEpochs, BadMessage
+
+__all__ = [
+    "DATA_BYTES_MAX",
+    "Ack",
+    "Confirmed",
+    "Data",
+    "FromMaster",
+    "FromSlave",
+    "Hello",
+    "Message",
+    "Refused",
+    "Welcome",
+    "Why",
+    "decode",
+    "encode",
+    "listed",
+]
+
+DATA_BYTES_MAX = FRAME_BYTES_MAX + (8 << 20)  # of frames in one message: a batch, and at its end the largest frame
+TEXT_MAX = 1024
+
+Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Group = Annotated[int, msgspec.Meta(ge=0, le=(1 << 15) - 1)]
+Epochs = Annotated[tuple[tuple[Number, Offset], ...], msgspec.Meta(max_length=EPOCHS_MAX)]
+
+
+class Why(Enum):
+    """Why a stream is refused or ended."""
+
+    SUPERSEDED = "superseded"  # there is a newer epoch; `epoch` says which
+    NOT_MASTER = "not_master"  # the replica dialled is no master
+    WRONG_GROUP = "wrong_group"
+    UNKNOWN_REPLICA = "unknown_replica"  # the controller has not told the master of it
+    TRIMMED = "trimmed"  # retention took what the slave has still to read: say Hello again
+    MALFORMED = "malformed"
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1, kw_only=True):
+    """A slave's log: `epochs` from oldest to newest, `first` and `end` of what it has, synced or not."""
+
+    group: Group
+    replica: Number
+    session: Number
+    epoch: Number  # the newest that the slave has heard of
+    epochs: Epochs
+    first: Offset
+    end: Offset
+
+
+class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2, kw_only=True):
+    """The master's log, and from where on it goes on at the slave, who cuts off what lies behind.
+
+    With `needs_snapshot` the master does not have what the slave lacks: it has to take the views at some offset
+    between `first` and what is confirmed, begin its log there, and say Hello again.
+    """
+
+    session: Number
+    epoch: Number
+    epochs: Epochs
+    first: Offset
+    end: Offset
+    cut_to: Offset
+    confirmed: Offset
+    needs_snapshot: bool
+
+
+class Data(msgspec.Struct, frozen=True, array_like=True, tag=3, kw_only=True):
+    """Whole frames of one epoch, back to back, from a log offset on."""
+
+    session: Number
+    epoch: Number
+    start: Offset
+    confirmed: Offset
+    frames: bytes
+
+
+class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag=4, kw_only=True):
+    """What readers may see, how much was `sent` on this stream, and the newest `round` of questions.
+
+    The answer is an `Ack` with that round: the slave still follows this epoch and no newer one.
+    """
+
+    session: Number
+    epoch: Number
+    confirmed: Offset
+    sent: Offset
+    round: Number
+
+
+class Ack(msgspec.Struct, frozen=True, array_like=True, tag=5, kw_only=True):
+    """What the slave has on disk, and the newest `round` it was asked."""
+
+    session: Number
+    epoch: Number
+    flushed: Offset
+    round: Number
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag=6, kw_only=True):
+    """The stream is over. `epoch` is the newest that the sender knows of."""
+
+    session: Number
+    epoch: Number
+    why: Why
+    text: Annotated[str, msgspec.Meta(max_length=TEXT_MAX)] = ""
+
+
+FromSlave: TypeAlias = Hello | Ack | Refused
+FromMaster: TypeAlias = Welcome | Data | Confirmed | Refused
+Message: TypeAlias = Hello | Welcome | Data | Confirmed | Ack | Refused
+
+encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Message).decode
+
+
+def decode(data: bytes | memoryview) -> Message:
+    """What `encode` was given, its fields checked against each other. Raises `BadMessage`."""
+    try:
+        message: Message = _decode(data)
+        if isinstance(message, Hello | Welcome):
+            _check_log(message)
+    except (msgspec.MsgspecError, BadEpochs, RecursionError) as error:
+        raise BadMessage(str(error)) from error
+    if isinstance(message, Data) and not 0 < len(message.frames) <= DATA_BYTES_MAX:
+        raise BadMessage(f"{len(message.frames)} bytes of frames")
+    return message
+
+
+def listed(message: Hello | Welcome) -> EpochList:
+    """The epochs of a message that `decode` has let pass."""
+    return EpochList.of(message.epochs)
+
+
+def _check_log(message: Hello | Welcome) -> None:
+    epochs = listed(message)
+    if message.first > message.end or epochs.cut(LogOffset(message.end)) != epochs:
+        raise BadMessage(f"a log from {message.first} to {message.end}, whose epochs are {message.epochs[-4:]}")
+    if epochs.newest > message.epoch:
+        raise BadMessage(f"epoch {message.epoch}, and a log with epoch {epochs.newest}")
+    if isinstance(message, Welcome) and not message.cut_to <= message.end >= message.confirmed:
+        raise BadMessage(f"the log ends at {message.end}, in front of {message.cut_to} or {message.confirmed}")

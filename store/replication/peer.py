@@ -1,0 +1,77 @@
+"""What a master knows of one other replica."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from store.format import LogOffset
+
+__all__ = ["NEVER_MS", "Peer", "Stream"]
+
+NEVER_MS = -(1 << 62)
+
+
+@dataclass(slots=True, kw_only=True)
+class Stream:
+    """A replica's stream since its Hello."""
+
+    session: int
+    sent: LogOffset  # acked <= sent <= the log's end
+    told: LogOffset  # confirmed, as it was told last
+    heard_ms: int
+    ready: bool = False  # it has cut its log and waits for data
+    told_round: int = 0
+    told_ms: int = NEVER_MS
+
+
+class _Mark(NamedTuple):
+    """Where the master's log ended at a time."""
+
+    end: LogOffset
+    at_ms: int
+
+
+class Peer:
+    """A slave or learner. What it has acknowledged stays true when its stream ends.
+
+    How far behind it is is told as a time: it last had all there was at `caught_up_ms`. A slave that always has a batch
+    to go never has all there is now; so a mark is set, and when it is passed there was nothing more at its time.
+    """
+
+    def __init__(self, replica: int, *, learner: bool, now_ms: int) -> None:
+        self.replica = replica
+        self.learner = learner
+        self.stream: Stream | None = None
+        self.acked = LogOffset(0)  # it has that much on disk
+        self.round = 0  # the newest in which it followed this master
+        self.lost = False  # it does not have any more all of what it had acknowledged
+        self.caught_up_ms = now_ms  # at first the benefit of the doubt
+        self._mark = _Mark(LogOffset(0), NEVER_MS)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be sent data."""
+        return self.stream is not None and self.stream.ready
+
+    def greet(self, session: int, at: LogOffset, *, now_ms: int) -> None:
+        """A new stream, on which the log goes on at an offset; there is nothing else of the log behind it."""
+        self.stream = Stream(session=session, sent=at, told=LogOffset(0), heard_ms=now_ms)
+        self._mark = _Mark(self._mark.end, NEVER_MS)
+        if at < self.acked:
+            self.lost = True
+            self.acked = at
+
+    def acknowledge(
+        self, flushed: LogOffset, round_: int, *, end: LogOffset, confirmed: LogOffset, now_ms: int
+    ) -> None:
+        """It has that much on disk, while the log ends at `end`, and follows this master since a round was begun."""
+        assert self.stream is not None
+        self.stream.ready = True
+        self.acked = max(self.acked, flushed)
+        self.round = max(self.round, round_)
+        self.lost = self.lost and self.acked < confirmed
+        if self.acked >= end:
+            self.caught_up_ms = now_ms
+        elif self.acked >= self._mark.end:
+            self.caught_up_ms = max(self.caught_up_ms, self._mark.at_ms)
+        if self.acked >= self._mark.end:
+            self._mark = _Mark(end, now_ms)

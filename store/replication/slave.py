@@ -1,0 +1,422 @@
+"""The slave of a store group: follows one master's log, frame by frame, without input or output.
+
+    IDLE --connect--> GREETING --Welcome--> CUTTING --prepared--> STREAMING
+                          |                                          |
+                          +--needs_snapshot--> SNAPSHOT              +--close, from any of them--> IDLE
+                          +--would cut off what was confirmed--> DIVERGED (for good)
+
+How to drive it. Methods take what has happened, and the time; `take` then gives what is to be done, to be carried out
+in the order given, each finished before the next is begun:
+
+    Send            encode, and put on the stream that `connect` was called for
+    SaveEpochs      `EpochFile.save`
+    Prepare         cut the log durably, then `EpochFile.save`, then call `prepared`
+    Write           append the frames to the log as they are; when they are synced, call `flushed_to`, once for many
+    TakeSnapshot    fetch the views and begin the log anew behind them, then call `snapshot_installed`
+    Close           end the stream; `connect` again when the controller names a master
+
+Everything may be lost at any moment between two of them. The views follow `confirmed` and nothing else.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeAlias
+
+from store.errors import CorruptFrame
+from store.format import HEADER, Frame, LogOffset, parse_header
+from store.replication.epochs import Common, EpochList, Standing
+from store.replication.errors import BadEpochs, BadMessage
+from store.replication.messages import (
+    DATA_BYTES_MAX,
+    Ack,
+    Confirmed,
+    Data,
+    FromMaster,
+    FromSlave,
+    Hello,
+    Refused,
+    Welcome,
+    Why,
+    listed,
+)
+from store.replication.pace import Pace
+
+__all__ = [
+    "Close",
+    "Effect",
+    "Prepare",
+    "SaveEpochs",
+    "Send",
+    "Slave",
+    "Stage",
+    "TakeSnapshot",
+    "Write",
+]
+
+
+class Stage(Enum):
+    """What the slave is doing."""
+
+    IDLE = auto()
+    GREETING = auto()
+    CUTTING = auto()
+    STREAMING = auto()
+    SNAPSHOT = auto()
+    DIVERGED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A message to the master."""
+
+    message: FromSlave
+
+
+@dataclass(frozen=True, slots=True)
+class SaveEpochs:
+    """What is to be in the epochs' file before anything that follows is done."""
+
+    epochs: EpochList
+    promised: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """First cut the log to `cut_to` (None: leave it), durably; then save the epochs. Answered by `prepared`."""
+
+    cut_to: LogOffset | None
+    epochs: EpochList
+    promised: int
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Frames to append; `data` is all of them, as they came. Answered by `flushed`."""
+
+    start: LogOffset
+    end: LogOffset
+    data: bytes
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """The master's log begins behind this one's end. Answered by `snapshot_installed`, or by `close`."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """End the stream. `why` is for the log."""
+
+    why: str
+
+
+Effect: TypeAlias = Send | SaveEpochs | Prepare | Write | TakeSnapshot | Close
+
+
+class Slave:
+    """One replica's log while it is not master. From opening the store as slave until it is closed.
+
+    `epochs` and `promised` are what `EpochFile.load` gave (nothing was saved: an empty list and 0). All of the log from
+    `first` to `end` is on disk. `confirmed` is what is known to be: where the views are. With `unclean_election` a
+    master that lacks what was confirmed is followed all the same, by way of a snapshot; otherwise such a replica stands
+    still until somebody looks at it, because the cluster has lost what it acknowledged.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: int,
+        replica: int,
+        epochs: EpochList,
+        promised: int,
+        first: LogOffset,
+        end: LogOffset,
+        confirmed: LogOffset,
+        unclean_election: bool = False,
+        pace: Pace | None = None,
+    ) -> None:
+        assert first <= confirmed <= end
+        self.group = group
+        self.replica = replica
+        self.epochs = epochs.cut(end).trim(first)
+        self.promised = max(
+            promised, epochs.newest
+        )  # nothing is taken from a master of an older epoch; never goes back
+        self.first = first
+        self.end = end  # of what was handed out to be written
+        self.flushed = end  # confirmed <= flushed <= end
+        self.confirmed = confirmed  # readers may see what lies before; never goes back
+        self.stage = Stage.IDLE
+        self.diverged_at: LogOffset | None = None  # of a diverged slave: the master has something else from here on
+        self._unclean_election = unclean_election
+        self._pace = pace if pace is not None else Pace()
+        self._session = 0
+        self._master = EpochList()  # of the master's log, from its Welcome
+        self._epoch = 0  # the master's
+        self._master_confirmed = LogOffset(0)
+        self._round = 0  # the newest one that the master has asked
+        self._preparing: Prepare | None = None  # handed out and not done; end and epochs are those behind it already
+        self._heard_ms = 0
+        self._effects: list[Effect] = []
+
+    def take(self) -> list[Effect]:
+        """What is to be done, in order, since the last call."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    @property
+    def standing(self) -> Standing:
+        """What an election compares: only what is on disk counts."""
+        return Standing(self.epochs.cut(self.flushed).newest, self.flushed)
+
+    # ---- the stream
+
+    def connect(self, epoch: int, *, session: int, now_ms: int) -> None:
+        """A stream to the master of an epoch is open: greet it. `session` is a number by chance, below 2**63."""
+        self.close()
+        if self.stage is Stage.DIVERGED:
+            self._effects.append(Close(f"the log differs from the group's from {self.diverged_at} on"))
+            return
+        if epoch < self.promised:
+            self._effects.append(Close(f"epoch {epoch} is over, {self.promised} has been heard of"))
+            return
+        self._promise(epoch)
+        self._session = session
+        self._epoch = epoch
+        self._heard_ms = now_ms
+        self.stage = Stage.GREETING
+        hello = Hello(
+            group=self.group,
+            replica=self.replica,
+            session=session,
+            epoch=self.promised,
+            epochs=self.epochs.entries,
+            first=self.first,
+            end=self.end,
+        )
+        self._effects.append(Send(hello))
+
+    def close(self) -> None:
+        """The stream has ended, or is given up. What was handed out to be done is done all the same."""
+        if self.stage is not Stage.DIVERGED:
+            self.stage = Stage.IDLE
+        self._session = 0
+
+    def promise(self, epoch: int) -> Standing:
+        """Take nothing any more from masters older than an epoch that is being elected; what this replica has.
+
+        To be answered to the controller when the effects of this call are done. An election by quorum rests on it.
+        """
+        self._promise(epoch)
+        if self.stage is not Stage.IDLE and self._epoch < self.promised:
+            self._end(f"epoch {epoch} is being elected", tell=True)
+        return self.standing
+
+    def tick(self, *, now_ms: int) -> None:
+        """Time has passed."""
+        waiting = self.stage in {Stage.GREETING, Stage.CUTTING, Stage.STREAMING}
+        if waiting and now_ms - self._heard_ms > self._pace.silent_ms:
+            self._end("the master is silent")
+
+    def receive(self, message: FromMaster, *, now_ms: int) -> None:
+        """A message from the master; one of another stream is ignored."""
+        if message.session != self._session or self.stage in {Stage.IDLE, Stage.DIVERGED, Stage.SNAPSHOT}:
+            return
+        self._heard_ms = now_ms
+        if message.epoch < self.promised:
+            self._end(f"the master of epoch {message.epoch} is superseded", tell=True)
+            return
+        try:
+            match message:
+                case Welcome():
+                    if self.stage is Stage.GREETING:
+                        self._welcome(message)
+                case Data():
+                    if self.stage is Stage.STREAMING:
+                        self._data(message)
+                case Confirmed():
+                    if self.stage is Stage.STREAMING:
+                        self._heartbeat(message)
+                case Refused():
+                    self._promise(message.epoch)
+                    self._end(f"refused: {message.why.value} {message.text}")
+        except (BadMessage, BadEpochs, CorruptFrame) as error:
+            self._refuse(Why.MALFORMED, str(error))
+
+    # ---- what the driver has done
+
+    def prepared(self) -> None:
+        """`Prepare` is done: cut, synced and saved."""
+        done, self._preparing = self._preparing, None
+        assert done is not None
+        if done.cut_to is not None:
+            self.flushed = self.end
+        if self.stage is Stage.CUTTING:
+            self.stage = Stage.STREAMING
+            self._confirm()
+            self._ack()
+
+    def flushed_to(self, end: LogOffset) -> None:
+        """What was handed out in `Write` is on disk up to here, and so are the epochs saved before it."""
+        if self._preparing is not None:
+            end = min(end, self.end)  # it was synced before the cut
+        assert end <= self.end
+        if end > self.flushed:
+            self.flushed = end
+            self._confirm()
+            self._ack()
+
+    def snapshot_installed(self, at: LogOffset, epochs: EpochList) -> None:
+        """The views are those of a log offset, the log is empty and begins there; `epochs` came with the snapshot."""
+        assert self.stage is Stage.SNAPSHOT
+        assert at >= self.confirmed or self._unclean_election
+        self.first = self.end = self.flushed = self.confirmed = at
+        self.epochs = epochs.cut(at).trim(at)
+        self.promised = max(self.promised, self.epochs.newest)
+        self._effects.append(SaveEpochs(self.epochs, self.promised))
+        self.close()
+
+    def trimmed(self, first: LogOffset) -> None:
+        """Retention has deleted the front of the log."""
+        assert first <= self.confirmed
+        self.first = max(first, self.first)
+        self.epochs = self.epochs.trim(self.first)
+
+    # ---- messages
+
+    def _welcome(self, message: Welcome) -> None:
+        self._promise(message.epoch)
+        self._epoch = message.epoch
+        self._master = listed(message)
+        self._round = 0
+        self._master_confirmed = LogOffset(message.confirmed)
+        common = self.epochs.common(self.end, self._master, LogOffset(message.end))
+        if message.needs_snapshot:
+            self._behind(message, common)
+            return
+        at = LogOffset(message.cut_to)
+        if at != (common.at if common is not None else message.first):
+            raise BadMessage(f"cut to {at}, but the logs are the same up to {common}")
+        if not self.first <= at <= self.end:
+            raise BadMessage(f"cut to {at}, but the log is from {self.first} to {self.end}")
+        if at < self.confirmed:
+            self._diverge(at, message.epoch)
+            return
+        kept = self.epochs.until(common.epoch) if common is not None else EpochList()
+        epochs = kept.extended(self._master, at)
+        self.stage = Stage.CUTTING
+        self._preparing = Prepare(at if at < self.end else None, epochs, self.promised)
+        unchanged = at == self.end and epochs == self.epochs
+        self.epochs = epochs
+        self.end = at
+        self.flushed = min(self.flushed, at)
+        if unchanged:
+            self.prepared()
+        else:
+            self._effects.append(self._preparing)
+
+    def _behind(self, message: Welcome, common: Common | None) -> None:
+        """The master cannot go on from here: either it has trimmed its log, or this one was never a part of it."""
+        if common is not None and common.at < self.confirmed:
+            self._diverge(common.at, message.epoch)
+        elif message.confirmed < self.confirmed:
+            self._diverge(LogOffset(message.confirmed), message.epoch)
+        else:
+            self._snapshot(message.epoch)
+
+    def _diverge(self, at: LogOffset, epoch: int) -> None:
+        """The master lacks what was confirmed: an unclean election, or a disk that forgot what it had synced."""
+        if self._unclean_election:
+            self._snapshot(epoch)
+            return
+        self.diverged_at = at
+        self._end(f"the master of epoch {epoch} lacks what was confirmed from {at} to {self.confirmed}")
+        self.stage = Stage.DIVERGED
+
+    def _snapshot(self, epoch: int) -> None:
+        """Give up the epochs first: a log that was replaced and a list that was not would not fit."""
+        self.stage = Stage.SNAPSHOT
+        self.epochs = EpochList()
+        self._effects.append(SaveEpochs(self.epochs, self.promised))
+        self._effects.append(TakeSnapshot(epoch))
+
+    def _data(self, message: Data) -> None:
+        start = LogOffset(message.start)
+        if start != self.end:
+            if start + len(message.frames) <= self.end:
+                return  # a second time
+            raise BadMessage(f"data at {start}, but the log ends at {self.end}")
+        if self.end - self.flushed > self._pace.window_bytes + DATA_BYTES_MAX:
+            raise BadMessage(f"{self.end - self.flushed} bytes are not acknowledged yet")
+        frames = self._parse(message.frames, start)
+        end = frames[-1].end
+        epochs = self.epochs.extended(self._master, end)
+        if epochs != self.epochs:
+            self.epochs = epochs
+            self._effects.append(SaveEpochs(epochs, self.promised))  # before the first frame of the epoch
+        self._effects.append(Write(start, end, message.frames, frames))
+        self.end = end
+        self._learn(message.confirmed)
+
+    def _parse(self, data: bytes, start: LogOffset) -> tuple[Frame, ...]:
+        """The frames, both checksums verified, each in its place and all of the epoch that the master's list says."""
+        epoch = self._master.epoch_at(start)
+        limit = self._master.end_at(start, LogOffset((1 << 63) - 1))
+        view = memoryview(data)
+        frames: list[Frame] = []
+        skip, at = 0, start
+        while skip < len(data):
+            header = parse_header(view[skip : skip + HEADER.size], log_offset=at)
+            size = header.size_bytes if header is not None else len(data)
+            frame = Frame.parse(data[skip : skip + size], log_offset=at)
+            if frame is None:
+                raise BadMessage(f"the frame at {at} is cut short")
+            if frame.header.epoch != epoch or frame.end > limit:
+                raise BadMessage(f"the frame at {at} is of epoch {frame.header.epoch}, where {epoch} is until {limit}")
+            frames.append(frame)
+            skip += size
+            at = frame.end
+        return tuple(frames)
+
+    def _heartbeat(self, message: Confirmed) -> None:
+        if message.sent > self.end:
+            raise BadMessage(f"{message.sent} was sent, {self.end} has arrived")
+        self._learn(message.confirmed)
+        self._round = max(self._round, message.round)
+        self._ack()
+
+    # ---- parts
+
+    def _learn(self, confirmed: int) -> None:
+        self._master_confirmed = max(self._master_confirmed, LogOffset(confirmed))
+        self._confirm()
+
+    def _confirm(self) -> None:
+        """Both logs are the same up to this one's end only while streaming: elsewhere the master's word is no use."""
+        if self.stage is Stage.STREAMING:
+            self.confirmed = max(self.confirmed, min(self._master_confirmed, self.flushed))
+
+    def _ack(self) -> None:
+        if self.stage is Stage.STREAMING:
+            message = Ack(session=self._session, epoch=self._epoch, flushed=self.flushed, round=self._round)
+            self._effects.append(Send(message))
+
+    def _promise(self, epoch: int) -> None:
+        if epoch > self.promised:
+            self.promised = epoch
+            self._effects.append(SaveEpochs(self.epochs, epoch))
+
+    def _refuse(self, why: Why, text: str) -> None:
+        message = Refused(session=self._session, epoch=self.promised, why=why, text=text[:1024])
+        self._effects.append(Send(message))
+        self._end(text)
+
+    def _end(self, why: str, *, tell: bool = False) -> None:
+        if tell:
+            message = Refused(session=self._session, epoch=self.promised, why=Why.SUPERSEDED)
+            self._effects.append(Send(message))
+        self.close()
+        self._effects.append(Close(why))

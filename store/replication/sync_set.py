@@ -1,0 +1,85 @@
+"""The SyncStateSet as its master knows it: the one in force, and the one that may be in force already."""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from store.replication.pace import Pace
+from store.replication.peer import NEVER_MS
+
+__all__ = ["AlterSet", "SyncSet"]
+
+
+class AlterSet(NamedTuple):
+    """The controller is asked to put a set in force, if none other was since `sync_epoch`. Idempotent."""
+
+    group: int
+    master: int
+    master_epoch: int
+    sync_epoch: int
+    sync_set: frozenset[int]
+
+
+class SyncSet:
+    """From the moment a change is wanted until the controller has answered, both sets count: either may be in force.
+
+    Changes are made one after the other. The question is put again until there is an answer, always the same one, and
+    the controller takes it at most once: it names the `epoch` of the set that it replaces.
+    """
+
+    def __init__(self, members: Collection[int], epoch: int, pace: Pace) -> None:
+        self.members = frozenset(members)
+        self.epoch = epoch
+        self.pending: frozenset[int] | None = None
+        self._pace = pace
+        self._asked_ms = NEVER_MS
+        self._not_before_ms = NEVER_MS
+        self._heard_ms = NEVER_MS
+
+    def both(self) -> Sequence[frozenset[int]]:
+        """The sets of which one is in force."""
+        return (self.members,) if self.pending is None else (self.members, self.pending)
+
+    def all(self) -> frozenset[int]:
+        """Whoever is in one of them."""
+        return self.members | (self.pending or frozenset())
+
+    def may_change(self, *, now_ms: int) -> bool:
+        """Whether another set can be wanted now."""
+        return self.pending is None and now_ms >= self._not_before_ms
+
+    def may_grow(self, *, now_ms: int) -> bool:
+        """Whether the controller was heard of lately: while a question stays without an answer, all wait for new ones.
+
+        A smaller set has nobody new to wait for.
+        """
+        return now_ms - self._heard_ms <= self._pace.fresh_ms
+
+    def want(self, members: Collection[int]) -> None:
+        """Have another set asked for."""
+        assert self.pending is None
+        self.pending = frozenset(members)
+        self._asked_ms = NEVER_MS
+
+    def due(self, *, now_ms: int) -> frozenset[int] | None:
+        """What is to be asked for now; None: nothing, or it was asked a moment ago."""
+        if self.pending is None or now_ms - self._asked_ms < self._pace.retry_ms:
+            return None
+        self._asked_ms = now_ms
+        return self.pending
+
+    def heard(self, *, now_ms: int) -> None:
+        """The controller has answered something."""
+        self._heard_ms = max(now_ms, self._heard_ms)
+
+    def altered(self, members: Collection[int], epoch: int) -> bool:
+        """A set is in force; whether that is news. What was asked for was this, or comes too late for ever."""
+        if epoch <= self.epoch:
+            return False
+        self.members, self.epoch, self.pending = frozenset(members), epoch, None
+        return True
+
+    def refused(self, epoch: int, *, now_ms: int) -> None:
+        """What was asked for will never be in force; it is not wanted again for a while."""
+        if epoch == self.epoch and self.pending is not None:
+            self.pending = None
+            self._not_before_ms = now_ms + self._pace.refused_ms
