@@ -349,7 +349,7 @@ class LocalStore:
     async def _tick(self, now_ms: int) -> int | None:
         """Do what is due; when to come again. Leases first, as they wait for no disk; neither stops the other."""
         times: list[int | None] = []
-        self._timers_left = False
+        timers_left = False
         try:
             lease_ms = self._lending.expire()
             times.append(None if lease_ms is None else self._wall_ms() + lease_ms)
@@ -358,12 +358,14 @@ class LocalStore:
             times.append(now_ms + RETRY_MS)
         try:
             times.append(timer_ms := await self._timers.tick(now_ms))
-            self._timers_left = timer_ms is not None and timer_ms <= now_ms
+            timers_left = timer_ms is not None and timer_ms <= now_ms
         except StoreClosed:
             return None
         except Exception:
             logger.exception("timers that are due could not be fired")
             times.append(now_ms + RETRY_MS)
+        finally:
+            self._timers_left = timers_left  # until then it says what the last one left: `tick` may look meanwhile
         return min((ms for ms in times if ms is not None), default=None)
 
     def _lease_deadline(self, at_ms: int) -> None:

@@ -364,6 +364,21 @@ async def test_leases_end_before_many_timers_have_fired(opened, clock, monkeypat
     assert len(await bodies(opened, 16)) == 2 * timers_module.FRAMES_PER_TICK
 
 
+async def test_a_tick_does_all_that_is_due_though_the_loop_begins_another(opened, clock, monkeypatch):
+    loop = asyncio.get_running_loop()
+    later = loop.call_later
+
+    def at_once(delay, call, *args):  # as uvloop has it
+        return later(delay, call, *args) if delay else loop.call_soon(call, *args)
+
+    monkeypatch.setattr(loop, "call_later", at_once)
+    monkeypatch.setattr(timers_module, "FIRED_COUNT_MAX", 1)
+    await set_timers(opened, *(timer(clock() + 10, b"%d" % n) for n in range(20 * timers_module.FRAMES_PER_TICK)))
+    clock.now_ms += 10
+    await opened.tick()
+    assert opened.timers_held.timers == 0
+
+
 @pytest.mark.parametrize("broken", ["leases", "timers"])
 async def test_leases_and_timers_do_not_stop_each_other(opened, clock, monkeypatch, broken):
     def fail(*_):
