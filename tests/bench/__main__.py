@@ -5,6 +5,7 @@ python -m tests.bench mqtt-publish --rounds 5            one of them
 python -m tests.bench mqtt-publish --topics 1250 --servers headgate,nats
 python -m tests.bench mqtt-publish --also 'mine=my-broker --port {port}'
 python -m tests.bench list                               what there is
+python -m tests.bench store append queues                the store's own figures, or some of them
 python -m tests.bench profile                            what a message costs at each step inside
 python -m tests.bench report                             the kept figures into docs/performance.md
 """
@@ -27,6 +28,7 @@ from tests.bench.figures import FIGURES, Figure
 from tests.bench.load.base import Load
 from tests.bench.result import RESULTS, save, table
 from tests.bench.runner import Plan, measure
+from tests.bench.store import front
 
 ADDRESS = {"host", "port", "pid", "count"}  # fields of a load that are no options of its own
 
@@ -54,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         _common(one)
         _options(one, figure.load)
         one.set_defaults(work=_measure_one, figure=figure)
+    front.add_options(commands.add_parser("store", help="the store's own figures"))
     commands.add_parser("list", help="what there is").set_defaults(work=_list)
     commands.add_parser("profile", help="what a message costs inside").set_defaults(work=_profile)
     commands.add_parser("report", help="the kept figures into docs/performance.md").set_defaults(work=_report)

@@ -3,7 +3,7 @@
 A log is written and dropped from the page cache; then single frames are appended at a fixed rate, at first alone, then
 beside readers that fetch the log from its beginning, then alone again.
 
-python tests/bench/cold_reads.py [--dir DIR] [--mb 1000] [--readers 1,4] [--rate 500] [--rounds 3]
+python -m tests.bench.cold_reads [--dir DIR] [--mb 1000] [--readers 1,4] [--rate 500] [--rounds 3]
 """
 
 import argparse
@@ -19,11 +19,12 @@ import time
 from pathlib import Path
 
 import uvloop
-from store_append import build
 
 from store.client import Appended
 from store.format import QueueNumber, QueueOffset, UnplacedFrame
 from store.local import LocalStore
+from tests.bench.store.studies import Rows
+from tests.bench.store_append import build
 
 QUEUE = QueueNumber(16)
 FETCH_BYTES = 1 << 20
@@ -86,21 +87,24 @@ async def read(store: LocalStore, end: int) -> int:
     return size
 
 
-async def measure(directory: Path | None, options: argparse.Namespace, readers: int) -> dict[str, float]:
+async def measure(
+    directory: Path | None, *, readers: int, mb: int, rate: int, alone_s: float = ALONE_S
+) -> dict[str, float]:
+    """Appends alone, and then beside so many readers of a cold log."""
     data_dir = Path(tempfile.mkdtemp(dir=directory))
     single = build(1, 150, 1, 1, random.Random(0))
     try:
         async with await LocalStore.open(data_dir, scrub_bytes_per_s=0) as store:
-            await fill(store, options.mb)
+            await fill(store, mb)
         async with await LocalStore.open(data_dir, scrub_bytes_per_s=0) as store:
             drop_cache(data_dir)
             end = (await store.bounds(QUEUE)).next
             stop = asyncio.Event()
             loop = asyncio.get_running_loop()
-            loop.call_later(ALONE_S, stop.set)
-            alone = await appending(store, single, options.rate, stop)
+            loop.call_later(alone_s, stop.set)
+            alone = await appending(store, single, rate, stop)
             stop = asyncio.Event()
-            appends = asyncio.ensure_future(appending(store, single, options.rate, stop))
+            appends = asyncio.ensure_future(appending(store, single, rate, stop))
             begun = time.perf_counter()
             sizes = await asyncio.gather(*(read(store, end) for _ in range(readers)))
             took = time.perf_counter() - begun
@@ -115,6 +119,12 @@ async def measure(directory: Path | None, options: argparse.Namespace, readers: 
     }
 
 
+async def measure_case(directory: Path, *, readers: int, mb: int, alone_s: float = 3.0) -> Rows:
+    """One case of the store's figures (`tests.bench.store`)."""
+    found = await measure(directory, readers=readers, mb=mb, rate=500, alone_s=alone_s)
+    return [(f"{readers} reader{'s' if readers > 1 else ''}", found)]
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--dir", type=Path, default=None)
@@ -125,7 +135,9 @@ async def main() -> None:
     options = parser.parse_args()
     report = {}
     for readers in map(int, options.readers.split(",")):
-        runs = [await measure(options.dir, options, readers) for _ in range(options.rounds)]
+        runs = [
+            await measure(options.dir, readers=readers, mb=options.mb, rate=options.rate) for _ in range(options.rounds)
+        ]
         report[f"{readers} readers"] = {key: round(statistics.median(run[key] for run in runs), 1) for key in runs[0]}
     print(json.dumps(report, indent=2))
 

@@ -1,6 +1,6 @@
 """Keys and values: puts and gets a second, Headgate beside etcd, one node each, both synced before they answer. JSON.
 
-python tests/bench/kv.py [--seconds 3] [--rounds 3] [--clients 64] [--keys 10000] [--bytes 100] [--dir DIR]
+python -m tests.bench.kv [--seconds 3] [--rounds 3] [--clients 64] [--keys 10000] [--bytes 100] [--dir DIR]
 
 Every client has one connection and one request under way. Headgate and etcd's JSON gateway are asked by the same code,
 over HTTP/1.1. That gateway is a hop of its own, so etcd is asked over gRPC, too, with the bytes of protobuf messages
@@ -32,7 +32,9 @@ import uvloop
 
 from store.errors import StoreError
 from store.local import LocalStore
+from tests.bench.procfs import memory_mb
 from tests.bench.servers import free_base, free_port
+from tests.bench.store.studies import Rows
 
 START_S = 30.0
 ADMIN_PORT, HTTP_PORT = 8088, 8080
@@ -147,8 +149,8 @@ class Headgate:
 def headgate(directory: Path):
     base = free_base(PORTS)
     command = [str(Path(sys.executable).with_name("headgate")), "serve", "--data-dir", str(directory / "headgate")]
-    with running([*command, "--port-offset", str(base)], f"http://127.0.0.1:{ADMIN_PORT + base}/readyz"):
-        yield base
+    with running([*command, "--port-offset", str(base)], f"http://127.0.0.1:{ADMIN_PORT + base}/readyz") as pid:
+        yield base, pid
 
 
 # ---- etcd
@@ -236,8 +238,8 @@ def etcd(directory: Path):
     command = ["etcd", "--data-dir", str(directory / "etcd"), "--log-level", "error", "--name", "bench"]
     command += ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", own]
     command += ["--initial-advertise-peer-urls", own, "--initial-cluster", f"bench={own}"]
-    with running(command, f"{client}/health"):
-        yield port
+    with running(command, f"{client}/health") as pid:
+        yield port, pid
 
 
 # ---- the store alone
@@ -286,7 +288,7 @@ def running(command: list[str], ready: str):
                     log.seek(0)
                     raise SystemExit(f"{command[0]} did not start: {log.read()[-2000:].decode('utf-8', 'replace')}")
                 time.sleep(0.05)
-            yield
+            yield process.pid
         finally:
             process.terminate()
 
@@ -300,32 +302,45 @@ def answers(url: str) -> bool:
         return False
 
 
-async def rounds(servers: list[object], options: argparse.Namespace) -> dict[str, dict[str, object]]:
+async def rounds(servers: list[object], options: argparse.Namespace) -> dict[str, dict[str, list[dict[str, float]]]]:
     found: dict[str, dict[str, list[dict[str, float]]]] = {one.name: {"put": [], "get": []} for one in servers}
     for _ in range(options.rounds):
         for what in ("put", "get"):
             for one in servers:
                 found[one.name][what].append(await one.measure(what, options))
-    return {
-        name: {
-            what: {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-            | {"runs_per_s": [run["per_s"] for run in runs]}
-            for what, runs in kinds.items()
-        }
-        for name, kinds in found.items()
-    }
+    return found
 
 
-async def measured(directory: Path, ports: dict[str, int], options: argparse.Namespace) -> dict[str, object]:
+async def measured(
+    directory: Path, stack: ExitStack, options: argparse.Namespace
+) -> dict[str, dict[str, list[dict[str, float]]]]:
+    """Every server's runs; `peak_mb` is the most memory that the server's process ever had."""
     keys = Keys(options)
+    base, headgate_pid = stack.enter_context(headgate(directory))
+    servers: list[object] = [Headgate(base, keys)]
+    pids: dict[str, int | str] = {servers[0].name: headgate_pid}
+    if shutil.which("etcd"):
+        port, etcd_pid = stack.enter_context(etcd(directory))
+        servers += [EtcdGateway(port, keys), EtcdGrpc(port, keys)]
+        pids |= {EtcdGateway.name: etcd_pid, EtcdGrpc.name: etcd_pid}
     async with await LocalStore.open(directory / "store") as store:
-        servers: list[object] = [Headgate(ports["headgate"], keys)]
-        if "etcd" in ports:
-            servers += [EtcdGateway(ports["etcd"], keys), EtcdGrpc(ports["etcd"], keys)]
         servers.append(InProcess(store, keys))
         for one in servers:  # warm, and with keys to get
             await one.measure("put", argparse.Namespace(**{**vars(options), "seconds": min(options.seconds, 1.0)}))
-        return await rounds(servers, options)
+        found = await rounds(servers, options)
+    for name, kinds in found.items():
+        peak = {"peak_mb": memory_mb("VmHWM", pids.get(name, "self"))}
+        for runs in kinds.values():
+            runs[:] = [run | peak for run in runs]
+    return found
+
+
+async def measure_case(directory: Path, *, seconds: float, rounds: int, clients: int = 64, keys: int = 10_000) -> Rows:
+    """One case of the store's figures (`tests.bench.store`)."""
+    options = argparse.Namespace(seconds=seconds, rounds=rounds, clients=clients, keys=keys, bytes=100)
+    with ExitStack() as stack:
+        found = await measured(directory, stack, options)
+    return [(f"{what}, {name}", run) for what in ("put", "get") for name in found for run in found[name][what]]
 
 
 def main() -> None:
@@ -341,14 +356,20 @@ def main() -> None:
     report: dict[str, object] = {"load": load}
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.dir)))
-        ports = {"headgate": stack.enter_context(headgate(directory))}
         if shutil.which("etcd"):
-            ports["etcd"] = stack.enter_context(etcd(directory))
             said = subprocess.run(["etcd", "--version"], capture_output=True, text=True, check=True).stdout
             report["etcd_version"] = said.split("\n", 1)[0].rpartition(" ")[2]
         else:
             report["skipped"] = {"etcd": "etcd is not installed (Debian: etcd-server)"}
-        report["servers"] = uvloop.run(measured(directory, ports, options))
+        found = uvloop.run(measured(directory, stack, options))
+    report["servers"] = {
+        name: {
+            what: {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+            | {"runs_per_s": [run["per_s"] for run in runs]}
+            for what, runs in kinds.items()
+        }
+        for name, kinds in found.items()
+    }
     print(json.dumps(report, indent=2))
 
 

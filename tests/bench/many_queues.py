@@ -6,7 +6,7 @@ hundred records of as many queues, as a gateway gathers them from its connection
 Fetches go round the queues in a random order, a hundred records at a time at most, from each queue's beginning. With
 `mixed` frames a fetch of few queues finds several records in each frame it reads, one of many queues one.
 
-python tests/bench/many_queues.py [--dir DIR] [--seconds 4] [--queues 8,50000] [--shapes batch,mixed,single]
+python -m tests.bench.many_queues [--dir DIR] [--seconds 4] [--queues 8,50000] [--shapes batch,mixed,single]
     [--rounds 3] [--bytes 150]
 """
 
@@ -24,10 +24,11 @@ import time
 from pathlib import Path
 
 import uvloop
-from store_append import throughput
 
 from store.format import FIRST_QUEUE, ROW, QueueOffset, UnplacedFrame
 from store.local import LocalStore
+from tests.bench.store.studies import Rows
+from tests.bench.store_append import throughput
 
 FRAMES = 2_048  # built beforehand and sent again and again
 FETCH_BYTES = 4 << 20
@@ -95,16 +96,19 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def measure(directory: Path | None, shape: str, queues: int, options: argparse.Namespace) -> dict[str, float]:
+async def measure(
+    directory: Path | None, *, shape: str, queues: int, seconds: float, size: int = 150
+) -> dict[str, float]:
+    """One shape with one number of queues, on a store of its own."""
     data_dir = Path(tempfile.mkdtemp(dir=directory))
     chance = random.Random(1)
-    frames = build(shape, queues, options.bytes, chance)
+    frames = build(shape, queues, size, chance)
     gc.collect()
     try:
         store = await LocalStore.open(data_dir, scrub_bytes_per_s=0)
         before, files = resident_mb(), open_files()
         await warm(store, frames)
-        appended = await throughput(store, frames, options.seconds)
+        appended = await throughput(store, frames, seconds)
         grown, more_files = resident_mb() - before, open_files() - files
         started = time.perf_counter()
         await store.close()
@@ -112,7 +116,7 @@ async def measure(directory: Path | None, shape: str, queues: int, options: argp
         started = time.perf_counter()
         store = await LocalStore.open(data_dir, scrub_bytes_per_s=0)
         open_s = time.perf_counter() - started
-        fetched = await fetching(store, queues, options.seconds, chance)
+        fetched = await fetching(store, queues, seconds, chance)
         views_mb = (data_dir / "views" / "data.mdb").stat().st_size / 1e6
         await store.close()
     finally:
@@ -131,6 +135,11 @@ async def measure(directory: Path | None, shape: str, queues: int, options: argp
     }
 
 
+async def measure_case(directory: Path, *, shape: str, queues: int, seconds: float) -> Rows:
+    """One case of the store's figures (`tests.bench.store`)."""
+    return [(f"{shape}, {queues:,} queues", await measure(directory, shape=shape, queues=queues, seconds=seconds))]
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--dir", type=Path, default=None)
@@ -146,7 +155,8 @@ async def main() -> None:
         found: dict[int, list[dict[str, float]]] = {count: [] for count in counts}
         for _ in range(options.rounds):
             for count in counts:  # side by side, so that what else the machine does meets both
-                found[count].append(await measure(options.dir, shape, count, options))
+                run = await measure(options.dir, shape=shape, queues=count, seconds=options.seconds, size=options.bytes)
+                found[count].append(run)
         medians = {
             count: {key: statistics.median(run[key] for run in runs) for key in runs[0]}
             for count, runs in found.items()

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["cpu_s", "rss_kib"]
+__all__ = ["cpu_s", "forget_peak", "memory_mb", "rss_kib"]
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
@@ -31,3 +31,17 @@ def rss_kib(session: int) -> int:
 def cpu_s(session: int) -> float:
     """The processor time that a session's processes have used so far."""
     return sum(int(fields[11]) + int(fields[12]) for fields in _stats(session)) / TICKS_PER_S
+
+
+def memory_mb(name: str, pid: int | str = "self") -> float:
+    """A process's memory as /proc/PID/status names it (proc(5)): VmHWM, VmRSS, RssAnon and the like."""
+    for line in Path(f"/proc/{pid}/status").read_text("utf-8").splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value.split()[0]) * 1024 / 1e6
+    raise KeyError(name)
+
+
+def forget_peak() -> None:
+    """From now on VmHWM of this process is the peak since now (proc(5), clear_refs)."""
+    Path("/proc/self/clear_refs").write_text("5", "ascii")

@@ -1,16 +1,21 @@
-"""Writes the kept figures into docs/performance.md, between its two markers."""
+"""Writes the kept figures into docs/performance.md, between their markers: the servers' and the store's."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.bench.machine import Machine
 from tests.bench.result import RESULTS, Result, load_all, number, remarks
+from tests.bench.store.kept import STORE_RESULTS, Kept, lines, load_kept
+from tests.bench.store.studies import STUDIES
 
-__all__ = ["BEGIN", "END", "main", "section", "with_section"]
+__all__ = ["BEGIN", "END", "main", "section", "store_section", "with_section"]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
 BEGIN = "<!-- figures: begin (python -m tests.bench report) -->"
 END = "<!-- figures: end -->"
+STORE_BEGIN = "<!-- store: begin (python -m tests.bench report) -->"
+STORE_END = "<!-- store: end -->"
 NONE_YET = "No figures are kept yet: `make bench` measures them.\n"
 
 
@@ -19,6 +24,7 @@ def main() -> int:
     text = PAGE.read_text("utf-8")
     try:
         changed = with_section(text, section(load_all(RESULTS)))
+        changed = with_section(changed, store_section(load_kept(STORE_RESULTS)), STORE_BEGIN, STORE_END)
     except ValueError as error:
         print(f"{PAGE.name}: {error}", file=sys.stderr)
         return 1
@@ -26,13 +32,13 @@ def main() -> int:
     return 0
 
 
-def with_section(page: str, figures: str) -> str:
+def with_section(page: str, figures: str, begin: str = BEGIN, end: str = END) -> str:
     """The page with everything between the markers replaced. Raises ValueError when they are not there."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the markers {BEGIN} and {END} are missing")
-    return f"{before}{BEGIN}\n\n{figures}\n{END}{after}"
+    before, found, rest = page.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found or not found_end:
+        raise ValueError(f"the markers {begin} and {end} are missing")
+    return f"{before}{begin}\n\n{figures}\n{end}{after}"
 
 
 def section(results: Sequence[Result]) -> str:
@@ -41,7 +47,7 @@ def section(results: Sequence[Result]) -> str:
         return NONE_YET
     parts, described = [], ""
     for result in results:
-        machine = _machine(result)
+        machine = _machine(result.machine)
         if machine != described:
             described = machine
             parts.append(machine)
@@ -49,10 +55,31 @@ def section(results: Sequence[Result]) -> str:
     return "\n".join(parts)
 
 
-def _machine(result: Result) -> str:
-    m = result.machine
+def store_section(figures: Sequence[Kept]) -> str:
+    """The store's figures as Markdown, in the order in which they are measured."""
+    parts, described = [], ""
+    order = list(STUDIES)
+    for kept in sorted(figures, key=lambda kept: order.index(kept.figure) if kept.figure in order else len(order)):
+        machine = _hardware(kept.machine)
+        if machine != described:
+            described = machine
+            parts.append(f"{machine}.\n")
+        disk = f"{kept.machine.filesystem}, a sync of 4 KiB {number(kept.machine.fdatasync_us)} us"
+        parts += [f"### {kept.title}\n", f"`store {kept.figure}`, {kept.version}, {kept.date[:10]}, {disk}.\n"]
+        head, *body = lines(kept)
+        rows = [head, ["---", *["---:"] * (len(head) - 1)], *body]
+        parts += [f"{kept.about}\n", "\n".join("| " + " | ".join(cells) + " |" for cells in rows) + "\n"]
+        parts += [f"Failed: {case}: {why}\n" for case, why in kept.failed.items()]
+    return "\n".join(parts) or NONE_YET
+
+
+def _hardware(m: Machine) -> str:
+    return f"{m.cores} cores of {m.cpu}, {m.memory_gib:g} GiB, {m.system}, Python {m.python}"
+
+
+def _machine(m: Machine) -> str:
     disk = f"{m.filesystem}, 4 KiB appended and synced in {number(m.fdatasync_us)} us"
-    return f"{m.cores} cores of {m.cpu}, {m.memory_gib:g} GiB, {m.system}, Python {m.python}; {disk}.\n"
+    return f"{_hardware(m)}; {disk}.\n"
 
 
 def _table(result: Result) -> str:

@@ -11,7 +11,19 @@ from rich.table import Table
 from tests.bench.load.base import Measured
 from tests.bench.machine import Machine
 
-__all__ = ["OURS", "RESULTS", "Result", "ServerResult", "load_all", "number", "save", "summarise", "table"]
+__all__ = [
+    "OURS",
+    "RESULTS",
+    "Result",
+    "ServerResult",
+    "Spread",
+    "load_all",
+    "number",
+    "save",
+    "spread",
+    "summarise",
+    "table",
+]
 
 OURS = "headgate"
 RESULTS = Path(__file__).with_name("results")
@@ -53,7 +65,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     skipped: dict[str, str] = {}
 
 
-def _spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float]) -> Spread:
+    """What several runs come to."""
     return Spread(
         median=_rounded(statistics.median(values)),
         min=_rounded(min(values)),
@@ -75,8 +88,8 @@ def summarise(*, version: str, keeps: str, runs: Sequence[Measured], errors: Seq
     return ServerResult(
         version=version,
         keeps=keeps,
-        value=_spread([run.value for run in runs]),
-        also={name: _spread([run.also[name] for run in runs]) for name in names},
+        value=spread([run.value for run in runs]),
+        also={name: spread([run.also[name] for run in runs]) for name in names},
         done=[run.done for run in runs],
         failed=[run.failed for run in runs],
         errors=errors,
@@ -118,8 +131,8 @@ def number(value: float) -> str:
 def remarks(one: ServerResult) -> str:
     """What is not in the columns: other quantities, and everything that went wrong."""
     parts = [
-        f"{name} {number(spread.median)}"
-        for name, spread in one.also.items()
+        f"{name} {number(found.median)}"
+        for name, found in one.also.items()
         if not name.startswith(("code_", "status_"))
     ]
     if any(one.failed):
@@ -136,8 +149,8 @@ def table(result: Result) -> Table:
         shown.add_column(heading, justify="right")
     shown.add_column("remarks")
     for name, one in result.servers.items():
-        spread = one.value
-        figures = [number(v) for v in (spread.median, spread.min, spread.max)] if spread else ["-"] * 3
+        found = one.value
+        figures = [number(v) for v in (found.median, found.min, found.max)] if found else ["-"] * 3
         times = result.headgate_times.get(name)
         shown.add_row(name, *figures, f"{times:.2f} x" if times else "", remarks(one))
     for name, why in result.skipped.items():

@@ -1,6 +1,6 @@
 """Appends to a local store: throughput with a window of frames in flight, then latency at a fixed rate. Prints JSON.
 
-python tests/bench/store_append.py [--dir DIR] [--seconds 5]
+python -m tests.bench.store_append [--dir DIR] [--seconds 5]
     [--records 100] [--bytes 150] [--queues 1] [--addresses 1000]
 """
 
@@ -25,12 +25,14 @@ from store.local import LocalStore
 WINDOW = 64
 
 
-def build(records: int, size: int, queues: int, addresses: int, chance: random.Random) -> UnplacedFrame:
+def build(
+    records: int, size: int, queues: int, addresses: int, chance: random.Random, *, flags: int = 0
+) -> UnplacedFrame:
     body = chance.randbytes(size)
     rows = b"".join(
         ROW.pack(16 + i % queues, i * size, size, 0, 0, chance.randrange(addresses) + 1, 0, 0) for i in range(records)
     )
-    return UnplacedFrame.build(rows, body * records)
+    return UnplacedFrame.build(rows, body * records, flags=flags)
 
 
 async def throughput(store: LocalStore, frames: list[UnplacedFrame], seconds: float) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Timers set, fired and cancelled, and messages lent and settled, a second, on a local store. Prints JSON.
 
-python tests/bench/timers_leases.py [--dir DIR] [--timers 100000] [--messages 200000] [--bytes 150]
+python -m tests.bench.timers_leases [--dir DIR] [--timers 100000] [--messages 200000] [--bytes 150]
 
 Everything is durable (fdatasync) before it counts. Timers are set in frames of `--frame`, as a gateway sets those
 of one read; all are due at the same moment. "lease" is take and settle in batches of `--batch`, "one by one" with a
@@ -27,6 +27,7 @@ from store.format import ROW, Frame, UnplacedFrame
 from store.local import LocalStore
 from store.policy import LeasePolicy
 from store.records import TIMERS_QUEUE, TimerSet, encode
+from tests.bench.store.studies import Rows
 
 WINDOW = 64
 FIRED, LEASED, ORDERED, ENDING = 20, 21, 22, 23
@@ -95,9 +96,9 @@ async def timed(count: int, work: Awaitable[object]) -> dict[str, float]:
     return {"per_s": count / took, "cpu_us_each": (time.process_time() - cpu) / count * 1e6, "seconds": took}
 
 
-async def timers(store: LocalStore, clock: Clock, options: argparse.Namespace) -> dict[str, object]:
+async def timers(store: LocalStore, clock: Clock, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Set, fire and cancel."""
-    report: dict[str, object] = {}
+    report: dict[str, dict[str, float]] = {}
     due_ms = clock() + 3_600_000
     frames = timer_frames(options.timers, options.frame, options.bytes, due_ms)
     report["set"] = await timed(options.timers, append_all(store, frames))
@@ -153,9 +154,9 @@ async def by_handle(store: LocalStore, count: int, batch: int) -> None:
         left -= len(leases)
 
 
-async def leases(store: LocalStore, clock: Clock, options: argparse.Namespace) -> dict[str, object]:
+async def leases(store: LocalStore, clock: Clock, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Lend and settle, in batches and one by one, in order of keys, by handle, and let leases end."""
-    report: dict[str, object] = {}
+    report: dict[str, dict[str, float]] = {}
     count, batch = options.messages, options.batch
     await append_all(store, message_frames(LEASED, count, options.frame, options.bytes, 1_000))
     report["lease_and_settle"] = await timed(count, drain(store, LEASED, batch, 4))
@@ -173,6 +174,16 @@ async def leases(store: LocalStore, clock: Clock, options: argparse.Namespace) -
     report["end_by_themselves"] = await timed(few, store.tick())
     assert await store.waiting(ENDING, group="e") == few
     return report
+
+
+async def measure_case(directory: Path, *, timer_count: int = 100_000, messages: int = 200_000) -> Rows:
+    """One case of the store's figures (`tests.bench.store`)."""
+    clock = Clock()
+    options = argparse.Namespace(timers=timer_count, messages=messages, bytes=150, frame=100, batch=256)
+    async with await LocalStore.open(directory, now_ms=clock) as store:
+        rows = [(f"timers: {name}", found) for name, found in (await timers(store, clock, options)).items()]
+        rows += [(f"leases: {name}", found) for name, found in (await leases(store, clock, options)).items()]
+    return [(row.replace("_", " "), found) for row, found in rows]
 
 
 async def main() -> None:

@@ -1,0 +1,24 @@
+"""Appends a second with frames of some size, answered when they are on disk or when they are written."""
+
+import random
+from pathlib import Path
+
+from store.format import FRAME_ASYNC
+from store.local import LocalStore
+from tests.bench.store.studies import Rows
+from tests.bench.store_append import build, throughput
+
+FRAMES = 64
+QUEUES, ADDRESSES, SIZE_BYTES = 8, 1_000, 150
+WARM_UP_S = 0.3
+
+
+async def measure_case(directory: Path, *, records: int, flush: str, seconds: float) -> Rows:
+    """One size of frames, with one promise."""
+    flags = FRAME_ASYNC if flush == "async" else 0
+    chance = random.Random(1)
+    frames = [build(records, SIZE_BYTES, QUEUES, ADDRESSES, chance, flags=flags) for _ in range(FRAMES)]
+    async with await LocalStore.open(directory, scrub_bytes_per_s=0) as store:
+        await throughput(store, frames, min(seconds, WARM_UP_S))
+        found = await throughput(store, frames, seconds)
+    return [(f"{records:,} record{'s' if records > 1 else ''}, {flush}", found)]

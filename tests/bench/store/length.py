@@ -1,0 +1,146 @@
+"""What a record costs in a short log and in a long one: appends, fetches and look-ups at several lengths of one store.
+
+At each length everything is measured `PASSES` times, and the medians count. What is looked up is chosen at random over
+all of the log; the keys are as many at each length.
+"""
+
+import asyncio
+import random
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from store.client import IndexKind, Put
+from store.format import FIRST_QUEUE, ROW, ROW_INDEX_ADDRESS, QueueNumber, QueueOffset, UnplacedFrame
+from store.local import LocalStore
+from tests.bench.cold_reads import drop_cache
+from tests.bench.procfs import forget_peak, memory_mb
+from tests.bench.store.studies import Rows
+from tests.bench.store_append import throughput
+from tests.bench.timers_leases import append_all
+
+RECORDS, SIZE_BYTES = 100, 150  # of a frame
+QUEUES, ADDRESSES, ADDRESSES_A_FRAME, KEYS = 64, 20_000, 10, 10_000
+FRAMES = 2_048  # built beforehand: as many as name every address about once
+PASSES = 3
+APPEND_S = 0.2  # in a pass: short, so that a short log stays short
+LOOKS = 1_000  # of each kind in a pass
+COLD_LOOKS = 200
+KEYS_AT_ONCE = 500
+FETCH_BYTES = 1  # one frame, whatever its size
+
+Look = Callable[[], Awaitable[object]]
+
+
+def build(chance: random.Random) -> list[UnplacedFrame]:
+    """Frames of one queue and ten addresses each."""
+    payload = chance.randbytes(SIZE_BYTES) * RECORDS
+    frames = []
+    for n in range(FRAMES):
+        hashes = [1 + (n * ADDRESSES_A_FRAME + i) % ADDRESSES for i in range(ADDRESSES_A_FRAME)]
+        rows = b"".join(
+            ROW.pack(
+                FIRST_QUEUE + n % QUEUES,
+                i * SIZE_BYTES,
+                SIZE_BYTES,
+                ROW_INDEX_ADDRESS,
+                0,
+                hashes[i % ADDRESSES_A_FRAME],
+                0,
+                0,
+            )
+            for i in range(RECORDS)
+        )
+        frames.append(UnplacedFrame.build(rows, payload))
+    return frames
+
+
+async def put_keys(store: LocalStore) -> None:
+    for first in range(0, KEYS, KEYS_AT_ONCE):
+        puts = [Put(f"key/{n:07}", b"v" * 100) for n in range(first, first + KEYS_AT_ONCE)]
+        await store.kv_transact({}, puts, namespace="bench")
+
+
+async def fill(store: LocalStore, frames: Sequence[UnplacedFrame], records: int) -> None:
+    """Append, round and round, and wait until the views have followed."""
+    count = max(records // RECORDS, 1)
+    await append_all(store, [frames[n % len(frames)] for n in range(count)])
+    await store._until_dispatched(store.confirmed)
+    await asyncio.sleep(1)  # the disk comes to rest, too
+
+
+async def each_us(look: Look, looks: int = LOOKS) -> float:
+    """What one look takes, one after the other."""
+    started = time.perf_counter()
+    for _ in range(looks):
+        await look()
+    return (time.perf_counter() - started) / looks * 1e6
+
+
+async def one_pass(
+    store: LocalStore, frames: Sequence[UnplacedFrame], chance: random.Random, cold: Path | None
+) -> dict[str, float]:
+    """Everything once; with `cold` fetches at random are from disk and called so, and nothing else is done."""
+    ends = {queue: (await store.bounds(queue)).next for queue in map(QueueNumber, range(FIRST_QUEUE, FIRST_QUEUE + 64))}
+    queues = list(ends)
+
+    def newest() -> Awaitable[object]:
+        queue = chance.choice(queues)
+        return store.fetch(queue, QueueOffset(ends[queue] - RECORDS), max_bytes=FETCH_BYTES)
+
+    def anywhere() -> Awaitable[object]:  # but where the cache of frames has nothing of a short log either
+        queue = chance.choice(queues)
+        return store.fetch(queue, QueueOffset(chance.randrange(ends[queue] * 6 // 10)), max_bytes=FETCH_BYTES)
+
+    if cold is not None:
+        drop_cache(cold)
+        return {"fetch_random_cold_us": await each_us(anywhere, COLD_LOOKS)}
+
+    def key() -> Awaitable[object]:
+        return store.kv_get(f"key/{chance.randrange(KEYS):07}", namespace="bench")
+
+    def address() -> int:
+        return chance.randrange(ADDRESSES) + 1
+
+    found = {
+        "fetch_newest_us": await each_us(newest),
+        "fetch_random_us": await each_us(anywhere),
+        "kv_get_us": await each_us(key),
+        "find_us": await each_us(lambda: store.find(IndexKind.ADDRESS, address(), limit=1)),
+        "find_100_us": await each_us(lambda: store.find(IndexKind.ADDRESS, address(), limit=100)),
+        "last_us": await each_us(lambda: store.last(address())),
+    }
+    appended = await throughput(store, list(frames), APPEND_S)
+    found["append_records_per_s"] = appended["records_per_s"]
+    found["append_cpu_ns"] = appended["cpu_us_per_frame"] * 1e3 / RECORDS
+    return found
+
+
+async def measure_case(directory: Path, *, lengths: Sequence[int]) -> Rows:
+    """The lengths in their order, in records."""
+    chance = random.Random(1)
+    frames, rows, length = build(chance), [], 0
+    async with await LocalStore.open(directory, scrub_bytes_per_s=0) as store:
+        await put_keys(store)
+        for wanted in lengths:
+            await fill(store, frames, wanted - length)
+            forget_peak()
+            found = {}
+            for cold in (None, directory):  # the cold ones last: they leave the log out of the page cache
+                passes = [await one_pass(store, frames, chance, cold) for _ in range(PASSES)]
+                found |= {key: statistics.median(one[key] for one in passes) for key in passes[0]}
+            log_bytes = sum(path.stat().st_size for path in (directory / "log").iterdir())
+            views_bytes = (directory / "views" / "data.mdb").stat().st_size
+            length = sum(
+                [(await store.bounds(QueueNumber(queue))).next for queue in range(FIRST_QUEUE, FIRST_QUEUE + QUEUES)]
+            )
+            found |= {
+                "records": length,
+                "log_mb": log_bytes / 1e6,
+                "views_bytes": views_bytes / length,
+                "peak_mb": memory_mb("VmHWM"),
+                "anonymous_mb": memory_mb("RssAnon"),
+            }
+            rows.append((f"{wanted:,} records", found))
+    return rows
