@@ -178,7 +178,8 @@ class AlterSyncSet(msgspec.Struct, frozen=True, kw_only=True, tag="alter_sync_se
 class LogEnd(msgspec.Struct, frozen=True, kw_only=True):
     """Where a replica's log ended on its disk when it knew of `master_epoch` and took nothing of older masters.
 
-    `log_epoch` is the epoch of its last frame.
+    `log_epoch` is the newest epoch that begins there or before: a log that is only longer, by frames of an older epoch,
+    may lack what was acknowledged in the newer one (Raft, 5.4.1 and 5.4.2).
     """
 
     replica: int

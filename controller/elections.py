@@ -1,0 +1,284 @@
+"""When to elect whom: the policy of the controllers' leader, from the metadata, the heartbeats and the time.
+
+It proposes commands that name the epochs they were decided on, so whatever is decided late, twice, or by two who both
+think that they lead, has no effect when it is applied.
+
+- A master that is dead, or alive and no longer serving as one (its process was started again), is succeeded.
+- The successor is in the SyncStateSet and alive, the best of them by newest epoch in its log, log end, priority.
+- Where a majority acknowledges, the master is taken away first. A replica that knows of that epoch takes nothing more
+  from the one before, so what it says of its log is final; when a majority has, the longest log is the successor's.
+- With nobody to elect, the master stays named for a while: if it is only unheard, it works on; then it is None.
+- A group that never had a master waits for all of the replicas it is meant to have: one of them may bring a log.
+- Nobody is put back because they were preferred once; that is an operator's command.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from controller.client import (
+    Group,
+    NotElectable,
+    StaleEpoch,
+    UnknownGroup,
+    UnknownReplica,
+)
+from controller.commands import AlterSyncSet, ElectMaster, LogEnd
+from controller.groups import majority
+from controller.registry import Heartbeat, Registry
+
+__all__ = ["Elections"]
+
+logger = logging.getLogger(__name__)
+
+TAKE_OVER_MS = 10_000  # for an elected replica to serve, while it is alive, before another one is
+DEPOSE_AFTER_MS = 10_000  # of a dead master without successor
+UNCLEAN_AFTER_MS = 10_000  # of a SyncStateSet without anybody alive
+FIRST_WAIT_MS = 10_000  # of a new group for the rest of its replicas, when it has a majority
+WANTED_MS = 5_000  # how long an operator's wish is remembered, where the election takes two commands
+AGAIN_MS = 500  # between proposals of the same command, in case the first was lost
+
+
+class Elections:
+    """The policy over `groups`, which is the live metadata, and `registry`.
+
+    `began` is called when this controller comes to lead, then `tick` every `registry.TICK_MS`, and whenever a heartbeat
+    brought news or a group changed. `now_ms` is the registry's clock; `time_ms` is the time of day for the commands.
+    """
+
+    def __init__(self, groups: Mapping[int, Group], registry: Registry) -> None:
+        self._groups = groups
+        self._registry = registry
+        self._seen: dict[int, tuple[int, int]] = {}  # group -> its epoch, and since when it is seen here
+        self._proposed: dict[int, tuple[ElectMaster, int]] = {}  # group -> what was proposed last, and when
+        self._wanted: dict[int, tuple[int, int]] = {}  # group -> whom an operator wants, and until when
+        self._announced: dict[int, None] = {}  # groups with unclean election
+
+    def began(self, now_ms: int) -> None:
+        """This controller leads now. What it heard as a follower counts, what it proposed before does not."""
+        self._registry.tick(now_ms)
+        for table in (self._seen, self._proposed, self._wanted, self._announced):
+            table.clear()
+
+    def tick(self, now_ms: int, time_ms: int) -> list[ElectMaster]:
+        """What to propose now."""
+        if self._registry.tick(now_ms):
+            logger.warning("this controller has slept: replicas have the whole time again to be heard")
+        found = []
+        for number in sorted(self._groups):
+            group = self._groups[number]
+            self._notice(group, now_ms)
+            command = self._judge(group, now_ms, time_ms)
+            if command is not None and not self._is_proposed(command, now_ms):
+                found.append(self._proposing(command, now_ms))
+        return found
+
+    def decide(
+        self,
+        group: int,
+        candidate: int | None,
+        now_ms: int,
+        time_ms: int,
+        *,
+        master_epoch: int | None = None,
+        sync_epoch: int | None = None,
+    ) -> ElectMaster | None:
+        """An election that somebody asked for, of this candidate or the best; None when there is nothing to do.
+
+        Where a majority acknowledges, the first command takes the master away, and `tick` elects the one wanted if its
+        log allows. A planned switch-over is asked for by the old master, when it takes no more and the candidate has
+        everything, with the epochs it knows. Raises `UnknownGroup`, `UnknownReplica`, `StaleEpoch`, `NotElectable`.
+        """
+        there = self._groups.get(group)
+        if there is None:
+            raise UnknownGroup(str(group))
+        if (there.master_epoch if master_epoch is None else master_epoch) != there.master_epoch or (
+            there.sync_epoch if sync_epoch is None else sync_epoch
+        ) != there.sync_epoch:
+            raise StaleEpoch(f"group {group} is at epoch {there.master_epoch}, its SyncStateSet at {there.sync_epoch}")
+        if candidate is not None:
+            self._check_candidate(there, candidate, now_ms)
+        if there.master is not None and candidate in {None, there.master} and self._serves(there, now_ms):
+            return None
+        if candidate is not None:
+            self._wanted[group] = (candidate, now_ms + WANTED_MS)
+        command = self._successor(there, now_ms, time_ms, only=candidate)
+        if command is None:
+            raise NotElectable(f"group {group}: too few of {list(there.sync_set or there.voters)} are alive")
+        if command.candidate is not None and candidate not in {None, command.candidate}:
+            raise NotElectable(f"replica {command.candidate} of group {group} has the longest log, not {candidate}")
+        return self._proposing(command, now_ms)
+
+    def check_alteration(self, command: AlterSyncSet, now_ms: int) -> None:
+        """Refuse to take a dead replica into a SyncStateSet, before it is proposed. Raises `NotElectable`."""
+        there = self._groups.get(command.group)
+        for id_ in command.new_set:
+            if there is not None and id_ not in there.sync_set and self._said(there, id_, now_ms) is None:
+                raise NotElectable(f"replica {id_} of group {command.group} is not heard of")
+
+    # ---- judging
+
+    def _notice(self, group: Group, now_ms: int) -> None:
+        if self._seen.get(group.number, (-1, 0))[0] != group.master_epoch:
+            self._seen[group.number] = (group.master_epoch, now_ms)
+        if group.config.unclean_election != (group.number in self._announced):
+            if group.config.unclean_election:
+                self._announced[group.number] = None
+                logger.warning("group %d allows unclean election: it MAY LOSE what was acknowledged", group.number)
+            else:
+                del self._announced[group.number]
+
+    def _judge(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
+        if group.master is None:
+            return (
+                self._first(group, now_ms, time_ms) if not group.sync_set else self._successor(group, now_ms, time_ms)
+            )
+        if not self._registry.alive(group.number, group.master, now_ms):
+            return self._successor(group, now_ms, time_ms) or self._deposed(group, now_ms, time_ms)
+        said = self._said(group, group.master, now_ms)
+        if said is None or self._serves(group, now_ms):
+            return None
+        if self._registry.served(group.number, group.master) >= group.master_epoch:
+            return self._successor(group, now_ms, time_ms)
+        if now_ms - self._seen[group.number][1] >= TAKE_OVER_MS:
+            return self._successor(group, now_ms, time_ms, without=group.master)
+        return None
+
+    def _serves(self, group: Group, now_ms: int) -> bool:
+        said = None if group.master is None else self._said(group, group.master, now_ms)
+        return said is not None and said.master and said.master_epoch >= group.master_epoch
+
+    def _first(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
+        heard = self._heard(group, group.voters, now_ms)
+        enough = len(heard) >= group.config.replicas
+        if not enough and now_ms - self._seen[group.number][1] >= FIRST_WAIT_MS:
+            enough = len(heard) >= majority(group.config.replicas) and len(heard) == len(group.voters)
+        if not enough:
+            return None
+        return self._command(group, self._best(group, heard, now_ms), time_ms)
+
+    def _successor(
+        self, group: Group, now_ms: int, time_ms: int, *, without: int | None = None, only: int | None = None
+    ) -> ElectMaster | None:
+        """The command that elects a new master, or makes ready for it; None while that is not safe."""
+        heard = self._heard(group, group.sync_set or group.voters, now_ms)
+        if group.config.acknowledge == "quorum" and group.sync_set:
+            found = self._successor_by_quorum(group, heard, now_ms, time_ms)
+            return found or self._unclean(group, now_ms, time_ms, only)
+        heard = {id_: said for id_, said in heard.items() if id_ != without and only in {None, id_}}
+        if heard:
+            return self._command(group, self._best(group, heard, now_ms), time_ms)
+        return None if without is not None else self._unclean(group, now_ms, time_ms, only)
+
+    def _successor_by_quorum(
+        self, group: Group, heard: Mapping[int, Heartbeat], now_ms: int, time_ms: int
+    ) -> ElectMaster | None:
+        enough = majority(len(group.sync_set))
+        if group.master is not None:
+            return self._command(group, None, time_ms) if len(heard) >= enough else None
+        promised = {id_: said for id_, said in heard.items() if said.master_epoch >= group.master_epoch}
+        wanted = self._wanted_in(group, now_ms)
+        if len(promised) < enough or (wanted in heard and wanted not in promised):
+            return None
+        ends = tuple(
+            LogEnd(replica=id_, master_epoch=said.master_epoch, log_epoch=said.log_epoch, log_end=said.log_end)
+            for id_, said in sorted(promised.items())
+        )
+        return self._command(group, self._best(group, promised, now_ms), time_ms, ends=ends)
+
+    def _unclean(self, group: Group, now_ms: int, time_ms: int, only: int | None) -> ElectMaster | None:
+        """The best of those that may lack what was acknowledged, where that is allowed and nobody else has come."""
+        if not group.config.unclean_election or not group.sync_set:
+            return None
+        if only is None and now_ms < UNCLEAN_AFTER_MS + max(
+            self._registry.dies_ms(group.number, id_) for id_ in group.sync_set
+        ):
+            return None
+        heard = self._heard(group, group.voters, now_ms)
+        heard = {id_: said for id_, said in heard.items() if only in {None, id_}}
+        if not heard:
+            return None
+        return self._command(group, self._best(group, heard, now_ms), time_ms, unclean=True)
+
+    def _deposed(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
+        """A dead master without successor is none, unless it is this controller that hears nobody."""
+        assert group.master is not None
+        if now_ms < self._registry.dies_ms(group.number, group.master) + DEPOSE_AFTER_MS:
+            return None
+        return self._command(group, None, time_ms) if self._heard(group, group.voters, now_ms) else None
+
+    # ---- candidates
+
+    def _said(self, group: Group, id_: int, now_ms: int) -> Heartbeat | None:
+        return self._registry.heard(group.number, id_, now_ms)
+
+    def _heard(self, group: Group, ids: Iterable[int], now_ms: int) -> dict[int, Heartbeat]:
+        """Of these replicas, those known to be alive, with what they say."""
+        said = {id_: self._said(group, id_, now_ms) for id_ in ids if id_ in group.voters}
+        return {id_: one for id_, one in said.items() if one is not None}
+
+    def _wanted_in(self, group: Group, now_ms: int) -> int | None:
+        wanted, until_ms = self._wanted.get(group.number, (None, 0))
+        return wanted if now_ms < until_ms else None
+
+    def _best(self, group: Group, heard: Mapping[int, Heartbeat], now_ms: int) -> int:
+        wanted = self._wanted_in(group, now_ms)
+
+        def rank(id_: int) -> tuple[int, ...]:
+            said, replica = heard[id_], group.replica(id_)
+            assert replica is not None
+            return said.log_epoch, said.log_end, id_ == wanted, replica.priority, -id_
+
+        return max(heard, key=rank)
+
+    def _check_candidate(self, group: Group, candidate: int, now_ms: int) -> None:
+        if group.replica(candidate) is None:
+            raise UnknownReplica(f"{candidate} of group {group.number}")
+        if candidate not in group.voters:
+            raise NotElectable(f"replica {candidate} of group {group.number} is a learner")
+        if group.sync_set and candidate not in group.sync_set and not group.config.unclean_election:
+            raise NotElectable(f"replica {candidate} of group {group.number} is not in sync")
+        if self._said(group, candidate, now_ms) is None:
+            raise NotElectable(f"replica {candidate} of group {group.number} is not heard of")
+
+    # ---- commands
+
+    def _command(
+        self,
+        group: Group,
+        candidate: int | None,
+        time_ms: int,
+        *,
+        ends: tuple[LogEnd, ...] = (),
+        unclean: bool = False,
+    ) -> ElectMaster:
+        return ElectMaster(
+            group=group.number,
+            candidate=candidate,
+            master_epoch=group.master_epoch,
+            sync_epoch=group.sync_epoch,
+            ends=ends,
+            unclean=unclean,
+            time_ms=time_ms,
+        )
+
+    def _proposing(self, command: ElectMaster, now_ms: int) -> ElectMaster:
+        self._proposed[command.group] = (command, now_ms)
+        if command.unclean:
+            logger.critical(
+                "UNCLEAN ELECTION in group %d: replica %s may lack what was acknowledged; in sync were %s",
+                command.group,
+                command.candidate,
+                list(self._groups[command.group].sync_set),
+            )
+        else:
+            logger.info("group %d: electing replica %s", command.group, command.candidate)
+        return command
+
+    def _is_proposed(self, command: ElectMaster, now_ms: int) -> bool:
+        """Whether something on these epochs was proposed a moment ago, and may be on its way."""
+        before = self._proposed.get(command.group)
+        return (
+            before is not None
+            and (before[0].master_epoch, before[0].sync_epoch) == (command.master_epoch, command.sync_epoch)
+            and now_ms - before[1] < AGAIN_MS
+        )
