@@ -140,7 +140,7 @@ class Elections:
         if self._registry.served(group.number, group.master) >= group.master_epoch:
             return self._successor(group, now_ms, time_ms)
         if now_ms - self._seen[group.number][1] >= TAKE_OVER_MS:
-            return self._successor(group, now_ms, time_ms, without=group.master)
+            return self._successor(group, now_ms, time_ms, after=group.master)
         return None
 
     def _serves(self, group: Group, now_ms: int) -> bool:
@@ -157,17 +157,21 @@ class Elections:
         return self._command(group, self._best(group, heard, now_ms), time_ms)
 
     def _successor(
-        self, group: Group, now_ms: int, time_ms: int, *, without: int | None = None, only: int | None = None
+        self, group: Group, now_ms: int, time_ms: int, *, after: int | None = None, only: int | None = None
     ) -> ElectMaster | None:
-        """The command that elects a new master, or makes ready for it; None while that is not safe."""
+        """The command that elects a new master, or makes ready for it; None while that is not safe.
+
+        `after`: this one has had its time. If nobody else can be elected it is again: it may have been started again.
+        """
         heard = self._heard(group, group.sync_set or group.voters, now_ms)
         if group.config.acknowledge == "quorum" and group.sync_set:
             found = self._successor_by_quorum(group, heard, now_ms, time_ms)
             return found or self._unclean(group, now_ms, time_ms, only)
-        heard = {id_: said for id_, said in heard.items() if id_ != without and only in {None, id_}}
+        heard = {id_: said for id_, said in heard.items() if only in {None, id_}}
+        heard = {id_: said for id_, said in heard.items() if id_ != after} or heard
         if heard:
             return self._command(group, self._best(group, heard, now_ms), time_ms)
-        return None if without is not None else self._unclean(group, now_ms, time_ms, only)
+        return self._unclean(group, now_ms, time_ms, only)
 
     def _successor_by_quorum(
         self, group: Group, heard: Mapping[int, Heartbeat], now_ms: int, time_ms: int
