@@ -3,13 +3,15 @@
 Where a message goes is decided when it is published: its topic's queue and the named queues that want it then. What
 it would have put into the log comes later, rows, record and the change of a retained message, and the log takes all
 of that at once. An empty id is filled in as of then: the place where subscribers find it.
+
+A timer lies in the log that its rows are for. What goes to the queues of several groups waits in a timer in each of
+them; the ids of these, joined, are the message's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gateway.errors import Cause, Refusal
 from gateway.message import Message
-from gateway.port import CancelTimer
 from gateway.retained import retained_change
 from store.client import StoreClient
 from store.errors import FrameTooLarge, NoSuchTimer, StoreError, TimersFull, TimerTooFar
@@ -17,37 +19,53 @@ from store.format import ROW, ROW_EXTRA, Position
 from store.records import TimerSet, encode
 from store.timer_key import TimerKey
 
-__all__ = ["cancel_timer", "timer_id", "timer_of"]
+__all__ = ["cancel_timer", "timer_id", "timers_of"]
+
+TIMERS_OF_MESSAGE_MAX = 64  # in as many groups; an id that names more is none
+_JOINT = "~"  # of the ids of one message's timers; stands in a path as it is (RFC 3986, 2.3)
 
 
-def timer_of(
+def timers_of(
     store: StoreClient,
     message: Message,
     record: bytes,
     *,
     queue: int,
     named: Sequence[int],
+    groups: Mapping[int, int],
     key_hash: int,
     address_hash: int,
     row_flags: int,
     id_hash: int,
-) -> bytes | Refusal:
-    """The record that sets the timer of a message with `deliver_at_ms`, or why it may not be set.
+) -> dict[int, bytes] | Refusal:
+    """The records that set the timers of a message with `deliver_at_ms`, by group, or why they may not be set.
 
-    `record` is the encoded message, which goes to `queue` and to the `named` ones.
+    `record` is the encoded message, which goes to `queue` and to the `named` ones; `groups` says where these lie.
     """
-    due_ms = message.deliver_at_ms
-    assert due_ms is not None
-    rows = [ROW.pack(queue, 0, len(record), row_flags, key_hash, address_hash, id_hash, message.time_ms)]
-    rows += [ROW.pack(other, 0, len(record), ROW_EXTRA, 0, address_hash, 0, message.time_ms) for other in named]
-    payload = record
+    row = ROW.pack(queue, 0, len(record), row_flags, key_hash, address_hash, id_hash, message.time_ms)
+    held = {groups[queue]: (row, record)}  # rows and payload
+    for other in named:
+        row = ROW.pack(other, 0, len(record), ROW_EXTRA, 0, address_hash, 0, message.time_ms)
+        rows, payload = held.get(groups[other], (b"", record))
+        held[groups[other]] = rows + row, payload
     if message.retain:
-        row, change = retained_change(message, len(record))
-        rows.append(row)
-        payload += change
-    packed = b"".join(rows)
+        rows, payload = held.get(store.group, (b"", b""))
+        row, change = retained_change(message, len(payload))
+        held[store.group] = rows + row, payload + change
+    timers: dict[int, bytes] = {}
+    for group, (rows, payload) in held.items():
+        timer = _timer(store.logs.get(group), message.deliver_at_ms or 0, rows, payload)
+        if isinstance(timer, Refusal):
+            return timer
+        timers[group] = timer
+    return timers
+
+
+def _timer(log: StoreClient | None, due_ms: int, rows: bytes, payload: bytes) -> bytes | Refusal:
+    if log is None:
+        return Refusal(Cause.UNAVAILABLE, "a store group is not known here", retry_after_ms=5_000)
     try:
-        store.admit_timer(due_ms, len(packed) + len(payload))
+        log.admit_timer(due_ms, len(rows) + len(payload))
     except TimersFull as full:
         return Refusal(Cause.QUOTA, str(full), retry_after_ms=10_000)
     except TimerTooFar as far:
@@ -56,19 +74,21 @@ def timer_of(
         return Refusal(Cause.TOO_LARGE, str(large))
     except StoreError as error:
         return Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=5_000)
-    return encode(TimerSet(max(due_ms, 0), packed, payload))
+    return encode(TimerSet(max(due_ms, 0), rows, payload))
 
 
-def timer_id(message: Message, stored: Position) -> str | None:
-    """The id of the timer that a stored message is kept by; None for one that is delivered at once."""
-    if message.deliver_at_ms is None:
+def timer_id(message: Message, places: Sequence[Position]) -> str | None:
+    """The id of the timers that a stored message is kept by; None for one that is delivered at once."""
+    if message.deliver_at_ms is None or not places:
         return None
-    return str(TimerKey(max(message.deliver_at_ms, 0), stored.frame, stored.row))
+    due_ms = max(message.deliver_at_ms, 0)
+    return _JOINT.join([str(TimerKey(due_ms, at.frame, at.row)) for at in places])
 
 
-async def cancel_timer(store: StoreClient, request: CancelTimer) -> bool:
-    """See `CancelTimer`. Raises `Refusal` or `StoreError`."""
+async def cancel_timer(store: StoreClient, timer: str) -> bool:
+    """Whether a message was still waiting by this id; it is not any more. Raises `Refusal` or `StoreError`."""
+    parts = timer.split(_JOINT, TIMERS_OF_MESSAGE_MAX)
     try:
-        return await store.cancel_timer(request.timer)
+        return any([await store.cancel_timer(part) for part in parts])
     except NoSuchTimer as error:
         raise Refusal(Cause.NOT_FOUND, str(error)) from error

@@ -100,7 +100,10 @@ class Endpoint:
                 _HANDLERS[type(effect)](self, effect)
 
     def _subscribe(self, effect: Subscribe) -> None:
-        self.hub.fanout.subscribe(self.subscriber, effect.sub, effect.pattern, effect.start, where=effect.where)
+        begun = self.hub.fanout.subscribe(self.subscriber, effect.sub, effect.pattern, effect.start, where=effect.where)
+        if effect.token is not None:
+            token, outcome = effect.token, Outcome(value=begun)
+            self.guard(lambda: self.act(self.adapter.completed(token, outcome, now_ms=now_ms())))
 
     def _unsubscribe(self, effect: Unsubscribe) -> None:
         self.hub.fanout.unsubscribe(self.subscriber, effect.sub)

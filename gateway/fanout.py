@@ -1,24 +1,28 @@
-"""Fan-out: what is confirmed in the log reaches the connections that subscribed to it.
+"""Fan-out: what is confirmed in the logs reaches the connections that subscribed to it.
 
-A subscriber is live or behind. Live ones are handed each batch as the log's tail brings it. One that takes less than
-it is offered, or whose peer does not read, falls behind: it keeps only its cursor, and a task of its own reads the log
-from there once it can take more, until it has caught up. So a slow subscriber costs a cursor and no buffer.
+In each log a subscriber is live or behind. Live ones are handed each batch as the log's tail brings it. One that
+takes less than it is offered, or whose peer does not read, falls behind: it keeps only its cursor, and a task of its
+own reads the log from there once it can take more, until it has caught up. So a slow subscriber costs a cursor and no
+buffer.
+
+A log that appears while there are subscribers is read by all of them from its beginning: whatever is in it was stored
+after they subscribed.
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 
 from gateway import logs
 from gateway.batch import Batch
+from gateway.catch_up import RETRY_MAX_S, RETRY_MIN_S, CatchUp
+from gateway.cursor import Cursor, beginning_of, by_log
 from gateway.filters import FilterTrie
+from gateway.interest import Interest
+from gateway.lanes import Lane, Receiver, Subscriber, Tail
 from gateway.port import Deliveries, SubscriptionId
 from gateway.sifting import sift
-from gateway.sql92 import Where, compile_where
+from gateway.sql92 import compile_where
 from store.client import StoreClient
 from store.errors import StoreError
 from store.format import Frame, LogOffset, Position, QueueNumber
@@ -27,44 +31,23 @@ __all__ = ["Fanout", "Receiver", "Subscriber"]
 
 PLANS_MAX = 1 << 16  # addresses whose matches are remembered; beyond, all are forgotten and found again
 REMEMBERED_LENGTH_MAX = 256  # longer addresses are matched each time: the table is bounded in bytes too
-CATCH_UP_BYTES = 256 << 10  # read from the log at a time, for one subscriber, before others have their turn
-BATCHES_KEPT = 64  # decoded frames shared by subscribers that catch up together
-RETRY_MIN_S, RETRY_MAX_S = 0.1, 5.0  # between attempts to read a log that does not answer
 
 log = logs.get(__name__)
-
-
-class Receiver(Protocol):
-    """A connection, as its subscriber sees it."""
-
-    def deliver(self, deliveries: Deliveries) -> int:
-        """How many it took; fewer than offered means: not now."""
-
-
-class Subscriber:
-    """One connection's subscriptions, and how far it has been served."""
-
-    __slots__ = ("behind", "conditions", "cursor", "patterns", "receiver", "running", "since")
-
-    def __init__(self, receiver: Receiver) -> None:
-        self.receiver = receiver
-        self.patterns: dict[SubscriptionId, str] = {}
-        self.since: dict[SubscriptionId, Position] = {}  # messages before it are not for this subscription
-        self.conditions: dict[SubscriptionId, Where] = {}  # what messages have to pass, of subscriptions that ask it
-        self.behind = False
-        self.running = False  # a task is reading the log for it
-        self.cursor = Position(LogOffset(0), 0)  # the next record to look at; of a live one, no later than the tail
-
 
 # Whom an address goes to, with which of their subscriptions. Equal plans are one object.
 _Plan = tuple[tuple[Subscriber, tuple[SubscriptionId, ...]], ...]
 
 
+async def _always() -> bool:
+    return True
+
+
 class Fanout:
     """All subscribers of this process. It belongs to the event loop.
 
-    `queues_of` names the queues that addresses of a filter can be in (None: any); `spawn` runs a coroutine as a
-    supervised task.
+    `queues_of` names the queues that addresses of a filter can be in (None: any); `group_of` says in which group a
+    queue lies, None for one that is not known here. `heard` returns whether every topic that existed when it was called
+    is known by now. `spawn` runs a coroutine as a supervised task.
     """
 
     def __init__(
@@ -72,22 +55,28 @@ class Fanout:
         store: StoreClient,
         *,
         queues_of: Callable[[str], Sequence[QueueNumber] | None],
+        group_of: Callable[[QueueNumber], int | None],
         spawn: Callable[..., object],
+        heard: Callable[[], Awaitable[bool]] = _always,
     ) -> None:
         self._store = store
         self._queues_of = queues_of
+        self._group_of = group_of
         self._spawn = spawn
         self._trie: FilterTrie[tuple[Subscriber, SubscriptionId]] = FilterTrie()
         self._patterns: dict[str, int] = {}  # how many subscriptions have each pattern
         self._plans: dict[str, _Plan] = {}
         self._same: dict[_Plan, _Plan] = {}
-        self._batches: OrderedDict[LogOffset, Batch] = OrderedDict()
-        self._stop: Callable[[], None] | None = None
-        self._wanted: npt.NDArray[np.uint32] | None = None  # the queues that any subscription can match
-        self._wanted_known = False
-        self.position = store.confirmed  # the log offset behind the last frame handed to the live ones
-        self.subscriber_count = 0
-        self.behind_count = 0
+        self._interest = Interest(queues_of, known=lambda queue: group_of(queue) is not None)
+        self._tails: dict[int, Tail] = {}  # by group; empty while nobody subscribes
+        self._subscribers: dict[Subscriber, None] = {}  # each has a lane for every tail
+        self._catch_up = CatchUp(ids_of=self._ids_of, queues_of=self._queues, heard=heard, live=self._is_live)
+        self.behind_count = 0  # subscribers that are, in one log at least
+
+    @property
+    def subscriber_count(self) -> int:
+        """How many connections have a subscription."""
+        return len(self._subscribers)
 
     # ---- what connections ask for
 
@@ -96,35 +85,46 @@ class Fanout:
         subscriber: Subscriber,
         sub: SubscriptionId,
         pattern: str,
-        start: Position | None,
+        start: Cursor | None,
         *,
         where: str | None = None,
-    ) -> None:
-        """Add a subscription, or replace the one of that id. A start beyond the log's end, of another log, is now.
+    ) -> Cursor:
+        """Add a subscription, or replace the one of that id; where it begins in each log.
 
-        Raises `Refusal` for a `where` that is no condition.
+        With a start, a log that it says nothing of is read from its beginning. A start beyond a log's end, of another
+        log, is now. Raises `Refusal` for a `where` that is no condition.
         """
         condition = compile_where(where) if where is not None else None
         self._listen()
         self._remove(subscriber, sub)
-        now = Position(self.position, 0)
         if not subscriber.patterns:
-            self.subscriber_count += 1
-        if not subscriber.patterns and not subscriber.running:
-            self._mark(subscriber, behind=False)
-            subscriber.cursor = now
-        if start is not None and start < subscriber.cursor:
-            subscriber.cursor = start
+            self._let_go(subscriber)
+            self._subscribers[subscriber] = None
         subscriber.patterns[sub] = pattern
         if condition is not None:
             subscriber.conditions[sub] = condition
-        subscriber.since[sub] = now if start is None else min(start, now)
         self._trie.add(pattern, (subscriber, sub))
         self._patterns[pattern] = self._patterns.get(pattern, 0) + 1
         self.changed()
-        if subscriber.cursor < now and not subscriber.behind:
-            self._mark(subscriber, behind=True)
-            self.wake(subscriber)
+        starts = None if start is None else by_log(start)
+        begun = [self._begin(subscriber, tail, sub, starts) for _, tail in sorted(self._tails.items())]
+        self.wake(subscriber)
+        return tuple(begun)
+
+    def _begin(
+        self, subscriber: Subscriber, tail: Tail, sub: SubscriptionId, starts: dict[int, Position] | None
+    ) -> Position:
+        """Where a subscription begins in one log, whose lane goes back there if it has passed it."""
+        lane = subscriber.lanes.get(tail.group)
+        if lane is None:
+            lane = subscriber.lanes[tail.group] = Lane(subscriber, tail, tail.now)
+        begins = tail.now
+        if starts is not None:
+            begins = min(starts.get(tail.group, beginning_of(tail.group)), begins)
+        lane.since[sub] = begins
+        lane.cursor = min(begins, lane.reached)
+        self._mark(lane, behind=tail.reached and lane.cursor < tail.now)
+        return begins
 
     def unsubscribe(self, subscriber: Subscriber, sub: SubscriptionId) -> None:
         """End a subscription."""
@@ -137,56 +137,131 @@ class Fanout:
             return
         for sub in list(subscriber.patterns):
             self._remove(subscriber, sub)
-        self._mark(subscriber, behind=False)
         self.changed()
 
     def changed(self) -> None:
-        """Subscriptions or topics are not what they were."""
+        """Subscriptions, topics or groups are not what they were."""
         self._forget_plans()
-        self._wanted_known = False
-        if not len(self._trie) and self._stop is not None:
-            self._stop()
-            self._stop = None
+        self._interest.forget()
+        if self._subscribers:
+            self._meet_logs()
+        elif self._tails:
+            for tail in self._tails.values():
+                tail.stop()
+            self._tails.clear()
 
     def wake(self, subscriber: Subscriber) -> None:
         """It may be able to take more now."""
-        if subscriber.behind and not subscriber.running and subscriber.patterns:
-            subscriber.running = True
-            self._spawn(self._catch_up(subscriber))
+        if subscriber.behind:
+            for lane in list(subscriber.lanes.values()):
+                if lane.behind and not lane.running:
+                    lane.running = True
+                    self._spawn(self._run(lane))
 
-    def reached(self, subscriber: Subscriber) -> Position:
-        """The first position that has not been handed to a subscriber."""
-        return subscriber.cursor if subscriber.behind else max(subscriber.cursor, Position(self.position, 0))
+    def reached(self, subscriber: Subscriber) -> Cursor:
+        """The first position in each log that has not been handed to a subscriber.
 
-    # ---- the tail
+        Nothing is said of a log whose end was never known here. A connection without subscriptions has missed nothing.
+        """
+        if not subscriber.patterns:
+            return self.now()
+        return tuple([lane.reached for _, lane in sorted(subscriber.lanes.items()) if lane.behind or lane.tail.reached])
+
+    def now(self) -> Cursor:
+        """Where the logs end; nothing is said of one that was never reached."""
+        ends: list[Position] = []
+        for _, one in sorted(self._store.logs.items()):
+            try:
+                ends.append(Position(one.confirmed, 0))
+            except StoreError:
+                continue
+        return tuple(ends)
+
+    # ---- the logs and their tails
 
     def _listen(self) -> None:
-        if self._stop is None:
-            self._stop = self._store.tail(self._on_frames)
-            self.position = self._store.confirmed
+        if self._tails:
+            self._meet_logs()
+            return
+        for group, one in self._store.logs.items():
+            self._follow(group, one)
 
-    def _on_frames(self, frames: Sequence[Frame]) -> None:
+    def _follow(self, group: int, one: StoreClient) -> Tail:
+        tail = self._tails[group] = Tail(group, one)
+        tail.stop = one.tail(partial(self._on_frames, tail))
+        try:
+            tail.position = one.confirmed
+        except StoreError:
+            self._spawn(self._reach(tail))
+        return tail
+
+    async def _reach(self, tail: Tail) -> None:
+        """Find out where a log ends."""
+        retry_s = RETRY_MIN_S
+        while not tail.reached and self._tails.get(tail.group) is tail:
+            await asyncio.sleep(retry_s)
+            retry_s = min(retry_s * 2, RETRY_MAX_S)
+            try:
+                self._found(tail, tail.log.confirmed)
+            except StoreError as error:
+                log.warning("a log cannot be reached yet", group=tail.group, error=str(error), retry_s=retry_s)
+
+    def _found(self, tail: Tail, position: LogOffset) -> None:
+        """It is known where a log ends: there begins who waited for that, and those further back read up to it."""
+        if tail.reached:
+            return
+        tail.position = position
+        now = tail.now
+        for subscriber in self._subscribers:
+            lane = subscriber.lanes[tail.group]
+            lane.since = {sub: min(since, now) for sub, since in lane.since.items()}
+            lane.cursor = min(lane.cursor, now)
+            self._mark(lane, behind=lane.cursor < now)
+            self.wake(subscriber)
+
+    def _meet_logs(self) -> None:
+        """Follow the logs that are new, from their beginnings, and those no longer that are gone."""
+        there = self._store.logs
+        if self._tails.keys() == there.keys():
+            return
+        for group in [group for group in self._tails if group not in there]:
+            self._tails.pop(group).stop()
+            for subscriber in self._subscribers:
+                self._mark(subscriber.lanes[group], behind=False)
+                del subscriber.lanes[group]
+        for group in [group for group in there if group not in self._tails]:
+            tail = self._follow(group, there[group])
+            for subscriber in self._subscribers:
+                lane = subscriber.lanes[group] = Lane(subscriber, tail, beginning_of(group))
+                self._mark(lane, behind=tail.reached and lane.cursor < tail.now)
+                self.wake(subscriber)
+
+    def _on_frames(self, tail: Tail, frames: Sequence[Frame]) -> None:
+        if frames and not tail.reached:
+            self._found(tail, frames[0].start)
         for frame in frames:
-            if frame.start < self.position:
+            if frame.start < tail.position:
                 continue
-            self.position = frame.end
-            if not self._concerns_anybody(frame):
+            if frame.start > tail.position:
+                self._missed(tail)
+            tail.position = frame.end
+            if not self._interest.concerns(frame.rows["queue"], self._patterns):
                 continue
             batch = Batch.of(frame)
             if batch.messages:
-                self._offer(batch)
+                self._offer(tail.group, batch)
 
-    def _concerns_anybody(self, frame: Frame) -> bool:
-        """Whether a subscription can match something of a frame: seen from its rows, before anything is decoded."""
-        if not self._wanted_known:
-            found = [self._queues_of(pattern) for pattern in self._patterns]
-            numbers = {queue for queues in found if queues is not None for queue in queues}
-            self._wanted = None if None in found else np.array(sorted(numbers), np.uint32)
-            self._wanted_known = True
-        return self._wanted is None or bool(np.isin(frame.rows["queue"], self._wanted).any())
+    def _missed(self, tail: Tail) -> None:
+        """The tail has left something out, as it may when a connection to a store is replaced: the log has it."""
+        log.warning("the tail of a log has a gap", group=tail.group, at=tail.position)
+        for subscriber in self._subscribers:
+            lane = subscriber.lanes[tail.group]
+            lane.cursor = lane.reached
+            self._mark(lane, behind=True)
+            self.wake(subscriber)
 
-    def _offer(self, batch: Batch) -> None:
-        """Hand a batch to every live subscriber it concerns."""
+    def _offer(self, group: int, batch: Batch) -> None:
+        """Hand a batch to every subscriber it concerns and who is live in its log."""
         # Once a message: one look-up. Batches of one plan, the common case, are not taken apart.
         plans = self._plans
         messages = batch.messages
@@ -200,8 +275,9 @@ class Fanout:
         if found.count(first) == len(found):
             count = len(messages)
             for subscriber, ids in first:
-                if not subscriber.behind:
-                    self._hand(subscriber, batch, range(count), [ids] * count)
+                lane = subscriber.lanes[group]
+                if not lane.behind:
+                    self._hand(lane, batch, range(count), [ids] * count)
             return
         picked: dict[Subscriber, tuple[list[int], list[tuple[SubscriptionId, ...]]]] = {}
         for index, plan in enumerate(found):
@@ -212,17 +288,12 @@ class Fanout:
                 entry[0].append(index)
                 entry[1].append(ids)
         for subscriber, (picks, subs) in picked.items():
-            if not subscriber.behind:
-                self._hand(subscriber, batch, picks, subs)
+            lane = subscriber.lanes[group]
+            if not lane.behind:
+                self._hand(lane, batch, picks, subs)
 
-    def _hand(
-        self,
-        subscriber: Subscriber,
-        batch: Batch,
-        picks: Sequence[int],
-        subs: Sequence[tuple[SubscriptionId, ...]],
-    ) -> None:
-        cursor = subscriber.cursor
+    def _hand(self, lane: Lane, batch: Batch, picks: Sequence[int], subs: Sequence[tuple[SubscriptionId, ...]]) -> None:
+        subscriber, cursor = lane.subscriber, lane.cursor
         if cursor.frame >= batch.frame and cursor > batch.position(picks[0]):
             kept = [n for n, index in enumerate(picks) if batch.position(index) >= cursor]
             picks, subs = [picks[n] for n in kept], [subs[n] for n in kept]
@@ -234,8 +305,8 @@ class Fanout:
                 return
         taken = subscriber.receiver.deliver(Deliveries(batch, picks, subs))
         if taken < len(picks):
-            subscriber.cursor = batch.position(picks[taken])
-            self._mark(subscriber, behind=True)
+            lane.cursor = batch.position(picks[taken])
+            self._mark(lane, behind=True)
 
     def _plan(self, address: str) -> _Plan:
         plan = self._plans.get(address)
@@ -251,101 +322,62 @@ class Fanout:
                 self._plans[address] = plan
         return plan
 
+    def _ids_of(self, subscriber: Subscriber, address: str) -> tuple[SubscriptionId, ...]:
+        for who, ids in self._plan(address):
+            if who is subscriber:
+                return ids
+        return ()
+
     def _forget_plans(self) -> None:
         self._plans.clear()
         self._same.clear()
 
-    # ---- catching up
+    # ---- lanes
 
-    async def _catch_up(self, subscriber: Subscriber) -> None:
-        """Read the log for a subscriber until it is live, takes no more, or has left."""
-        retry_s = RETRY_MIN_S
-        try:
-            while subscriber.behind and subscriber.patterns:
-                try:
-                    if not await self._read_on(subscriber):
-                        return
-                    retry_s = RETRY_MIN_S
-                except (StoreError, OSError) as error:
-                    log.warning("a subscriber cannot catch up yet", error=str(error), retry_s=retry_s)
-                    await asyncio.sleep(retry_s)
-                    retry_s = min(retry_s * 2, RETRY_MAX_S)
-        finally:
-            subscriber.running = False
+    async def _run(self, lane: Lane) -> None:
+        """Catch up. Who took no more is served last the next time, so that every log has its turn."""
+        await self._catch_up.run(lane)
+        if lane.behind and lane.current:
+            lanes = lane.subscriber.lanes
+            lanes[lane.tail.group] = lanes.pop(lane.tail.group)
 
-    async def _read_on(self, subscriber: Subscriber) -> bool:
-        """Deliver the next part of the log; False when the subscriber takes no more for now."""
-        # Nothing beyond the horizon counts: a topic made while the scan works is not among its queues.
-        horizon = self._store.confirmed
-        frames, following = await self._store.scan(
-            subscriber.cursor, self._queues(subscriber), max_bytes=CATCH_UP_BYTES
-        )
-        await asyncio.sleep(0)  # a scan of what is in memory does not wait; others have their turn all the same
-        following = min(following, horizon)
-        for frame in frames:
-            if frame.start >= horizon or not subscriber.patterns:
-                break
-            if not self._replay(subscriber, frame):
-                return False
-        subscriber.cursor = max(subscriber.cursor, Position(following, 0))
-        if following >= self.position:
-            self._mark(subscriber, behind=False)
-        return True
-
-    def _replay(self, subscriber: Subscriber, frame: Frame) -> bool:
-        """Deliver one frame of the past; False when the subscriber takes no more for now."""
-        batch = self._decoded(frame)
-        cursor = subscriber.cursor
-        picks: list[int] = []
-        subs: list[tuple[SubscriptionId, ...]] = []
-        for index, message in enumerate(batch.messages):
-            for who, ids in self._plan(message.address):
-                if who is not subscriber:
-                    continue
-                at = batch.position(index)
-                wanted = tuple(sub for sub in ids if subscriber.since[sub] <= at)
-                if wanted and at >= cursor:
-                    picks.append(index)
-                    subs.append(wanted)
-        if picks and subscriber.conditions:
-            picks, subs = sift(batch, picks, subs, subscriber.conditions)
-        if picks:
-            taken = subscriber.receiver.deliver(Deliveries(batch, picks, subs))
-            if taken < len(picks):
-                subscriber.cursor = batch.position(picks[taken])
-                return False
-        subscriber.cursor = Position(frame.end, 0)
-        return True
-
-    def _decoded(self, frame: Frame) -> Batch:
-        batch = self._batches.get(frame.start)
-        if batch is None:
-            batch = self._batches[frame.start] = Batch.of(frame)
-            if len(self._batches) > BATCHES_KEPT:
-                self._batches.popitem(last=False)
-        return batch
-
-    def _queues(self, subscriber: Subscriber) -> Sequence[QueueNumber] | None:
+    def _queues(self, patterns: Iterable[str], group: int) -> Sequence[QueueNumber] | None:
+        """The queues of a group in which there may be what matches."""
         queues: dict[QueueNumber, None] = {}
-        for pattern in subscriber.patterns.values():
+        for pattern in patterns:
             of = self._queues_of(pattern)
             if of is None:
                 return None
             queues.update(dict.fromkeys(of))
-        return list(queues)
+        return [queue for queue in queues if self._group_of(queue) == group]
+
+    def _is_live(self, lane: Lane) -> None:
+        self._mark(lane, behind=False)
+
+    def _mark(self, lane: Lane, *, behind: bool) -> None:
+        subscriber = lane.subscriber
+        if lane.behind is not behind:
+            lane.behind = behind
+            before, subscriber.behind = subscriber.behind, subscriber.behind + (1 if behind else -1)
+            self.behind_count += bool(subscriber.behind) - bool(before)
 
     def _remove(self, subscriber: Subscriber, sub: SubscriptionId) -> None:
         pattern = subscriber.patterns.pop(sub, None)
-        if pattern is not None:
-            del subscriber.since[sub]
-            subscriber.conditions.pop(sub, None)
-            self.subscriber_count -= not subscriber.patterns
-            self._patterns[pattern] -= 1
-            if not self._patterns[pattern]:
-                del self._patterns[pattern]
-            self._trie.discard(pattern, (subscriber, sub))
+        if pattern is None:
+            return
+        for lane in subscriber.lanes.values():
+            lane.since.pop(sub, None)
+        subscriber.conditions.pop(sub, None)
+        self._patterns[pattern] -= 1
+        if not self._patterns[pattern]:
+            del self._patterns[pattern]
+        self._trie.discard(pattern, (subscriber, sub))
+        if not subscriber.patterns:
+            self._let_go(subscriber)
 
-    def _mark(self, subscriber: Subscriber, *, behind: bool) -> None:
-        if subscriber.behind is not behind:
-            subscriber.behind = behind
-            self.behind_count += 1 if behind else -1
+    def _let_go(self, subscriber: Subscriber) -> None:
+        """End the lanes of a subscriber: what is being read for them is for nobody."""
+        for lane in subscriber.lanes.values():
+            self._mark(lane, behind=False)
+        subscriber.lanes.clear()
+        self._subscribers.pop(subscriber, None)

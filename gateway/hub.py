@@ -81,7 +81,7 @@ class Hub:
         )
         self.directory = Directory(store, spawn=self.spawn)
         self.router.met = self.directory.offer
-        self.fanout = Fanout(store, queues_of=self._queues_of, spawn=self.spawn)
+        self.fanout = Fanout(store, queues_of=self._queues_of, group_of=controller.group_of_queue, spawn=self.spawn)
         controller.watch(self.fanout.changed)
         self.queues = NamedQueues(store, controller, self.router)
         self.keys = KeyValues(store, config.kv)
@@ -177,7 +177,8 @@ class Hub:
     @property
     def crowded(self) -> bool:
         """Whether so much waits to be durable that nobody should be read from."""
-        return self.store.pending_bytes + self.ingest.waiting_bytes > self._pending_bytes_high
+        pending = sum([one.pending_bytes for one in self.store.logs.values()])
+        return pending + self.ingest.waiting_bytes > self._pending_bytes_high
 
     def paused(self, endpoint: Endpoint) -> None:
         """An endpoint is not read from because it is crowded; it is asked to look again when that is over."""

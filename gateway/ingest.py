@@ -2,51 +2,39 @@
 
 This is the hot path between adapters and the store. Adapters hand over whole reads; here each message costs one
 look-up, one encoding and one row; checksums, the write, its sync and the answer cost once a frame.
+
+A frame holds rows of one store group. What a turn brings for several groups becomes a frame for each of them. A message
+that goes to queues of several groups has its row where its topic's queue lies, and copies in the frames of the others:
+for named queues there, and for the retained messages. A publish is answered when all of its frames are, behind what its
+publisher has published before; a group that refuses its frame refuses only the messages that needed it.
 """
 
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 from gateway.address import hash64
-from gateway.delayed import timer_of
+from gateway.delayed import timers_of
 from gateway.errors import Cause, Refusal
 from gateway.message import Message, encode
 from gateway.metrics import Metrics
-from gateway.port import DONE, Outcome, Publish, Token
+from gateway.port import Publish
+from gateway.publishing import Building, Copy, Part, Producer, Publisher, Receipt, outcome_of, refusal_of
 from gateway.retained import retained_change
-from gateway.router import Route, Router, UnknownTopicError
+from gateway.router import SPREAD, Route, Router, UnknownTopicError
 from store.client import Appended, StoreClient
-from store.errors import AppendOutcomeUnknown, FrameTooLarge, StoreError, StoreFull, StoreOverloaded
-from store.format import FRAME_ASYNC, ROW, ROW_EXTRA, Position, UnplacedFrame
+from store.errors import StoreError, StoreUnreachable
+from store.format import FRAME_ASYNC, ROW, ROW_EXTRA, UnplacedFrame
 from store.records import TIMERS_QUEUE
 
-__all__ = ["Ingest", "Publisher"]
+__all__ = ["Ingest", "Publisher", "refusal_of"]
 
 FRAME_PAYLOAD_BYTES = 512 << 10  # a frame is closed when its payload has grown past this
 FRAME_ROWS = 16_384
 ENVELOPE_BYTES_MAX = 128 << 10  # what a record may take besides the body that the limit is for: address, properties
 
 _OWN_FRAME = ""  # no topic has this name
-
-
-class Publisher(Protocol):
-    """Who published: told how it ended, in order."""
-
-    def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
-        """The outcome of one `Publish`; `size_bytes` of it are no longer held."""
-
-
-class _Receipt(NamedTuple):
-    """One `Publish` of a frame: its first row, and what of it was refused."""
-
-    publisher: Publisher
-    token: Token
-    first_row: int
-    counts: dict[str, int]  # by topic, what will be stored
-    size_bytes: int
-    refused: dict[int, Refusal]
-    protocol: str
+_NOWHERE = Building(SPREAD)  # where the messages of an effect are, before its first
 
 
 class _Waiting(NamedTuple):
@@ -55,11 +43,12 @@ class _Waiting(NamedTuple):
     size_bytes: int
 
 
-_Special: TypeAlias = tuple[Route, Message, int, int]  # a message with more than one row: its route, pos and size
+# A message with more than one row: its index, route, frame, record and where that is in the frame's payload.
+_Special: TypeAlias = tuple[int, Route, Building, bytes, int]
 
 
 class Ingest:
-    """Builds frames of what connections publish and appends them to a store.
+    """Builds frames of what connections publish and appends them to the logs of a store.
 
     `soon` runs a callable in the next turn of the event loop; `clock` counts seconds. `create_topic` is asked for a
     topic that is missing; while it works, what is published waits behind it, so that order holds; `resume` says that
@@ -86,8 +75,7 @@ class Ingest:
         self._router = router
         self._metrics = metrics
         self._new_producer = new_producer
-        self._producer_id = new_producer()
-        self._sequence = 0
+        self._producers: dict[int, Producer] = {}  # by group
         self._message_bytes_max = message_bytes_max
         self._soon = soon
         self._clock = clock
@@ -100,12 +88,13 @@ class Ingest:
         self._scheduled = False
         self._parked: str | None = None  # the topic being created, while everything waits for it
         self._refused_topics: dict[str, Refusal] = {}  # topics that could not be created, while what needs them waits
-        self._in_flight: deque[_Flight] = deque()  # in the order of the appends
+        self._building: dict[int, Building] = {}  # by group, the frames of this turn
+        self._last: dict[Publisher, Receipt] = {}  # the last one of each that is not answered
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits and nothing is under way."""
-        return not self._waiting and not self._in_flight
+        return not self._waiting and not self._last
 
     def publish(self, publisher: Publisher, effect: Publish, size_bytes: int) -> None:
         """Store an effect's messages; `publisher.published` follows. `size_bytes` is what the input took."""
@@ -129,50 +118,54 @@ class Ingest:
         if self._parked is not None:
             return
         waiting, self._waiting = self._waiting, []
-        building = _Building()
         for n, (publisher, effect, size_bytes) in enumerate(waiting):
-            missing = self._add(building, publisher, effect, size_bytes)
+            receipt = Receipt(publisher, effect.token, effect.messages, size_bytes)
+            missing = self._add(receipt)
             if missing is _OWN_FRAME:
-                self._append(building)
-                building = _Building()
-                missing = self._add(building, publisher, effect, size_bytes)
+                self._append_all()
+                receipt = Receipt(publisher, effect.token, effect.messages, size_bytes)
+                missing = self._add(receipt)
             if missing is not None:
                 self._parked = missing
                 self._waiting = waiting[n:] + self._waiting
                 break
             self.waiting_bytes -= size_bytes
-            if len(building.rows) + building.extra >= FRAME_ROWS or building.pos >= FRAME_PAYLOAD_BYTES:
-                self._append(building)
-                building = _Building()
-        self._append(building)
+            self._await(receipt)
+            for group, (frame, *_) in receipt.parts.items():
+                if len(frame.rows) >= FRAME_ROWS or frame.pos >= FRAME_PAYLOAD_BYTES:
+                    self._append(self._building.pop(group))
+        self._append_all()
         if self._parked is not None:
             self._create_topic(self._parked)
 
+    # ---- messages to rows
+
     def _add(  # noqa: PLR0912, PLR0915 - one loop over the messages: a function for its cases would be called for each
-        self, building: "_Building", publisher: Publisher, effect: Publish, size_bytes: int
+        self, receipt: Receipt
     ) -> str | None:
-        """Add one effect to a frame.
+        """Add the messages of one effect to the frames of this turn.
 
         The name of a topic that must be created first, or `_OWN_FRAME` for one that is to share its frame with nobody:
         then nothing was added.
         """
         # The loop below runs once a message: 0.6 us each here, of which encoding is 0.15 and packing the row 0.25.
         router = self._router
-        routes, hashes, pack = router.routes, router.hashes, ROW.pack
-        rows: list[bytes] = []
-        records: list[bytes] = []
-        refused: dict[int, Refusal] = {}
+        routes, hashes, groups, pack = router.routes, router.hashes, router.groups, ROW.pack
+        messages, parts, refused = receipt.messages, receipt.parts, receipt.refused
         special: list[_Special] = []
-        counts: dict[str, int] = {}
-        topic, counted = "", 0  # rows[counted:] all belong to this topic
-        sync = False  # whether one of the topics wants its messages on disk before they are acknowledged
-        pos, size_max = building.pos, self._message_bytes_max
-        for index, message in enumerate(effect.messages):
+        elsewhere: list[tuple[int, int, bytes]] = []  # timers in other groups: of which message, where, the record
+        topic, began, refused_before = "", 0, 0  # the messages from `began` on belong to this topic
+        spread = durable = False  # of the topic: whether it lies in several groups, and has to be on disk at once
+        frame, group, into = _NOWHERE, SPREAD, SPREAD
+        rows, records, pos = frame.rows, frame.records, 0
+        size_max = self._message_bytes_max
+        for index, message in enumerate(messages):
             address = message.address
             route = routes.get(address)
             if route is None:
                 found = self._find(address)
                 if isinstance(found, str):
+                    receipt.take_back()
                     return found
                 if isinstance(found, Refusal):
                     refused[index] = found
@@ -183,27 +176,42 @@ class Ingest:
             if size > size_max and (len(message.body) > size_max or size > size_max + ENVELOPE_BYTES_MAX):
                 refused[index] = Refusal(Cause.TOO_LARGE, f"{len(message.body)} bytes; at most {size_max} are taken")
                 continue
-            if route.topic is not topic:
-                if len(rows) > counted:
-                    counts[topic] = counts.get(topic, 0) + len(rows) - counted
-                topic, counted = route.topic, len(rows)
-                sync = sync or not route.relaxed
-            if message.deliver_at_ms is not None:
-                timer = self._timer(message, route, record)
-                if isinstance(timer, Refusal):
-                    refused[index] = timer
-                else:
-                    rows.append(pack(TIMERS_QUEUE, pos, len(timer), 0, 0, 0, 0, message.time_ms))
-                    records.append(timer)
-                    pos += len(timer)
-                continue
-            key = message.key or message.device
+            key = message.key
+            if key:
+                queues = route.queues
+            else:
+                key, queues = message.device, route.near
             key_hash = hashes.get(key) or router.key_hash(key)
-            queues = route.queues
+            queue = queues[key_hash % len(queues)]
+            if route.topic is not topic:
+                receipt.count(topic, index - began - len(refused) + refused_before)
+                topic, began, refused_before = route.topic, index, len(refused)
+                spread, durable, into = route.group == SPREAD, not route.relaxed, route.group
+                group = SPREAD  # so that the frame is told
+            if spread:
+                into = groups[queue]
+            if into != group:
+                frame.pos = pos
+                part = parts.get(into) or self._enter(receipt, into)
+                frame, group = part.frame, into
+                rows, records, pos = frame.rows, frame.records, frame.pos
+                receipt.runs.append((index, frame))
+                frame.sync = frame.sync or durable
+            if message.deliver_at_ms is not None:
+                timers = self._timers(message, route, record, queue)
+                if isinstance(timers, Refusal):
+                    refused[index] = timers
+                    continue
+                record = timers.pop(group)
+                rows.append(pack(TIMERS_QUEUE, pos, len(record), 0, 0, 0, 0, message.time_ms))
+                records.append(record)
+                pos += len(record)
+                elsewhere += [(index, other, timer) for other, timer in timers.items()]
+                continue
             id_ = message.id
             rows.append(
                 pack(
-                    queues[key_hash % len(queues)],
+                    queue,
                     pos,
                     size,
                     route.row_flags if message.body else route.empty_flags,
@@ -215,31 +223,84 @@ class Ingest:
             )
             records.append(record)
             if route.extra or route.asking or message.retain:
-                special.append((route, message, pos, size))
+                special.append((index, route, frame, record, pos))
             pos += size
-        if len(rows) > counted:
-            counts[topic] = counts.get(topic, 0) + len(rows) - counted
+        frame.pos = pos
+        receipt.count(topic, len(messages) - began - len(refused) + refused_before)
         if special:
-            extra = sum([len(route.extra) + len(route.asking) + 1 for route, *_ in special])
-            if extra > FRAME_ROWS and building.receipts:
+            extra = sum([len(route.extra) + len(route.asking) + 1 for _, route, *_ in special])
+            if extra > FRAME_ROWS and any(one.receipts for one in self._building.values()):
+                receipt.take_back()
                 return _OWN_FRAME
-            building.extra += extra
-        protocol = effect.messages[0].protocol if effect.messages else ""
-        receipt = _Receipt(publisher, effect.token, len(building.rows), counts, size_bytes, refused, protocol)
-        building.add(receipt, rows, records, special, pos)
-        building.sync = building.sync or sync
+            self._add_special(receipt, special)
+        for index, other, timer in elsewhere:
+            self._add_timer(receipt, index, other, timer)
         return None
 
-    def _timer(self, message: Message, route: Route, record: bytes) -> bytes | Refusal:
-        """The record that keeps a message until it is due, or why there can be none."""
-        key_hash = self._router.key_hash(message.key or message.device)
-        return timer_of(
+    def _enter(self, receipt: Receipt, group: int) -> Part:
+        """The part of an effect that is in a group's frame, begun if it was not."""
+        part = receipt.parts.get(group)
+        if part is None:
+            frame = self._building.get(group)
+            if frame is None:
+                frame = self._building[group] = Building(group)
+            part = receipt.parts[group] = Part(frame, len(frame.rows), len(frame.records), frame.pos, frame.sync)
+        return part
+
+    def _add_special(self, receipt: Receipt, special: Iterable[_Special]) -> None:
+        """Rows for named queues, and changes of retained messages: in the frames of the groups where these are."""
+        groups, home = self._router.groups, self._store.group
+        for index, route, frame, record, pos in special:
+            message = receipt.messages[index]
+            places = {frame.group: (frame, pos)}  # of the record, by group
+            for queue in _named(route, message):
+                into = groups[queue]
+                if into not in places:
+                    places[into] = self._copy(receipt, index, into, record, durable=not route.relaxed)
+                there, at = places[into]
+                there.rows.append(
+                    ROW.pack(queue, at, len(record), ROW_EXTRA, 0, route.address_hash, 0, message.time_ms)
+                )
+                there.named[queue] = None
+            if message.retain:
+                there = frame
+                if home != frame.group:
+                    there = self._elsewhere(receipt, index, home, durable=not route.relaxed)
+                row, change = retained_change(message, there.pos)
+                there.rows.append(row)
+                there.records.append(change)
+                there.pos += len(change)
+
+    def _copy(self, receipt: Receipt, index: int, group: int, record: bytes, *, durable: bool) -> tuple[Building, int]:
+        """Put a record in another group's frame, too; the frame, and where the record is."""
+        frame = self._elsewhere(receipt, index, group, durable=durable)
+        at = frame.pos
+        frame.records.append(record)
+        frame.pos += len(record)
+        return frame, at
+
+    def _add_timer(self, receipt: Receipt, index: int, group: int, timer: bytes) -> None:
+        message = receipt.messages[index]
+        frame, at = self._copy(receipt, index, group, timer, durable=True)
+        frame.rows.append(ROW.pack(TIMERS_QUEUE, at, len(timer), 0, 0, 0, 0, message.time_ms))
+
+    def _elsewhere(self, receipt: Receipt, index: int, group: int, *, durable: bool) -> Building:
+        """Another group's frame, whose next row is of a message: which is stored when that frame is, too."""
+        frame = self._enter(receipt, group).frame
+        frame.sync = frame.sync or durable
+        receipt.copies.setdefault(index, []).append(Copy(frame, len(frame.rows)))
+        return frame
+
+    def _timers(self, message: Message, route: Route, record: bytes, queue: int) -> dict[int, bytes] | Refusal:
+        """The records that keep a message until it is due, by group, or why there can be none."""
+        return timers_of(
             self._store,
             message,
             record,
-            queue=route.queues[key_hash % len(route.queues)],
+            queue=queue,
             named=_named(route, message),
-            key_hash=key_hash,
+            groups=self._router.groups,
+            key_hash=self._router.key_hash(message.key or message.device),
             address_hash=route.address_hash,
             row_flags=route.row_flags,
             id_hash=hash64(message.id) if message.id else 0,
@@ -254,75 +315,94 @@ class Ingest:
         except Refusal as refusal:
             return refusal
 
-    def _append(self, building: "_Building") -> None:
-        receipts = building.receipts
-        if not receipts:
+    # ---- frames, and their ends
+
+    def _await(self, receipt: Receipt) -> None:
+        """The frames that an effect is in are what its answer waits for, and what was published before."""
+        receipt.close()
+        for part in receipt.parts.values():
+            part.frame.receipts.append(receipt)
+        before = self._last.get(receipt.publisher)
+        self._last[receipt.publisher] = receipt
+        if before is not None:
+            before.next = receipt
             return
-        if not building.rows:  # everything was refused; the answer still waits for its turn
-            if self._in_flight:
-                self._in_flight[-1].receipts += receipts
-            else:
-                self._answer(receipts, None)
+        receipt.head = True
+        self._answer_from(receipt)
+
+    def _append_all(self) -> None:
+        building, self._building = self._building, {}
+        for frame in building.values():
+            self._append(frame)
+
+    def _append(self, frame: Building) -> None:
+        if not frame.receipts:
             return
-        named = self._add_special(building) if building.special else ()
-        self._sequence += 1
-        frame = UnplacedFrame.build(
-            b"".join(building.rows),
-            b"".join(building.records),
-            producer_id=self._producer_id,
-            sequence=self._sequence,
-            flags=0 if building.sync else FRAME_ASYNC,
+        group = frame.group
+        producer = self._producers.get(group)
+        if producer is None:
+            producer = self._producers[group] = Producer(self._new_producer())
+        producer.sequence += 1
+        unplaced = UnplacedFrame.build(
+            b"".join(frame.rows),
+            b"".join(frame.records),
+            producer_id=producer.id,
+            sequence=producer.sequence,
+            flags=0 if frame.sync else FRAME_ASYNC,
             compress_bytes_min=self._compress_bytes_min,
         )
-        flight = _Flight(receipts, named, self._clock())
-        self._metrics.append_messages.observe(len(building.rows))
-        self._in_flight.append(flight)
-        self._store.append(frame, lambda result: self._done(flight, result))
+        self._metrics.append_messages.observe(len(frame.rows))
+        frame.rows, frame.records = [], []
+        frame.began_s = self._clock()
+        log = self._store.logs.get(group)
+        if log is None:
+            unknown = StoreUnreachable(f"store group {group} is not known here")
+            self._soon(partial(self._done, frame, unknown))
+            return
+        log.append(unplaced, partial(self._done, frame))
 
-    def _add_special(self, building: "_Building") -> Sequence[int]:
-        """Rows for named queues, and changes of retained messages; the named queues that got something."""
-        named: dict[int, None] = {}
-        for route, message, pos, size in building.special:
-            for queue in _named(route, message):
-                building.rows.append(ROW.pack(queue, pos, size, ROW_EXTRA, 0, route.address_hash, 0, message.time_ms))
-                named[queue] = None
-            if message.retain:
-                row, record = retained_change(message, building.pos)
-                building.rows.append(row)
-                building.records.append(record)
-                building.pos += len(record)
-        return tuple(named)
-
-    def _done(self, flight: "_Flight", result: Appended | StoreError) -> None:
+    def _done(self, frame: Building, result: Appended | StoreError) -> None:
         """A frame has ended. A store that refuses one says so ahead of those it is still writing; we do not."""
-        flight.result = result
-        self._metrics.append_seconds.observe(self._clock() - flight.began_s)
+        frame.result = result
+        self._metrics.append_seconds.observe(self._clock() - frame.began_s)
         if isinstance(result, StoreError):
             # Its sequence number stays unused, which the store takes for a lost frame: begin another sequence.
-            self._producer_id, self._sequence = self._new_producer(), 0
-        while self._in_flight and (ended := self._in_flight[0].result) is not None:
-            first = self._in_flight.popleft()
-            self._answer(first.receipts, ended)
-            if first.named and isinstance(ended, Appended):
-                self._appended_to(first.named)
+            self._producers[frame.group] = Producer(self._new_producer())
+        for receipt in frame.receipts:
+            receipt.pending -= 1
+            if receipt.head:
+                self._answer_from(receipt)
+        if frame.named and isinstance(result, Appended):
+            self._appended_to(tuple(frame.named))
         self._drained()
 
-    def _answer(self, receipts: Sequence[_Receipt], result: Appended | StoreError | None) -> None:
-        error = refusal_of(result) if isinstance(result, StoreError) else None
-        messages_in = self._metrics.messages_in
-        for publisher, token, first_row, counts, size_bytes, refused, protocol in receipts:
-            status = "stored" if error is None else error.cause.value
-            for topic, count in counts.items():
-                messages_in(protocol, topic, status).inc(count)
-            for refusal in refused.values():
-                self._metrics.errors(protocol, refusal.cause.value).inc()
-            if counts and error is not None:
-                outcome = Outcome(error=error)
-            elif counts and isinstance(result, Appended):
-                outcome = Outcome(first=Position(result.frame, first_row), refused=refused)
+    def _answer_from(self, receipt: Receipt | None) -> None:
+        """Answer a publisher's first receipt, and those behind it, as far as nothing is pending."""
+        while receipt is not None and not receipt.pending:
+            following = receipt.next
+            if following is None:
+                del self._last[receipt.publisher]
             else:
-                outcome = Outcome(refused=refused) if refused else DONE
-            publisher.published(token, outcome, size_bytes)
+                following.head = True
+            self._answer(receipt)
+            receipt = following
+
+    def _answer(self, receipt: Receipt) -> None:
+        outcome = outcome_of(receipt)
+        protocol, messages_in = receipt.protocol, self._metrics.messages_in
+        status = "stored" if outcome.error is None else outcome.error.cause.value
+        counts = receipt.counts
+        if len(outcome.refused) > len(receipt.refused):
+            counts = dict(counts)
+            for index in outcome.refused.keys() - receipt.refused.keys():
+                topic = self._router.topic_of(receipt.messages[index].address)
+                counts[topic] -= 1
+                messages_in(protocol, topic, outcome.refused[index].cause.value).inc()
+        for topic, count in counts.items():
+            messages_in(protocol, topic, status).inc(count)
+        for refusal in receipt.refused.values():
+            self._metrics.errors(protocol, refusal.cause.value).inc()
+        receipt.publisher.published(receipt.token, outcome, receipt.size_bytes)
 
 
 def _named(route: Route, message: Message) -> Sequence[int]:
@@ -330,53 +410,3 @@ def _named(route: Route, message: Message) -> Sequence[int]:
     if not route.asking:
         return route.extra
     return (*route.extra, *dict.fromkeys(queue for queue, wants in route.asking if wants(message)))
-
-
-class _Flight:
-    """A frame on its way."""
-
-    __slots__ = ("began_s", "named", "receipts", "result")
-
-    def __init__(self, receipts: list[_Receipt], named: Sequence[int], began_s: float) -> None:
-        self.receipts = receipts
-        self.began_s = began_s
-        self.named = named  # the named queues it has rows for
-        self.result: Appended | StoreError | None = None
-
-
-class _Building:
-    """A frame under construction."""
-
-    __slots__ = ("extra", "pos", "receipts", "records", "rows", "special", "sync")
-
-    def __init__(self) -> None:
-        self.rows: list[bytes] = []
-        self.records: list[bytes] = []
-        self.pos = 0  # the payload's length so far
-        self.extra = 0  # rows that `special` will add, at most
-        self.receipts: list[_Receipt] = []
-        self.special: list[_Special] = []
-        self.sync = False  # whether it must be on disk before it is acknowledged
-
-    def add(
-        self, receipt: _Receipt, rows: list[bytes], records: list[bytes], special: "list[_Special]", pos: int
-    ) -> None:
-        """Take in one effect."""
-        self.receipts.append(receipt)
-        self.rows += rows
-        self.records += records
-        self.special += special
-        self.pos = pos
-
-
-def refusal_of(error: StoreError) -> Refusal:
-    """What a store's error means to whoever published."""
-    if isinstance(error, StoreOverloaded):
-        return Refusal(Cause.OVERLOAD, str(error), retry_after_ms=1000)
-    if isinstance(error, StoreFull):
-        return Refusal(Cause.OVERLOAD, str(error), retry_after_ms=5000)
-    if isinstance(error, FrameTooLarge):
-        return Refusal(Cause.TOO_LARGE, "too many queues want so many messages at once")
-    if isinstance(error, AppendOutcomeUnknown):
-        return Refusal(Cause.UNKNOWN, str(error), retry_after_ms=5000)
-    return Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=5000)

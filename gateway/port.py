@@ -15,6 +15,7 @@ from typing import Any, NewType, Protocol, TypeAlias
 import msgspec
 
 from gateway.batch import Batch
+from gateway.cursor import Cursor
 from gateway.errors import Refusal
 from gateway.message import Message
 from store.format import Position, QueueOffset
@@ -112,15 +113,18 @@ class Subscribe(_Value, frozen=True, kw_only=True):
     """Deliver what is published to matching addresses from now on, or from `start` on.
 
     `pattern` is as `gateway.filters` says, already checked. All subscriptions of a connection share one cursor, which
-    a `start` in the past moves back: what other subscriptions have had since comes to them again. An address that
-    several of a connection's subscriptions match is delivered once, with all their ids. With `where`, a condition as
-    `gateway.sql92` says and already checked, only messages that pass are.
+    a `start` in the past moves back: what other subscriptions have had since comes to them again. A log that `start`
+    says nothing of is read from its beginning. An address that several of a connection's subscriptions match is
+    delivered once, with all their ids. With `where`, a condition as `gateway.sql92` says and already checked, only
+    messages that pass are. With a token, `completed` brings where it begins in each log, a `Cursor`, in
+    `Outcome.value`: at once, ahead of all that is delivered.
     """
 
     sub: SubscriptionId
     pattern: str
-    start: Position | None = None
+    start: Cursor | None = None
     where: str | None = None
+    token: Token | None = None
 
 
 class Unsubscribe(_Value, frozen=True, kw_only=True):
@@ -130,13 +134,14 @@ class Unsubscribe(_Value, frozen=True, kw_only=True):
 
 
 class Settled(_Value, frozen=True, kw_only=True):
-    """Progress of the deliveries taken: `oldest` is the oldest one still unacknowledged, None when there is none.
+    """Progress of the deliveries taken: `oldest` has the oldest one still unacknowledged, of each log that has one.
 
     Emit it when the adapter can take more after having taken less than offered, and, for a durable session, when
-    `oldest` has moved: what lies before it will not be delivered again, even after a crash.
+    `oldest` has moved: what lies before it will not be delivered again, even after a crash. Nor will anything of a log
+    that it leaves out.
     """
 
-    oldest: Position | None = None
+    oldest: Cursor = ()
 
 
 class Disposition(_Value, frozen=True, kw_only=True):
@@ -240,7 +245,7 @@ class OpenedSession(_Value, frozen=True, kw_only=True):
     present: bool
     state: bytes = b""
     exchanges: bytes = b""
-    cursor: Position | None = None  # where deliveries go on; None: from now
+    cursor: Cursor | None = None  # where deliveries go on; None: from now
 
 
 class SaveSession(Request, frozen=True, kw_only=True):
@@ -343,14 +348,26 @@ class Outcome(_Value, frozen=True, kw_only=True):
     value: Any = None
     error: Refusal | None = None
     refused: Mapping[int, Refusal] = msgspec.field(default_factory=dict)
-    first: Position | None = None  # of a stored Publish: its first message's; the others follow row by row
+    first: Position | None = None  # of a Publish stored in one log: its first message's; the others follow row by row
+    places: Mapping[int, Sequence[Position]] = msgspec.field(default_factory=dict)  # of one stored in several logs
+
+    def stored(self, count: int) -> dict[int, Sequence[Position]]:
+        """Where the messages of a Publish of `count` are, by their index, those left out that were refused.
+
+        A message that is in several logs, for queues there, has its own place first. Nothing where all was refused.
+        """
+        if self.first is None:
+            return dict(self.places)
+        frame, row = self.first
+        kept = [index for index in range(count) if index not in self.refused]
+        return {index: (Position(frame, row + n),) for n, index in enumerate(kept)}
 
 
 DONE = Outcome()
 
 
 class Deliveries(msgspec.Struct, frozen=True, gc=False):
-    """Messages for the subscriptions of one connection, in log order.
+    """Messages for the subscriptions of one connection, all of one log, in its order.
 
     `picks` are indexes into `batch.messages`, ascending; `subs[n]` are the subscriptions that `picks[n]` matched.
     A batch is shared by all its subscribers: what is encoded once can be kept in `batch.memo`.

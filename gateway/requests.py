@@ -90,7 +90,7 @@ async def _last_value(hub: "Hub", endpoint: Endpoint, request: LastValue) -> Mes
 
 
 async def _cancel_timer(hub: "Hub", endpoint: Endpoint, request: CancelTimer) -> bool:
-    return await cancel_timer(hub.store, request)
+    return await cancel_timer(hub.store, request.timer)
 
 
 async def _retained(hub: "Hub", endpoint: Endpoint, request: Retained) -> RetainedPage:

@@ -2,21 +2,25 @@
 
 Everything that depends on the address alone is computed once and kept in a `Route`; what is left for each message is
 one dictionary look-up and one remainder.
+
+A message's queue is picked by the hash of its key, or of its device where it has no key: so one key's messages are in
+order, and one device's, for as long as the same queues are open. A topic can prefer its proxy's zone for messages
+without a key; then a device's messages are in order for as long as it publishes in one zone, and no master there moves.
 """
 
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from controller.client import ControllerClient, Topic
+from controller.client import ControllerClient, Group, Topic
 from gateway.address import address_hash, check_address, hash64
 from gateway.errors import Cause, Refusal
 from gateway.filters import FilterTrie
 from gateway.message import Message
-from gateway.topic_settings import is_async, is_compacted
+from gateway.topic_settings import is_async, is_compacted, prefers_zone
 from store.client import IndexKind
 from store.format import ROW_INDEX_ADDRESS, ROW_INDEX_KEY, ROW_TOMBSTONE
 
-__all__ = ["AMQP_TOPIC", "Route", "Router", "TopicRule", "UnknownTopicError"]
+__all__ = ["AMQP_TOPIC", "SPREAD", "Route", "Router", "TopicRule", "UnknownTopicError"]
 
 ROUTES_MAX = 1 << 17  # addresses remembered; beyond, all are forgotten and learned again
 HASHES_MAX = 1 << 17
@@ -26,6 +30,8 @@ REMEMBERED_LENGTH_MAX = 256  # longer texts are looked at each time: a table is 
 AMQP_TOPIC = "$amqp"  # the topic of messages for exchanges other than amq.topic
 INDEX_FLAGS = {"key": ROW_INDEX_KEY, "address": ROW_INDEX_ADDRESS}  # what a topic's "index" can name
 ROOT_TOPIC = "/"  # the topic of addresses whose first level is empty
+
+SPREAD = -1  # no store group has this number
 
 Predicate: TypeAlias = Callable[[Message], bool]
 
@@ -55,23 +61,34 @@ class Route(NamedTuple):
     """All that is known of an address."""
 
     topic: str
-    queues: tuple[int, ...]  # the topic's queue numbers
+    queues: tuple[int, ...]  # the queues of the topic that are written to
     address_hash: int
     extra: tuple[int, ...]  # named queues that take every message of this address
     asking: tuple[tuple[int, Predicate], ...]  # named queues that look at the message first
     row_flags: int = 0  # what its records are to be found by: of every row that is not ROW_EXTRA
     empty_flags: int = 0  # the same of a message without a body, which in a compacted topic ends its key
     relaxed: bool = False  # acknowledged before it is on disk
+    group: int = 0  # in which all of `queues` lie; SPREAD: in several
+    near: tuple[int, ...] = ()  # those of `queues` for messages without a key
 
 
 class Router:
     """Routes of this process. Not thread-safe: it belongs to the event loop."""
 
     def __init__(
-        self, controller: ControllerClient, rules: Sequence[TopicRule] = (), *, index: Sequence[str] = ()
+        self,
+        controller: ControllerClient,
+        rules: Sequence[TopicRule] = (),
+        *,
+        index: Sequence[str] = (),
+        zone: str = "",
     ) -> None:
-        """`index` is what messages are found by in topics whose configuration does not say: "key", "address"."""
+        """`index` is what messages are found by in topics whose configuration does not say: "key", "address".
+
+        `zone` is where this process runs, "" where that does not matter.
+        """
         self._controller = controller
+        self._zone = zone
         self._index = tuple(index)
         self.met: Callable[[str], object] = lambda _address: None  # told of addresses that were not remembered
         self._rules: FilterTrie[int] = FilterTrie()
@@ -83,7 +100,8 @@ class Router:
         self._exchanges: frozenset[str] = frozenset()
         self.routes: dict[str, Route] = {}  # read by the ingest loop; filled by `resolve`
         self.hashes: dict[str, int] = {}  # of ordering keys; filled by `key_hash`
-        controller.watch(self.routes.clear)
+        self.groups: dict[int, int] = {}  # of every queue in a route: the store group that it lies in
+        controller.watch(self._forget_all)
 
     def topic_of(self, address: str) -> str:
         """The topic an address belongs to: the first rule of the configuration that matches, else its first level."""
@@ -116,16 +134,21 @@ class Router:
         if topic is None:
             raise UnknownTopicError(name)
         bindings = self._bindings.match(address)
+        groups = {self._place(queue) for queue in topic.open}
+        for binding in bindings:
+            self._place(binding.queue)
         every = {b.queue: None for b in bindings if b.predicate is None}
         route = Route(
-            topic=name,
-            queues=topic.queues,
+            topic=topic.name,  # one object for all of its addresses: ingest looks whether it is the same
+            queues=topic.open,
             address_hash=address_hash(address),
             extra=tuple(every),
             asking=tuple((b.queue, b.predicate) for b in bindings if b.predicate is not None and b.queue not in every),
             row_flags=(flags := self._row_flags(topic)),
             empty_flags=flags | (ROW_TOMBSTONE if is_compacted(topic.config) else 0),
             relaxed=is_async(topic.config),
+            group=groups.pop() if len(groups) == 1 else SPREAD,
+            near=self._near(topic),
         )
         self.met(address)
         if len(address) <= REMEMBERED_LENGTH_MAX:
@@ -133,6 +156,19 @@ class Router:
                 self.routes.clear()
             self.routes[address] = route
         return route
+
+    def _place(self, queue: int) -> int:
+        """The group of a queue; of one that the controller does not know, as one that is being deleted, home."""
+        group = self._controller.group_of_queue(queue)
+        group = self.groups[queue] = self._controller.home if group is None else group
+        return group
+
+    def _near(self, topic: Topic) -> tuple[int, ...]:
+        """Where messages without a key go: to the queues of this zone, where the topic prefers them and has some."""
+        if not self._zone or not prefers_zone(topic.config):
+            return topic.open
+        here = {group.number for group in self._controller.groups() if _zone_of(group) == self._zone}
+        return tuple([queue for queue in topic.open if self.groups[queue] in here]) or topic.open
 
     def indexed(self, kind: IndexKind, text: str) -> bool:
         """Whether messages can be found by a key or an address; by their ids they can always."""
@@ -185,6 +221,10 @@ class Router:
             self._bindings.discard(*found)
             self._forget(found[0])
 
+    def _forget_all(self) -> None:
+        self.routes.clear()
+        self.groups.clear()
+
     def set_exchanges(self, names: Collection[str]) -> None:
         """The exchanges that exist; publishing to any other is refused."""
         self._exchanges = frozenset(names)
@@ -205,3 +245,9 @@ class Router:
             raise Refusal(Cause.FORBIDDEN, f"{levels[0]!r} is not an address to publish to")
         if levels[1] not in self._exchanges:
             raise Refusal(Cause.NOT_FOUND, f"no exchange {levels[1]!r}")
+
+
+def _zone_of(group: Group) -> str | None:
+    """The zone of a group's master; None while there is no master."""
+    master = None if group.master is None else group.replica(group.master)
+    return None if master is None else master.zone

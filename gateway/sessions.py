@@ -1,9 +1,10 @@
 """Durable sessions: a record in the KV, a cursor in the log, and one connection that holds them.
 
 The record is what the adapter saved, opaque here, beside the session's expiry; what changes with every message has a
-record of its own, so that a large session does not make small messages large. The cursor is where deliveries go on;
-it is committed as the offsets of a group, every `COMMIT_INTERVAL_MS` while it moves and when the connection ends, so a
-crash repeats at most what was acknowledged since.
+record of its own, so that a large session does not make small messages large. The cursor is where deliveries go on, in
+each log; it is committed as the offsets of a group, every `COMMIT_INTERVAL_MS` while it moves and when the connection
+ends, so a crash repeats at most what was acknowledged since. A log that the cursor says nothing of has joined since it
+was committed, and what is in it is owed to the session from its beginning on.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from gateway import logs
+from gateway.cursor import Cursor, beginning_of, by_log, cursor_of, earlier, end_of, later
 from gateway.fanout import Fanout, Subscriber
 from gateway.keys import kv_key
 from gateway.message import Message
@@ -32,8 +34,6 @@ EXCHANGES = "session-exchanges"  # the namespace of what changes with every mess
 PAGE = 500
 
 log = logs.get(__name__)
-
-_FRAME, _ROW = QueueNumber(0), QueueNumber(1)  # a position as a group's offsets
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,10 +86,10 @@ class _Held:
         self.state = b""
         self.exchanges: bytes | None = None  # not stored yet
         self.expiry_s: int | None = 0
-        self.oldest: Position | None = None  # the oldest delivery not acknowledged
-        self.settled = Position(LogOffset(0), 0)  # everything before it is acknowledged
-        self.passed = Position(LogOffset(0), 0)  # how far it had been handed out at the last commit
-        self.committed = Position(LogOffset(0), 0)  # committed <= settled
+        self.oldest: Cursor = ()  # the oldest delivery not acknowledged, of each log that has one
+        self.settled: Cursor = ()  # everything before it is acknowledged
+        self.passed: Cursor = ()  # how far it had been handed out at the last commit
+        self.committed: Cursor = ()  # committed <= settled
 
 
 class Sessions:
@@ -131,12 +131,12 @@ class Sessions:
             record = None
         if record is None:
             if request.expiry_s != 0:
-                held.committed = held.settled = held.passed = Position(self._store.confirmed, 0)
+                held.committed = held.settled = held.passed = self._now()
                 await self._save(held, left_ms=None)
                 await self._store.commit_offsets(key, _offsets(held.committed))
             return OpenedSession(present=False)
         held.state, held.durable = record.state, True
-        held.committed = held.settled = held.passed = _position(await self._store.offsets(key))
+        held.committed = held.settled = held.passed = _cursor(await self._store.offsets(key))
         await self._save(held, left_ms=None)
         entry, _ = await asyncio.gather(self._store.kv_get(_exchanges_key(key)), self._wills.settle(key, ended=False))
         exchanges = entry.value if entry is not None else b""
@@ -176,13 +176,13 @@ class Sessions:
                 if self._release(held) and held.durable:
                     await self._forget(held.key)
 
-    def settled(self, holder: Holder, oldest: Position | None) -> None:
-        """A connection's deliveries before `oldest` are acknowledged; with None, all of them."""
+    def settled(self, holder: Holder, oldest: Cursor) -> None:
+        """A connection's deliveries before `oldest` are acknowledged; of a log that it leaves out, all of them."""
         held = self._by_holder.get(holder)
         if held is not None:
             held.oldest = oldest
             held.taken = True
-            held.settled = max(held.settled, self._settled_now(held))
+            held.settled = later(held.settled, self._settled_now(held))
 
     async def close(self, holder: Holder) -> None:
         """The connection has ended: its session waits, or is forgotten when it does not outlive connections."""
@@ -195,7 +195,7 @@ class Sessions:
         if not self._release(held) or not held.durable:
             return
         held.left_ms = self._now_ms()
-        held.settled = max(held.settled, self._settled_now(held))
+        held.settled = later(held.settled, self._settled_now(held))
         self._unclosed[held.key] = held
         await self._close_late(held.key)
 
@@ -207,7 +207,7 @@ class Sessions:
         if held.expiry_s == 0:
             await self._forget(key)
         else:
-            if held.settled > held.committed:
+            if held.settled != held.committed:
                 await self._store.commit_offsets(key, _offsets(held.settled))
             await self._save_exchanges(held)
             await self._save(held, left_ms=held.left_ms)
@@ -229,14 +229,14 @@ class Sessions:
             return
         # An idle session reports nothing, yet the log passes it by. What it had been handed a whole interval ago is
         # acknowledged by now, or has been reported as `oldest`.
-        idle = held.passed if held.oldest is None else min(held.passed, held.oldest)
+        idle = earlier(held.passed, held.oldest)
         held.passed = self._reached(held)
-        acknowledged = held.settled > held.committed
-        held.settled = max(held.settled, idle)
-        if acknowledged or held.settled.frame - held.committed.frame > IDLE_COMMIT_BYTES:
+        acknowledged = held.settled != held.committed
+        held.settled = later(held.settled, idle)
+        if acknowledged or _distance(held.committed, held.settled) > IDLE_COMMIT_BYTES:
             cursor = held.settled
             await self._store.commit_offsets(held.key, _offsets(cursor))
-            held.committed = max(held.committed, cursor)
+            held.committed = later(held.committed, cursor)
 
     async def _close_again(self, key: str) -> None:
         async with self._lock(key):
@@ -289,18 +289,19 @@ class Sessions:
             del self._held[held.key]
         return True
 
-    def _reached(self, held: _Held) -> Position:
+    def _now(self) -> Cursor:
+        """The ends of all logs; of one that was not reached yet, whatever that will be."""
+        return cursor_of({group: end_of(group) for group in self._store.logs} | by_log(self._fanout.now()))
+
+    def _reached(self, held: _Held) -> Cursor:
         subscriber = held.holder.subscriber
         if not subscriber.patterns and not held.taken:
             return held.committed  # what it missed is still owed to it
-        if not subscriber.patterns:
-            return max(subscriber.cursor, Position(self._store.confirmed, 0))
         return self._fanout.reached(subscriber)
 
-    def _settled_now(self, held: _Held) -> Position:
+    def _settled_now(self, held: _Held) -> Cursor:
         """What is settled at the moment of a report, when nothing has been handed out that the report leaves out."""
-        reached = self._reached(held)
-        return reached if held.oldest is None else min(held.oldest, reached)
+        return earlier(self._reached(held), held.oldest)
 
     def _expired(self, record: SessionRecord) -> bool:
         if record.expiry_s is None:
@@ -343,9 +344,24 @@ def _exchanges_key(key: str) -> str:
     return kv_key(EXCHANGES, key)
 
 
-def _offsets(position: Position) -> Mapping[QueueNumber, int]:
-    return {_FRAME: position.frame, _ROW: position.row}
+# A cursor as a group's offsets: of the log of group g, the frame is under 2 g and the row under 2 g + 1.
 
 
-def _position(offsets: Mapping[QueueNumber, int]) -> Position:
-    return Position(LogOffset(offsets.get(_FRAME, 0)), offsets.get(_ROW, 0))
+def _offsets(cursor: Cursor) -> Mapping[QueueNumber, int]:
+    offsets: dict[QueueNumber, int] = {}
+    for group, position in by_log(cursor).items():
+        offsets[QueueNumber(2 * group)], offsets[QueueNumber(2 * group + 1)] = position
+    return offsets
+
+
+def _cursor(offsets: Mapping[QueueNumber, int]) -> Cursor:
+    frames = [(number, frame) for number, frame in sorted(offsets.items()) if number % 2 == 0]
+    return tuple([Position(LogOffset(at), offsets.get(QueueNumber(number + 1), 0)) for number, at in frames])
+
+
+def _distance(one: Cursor, other: Cursor) -> int:
+    """How many bytes of its log `other` is ahead, where that is most."""
+    behind = by_log(one)
+    return max(
+        (at.frame - behind.get(group, beginning_of(group)).frame for group, at in by_log(other).items()), default=0
+    )

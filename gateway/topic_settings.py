@@ -14,7 +14,7 @@ from controller.client import Topic
 from store.format import QueueNumber
 from store.queue_config import FOREVER, QueueConfig
 
-__all__ = ["TopicSettings", "is_async", "is_compacted", "queue_configs", "summary"]
+__all__ = ["TopicSettings", "is_async", "is_compacted", "prefers_zone", "queue_configs", "summary"]
 
 _Limit = Annotated[int, Meta(ge=FOREVER)]
 
@@ -32,6 +32,10 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["sync", "async"], Meta(description="whether a message is on disk before it is acknowledged")
     ] = "sync"
     compact: Annotated[bool, Meta(description="keep the newest message of each key and address for ever")] = False
+    prefer: (
+        Annotated[Literal["zone"], Meta(description="messages without a key go to queues in the zone of their proxy")]
+        | None
+    ) = None
     index: (
         Annotated[tuple[Literal["key", "address"], ...], Meta(description="what its messages are found by")] | None
     ) = None
@@ -39,7 +43,9 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     def config(self) -> dict[str, Any]:
         """The topic's configuration for the controller: what is said and not the default."""
         said = msgspec.structs.asdict(self)
-        values = {key: said[key] for key in ("retention_ms", "retention_bytes", "index") if said[key] is not None}
+        values = {
+            key: said[key] for key in ("retention_ms", "retention_bytes", "prefer", "index") if said[key] is not None
+        }
         if "index" in values:
             values["index"] = list(values["index"])
         if self.flush != "sync":
@@ -57,6 +63,11 @@ def is_async(config: Mapping[str, Any]) -> bool:
 def is_compacted(config: Mapping[str, Any]) -> bool:
     """Whether a topic keeps the newest message of each key."""
     return config.get("compact") is True
+
+
+def prefers_zone(config: Mapping[str, Any]) -> bool:
+    """Whether a topic's messages without a key stay in the zone they are published in."""
+    return config.get("prefer") == "zone"
 
 
 def queue_configs(topic: Topic) -> Sequence[QueueConfig]:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from gateway.delayed import timer_id
+from gateway.delayed import cancel_timer, timer_id
 from gateway.ingest import Publisher
 from gateway.keys import kv_key
 from gateway.message import Message
@@ -48,7 +48,7 @@ class Wills:
     async def leave(self, session: str, message: Message) -> None:
         """Publish a will at its `deliver_at_ms`, or at once when it has none. Raises `Refusal` or `StoreError`."""
         outcome = await self._published(message)
-        timer = timer_id(message, outcome.first) if outcome.first is not None else None
+        timer = timer_id(message, outcome.stored(1).get(0, ()))
         if timer is not None:
             record = WillRecord(timer=timer, message=message)
             await self._store.kv_put(_key(session), msgspec.msgpack.encode(record))
@@ -59,7 +59,7 @@ class Wills:
         if entry is None:
             return
         record = msgspec.msgpack.decode(entry.value, type=WillRecord)
-        pending = await self._store.cancel_timer(record.timer)
+        pending = await cancel_timer(self._store, record.timer)
         if ended and (pending or record.due):
             # Written down before it is published, so that a refusal or a crash in between leaves it to be tried again.
             due = msgspec.structs.replace(record, due=True)

@@ -165,7 +165,7 @@ class Gateway:
                 sub
                 for sub, effect in self.subscriptions.items()
                 if matches(effect.pattern, message.address)
-                and (effect.start is None or effect.start <= at or effect.start.frame > frame)  # beyond the end: now
+                and (not effect.start or effect.start[0] <= at or effect.start[0].frame > frame)  # beyond the end: now
             )
             if ids:
                 picks.append(index)

@@ -8,6 +8,7 @@ import msgspec
 from adapters.http.options import HttpOptions
 from adapters.http.request import Request
 from adapters.http.response import Response
+from gateway.cursor import Cursor
 from gateway.errors import Refusal
 from gateway.kv_port import WatchKeys
 from gateway.message import Message
@@ -51,7 +52,7 @@ class Stream(NamedTuple):
     """Stream what is published to these filters, from `start` on."""
 
     patterns: Sequence[str]
-    start: Position | None
+    start: Cursor | None
     where: str | None = None
 
 
@@ -68,7 +69,7 @@ Handler: TypeAlias = Callable[[Request, Context], Action]
 class Stored(NamedTuple):
     """How the messages of one request ended: places of those stored, refusals of the others, by index."""
 
-    places: Mapping[int, Position | None]
+    places: Mapping[int, Sequence[Position]]
     refused: Mapping[int, Refusal]
 
     @classmethod
@@ -76,15 +77,8 @@ class Stored(NamedTuple):
         """The part of an outcome that belongs to `count` messages from index `start` on."""
         if outcome.error is not None:
             return cls({}, dict.fromkeys(range(count), outcome.error))
-        places: dict[int, Position | None] = {}
-        refused_: dict[int, Refusal] = {}
-        first = outcome.first
-        row = 0 if first is None else first.row + start - sum(1 for index in outcome.refused if index < start)
-        for index in range(count):
-            refusal = outcome.refused.get(start + index)
-            if refusal is not None:
-                refused_[index] = refusal
-            else:
-                places[index] = None if first is None else Position(first.frame, row)
-                row += 1
+        end = start + count
+        refused_ = {index - start: refusal for index, refusal in outcome.refused.items() if start <= index < end}
+        found = outcome.stored(end)
+        places = {index: found.get(start + index, ()) for index in range(count) if index not in refused_}
         return cls(places, refused_)

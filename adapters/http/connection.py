@@ -103,6 +103,7 @@ class HttpConnection:
         self._queue: deque[_Pending] = deque()  # requests whose turn has not come
         self._published: dict[Token, list[_Part]] = {}
         self._asked: dict[Token, _Asked] = {}
+        self._starting: dict[Token, EventStream] = {}  # streams of which it is not known yet where they begin
         # What this turn has collected.
         self._effects: list[Effect] = []
         self._messages: list[Message] = []
@@ -132,7 +133,10 @@ class HttpConnection:
         return self._end_turn()
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
-        """Messages are durable, a question is answered, or a sender is known: or refused."""
+        """Messages are durable, a question is answered, or a sender is known: or refused. Or a stream begins."""
+        if (stream := self._starting.pop(token, None)) is not None:
+            stream.begins(outcome.value)
+            return ()
         self._begin_turn(now_ms)
         if (parts := self._published.pop(token, None)) is not None:
             for exchange, request, start, size, reply in parts:
@@ -414,13 +418,17 @@ class HttpConnection:
 
     def _stream(self, exchange: Exchange, request: Request, action: Stream) -> None:
         assert self._streams is not None
-        subs = []
-        for pattern in action.patterns:
-            self._subs += 1
-            subs.append(SubscriptionId(self._subs))
-            self._effects.append(Subscribe(sub=subs[-1], pattern=pattern, start=action.start, where=action.where))
+        subs = [SubscriptionId(self._subs + n) for n in range(1, len(action.patterns) + 1)]
+        self._subs += len(subs)
+        stream = EventStream(exchange, subs, self._now_ms)
+        token = self._token()
+        self._starting[token] = stream
+        self._effects += [
+            Subscribe(sub=sub, pattern=pattern, start=action.start, where=action.where, token=asked)
+            for sub, pattern, asked in zip(subs, action.patterns, [token] + [None] * (len(subs) - 1), strict=True)
+        ]
         self._begin_events(exchange, request)
-        self._streams.add(EventStream(exchange, subs, self._now_ms))
+        self._streams.add(stream)
 
     def _respond(self, exchange: Exchange, request: Request, response: Response) -> None:
         assert self._transport is not None

@@ -26,6 +26,8 @@ from adapters.http.finding import condition, finding, messages_response
 from adapters.http.messages import event_response, message_response, read_events, read_message
 from adapters.http.request import HttpError, Request, percent_decode, qualities
 from adapters.http.response import Response, json_response, refused
+from adapters.http.sse import read_id
+from gateway.cursor import Cursor
 from gateway.delayed import timer_id
 from gateway.errors import Refusal
 from gateway.filters import check_filter
@@ -54,7 +56,7 @@ def post_events(request: Request, context: Context) -> Action:
 
 
 def _events_stored(messages: Sequence[Message], stored: Stored, *, batch: bool) -> Response:
-    receipts = [_receipt(messages[index], place) for index, place in stored.places.items()]
+    receipts = [_receipt(messages[index], places) for index, places in stored.places.items()]
     if not stored.refused:
         return json_response(200, receipts if batch else receipts[0])
     first = next(iter(stored.refused.values()))
@@ -70,15 +72,15 @@ def _index_error(index: int, refusal: Refusal) -> dict[str, Any]:
     return error if attribute is None else {**error, "attribute": attribute}
 
 
-def _receipt(message: Message, place: Position | None) -> dict[str, Any]:
+def _receipt(message: Message, places: Sequence[Position]) -> dict[str, Any]:
     """What a publisher is told: the id, which is the position where it gave none.
 
     A message that is to be delivered later has no place among the others yet: it has the timer that it waits for.
     """
-    timer = None if place is None else timer_id(message, place)
+    timer = timer_id(message, places)
     if timer is not None:
         return {"id": message.id or None, "position": None, "timer": timer}
-    position = None if place is None else str(place)
+    position = str(places[0]) if places else None
     return {"id": message.id or position, "position": position}
 
 
@@ -186,16 +188,15 @@ def subscribe(request: Request, context: Context) -> Action:
     return Stream(tuple(patterns), _start(request), condition(asked.get("where"), asked.get("type")))
 
 
-def _start(request: Request) -> Position | None:
+def _start(request: Request) -> Cursor | None:
     """Behind the last event that a client says it has seen."""
     seen = request.get(b"last-event-id")
     if not seen:
         return None
     try:
-        last = Position.parse(seen)
+        return read_id(seen)
     except ValueError as error:
         raise AttributeRefusal("last-event-id", "is not the id of an event from here") from error
-    return Position(last.frame, last.row + 1)
 
 
 # ---- /messages

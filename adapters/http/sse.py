@@ -2,8 +2,10 @@
 
 An event's id is the message's position in the log, its data one CloudEvent in JSON. A client that comes back with
 `Last-Event-ID` goes on behind that position, and where the log is another one by now and has no such position, with
-what comes from now on. The streams of one HTTP/2 connection share one cursor: where one of them has no room all of them
-wait, until it has or is given up.
+what comes from now on. Where there are several logs, an id says besides where the stream goes on in each of the
+others: `5f.3,1000000000000.0`; a log that an id says nothing of has joined since, and is read from its beginning. The
+streams of one HTTP/2 connection share one cursor: where one of them has no room all of them wait, until it has or is
+given up.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,10 +15,11 @@ from adapters.cloudevents import to_structured
 from adapters.http.response import Response
 from adapters.http.transport import Exchange, Transport
 from gateway.batch import Batch
+from gateway.cursor import Cursor, by_log
 from gateway.port import Deliveries, SubscriptionId
-from store.format import LogOffset, Position
+from store.format import LogOffset, Position, group_of
 
-__all__ = ["OPENING", "EventStream", "EventStreams"]
+__all__ = ["OPENING", "EventStream", "EventStreams", "read_id"]
 
 MEMO: Final = "http.sse"
 RETRY_MS: Final = 2_000  # when a client is to come back
@@ -26,6 +29,16 @@ OPENING: Final = Response(
     headers=((b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")),
     body=b"retry: %d\n\n" % RETRY_MS,
 )
+ORIGIN: Final = Position(LogOffset(0), 0)
+
+
+def read_id(text: str) -> Cursor:
+    """Where to go on behind the event of an id. Raises ValueError for what is no event's id from here."""
+    last, *others = [Position.parse(part) for part in text.split(",")]
+    cursor = (Position(last.frame, last.row + 1), *others)
+    if len(by_log(cursor)) < len(cursor):
+        raise ValueError(f"two positions in one log: {text!r}")
+    return cursor
 
 
 class EventStream:
@@ -36,9 +49,18 @@ class EventStream:
     def __init__(self, exchange: Exchange, subs: Sequence[SubscriptionId], now_ms: int) -> None:
         self.exchange = exchange
         self.subs = subs
-        self.following = Position(LogOffset(0), 0)  # what lies before it has been sent
+        self.following: dict[int, Position] = {}  # by log: what lies before it has been sent, or is not wanted
         self.quiet_since_ms = now_ms
         self.stalled = False  # it had no room for what it was offered
+
+    def begins(self, cursor: Cursor) -> None:
+        """It is known where it begins in each log."""
+        self.following = by_log(cursor)
+
+    def elsewhere(self, group: int) -> bytes:
+        """What the ids of events in one log say of the others."""
+        others = [str(at) for other, at in sorted(self.following.items()) if other != group]
+        return "".join([f",{at}" for at in others]).encode()
 
 
 class EventStreams:
@@ -78,18 +100,21 @@ class EventStreams:
     def deliver(self, deliveries: Deliveries, *, now_ms: int) -> int:
         """Send what there is room for; how many deliveries that were, counted from the first."""
         batch = deliveries.batch
-        by_sub, position = self._by_sub, batch.position
+        by_sub, position, group = self._by_sub, batch.position, group_of(batch.frame)
         chunks: dict[EventStream, list[bytes]] = {}
         rooms: dict[EventStream, int] = {}
+        elsewhere: dict[EventStream, bytes] = {}
         taken = 0
         for index, subs in zip(deliveries.picks, deliveries.subs, strict=True):
             at = position(index)
-            streams = {by_sub[sub]: None for sub in subs if sub in by_sub and by_sub[sub].following <= at}
+            streams = {
+                by_sub[sub]: None for sub in subs if sub in by_sub and by_sub[sub].following.get(group, ORIGIN) <= at
+            }
             full = False
             for stream in streams:
                 if stream not in rooms:
                     rooms[stream] = self._transport.room(stream.exchange)
-                    chunks[stream] = []
+                    chunks[stream], elsewhere[stream] = [], stream.elsewhere(group)
                 if rooms[stream] <= 0:
                     full = stream.stalled = True
             if full:
@@ -98,9 +123,10 @@ class EventStreams:
                 event = _event(batch, index)
                 following = Position(at.frame, at.row + 1)
                 for stream in streams:
-                    chunks[stream].append(event)
-                    rooms[stream] -= len(event)
-                    stream.following = following
+                    said = event if not elsewhere[stream] else _with_id(event, elsewhere[stream])
+                    chunks[stream].append(said)
+                    rooms[stream] -= len(said)
+                    stream.following[group] = following
             taken += 1
         for stream, events in chunks.items():
             if events:
@@ -124,6 +150,12 @@ class EventStreams:
     def stalled(self) -> bool:
         """Whether one of the streams has no room."""
         return any(stream.stalled for stream in self._streams.values())
+
+
+def _with_id(event: bytes, elsewhere: bytes) -> bytes:
+    """The event whose id says of other logs, too, where the stream goes on."""
+    end = event.index(b"\n")
+    return event[:end] + elsewhere + event[end:]
 
 
 def _event(batch: Batch, index: int) -> bytes:

@@ -7,7 +7,7 @@ from adapters.mqtt.inflight import Inflight
 from adapters.mqtt.keeper import Keeper
 from adapters.mqtt.link import Link
 from adapters.mqtt.messages import publish_pieces, publisher_of
-from adapters.mqtt.session_state import Place, position
+from adapters.mqtt.session_state import Place, positions
 from adapters.mqtt.subscriptions import Plan, Subscriptions
 from gateway.batch import Batch
 from gateway.message import Message
@@ -35,7 +35,7 @@ class Delivery:
         self._keeper = keeper
         self._subscriptions = subscriptions
         self._inflight = inflight
-        self._reported: Place | None = None  # the oldest unacknowledged delivery that the gateway knows of
+        self._reported: tuple[Place, ...] = ()  # the oldest unacknowledged deliveries that the gateway knows of
         self._starved = False  # took less than was offered
         self._settle_at_ms: int | None = None
 
@@ -58,8 +58,7 @@ class Delivery:
         if taken < len(picks):
             self._starved = True
         if taken:
-            self._inflight.taken = (batch.frame, batch.rows[picks[taken - 1]] + 1)
-            self._inflight.moved = True
+            self._inflight.took((batch.frame, batch.rows[picks[taken - 1]] + 1))
             if self._link.durable:
                 self._settle_soon(now_ms)
         return taken
@@ -188,5 +187,5 @@ class Delivery:
         inflight = self._inflight
         inflight.settled()
         self._reported = inflight.oldest()
-        self._link.effects.append(Settled(oldest=position(self._reported)))
+        self._link.effects.append(Settled(oldest=positions(self._reported)))
         self._settle_at_ms, inflight.moved = None, False

@@ -12,13 +12,16 @@ from typing import NamedTuple
 from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.session_state import Exchanges, Place, SavedDelivery
 from gateway.errors import ProtocolError
-from store.format import LogOffset
+from store.format import GROUP_SHIFT
 
 __all__ = ["Inflight", "Kept", "Recall", "Resume"]
 
 PACKET_ID_MAX = 65_535
 
-_ORIGIN: Place = (LogOffset(0), 0)
+
+def group_of(place: Place) -> int:
+    """The store group whose log a place is in: places of different logs have no order."""
+    return place[0] >> GROUP_SHIFT
 
 
 class Recall(NamedTuple):
@@ -39,20 +42,27 @@ class Kept(NamedTuple):
 class Resume:
     """What a session that is taken up again remembers of deliveries that the log will bring once more."""
 
-    __slots__ = ("_done", "_sent", "_settled", "last", "reserved")
+    __slots__ = ("_done", "_last", "_sent", "_settled", "reserved")
 
     def __init__(self, state: Exchanges) -> None:
-        self._settled = state.settled or _ORIGIN
+        self._settled = {group_of(place): place for place in state.settled_places()}
         self._done = frozenset(state.done)
         self._sent: dict[Place, SavedDelivery] = {
             one.place: one for one in state.sent if one.place is not None and not one.released
         }
         self.reserved = {one.packet_id: None for one in self._sent.values()}  # not free for new deliveries
-        self.last = max((self._settled, *self._done, *self._sent))
+        self._last: dict[int, Place] = {}  # by log, what nothing is remembered behind
+        for place in (*self._settled.values(), *self._done, *self._sent):
+            self._last[group_of(place)] = max(place, self._last.get(group_of(place), place))
+
+    @property
+    def nothing(self) -> bool:
+        """Whether nothing is remembered any more."""
+        return not self._last
 
     def recall(self, place: Place) -> Recall | None:
         """What is remembered of a place; None when it is new."""
-        if place < self._settled or place in self._done:
+        if place < self._settled.get(group_of(place), place) or place in self._done:
             return Recall(done=True)
         found = self._sent.pop(place, None)
         if found is None:
@@ -61,8 +71,9 @@ class Resume:
         return Recall(packet_id=found.packet_id, qos=found.qos)
 
     def overtaken(self, place: Place) -> list[SavedDelivery]:
-        """Forget and return the deliveries before `place`: the log did not bring them again, and will not."""
-        gone = [one for at, one in self._sent.items() if at < place]
+        """Forget and return the deliveries before `place`: its log did not bring them again, and will not."""
+        group = group_of(place)
+        gone = [one for at, one in self._sent.items() if at < place and group_of(at) == group]
         for one in gone:
             assert one.place is not None
             del self._sent[one.place]
@@ -70,18 +81,22 @@ class Resume:
         return gone
 
     def pending(self) -> Iterable[SavedDelivery]:
-        """The deliveries that the log has not brought again yet."""
+        """The deliveries that the logs have not brought again yet."""
         return self._sent.values()
 
     def over(self, place: Place) -> bool:
-        """Whether nothing is remembered of what lies behind `place`."""
-        return place >= self.last
+        """Whether nothing is remembered of what lies behind `place`, nor of another log."""
+        last = self._last.get(group_of(place))
+        if last is not None and place >= last:
+            del self._last[group_of(place)]
+        return not self._last
 
 
 class Inflight:
-    """The identifiers, and how far in the log the client has acknowledged."""
+    """The identifiers, and how far in each log the client has acknowledged."""
 
     __slots__ = (
+        "_first",
         "_kept",
         "_next_id",
         "again",
@@ -110,7 +125,10 @@ class Inflight:
         self.kept_bytes = 0  # of those
         self.unsaved = False  # one of those was acknowledged that has been saved as sent
         self.again: dict[int, SavedDelivery] = {}  # retained messages that an earlier connection has sent in vain
-        self.taken: Place | None = None  # behind the last delivery taken
+        self.taken: dict[int, Place] = {}  # by log, behind the last delivery taken
+        self._first: dict[
+            int, tuple[int, Place] | None
+        ] = {}  # by log, the oldest of `sent` when it was last looked for
         self.resume: Resume | None = None
         self.moved = False  # something was acknowledged or taken since the last report
         self.freed = False  # an identifier has become free since the last report
@@ -118,12 +136,13 @@ class Inflight:
 
     def restore(self, state: Exchanges) -> None:
         """Take back what a session remembers."""
-        self.taken, self._next_id = state.settled, state.next_packet_id
+        self.taken = {group_of(place): place for place in state.settled_places()}
+        self._next_id = state.next_packet_id
         self.done = dict.fromkeys(state.done)
         self.released = {one.packet_id: None for one in state.sent if one.released}
         self.again = {one.packet_id: one for one in state.sent if one.record is not None}
         resume = Resume(state)
-        if resume.last > _ORIGIN:
+        if not resume.nothing:
             self.resume = resume
 
     @property
@@ -195,17 +214,40 @@ class Inflight:
             del self.released[packet_id]
             self.freed = True
 
-    def oldest(self) -> Place | None:
-        """The first place whose delivery is not acknowledged."""
-        return next((place for place in self.sent.values() if place is not None), None)
+    def took(self, place: Place) -> None:
+        """Deliveries of one log have been taken; `place` is behind the last of them."""
+        group = group_of(place)
+        self.taken[group] = place
+        self.moved = True
+        if self._first.get(group) is None:
+            self._first.pop(group, None)
 
-    def settled(self) -> Place | None:
-        """What everything before has been delivered for good; None when nothing was taken yet."""
-        settled = self.oldest() or self.taken
-        if settled is not None and self.done:
-            for place in [place for place in self.done if place < settled]:
-                del self.done[place]
-        return settled
+    def oldest(self) -> tuple[Place, ...]:
+        """The first place in each log whose delivery is not acknowledged, where there is one."""
+        found = [self._oldest(group) for group in self.taken]
+        return tuple([place for place in found if place is not None])
+
+    def _oldest(self, group: int) -> Place | None:
+        """Looked for again only when it is acknowledged: with two logs it need not be near the front."""
+        sent = self.sent
+        if group in self._first:
+            first = self._first[group]
+            if first is None or sent.get(first[0]) == first[1]:
+                return None if first is None else first[1]
+        for packet_id, place in sent.items():
+            if place is not None and place[0] >> GROUP_SHIFT == group:
+                self._first[group] = (packet_id, place)
+                return place
+        self._first[group] = None
+        return None
+
+    def settled(self) -> tuple[Place, ...]:
+        """What everything before has been delivered for good, in each log from which something was taken."""
+        settled = dict(self.taken)
+        settled.update((group_of(place), place) for place in self.oldest())
+        for place in [place for place in self.done if place < settled.get(group_of(place), place)]:
+            del self.done[place]
+        return tuple(settled.values())
 
     def saved(self) -> tuple[SavedDelivery, ...]:
         """What `Exchanges.sent` keeps."""

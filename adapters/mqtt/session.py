@@ -25,11 +25,11 @@ from adapters.mqtt.intake import Control, Intake
 from adapters.mqtt.keeper import Keeper
 from adapters.mqtt.link import Link
 from adapters.mqtt.retained import RetainedFeed
-from adapters.mqtt.session_state import Exchanges, SessionState, dump, position
+from adapters.mqtt.session_state import Exchanges, SessionState, dump, positions
 from adapters.mqtt.subscriptions import Subscriptions
 from gateway import port
+from gateway.cursor import Cursor, later
 from gateway.errors import ProtocolError, Refusal
-from store.format import Position
 
 __all__ = ["Session"]
 
@@ -75,14 +75,14 @@ class Session:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} has no place here")
         handler(self, packet)
 
-    def resume(self, state: SessionState, exchanges: Exchanges, cursor: Position | None) -> None:
+    def resume(self, state: SessionState, exchanges: Exchanges, cursor: Cursor | None) -> None:
         """Subscribe again, from where the session had got to, and go on with its QoS 2 exchanges (4.4)."""
         self.subscriptions.restore(state.subscriptions)
         self.intake.restore(exchanges.received)
         self.inflight.restore(exchanges)
         self.retained.restore(exchanges)
-        settled = position(exchanges.settled)
-        start = max((at for at in (cursor, settled) if at is not None), default=None)
+        settled = positions(exchanges.settled_places())
+        start = later(cursor or (), settled) if settled else cursor
         for one in self.subscriptions:
             self.link.effects.append(port.Subscribe(sub=one.sub, pattern=one.pattern, start=start))
         for packet_id in self.inflight.released:
@@ -164,15 +164,17 @@ class Session:
     def _exchanges(self) -> bytes:
         inflight = self.inflight
         fed, feed = self.retained.save()
+        settled, *elsewhere = sorted(inflight.settled()) or (None,)
         return dump(
             Exchanges(
                 received=self.intake.received(),
-                settled=inflight.settled(),
+                settled=settled,
                 sent=inflight.saved(),
                 done=tuple(inflight.done),
                 next_packet_id=inflight.next_id,
                 fed=fed,
                 feed=feed,
+                settled_elsewhere=tuple(elsewhere),
             )
         )
 

@@ -4,10 +4,12 @@
 rest. They are stored one after the other: neither relies on the other being of the same moment.
 """
 
+from collections.abc import Iterable
 from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from gateway.cursor import Cursor
 from store.format import LogOffset, Position
 
 __all__ = [
@@ -21,7 +23,7 @@ __all__ = [
     "SessionState",
     "dump",
     "load",
-    "position",
+    "positions",
 ]
 
 Place: TypeAlias = tuple[LogOffset, int]  # a position as a plain tuple: cheaper to make, compares the same
@@ -70,9 +72,10 @@ class SavedFeed(msgspec.Struct, frozen=True, array_like=True):
 class Exchanges(msgspec.Struct, frozen=True, array_like=True):
     """Deliveries and packet identifiers under way (4.1). Fields are only ever added at the end.
 
-    `settled` and `done` speak of the log: everything before `settled` and every place in `done` has been delivered
-    for good. They are saved in the same record as the packet identifiers, so that QoS 2 stays exactly once whatever
-    the age of the gateway's own cursor. Wishes for retained messages are fulfilled in the order of their tickets.
+    `settled`, `settled_elsewhere` and `done` speak of the logs: everything in a log before its place in one of the
+    first two, and every place in `done`, has been delivered for good. They are saved in the same record as the packet
+    identifiers, so that QoS 2 stays exactly once whatever the age of the gateway's own cursor. Wishes for retained
+    messages are fulfilled in the order of their tickets.
     """
 
     received: tuple[int, ...] = ()  # QoS 2 from the client: stored, and not yet released by its PUBREL
@@ -82,6 +85,11 @@ class Exchanges(msgspec.Struct, frozen=True, array_like=True):
     done: tuple[Place, ...] = ()
     fed: int = 0  # wishes up to this ticket have been fulfilled
     feed: SavedFeed | None = None  # the one that is being fulfilled
+    settled_elsewhere: tuple[Place, ...] = ()  # as `settled`, in the logs of other groups
+
+    def settled_places(self) -> tuple[Place, ...]:
+        """How far it has got, in each log."""
+        return self.settled_elsewhere if self.settled is None else (self.settled, *self.settled_elsewhere)
 
 
 NO_STATE = SessionState()
@@ -110,6 +118,6 @@ def load(raw: bytes, nothing: P) -> P | None:
         return None
 
 
-def position(place: Place | None) -> Position | None:
-    """The port's form of a place."""
-    return None if place is None else Position(*place)
+def positions(places: Iterable[Place]) -> Cursor:
+    """The port's form of places, one for each log."""
+    return tuple([Position(*place) for place in sorted(places)])

@@ -23,6 +23,7 @@ class Log:
         self.confirmed = LogOffset(0)
         self.listeners = []
         self.scans = 0
+        self.logs = {0: self}
 
     def write(self, *messages):
         records = [encode(message) for message in messages]
@@ -72,7 +73,7 @@ class Rig:
     def __init__(self):
         self.log = Log()
         self.tasks = []
-        self.fanout = Fanout(self.log, queues_of=lambda _: None, spawn=self.spawn)
+        self.fanout = Fanout(self.log, queues_of=lambda _: None, group_of=lambda _: 0, spawn=self.spawn)
 
     def spawn(self, work):
         self.tasks.append(asyncio.ensure_future(work))
@@ -130,7 +131,7 @@ async def test_a_subscriber_with_a_cursor_reads_the_past_first():
     rig = Rig()
     for n in range(6):
         rig.log.write(message("t", b"%d" % n), message("t", b"%d'" % n))
-    _, receiver = rig.join("#", start=Position(rig.log.frames[3].start, 1))
+    _, receiver = rig.join("#", start=(Position(rig.log.frames[3].start, 1),))
     rig.log.write(message("t", b"new"))
     await rig.settle()
     assert receiver.bodies == [b"3'", b"4", b"4'", b"5", b"5'", b"new"]
@@ -139,7 +140,7 @@ async def test_a_subscriber_with_a_cursor_reads_the_past_first():
 async def test_a_start_beyond_the_end_of_the_log_is_now():
     rig = Rig()
     rig.log.write(message("a", b"before"))
-    subscriber, slow = rig.join("a", credit=1, start=Position(LogOffset(1 << 40), 0))
+    subscriber, slow = rig.join("a", credit=1, start=(Position(LogOffset(1 << 40), 0),))
     for n in range(3):
         rig.log.write(message("a", b"%d" % n))
     slow.credit = 10
@@ -158,6 +159,17 @@ async def test_a_new_subscription_of_a_slow_subscriber_gets_nothing_older_than_i
     rig.fanout.wake(subscriber)
     await rig.settle()
     assert receiver.got == [(b"1", (0,)), (b"3", (0,)), (b"4", (9,))]
+
+
+async def test_a_new_subscription_of_a_live_subscriber_brings_nothing_again():
+    rig = Rig()
+    subscriber, receiver = rig.join("a")
+    rig.log.write(message("a", b"1"), message("b", b"2"))
+    rig.fanout.subscribe(subscriber, SubscriptionId(9), "b", None)
+    await rig.settle()
+    rig.log.write(message("a", b"3"), message("b", b"4"))
+    assert receiver.got == [(b"1", (0,)), (b"3", (0,)), (b"4", (9,))]
+    assert rig.log.scans == 0
 
 
 async def test_who_has_left_gets_nothing_and_the_tail_is_let_go():
@@ -179,13 +191,13 @@ async def test_where_a_subscriber_is_moves_with_the_tail_only_while_it_is_live()
     rig = Rig()
     subscriber, receiver = rig.join("#", credit=1)
     rig.log.write(message("a", b"1"))
-    assert rig.fanout.reached(subscriber) == Position(rig.log.confirmed, 0)
+    assert rig.fanout.reached(subscriber) == (Position(rig.log.confirmed, 0),)
     rig.log.write(message("b", b"2"), message("b", b"3"))
-    assert rig.fanout.reached(subscriber) == Position(rig.log.frames[1].start, 0)
+    assert rig.fanout.reached(subscriber) == (Position(rig.log.frames[1].start, 0),)
     receiver.credit = 1
     rig.fanout.wake(subscriber)
     await rig.settle()
-    assert rig.fanout.reached(subscriber) == Position(rig.log.frames[1].start, 1)
+    assert rig.fanout.reached(subscriber) == (Position(rig.log.frames[1].start, 1),)
 
 
 STEPS = st.lists(
@@ -228,7 +240,7 @@ def test_whatever_the_pace_everything_comes_once_and_in_order(steps, patterns):
 
 async def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
     rig = Rig()
-    monkeypatch.setattr("gateway.fanout.RETRY_MIN_S", 0)
+    monkeypatch.setattr("gateway.catch_up.RETRY_MIN_S", 0)
     subscriber, receiver = rig.join("#", credit=0)
     rig.log.write(message("a", b"1"))
     scan, failures = rig.log.scan, [OSError("disk"), StoreError("busy")]
@@ -249,7 +261,7 @@ async def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
 async def test_frames_that_concern_nobody_are_not_decoded(monkeypatch):
     rig = Rig()
     wanted = {"t/#": [17]}
-    rig.fanout = Fanout(rig.log, queues_of=lambda pattern: wanted[pattern], spawn=rig.spawn)
+    rig.fanout = Fanout(rig.log, queues_of=lambda pattern: wanted[pattern], group_of=lambda _: 0, spawn=rig.spawn)
     _, receiver = rig.join("t/#")
     decoded, of = [], Batch.of
     monkeypatch.setattr(Batch, "of", lambda frame: decoded.append(frame) or of(frame))

@@ -47,7 +47,7 @@ async def test_catching_up_asks_too_and_goes_on_where_it_stopped():
     for n in range(7):
         rig.log.write(*messages(6)[n % 6 :])
     expected = [m.body for n in range(7) for m in messages(6)[n % 6 :] if m.qos == 2]
-    subscriber, receiver = join(rig, ("#", "qos = 2"), credit=2, start=Position(LogOffset(0), 0))
+    subscriber, receiver = join(rig, ("#", "qos = 2"), credit=2, start=(Position(LogOffset(0), 0),))
     await rig.settle()
     assert receiver.bodies == expected[:2]
     receiver.credit = 1 << 30

@@ -20,7 +20,7 @@ from store.errors import (
     TimersFull,
     TimerTooFar,
 )
-from store.format import ROW_EXTRA, ROWS_DTYPE, Frame, LogOffset, Position
+from store.format import ROW_EXTRA, ROWS_DTYPE, Frame, LogOffset, Position, origin_of
 from store.records import KV_QUEUE, TIMERS_QUEUE, KvDelete, KvPut
 from store.records import decode as decode_record
 
@@ -30,10 +30,12 @@ pytestmark = pytest.mark.anyio
 class Store:
     """Holds frames until the test says how they ended."""
 
-    def __init__(self):
+    def __init__(self, group=0):
+        self.group = group
+        self.logs = {group: self}
         self.waiting = []
         self.frames = []
-        self.end = 0
+        self.end = origin_of(group)
 
     refused_timers = None
 
@@ -340,8 +342,8 @@ async def test_a_message_for_later_is_one_record_of_the_timers(rig):
     assert change == KvPut("retained/t/1", encode(later))
     assert [(token, outcome.first.row) for token, outcome in publisher.outcomes] == [(1, 0)]
     assert rig.named == [900]  # by the two that came at once
-    assert timer_id(later, Position(frame.start, 1)) == f"1388-{frame.start:x}.1"
-    assert timer_id(Message("t/1"), Position(frame.start, 0)) is None
+    assert timer_id(later, [Position(frame.start, 1)]) == f"1388-{frame.start:x}.1"
+    assert timer_id(Message("t/1"), [Position(frame.start, 0)]) is None
 
 
 @pytest.mark.parametrize(

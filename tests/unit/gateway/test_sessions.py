@@ -38,7 +38,7 @@ class Rig:
     def __init__(self, store, clock):
         self.store = store
         self.clock = clock
-        self.fanout = Fanout(store, queues_of=lambda _: None, spawn=asyncio.ensure_future)
+        self.fanout = Fanout(store, queues_of=lambda _: None, group_of=lambda _: 0, spawn=asyncio.ensure_future)
         self.published = []
         wills = Wills(store, self.publish, now_ms=lambda: self.clock[0])
         self.sessions = Sessions(store, self.fanout, wills, now_ms=lambda: self.clock[0])
@@ -151,12 +151,12 @@ async def test_deliveries_go_on_where_the_oldest_unacknowledged_one_is(rig):
     await rig.write(b"1", b"2")
     frame = await rig.write(b"3", b"4")
     assert holder.got == [b"1", b"2", b"3", b"4"]
-    rig.sessions.settled(holder, Position(frame, 1))
+    rig.sessions.settled(holder, (Position(frame, 1),))
     await rig.sessions.close(holder)
     rig.fanout.leave(holder.subscriber)
     await rig.write(b"5")
     holder, opened = await rig.open()
-    assert opened.cursor == Position(frame, 1)
+    assert opened.cursor == (Position(frame, 1),)
     rig.fanout.subscribe(holder.subscriber, SubscriptionId(1), "t", opened.cursor)
     await rig.write(b"6")
     while len(holder.got) < 3:
@@ -168,14 +168,14 @@ async def test_a_crash_repeats_only_what_was_acknowledged_since_the_last_commit(
     holder, _ = await rig.open()
     rig.fanout.subscribe(holder.subscriber, SubscriptionId(1), "t", None)
     await rig.write(b"1")
-    rig.sessions.settled(holder, None)
+    rig.sessions.settled(holder, ())
     await rig.sessions.commit()
     second = await rig.write(b"2")
     survivor = Rig(rig.store, rig.clock)
     _, opened = await survivor.open()
     assert opened.present
-    assert opened.cursor.frame <= second
-    assert opened.cursor > Position(0, 0)
+    assert opened.cursor[0].frame <= second
+    assert opened.cursor[0] > Position(0, 0)
 
 
 async def test_an_idle_session_is_moved_along_now_and_then(rig, monkeypatch):
@@ -183,13 +183,13 @@ async def test_an_idle_session_is_moved_along_now_and_then(rig, monkeypatch):
     assert IDLE_COMMIT_BYTES > 1000
     holder, opened = await rig.open()
     start = rig.store.confirmed
-    rig.sessions.settled(holder, None)
+    rig.sessions.settled(holder, ())
     for _ in range(10):
         await rig.write(b"x" * 200)
     await rig.sessions.commit()
     await rig.sessions.commit()
     _, opened = await Rig(rig.store, rig.clock).open()
-    assert opened.cursor.frame > start + 1000
+    assert opened.cursor[0].frame > start + 1000
     assert holder.superseded == 0
 
 
@@ -198,14 +198,14 @@ async def test_a_commit_between_a_delivery_and_its_report_does_not_pass_it(rig, 
     holder, _ = await rig.open()
     rig.fanout.subscribe(holder.subscriber, SubscriptionId(1), "t", None)
     await rig.write(b"1")
-    rig.sessions.settled(holder, None)
+    rig.sessions.settled(holder, ())
     handed_out = await rig.write(b"2")
     await rig.sessions.commit()
-    rig.sessions.settled(holder, Position(handed_out, 0))
+    rig.sessions.settled(holder, (Position(handed_out, 0),))
     await rig.sessions.commit()
     await rig.sessions.commit()
     _, opened = await Rig(rig.store, rig.clock).open()
-    assert opened.cursor == Position(handed_out, 0)
+    assert opened.cursor == (Position(handed_out, 0),)
 
 
 async def test_the_older_connection_is_told_and_the_newer_one_goes_on(rig):
@@ -266,7 +266,7 @@ async def waiting(rig, **options):
     holder, _ = await rig.open(**options)
     rig.fanout.subscribe(holder.subscriber, SubscriptionId(1), "t", None)
     await rig.write(b"1")
-    rig.sessions.settled(holder, None)
+    rig.sessions.settled(holder, ())
     await rig.sessions.close(holder)
     rig.fanout.leave(holder.subscriber)
     return await rig.write(b"2")
@@ -278,7 +278,7 @@ async def test_who_leaves_before_going_on_has_skipped_nothing(rig):
     await rig.sessions.commit()
     await rig.sessions.close(holder)
     _, opened = await rig.open()
-    assert opened.cursor.frame <= at
+    assert opened.cursor[0].frame <= at
 
 
 async def refuse(*_args, **_options):
@@ -294,7 +294,7 @@ async def test_a_session_that_could_not_be_opened_has_skipped_nothing(rig, monke
             await rig.sessions.open(holder, OpenSession(session_id="dev", clean=False, expiry_s=None))
     await rig.sessions.close(holder)
     _, opened = await rig.open()
-    assert opened.cursor.frame <= at
+    assert opened.cursor[0].frame <= at
 
 
 async def test_who_is_gone_while_taking_over_holds_nothing(rig):
@@ -318,7 +318,7 @@ async def test_a_sweep_beside_a_close_forgets_nothing(rig):
     await asyncio.gather(rig.sessions.close(holder), rig.sessions.sweep())
     _, opened = await rig.open(expiry_s=3600)
     assert opened.present
-    assert opened.cursor > Position(0, 0)
+    assert opened.cursor[0] > Position(0, 0)
 
 
 async def test_a_sweep_looks_again_before_it_forgets(rig, monkeypatch):
@@ -341,7 +341,7 @@ async def test_a_last_word_the_store_refused_is_said_again(rig, monkeypatch):
     holder, _ = await rig.open(expiry_s=3600)
     rig.fanout.subscribe(holder.subscriber, SubscriptionId(1), "t", None)
     await rig.write(b"1")
-    rig.sessions.settled(holder, None)
+    rig.sessions.settled(holder, ())
     rig.clock[0] += 7_200_000
     with monkeypatch.context() as patch:
         patch.setattr(rig.store, "commit_offsets", refuse)
@@ -353,7 +353,7 @@ async def test_a_last_word_the_store_refused_is_said_again(rig, monkeypatch):
     assert not rig.sessions._unclosed
     _, opened = await Rig(rig.store, rig.clock).open(expiry_s=3600)
     assert opened.present
-    assert opened.cursor > Position(0, 0)
+    assert opened.cursor[0] > Position(0, 0)
 
 
 async def test_a_session_that_ends_during_a_commit_stays_ended(rig, monkeypatch):
@@ -362,7 +362,7 @@ async def test_a_session_that_ends_during_a_commit_stays_ended(rig, monkeypatch)
         rig.fanout.subscribe(holder.subscriber, SubscriptionId(1), "t", None)
     await rig.write(b"1")
     for holder in holders:
-        rig.sessions.settled(holder, None)
+        rig.sessions.settled(holder, ())
     await asyncio.gather(rig.sessions.commit(), rig.sessions.end(holders[1]))
     assert await rig.store.offsets("sessions/mqtt/b") == {}
 

@@ -117,6 +117,7 @@ async def test_a_topic_is_configured_anew_and_stays_so(controller, tmp_path):
 class Store:
     def __init__(self):
         self.frames = []
+        self.group, self.logs = 0, {0: self}
 
     def append(self, frame, done):
         self.frames.append(frame)

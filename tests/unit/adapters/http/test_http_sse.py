@@ -83,7 +83,7 @@ def test_a_client_goes_on_behind_what_it_has_seen() -> None:
     client = Http2Client(Gateway())
     stream = subscribe(client, "#", last="64.1")
     (effect,) = client.gateway.subscriptions.values()
-    assert effect.start == Position(LogOffset(0x64), 2)
+    assert effect.start == (Position(LogOffset(0x64), 2),)
     client.gateway.deliver([message(), message(), message()])
     client.read(client.gateway.adapter.take_output())
     assert [event["id"] for event in events(client.answer(stream).body)] == ["64.2"]

@@ -30,6 +30,7 @@ from adapters.mqtt.session_state import (
     load,
 )
 from gateway import port
+from gateway.cursor import Cursor
 from gateway.message import Message
 from gateway.port import OpenedSession, Outcome, SaveSession, Settled
 from store.format import LogOffset, Position
@@ -54,13 +55,13 @@ def durable(qos=2, version=4) -> Driver:
 SUBSCRIBED = SessionState(subscriptions=(SavedSubscription("t/#", 2),))
 
 
-def opened(state: SessionState = SUBSCRIBED, exchanges: Exchanges | bytes = b"", cursor: Position | None = None):
+def opened(state: SessionState = SUBSCRIBED, exchanges: Exchanges | bytes = b"", cursor: Cursor | None = None):
     raw = exchanges if isinstance(exchanges, bytes) else dump(exchanges)
     return Outcome(value=OpenedSession(present=True, state=dump(state), exchanges=raw, cursor=cursor))
 
 
 def resumed(
-    state: SessionState = SUBSCRIBED, exchanges: Exchanges | bytes = b"", cursor: Position | None = None, version=4
+    state: SessionState = SUBSCRIBED, exchanges: Exchanges | bytes = b"", cursor: Cursor | None = None, version=4
 ) -> Driver:
     driver = Driver(version)
     driver.opened = opened(state, exchanges, cursor)
@@ -111,10 +112,10 @@ def test_a_state_nobody_can_read_is_no_session():
 
 def test_subscriptions_come_back_from_the_cursor_on():
     state = SessionState(subscriptions=(SavedSubscription("a", 1, True, True, 7), SavedSubscription("b", 0)))
-    driver = resumed(state, cursor=at(5), version=5)
+    driver = resumed(state, cursor=(at(5),), version=5)
     assert driver.take(port.Subscribe) == [
-        port.Subscribe(sub=port.SubscriptionId(1), pattern="a", start=at(5)),
-        port.Subscribe(sub=port.SubscriptionId(2), pattern="b", start=at(5)),
+        port.Subscribe(sub=port.SubscriptionId(1), pattern="a", start=(at(5),)),
+        port.Subscribe(sub=port.SubscriptionId(2), pattern="b", start=(at(5),)),
     ]
     driver.deliver(batch_of(message()))
     (out,) = driver.out()
@@ -123,7 +124,7 @@ def test_subscriptions_come_back_from_the_cursor_on():
 
 def test_the_later_of_cursor_and_own_progress_counts():
     for cursor, settled, start in ((at(1), (LogOffset(4096), 4), at(4)), (at(9), (LogOffset(4096), 4), at(9))):
-        assert resumed(SUBSCRIBED, Exchanges(settled=settled), cursor).take(port.Subscribe)[0].start == start
+        assert resumed(SUBSCRIBED, Exchanges(settled=settled), (cursor,)).take(port.Subscribe)[0].start == (start,)
 
 
 def test_progress_is_reported_once_a_read():
@@ -131,13 +132,13 @@ def test_progress_is_reported_once_a_read():
     assert driver.deliver(batch_of(*(message() for _ in range(4)))) == 4
     assert driver.adapter.deadline_ms() == NOW_MS
     driver.tick()
-    assert driver.take(Settled) == [Settled(oldest=at(0))]
+    assert driver.take(Settled) == [Settled(oldest=(at(0),))]
     driver.send(Puback(packet_id=2))
-    assert driver.take(Settled) == [Settled(oldest=at(0))]
+    assert driver.take(Settled) == [Settled(oldest=(at(0),))]
     driver.send(Puback(packet_id=1), Puback(packet_id=3))
-    assert driver.take(Settled) == [Settled(oldest=at(3))]
+    assert driver.take(Settled) == [Settled(oldest=(at(3),))]
     driver.send(Puback(packet_id=4))
-    assert driver.take(Settled) == [Settled(oldest=None)]
+    assert driver.take(Settled) == [Settled()]
     assert driver.adapter.deadline_ms() is None
 
 
@@ -149,7 +150,7 @@ def test_progress_at_qos_0_is_reported_now_and_then():
     assert driver.take(Settled) == []
     assert driver.adapter.deadline_ms() == NOW_MS + 1_000
     driver.tick(200)
-    assert driver.take(Settled) == [Settled(oldest=None)]
+    assert driver.take(Settled) == [Settled()]
     assert driver.adapter.deadline_ms() is None
     driver.tick(5_000)
     assert driver.take(Settled) == []
@@ -159,13 +160,13 @@ def test_what_is_not_acknowledged_is_told_when_the_connection_ends():
     driver = durable(qos=1)
     driver.deliver(batch_of(message(), message()))
     driver.lose()
-    assert driver.take(Settled) == [Settled(oldest=at(0))]
+    assert driver.take(Settled) == [Settled(oldest=(at(0),))]
     exchanges = driver.saved[-1].exchanges
     assert load(exchanges, NO_EXCHANGES).sent == (
         SavedDelivery(1, 1, place=(4096, 0)),
         SavedDelivery(2, 1, place=(4096, 1)),
     )
-    other = resumed(SUBSCRIBED, exchanges, at(0))
+    other = resumed(SUBSCRIBED, exchanges, (at(0),))
     other.deliver(batch_of(message(b"0"), message(b"1"), message(b"2")))
     assert [(p.packet_id, p.dup, p.payload) for p in other.out()] == [
         (1, True, b"0"),
@@ -178,7 +179,7 @@ def test_acknowledgements_in_front_of_a_disconnect_count():
     driver = durable(qos=1)
     driver.deliver(batch_of(message(), message()))
     driver.send(Puback(packet_id=1), Puback(packet_id=2), Disconnect())
-    assert driver.take(Settled) == [Settled(oldest=None)]
+    assert driver.take(Settled) == [Settled()]
 
 
 def test_a_session_with_nothing_open_is_not_saved_again():
@@ -233,7 +234,7 @@ def test_a_qos_2_exchange_goes_on_where_it_was():
         done=((place, 1),),
     )
     driver = Driver(4)
-    driver.opened = opened(SUBSCRIBED, exchanges, at(0))
+    driver.opened = opened(SUBSCRIBED, exchanges, (at(0),))
     out = driver.send(_connect())
     assert out == [Connack(session_present=True), Pubrel(packet_id=6)]
     driver.effects.clear()
@@ -249,7 +250,7 @@ def test_a_delivery_that_the_log_does_not_bring_again_is_released():
         sent=(SavedDelivery(5, 2, place=(LogOffset(1), 0)), SavedDelivery(6, 1, place=(LogOffset(1), 1))),
         settled=(LogOffset(1), 0),
     )
-    driver = resumed(SUBSCRIBED, exchanges, at(0))
+    driver = resumed(SUBSCRIBED, exchanges, (at(0),))
     driver.deliver(batch_of(message(qos=1)))
     assert [type(p).__name__ for p in driver.out()] == ["Pubrel", "Publish"]
     assert driver.adapter._session.inflight.resume is None
@@ -382,7 +383,7 @@ def test_qos_2_towards_the_log_survives():
 def test_resumption_keeps_to_the_clients_window():
     sent = tuple(SavedDelivery(i + 1, 1, place=(LogOffset(4096), i)) for i in range(4))
     driver = Driver(5)
-    driver.opened = opened(SUBSCRIBED, Exchanges(sent=sent, settled=(LogOffset(4096), 0)), at(0))
+    driver.opened = opened(SUBSCRIBED, Exchanges(sent=sent, settled=(LogOffset(4096), 0)), (at(0),))
     driver.connect(clean=False, properties=Properties(session_expiry_s=9, receive_maximum=2))
     batch = batch_of(*(message() for _ in range(4)))
     assert driver.deliver(batch) == 2

@@ -1,0 +1,86 @@
+"""Subscribers and their lanes: how far somebody has been served, in each log apart.
+
+A lane is live or behind. Every log has its own tail; a subscriber that is behind in one of them is live in the others,
+and a log that cannot be read holds up nobody in another.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from gateway.cursor import end_of
+from gateway.port import Deliveries, SubscriptionId
+from gateway.sql92 import Where
+from store.client import StoreClient
+from store.format import LogOffset, Position
+
+__all__ = ["Lane", "Receiver", "Subscriber", "Tail"]
+
+
+class Receiver(Protocol):
+    """A connection, as its subscriber sees it."""
+
+    def deliver(self, deliveries: Deliveries) -> int:
+        """How many it took; fewer than offered means: not now."""
+
+
+class Tail:
+    """One log, as its newest frames come."""
+
+    __slots__ = ("group", "known", "log", "position", "stop")
+
+    def __init__(self, group: int, log: StoreClient) -> None:
+        self.group = group
+        self.log = log
+        self.position: LogOffset = end_of(group).frame  # behind the last frame offered; until it is reached: its end
+        self.known = LogOffset(0)  # the topics of everything before it are known here
+        self.stop: Callable[[], None] = lambda: None
+
+    @property
+    def reached(self) -> bool:
+        """Whether it is known where the log ends."""
+        return self.position != end_of(self.group).frame
+
+    @property
+    def now(self) -> Position:
+        """What comes next."""
+        return Position(self.position, 0)
+
+
+class Subscriber:
+    """One connection's subscriptions."""
+
+    __slots__ = ("behind", "conditions", "lanes", "patterns", "receiver")
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+        self.patterns: dict[SubscriptionId, str] = {}
+        self.conditions: dict[SubscriptionId, Where] = {}  # what messages have to pass, of subscriptions that ask it
+        self.lanes: dict[int, Lane] = {}  # by group; whichever was refused last is served last
+        self.behind = 0  # how many of the lanes are
+
+
+class Lane:
+    """A subscriber's way through one log."""
+
+    __slots__ = ("behind", "cursor", "running", "since", "subscriber", "tail")
+
+    def __init__(self, subscriber: Subscriber, tail: Tail, cursor: Position) -> None:
+        self.subscriber = subscriber
+        self.tail = tail
+        self.cursor = cursor  # the next record to look at; of a live one, no later than the tail
+        self.since: dict[
+            SubscriptionId, Position
+        ] = {}  # messages before it are not for this subscription; none: all are
+        self.behind = False
+        self.running = False  # a task is reading the log for it
+
+    @property
+    def current(self) -> bool:
+        """Whether it is still what its subscriber has in this log, and serves anything."""
+        subscriber = self.subscriber
+        return bool(subscriber.patterns) and subscriber.lanes.get(self.tail.group) is self
+
+    @property
+    def reached(self) -> Position:
+        """The first position that has not been handed out."""
+        return self.cursor if self.behind else max(self.cursor, self.tail.now)

@@ -1,0 +1,182 @@
+"""What is on its way from publishers to the store groups: frames being built, and receipts that wait for them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from gateway.errors import Cause, Refusal
+from gateway.message import Message
+from gateway.port import DONE, Outcome, Token
+from store.client import Appended
+from store.errors import AppendOutcomeUnknown, FrameTooLarge, StoreError, StoreFull, StoreOverloaded
+from store.format import Position
+
+__all__ = ["Building", "Copy", "Part", "Producer", "Publisher", "Receipt", "outcome_of", "refusal_of"]
+
+
+class Publisher(Protocol):
+    """Who published: told how it ended, in order."""
+
+    def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
+        """The outcome of one `Publish`; `size_bytes` of it are no longer held."""
+
+
+class Producer:
+    """Who this process is to one store group, so that what is sent twice is stored once."""
+
+    __slots__ = ("id", "sequence")
+
+    def __init__(self, id_: int) -> None:
+        self.id = id_
+        self.sequence = 0  # of the last frame
+
+
+class Building:
+    """A frame of one store group, under construction and then on its way."""
+
+    __slots__ = ("began_s", "group", "named", "pos", "receipts", "records", "result", "rows", "sync")
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+        self.rows: list[bytes] = []
+        self.records: list[bytes] = []
+        self.pos = 0  # the payload's length so far
+        self.receipts: list[Receipt] = []
+        self.named: dict[int, None] = {}  # the named queues it has rows for
+        self.sync = False  # whether it must be on disk before it is acknowledged
+        self.began_s = 0.0  # when it was handed to the store
+        self.result: Appended | StoreError | None = None
+
+
+class Part(NamedTuple):
+    """What of one `Publish` is in one frame: it begins with this row, and these are the frame's sizes before it."""
+
+    frame: Building
+    first_row: int
+    first_record: int
+    pos: int
+    sync: bool
+
+    def take_back(self) -> None:
+        """The frame is as it was before."""
+        frame = self.frame
+        del frame.rows[self.first_row :], frame.records[self.first_record :]
+        frame.pos, frame.sync = self.pos, self.sync
+
+
+class Copy(NamedTuple):
+    """A row for a message in another frame than the one that its own row is in."""
+
+    frame: Building
+    row: int
+
+
+class Receipt:
+    """One `Publish`, until it is answered: with nothing pending, and behind those of its publisher before it."""
+
+    __slots__ = (
+        "copies",
+        "counts",
+        "head",
+        "messages",
+        "next",
+        "parts",
+        "pending",
+        "protocol",
+        "publisher",
+        "refused",
+        "runs",
+        "size_bytes",
+        "token",
+    )
+
+    def __init__(self, publisher: Publisher, token: Token, messages: Sequence[Message], size_bytes: int) -> None:
+        self.publisher = publisher
+        self.token = token
+        self.messages = messages
+        self.size_bytes = size_bytes
+        self.protocol = messages[0].protocol if messages else ""
+        self.counts: dict[str, int] = {}  # by topic, what will be stored
+        self.refused: dict[int, Refusal] = {}
+        self.parts: dict[int, Part] = {}  # by group
+        self.runs: list[tuple[int, Building]] = []  # from which message on they are in which frame
+        self.copies: dict[int, list[Copy]] = {}  # by message; of those that are in several frames
+        self.pending = 0  # frames whose result has not come
+        self.head = False  # nothing of its publisher has to be answered before it
+        self.next: Receipt | None = None  # the publisher's next
+
+    def count(self, topic: str, messages: int) -> None:
+        """So many messages of a topic will be stored."""
+        if messages > 0:
+            self.counts[topic] = self.counts.get(topic, 0) + messages
+
+    def take_back(self) -> None:
+        """Nothing of it is in the frames."""
+        for part in self.parts.values():
+            part.take_back()
+
+    def close(self) -> None:
+        """Everything was added. What went into one frame needs no account of each message."""
+        if self.refused:  # it may have come to a frame and left nothing there
+            self.parts = {group: part for group, part in self.parts.items() if len(part.frame.rows) > part.first_row}
+        self.pending = len(self.parts)
+        if self.pending < 2:
+            self.messages, self.runs = (), []
+
+
+def outcome_of(receipt: Receipt) -> Outcome:
+    """How a `Publish` ended. Where its frames are in several logs, of each message by itself."""
+    refused = receipt.refused
+    if len(receipt.parts) > 1:
+        return _spread_outcome(receipt)
+    for frame, first_row, *_ in receipt.parts.values():
+        result = frame.result
+        assert result is not None
+        if isinstance(result, StoreError):
+            return Outcome(error=refusal_of(result))
+        return Outcome(first=Position(result.frame, first_row), refused=refused)
+    return Outcome(refused=refused) if refused else DONE
+
+
+def _spread_outcome(receipt: Receipt) -> Outcome:
+    refused = dict(receipt.refused)
+    places: dict[int, Sequence[Position]] = {}
+    rows = {part.frame: part.first_row for part in receipt.parts.values()}
+    ends = [start for start, _ in receipt.runs[1:]]
+    for (start, frame), end in zip(receipt.runs, [*ends, len(receipt.messages)], strict=True):
+        for index in range(start, end):
+            if index in receipt.refused:
+                continue
+            found = [_place(Copy(frame, rows[frame])), *map(_place, receipt.copies.get(index, ()))]
+            rows[frame] += 1
+            refusals = [one for one in found if isinstance(one, Refusal)]
+            if not refusals:
+                places[index] = [one for one in found if isinstance(one, Position)]
+            else:
+                refused[index] = refusals[0] if len(refusals) == len(found) else _in_part(refusals[0])
+    if not places and len(refused) > len(receipt.refused):
+        return Outcome(error=next(one for index, one in refused.items() if index not in receipt.refused))
+    return Outcome(places=places, refused=refused)
+
+
+def _place(copy: Copy) -> Position | Refusal:
+    result = copy.frame.result
+    assert result is not None
+    return Position(result.frame, copy.row) if isinstance(result, Appended) else refusal_of(result)
+
+
+def _in_part(refusal: Refusal) -> Refusal:
+    """A message that is in one group's log and not in the other's: only an idempotent retry is safe."""
+    return Refusal(Cause.UNKNOWN, f"stored in part: {refusal.detail}", retry_after_ms=refusal.retry_after_ms)
+
+
+def refusal_of(error: StoreError) -> Refusal:
+    """What a store's error means to whoever published."""
+    if isinstance(error, StoreOverloaded):
+        return Refusal(Cause.OVERLOAD, str(error), retry_after_ms=1000)
+    if isinstance(error, StoreFull):
+        return Refusal(Cause.OVERLOAD, str(error), retry_after_ms=5000)
+    if isinstance(error, FrameTooLarge):
+        return Refusal(Cause.TOO_LARGE, "too many queues want so many messages at once")
+    if isinstance(error, AppendOutcomeUnknown):
+        return Refusal(Cause.UNKNOWN, str(error), retry_after_ms=5000)
+    return Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=5000)
