@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from controller.client import GroupConfig, Member, Replica, User
+from controller.client import ControllerDamaged, ControllerError, GroupConfig, Member, Replica, User
 
 __all__ = [
     "AddGroup",
@@ -256,5 +256,22 @@ Command: TypeAlias = (
     | DeleteMember
 )
 
-encode_command = msgspec.msgpack.Encoder().encode
-decode_command = msgspec.msgpack.Decoder(Command).decode
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Command).decode
+
+
+def encode_command(command: Command) -> bytes:
+    """A command as bytes. Raises `ControllerError`: a configuration with values that no log can hold."""
+    try:
+        return _encode(command)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise ControllerError(f"a command that cannot be written: {error}") from error
+
+
+def decode_command(data: bytes) -> Command:
+    """The command of these bytes. Raises `ControllerDamaged`."""
+    try:
+        found: Command = _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ControllerDamaged(f"a command that cannot be read: {error}") from error
+    return found

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import lmdb
-import msgspec
 
 from controller.client import (
     HOME_GROUP,
@@ -42,7 +41,7 @@ ALONE = Group(  # what a single node is, which has registered nothing
 )
 
 _Answer: TypeAlias = "asyncio.Future[Answer]"
-_Waiting: TypeAlias = tuple[Command, _Answer]
+_Waiting: TypeAlias = tuple[Command, bytes, _Answer]
 
 
 class LocalController(StateClient):
@@ -76,7 +75,7 @@ class LocalController(StateClient):
             raise ControllerDamaged(f"{directory}: {error}: restore the directory from a backup") from error
         try:
             state, index = _replayed(env)
-        except (ControllerDamaged, msgspec.MsgspecError, *_DAMAGED) as error:
+        except (ControllerDamaged, *_DAMAGED) as error:
             env.close()
             raise ControllerDamaged(f"{directory}: {error}: restore the directory from a backup") from error
         return cls(env, state, index, limits or Limits(), now_ms)
@@ -130,9 +129,10 @@ class LocalController(StateClient):
 
     async def _command(self, command: Command) -> Answer:
         """Persist, then apply, in the order asked. What is asked while others are being written is written together."""
+        encoded = encode_command(command)
         loop = asyncio.get_running_loop()
         answer: _Answer = loop.create_future()
-        self._waiting.append((command, answer))
+        self._waiting.append((command, encoded, answer))
         if self._writing is None:
             self._writing = loop.create_task(self._write())
         return await answer
@@ -141,14 +141,13 @@ class LocalController(StateClient):
         try:
             while self._waiting:
                 group, self._waiting = self._waiting[:GROUP_MAX], self._waiting[GROUP_MAX:]
-                await self._write_group(
-                    [(command, answer) for command, answer in group if self._admit(command, answer)]
-                )
+                await self._write_group([one for one in group if self._admit(one)])
         finally:
             self._writing = None
 
-    def _admit(self, command: Command, answer: "_Answer") -> bool:
+    def _admit(self, asked: _Waiting) -> bool:
         """Whether a command is to be written: what would be refused costs no write."""
+        command, _, answer = asked
         try:
             self._state.check(command)
         except ControllerError as refused:
@@ -157,19 +156,19 @@ class LocalController(StateClient):
             return False
         return True
 
-    async def _write_group(self, group: Sequence["_Waiting"]) -> None:
+    async def _write_group(self, group: Sequence[_Waiting]) -> None:
         if not group:
             return
         loop = asyncio.get_running_loop()
         try:
-            encoded = [encode_command(command) for command, _ in group]
+            encoded = [data for _, data, _ in group]
             await loop.run_in_executor(self._disk, self._persist, self._index + 1, encoded)
         except (lmdb.Error, OSError, RuntimeError) as error:
-            for _, answer in group:
+            for _, _, answer in group:
                 if not answer.done():
                     answer.set_exception(error)
             return
-        for command, answer in group:
+        for command, _, answer in group:
             self._index += 1
             try:
                 found = self._state.apply(command)
@@ -205,7 +204,7 @@ class LocalController(StateClient):
 
 
 def _replayed(env: lmdb.Environment) -> tuple[MetadataState, int]:
-    """The newest snapshot with the commands since, and the index of the last. Raises `ControllerDamaged`, msgspec's."""
+    """The newest snapshot with the commands since, and the index of the last. Raises `ControllerDamaged`."""
     state, index = MetadataState(), 0
     with env.begin() as txn:
         held = txn.get(_SNAPSHOT)

@@ -123,6 +123,17 @@ async def test_what_is_refused_is_not_written(tmp_path, monkeypatch):
         await controller.close()
 
 
+@pytest.mark.parametrize("value", [object(), 1 << 70, "\ud800"])
+async def test_a_configuration_that_cannot_be_written_is_refused_and_holds_nobody_up(tmp_path, value):
+    controller = LocalController.open(tmp_path, now_ms=lambda: 1)
+    try:
+        with pytest.raises(ControllerError, match="cannot be written"):
+            await controller.create_topic("a", config={"note": value})
+        assert (await controller.create_topic("a")).name == "a"
+    finally:
+        await controller.close()
+
+
 async def test_limits_and_disagreements_are_refused_by_name(tmp_path):
     controller = LocalController.open(tmp_path, limits=Limits(topics_max=1), now_ms=lambda: 1)
     changes = []
