@@ -47,9 +47,9 @@ __all__ = ["GROUPS_MAX", "LEARNERS_MAX", "REPLICAS_MAX", "VOTERS_MAX", "GroupCom
 GROUPS_MAX = 1 << 15  # a group's number is in every offset of its log
 REPLICAS_MAX = 5  # as configured
 VOTERS_MAX = 8  # with those that are to replace others
-LEARNERS_MAX = 8
+LEARNERS_MAX = 8  # beside them
 TEXT_BYTES_MAX = 255  # a node's name, an address, a zone, a check code
-PRIORITY_MAX = 1 << 31
+PRIORITY_MAX = 1 << 31  # 32 bits with the sign
 
 GroupCommand: TypeAlias = (
     AddGroup | ConfigureGroup | CloseGroup | RemoveGroup | RegisterReplica | ForgetReplica | AlterSyncSet | ElectMaster

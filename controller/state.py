@@ -67,11 +67,11 @@ __all__ = [
     "encode_command",
 ]
 
-USERS_MAX = 10_000
+USERS_MAX = 10_000  # who may connect
 USER_NAME_BYTES_MAX = 255
 PASSWORD_BYTES_MAX = 1024  # of a hash
 RIGHTS_BYTES_MAX = 64 * 1024
-MEMBERS_MAX = 16
+MEMBERS_MAX = 16  # controllers, those included that are to replace others
 ADDRESS_BYTES_MAX = 255
 SNAPSHOT_VERSION = 2  # 1 had neither groups nor users, and did not say its number
 
