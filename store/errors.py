@@ -11,21 +11,29 @@ __all__ = [
     "LeaseLost",
     "NamespaceFull",
     "NoSuchTimer",
+    "NotMaster",
     "NotRebuildable",
+    "NotWritable",
     "OffsetOutOfRange",
+    "RemoteFailure",
+    "ReplicaIncomplete",
     "RevisionCompacted",
     "RevisionConflict",
     "SequenceOutOfOrder",
     "SnapshotLost",
+    "SnapshotUnusable",
     "StoreClosed",
     "StoreError",
     "StoreFailed",
     "StoreFull",
     "StoreOverloaded",
+    "StoreUnreachable",
     "TimerTooFar",
     "TimersFull",
     "TooManyHolds",
     "TransactionTooLarge",
+    "TruncationRefused",
+    "WrongGroup",
 ]
 
 
@@ -53,12 +61,44 @@ class StoreClosed(StoreError):
     retriable = True
 
 
+class NotMaster(StoreError):
+    """Not stored: this replica is not its group's master, or not any more; the controller knows which one is.
+
+    `master` is its address, if the replica knows it.
+    """
+
+    retriable = True
+
+    def __init__(self, text: str, master: str | None = None) -> None:
+        super().__init__(text)
+        self.text, self.master = text, master
+
+
+class NotWritable(StoreError):
+    """Not stored: the group takes nothing for now, as when fewer replicas are in sync than it asks for."""
+
+    retriable = True
+
+
 class StoreFailed(StoreError):
     """Not stored: the disk refused an earlier write, and the store accepts no more until it is restarted."""
 
 
+class StoreUnreachable(StoreError):
+    """Not stored: no server could be reached, or it stayed overloaded, for as long as the client was told to try."""
+
+    retriable = True
+
+
+class RemoteFailure(StoreError):
+    """The server refused with an error that is none of the store's own, or a client does not know."""
+
+
 class AppendOutcomeUnknown(StoreError):
-    """Perhaps stored: write or fdatasync failed with the frame under way. Only an idempotent retry is safe."""
+    """Perhaps stored: write or fdatasync failed, or the connection broke, with it under way.
+
+    Only an idempotent retry is safe.
+    """
 
 
 class FrameTooLarge(StoreError):
@@ -170,6 +210,27 @@ class NotRebuildable(StoreError):
     The views of a copy of the data directory can be put in their place, or the loss be accepted
     (`headgate store rebuild-views --force`).
     """
+
+
+class ReplicaIncomplete(StoreError):
+    """This replica began with a snapshot of the views, and its log does not reach to where that was taken yet.
+
+    It can be read, and be a master, when it does.
+    """
+
+    retriable = True
+
+
+class SnapshotUnusable(StoreError):
+    """A snapshot that is damaged, of another group or of another format, or that could not be taken."""
+
+
+class TruncationRefused(StoreError):
+    """The log cannot be cut there: no frame begins there, or the views hold what would be cut off."""
+
+
+class WrongGroup(StoreError):
+    """The data directory belongs to another store group, or does not say to which."""
 
 
 class DataDirLocked(StoreError):

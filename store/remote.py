@@ -16,7 +16,7 @@ import msgspec
 
 from store import wire
 from store.client import Bounds, Fetched
-from store.errors import StoreError
+from store.errors import RemoteFailure, StoreError, StoreUnreachable
 from store.format import Frame, QueueOffset
 
 __all__ = ["RemoteFailure", "RemoteReader", "StoreUnreachable"]
@@ -28,16 +28,6 @@ KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS = 20_000, 10_000  # a stream whose server van
 
 _AGAIN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED})
 AnswerT = TypeVar("AnswerT")
-
-
-class StoreUnreachable(StoreError):
-    """The server could not be reached, or stayed overloaded, for as long as the reader was told to try."""
-
-    retriable = True
-
-
-class RemoteFailure(StoreError):
-    """The server refused with an error that is none of the store's own; the text is gRPC's."""
 
 
 class RemoteReader:
@@ -180,6 +170,6 @@ class _Patience:
 def _translated(error: Any) -> StoreError:
     """The store's own error when the server sent one, else `RemoteFailure`."""
     for key, described in error.trailing_metadata() or ():
-        if key == wire.ERROR_KEY and (revived := wire.revive(described)) is not None:
+        if key == wire.ERROR_KEY and isinstance(revived := wire.revive(described), StoreError):
             return revived
     return RemoteFailure(f"{error.code().name}: {error.details()}")

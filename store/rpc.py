@@ -1,9 +1,12 @@
-"""The store's gRPC service: what readers in other processes, such as Spark's executors, are fed by.
+"""The store's gRPC server: what readers in other processes, such as Spark's executors, are fed by, and proxies.
 
 It serves any `StoreClient`, so it stands in front of the store in its own process and in one process with
-everything else alike. Reading only: Topics, Bounds, OffsetAtTime and Health are unary, Fetch is a server stream of
+everything else alike. For readers Topics, Bounds, OffsetAtTime and Health are unary, Fetch is a server stream of
 chunks (`store.wire`). gRPC's flow control carries back-pressure: a chunk is read from the store when the
 last one has been taken, so a slow reader costs one chunk of memory.
+
+What proxies are served is a service of its own on the same port (`store.service`). It can write, so it is there only
+when it is asked for.
 """
 
 import errno
@@ -18,8 +21,10 @@ import msgspec
 from controller.client import ControllerClient, ControllerError
 from store import wire
 from store.client import StoreClient
-from store.errors import OffsetOutOfRange, StoreError
+from store.errors import OffsetOutOfRange, StoreClosed, StoreError
 from store.format import QueueNumber, QueueOffset
+from store.remoting.paths import MESSAGE_BYTES_MAX, NODE_SERVICE
+from store.service import NodeService
 
 __all__ = ["STREAMS_MAX", "StoreService"]
 
@@ -34,10 +39,14 @@ _log = logging.getLogger(__name__)
 
 
 class StoreService:
-    """A running gRPC server over a store and a controller; `start` makes one."""
+    """A running gRPC server over a store and a controller; `start` makes one.
 
-    def __init__(self, store: StoreClient, controller: ControllerClient) -> None:
-        self._store = store
+    `store` is what readers are fed from; None while there is none. `node` serves proxies, if it was asked for.
+    """
+
+    def __init__(self, store: StoreClient | None, controller: ControllerClient, node: NodeService | None) -> None:
+        self.store = store
+        self.node = node
         self._controller = controller
         self._streams = 0  # <= STREAMS_MAX
         self._server: Any = None
@@ -45,23 +54,37 @@ class StoreService:
 
     @classmethod
     async def start(
-        cls, store: StoreClient, controller: ControllerClient, address: str = "127.0.0.1:8081"
+        cls,
+        store: StoreClient | None,
+        controller: ControllerClient,
+        address: str = "127.0.0.1:8081",
+        *,
+        node: NodeService | None = None,
+        credentials: Any = None,
     ) -> "StoreService":
-        """Serve on `address`, host and port; port 0 takes a free one. Raises OSError when it cannot be bound."""
-        service = cls(store, controller)
+        """Serve on `address`, host and port; port 0 takes a free one. Raises OSError when it cannot be bound.
+
+        `credentials` are `grpc.ServerCredentials` (`store.credentials`); without them everybody may connect.
+        """
+        service = cls(store, controller, node)
         server = grpc.aio.server(
             options=(
                 ("grpc.so_reuseport", 0),  # a second server on the port is a mistake, not a load balancer
-                ("grpc.max_receive_message_length", wire.REQUEST_BYTES_MAX),
-                ("grpc.max_send_message_length", wire.MESSAGE_BYTES_MAX),
+                ("grpc.max_receive_message_length", wire.REQUEST_BYTES_MAX if node is None else MESSAGE_BYTES_MAX),
+                ("grpc.max_send_message_length", max(wire.MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX)),
                 ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
             ),
             maximum_concurrent_rpcs=CALLS_MAX,
         )
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(wire.SERVICE, service._handlers()),))
+        if node is not None:
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NODE_SERVICE, node.handlers()),))
         try:
-            service.port = server.add_insecure_port(address)
+            if credentials is None:
+                service.port = server.add_insecure_port(address)
+            else:
+                service.port = server.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise OSError(errno.EADDRINUSE, f"gRPC cannot listen on {address}") from error
         await server.start()
@@ -70,6 +93,8 @@ class StoreService:
 
     async def stop(self, grace_s: float | None = None) -> None:
         """Take no more calls, let those under way go on for `grace_s` seconds, then end them."""
+        if self.node is not None:
+            await self.node.stand_down()
         if self._server is not None:
             await self._server.stop(grace_s)
 
@@ -84,6 +109,11 @@ class StoreService:
         handlers = {name: grpc.unary_unary_rpc_method_handler(_guarded(answer)) for name, answer in unary.items()}
         return handlers | {wire.FETCH: grpc.unary_stream_rpc_method_handler(self._fetch)}
 
+    def _reading(self) -> StoreClient:
+        if self.store is None:
+            raise StoreClosed("the node has no store open")
+        return self.store
+
     # ---- unary methods
 
     async def _topics(self, _request: bytes) -> bytes:
@@ -91,14 +121,15 @@ class StoreService:
 
     async def _bounds(self, request: bytes) -> bytes:
         asked = _parse(request, wire.BoundsRequest)
-        return wire.encode([await self._store.bounds(QueueNumber(queue)) for queue in asked.queues])
+        store = self._reading()
+        return wire.encode([await store.bounds(QueueNumber(queue)) for queue in asked.queues])
 
     async def _offset_at_time(self, request: bytes) -> bytes:
         asked = _parse(request, wire.OffsetAtTimeRequest)
-        return wire.encode(await self._store.offset_at_time(QueueNumber(asked.queue), asked.time_ms))
+        return wire.encode(await self._reading().offset_at_time(QueueNumber(asked.queue), asked.time_ms))
 
     async def _health(self, _request: bytes) -> bytes:
-        return wire.encode(wire.HealthAnswer(self._store.confirmed, self._streams))
+        return wire.encode(wire.HealthAnswer(self._reading().confirmed, self._streams))
 
     # ---- the stream
 
@@ -119,12 +150,13 @@ class StoreService:
     async def _chunks(self, asked: wire.FetchRequest) -> AsyncIterator[bytes]:
         """The chunks of `[offset, end)`, which must lie within the queue's bounds."""
         queue, offset = QueueNumber(asked.queue), QueueOffset(asked.offset)
-        bounds = await self._store.bounds(queue)
+        store = self._reading()
+        bounds = await store.bounds(queue)
         end = bounds.next if asked.end is None else asked.end
         if not bounds.first <= offset <= end <= bounds.next:
             raise OffsetOutOfRange(max(offset, end) if offset >= bounds.first else offset, *bounds)
         while offset < end:
-            fetched = await self._store.fetch(
+            fetched = await store.fetch(
                 queue, offset, max_bytes=asked.chunk_bytes, max_rows=min(end - offset, wire.CHUNK_ROWS_MAX)
             )
             assert fetched.next > offset, "a fetch below the next offset brings something"
@@ -134,6 +166,8 @@ class StoreService:
 
 def _parse(request: bytes, kind: type[RequestT]) -> RequestT:
     """The request as a value; raises `BadRequest`."""
+    if len(request) > wire.REQUEST_BYTES_MAX:
+        raise wire.BadRequest(f"a request of {len(request)} bytes, which may have {wire.REQUEST_BYTES_MAX}")
     try:
         return msgspec.msgpack.decode(request, type=kind)
     except msgspec.MsgspecError as error:

@@ -12,7 +12,7 @@ A refused call ends with a gRPC status from `STATUS`, the error's name and text 
 trailing metadata key `ERROR_KEY`, the error as MessagePack, which `revive` turns into the same exception again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Annotated, Any
 
@@ -21,10 +21,18 @@ import msgspec
 import numpy as np
 
 from controller.client import ControllerError, UnknownTopic
+from store import errors
 from store.client import Fetched
 from store.errors import (
     CorruptFrame,
+    DamagedExport,
+    NamespaceFull,
+    NoSuchTimer,
+    NotMaster,
     OffsetOutOfRange,
+    RemoteFailure,
+    RevisionCompacted,
+    RevisionConflict,
     StoreClosed,
     StoreError,
     StoreFailed,
@@ -60,6 +68,7 @@ __all__ = [
     "describe",
     "encode",
     "encode_chunk",
+    "failure_of",
     "revive",
     "status_of",
 ]
@@ -216,6 +225,7 @@ STATUS: Mapping[type[Exception], grpc.StatusCode] = {
     StoreFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TooManyStreams: grpc.StatusCode.RESOURCE_EXHAUSTED,
     StoreClosed: grpc.StatusCode.UNAVAILABLE,
+    NotMaster: grpc.StatusCode.UNAVAILABLE,
     StoreFailed: grpc.StatusCode.INTERNAL,
     CorruptFrame: grpc.StatusCode.DATA_LOSS,
     StoreError: grpc.StatusCode.INTERNAL,
@@ -223,10 +233,22 @@ STATUS: Mapping[type[Exception], grpc.StatusCode] = {
     ControllerError: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
-_REVIVE: Mapping[str, Callable[..., StoreError]] = {
+_KINDS: Mapping[str, type[StoreError | ValueError]] = {
     kind.__name__: kind
-    for kind in (BadRequest, OffsetOutOfRange, StoreOverloaded, TooManyStreams, StoreClosed, StoreFailed, CorruptFrame)
+    for kind in (BadRequest, TooManyStreams, ValueError, *vars(errors).values())
+    if isinstance(kind, type) and issubclass(kind, StoreError | ValueError)
 }
+_FIELDS: Mapping[type[StoreError | ValueError], Sequence[str]] = {
+    CorruptFrame: ("log_offset", "why"),
+    DamagedExport: ("offset", "why"),
+    NamespaceFull: ("namespace", "keys_max", "size_bytes_max"),
+    NoSuchTimer: ("timer",),
+    NotMaster: ("text", "master"),
+    OffsetOutOfRange: ("offset", "first", "next"),
+    RevisionCompacted: ("revision", "earliest"),
+    RevisionConflict: ("key", "expected", "actual"),
+}  # of an error that is made from more than a text: the attributes that it is made from
+_decode_error = msgspec.msgpack.Decoder(tuple[str, tuple[int | str | None, ...]]).decode
 
 
 def status_of(error: StoreError | ControllerError) -> grpc.StatusCode:
@@ -234,20 +256,36 @@ def status_of(error: StoreError | ControllerError) -> grpc.StatusCode:
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
-def describe(error: StoreError | ControllerError) -> bytes:
-    """The error as it travels under `ERROR_KEY`: its class's name and what that is made from."""
-    values: tuple[Any, ...] = (str(error),)
-    if isinstance(error, OffsetOutOfRange):
-        values = (error.offset, error.first, error.next)
-    elif isinstance(error, CorruptFrame):
-        values = (error.log_offset, error.why)
-    return encode((type(error).__name__, values))
+def describe(error: Exception) -> bytes:
+    """An error as it travels: the name of the nearest of its classes that has one here, and what that is made from."""
+    known = (kind for kind in type(error).__mro__ if _KINDS.get(kind.__name__) is kind)
+    kind: Any = next(known, None)
+    if kind is StoreError:  # that says nothing: its own name says more, though nobody may know it
+        kind = type(error)
+    if kind in _FIELDS:
+        return encode((kind.__name__, tuple(getattr(error, name) for name in _FIELDS[kind])))
+    return encode(((kind or type(error)).__name__, (str(error).encode(errors="replace").decode(),)))
 
 
-def revive(described: bytes) -> StoreError | None:
-    """The error that `describe` was given; None when it is none that a reader can meet."""
+def revive(described: bytes | memoryview | msgspec.Raw) -> StoreError | ValueError | None:
+    """The error that `describe` was given; None when it is none that is known."""
     try:
-        name, values = msgspec.msgpack.decode(described, type=tuple[str, tuple[int | str, ...]])
-        return _REVIVE[name](*values)
-    except (msgspec.MsgspecError, KeyError, TypeError):
+        name, values = _decode_error(described)
+        kind = _KINDS[name]
+        if kind is NamespaceFull:
+            namespace, keys_max, size_bytes_max = values
+            return NamespaceFull(namespace, keys_max=keys_max, size_bytes_max=size_bytes_max)  # type: ignore[arg-type]
+        if len(values) != len(_FIELDS.get(kind, ("text",))):
+            return None
+        return kind(*values)
+    except (msgspec.MsgspecError, KeyError, TypeError, ValueError):
         return None
+
+
+def failure_of(described: bytes | memoryview | msgspec.Raw, asked: str) -> RemoteFailure:
+    """What to raise for an error that `revive` does not know; `asked` is what was asked for."""
+    try:
+        name, values = _decode_error(described)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return RemoteFailure(f"{asked}: an error that cannot be read")
+    return RemoteFailure(f"{asked}: {name}: {', '.join(map(str, values))}")

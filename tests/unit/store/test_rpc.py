@@ -12,7 +12,7 @@ from controller.client import TopicLimit, UnknownTopic
 from gateway.message import Message, decode
 from store import rpc, wire
 from store.client import Bounds, Fetched
-from store.errors import CorruptFrame, OffsetOutOfRange, RevisionConflict, StoreClosed, StoreOverloaded
+from store.errors import CorruptFrame, OffsetOutOfRange, RevisionConflict, StoreClosed, StoreError, StoreOverloaded
 from store.format import Frame
 from store.remote import RemoteFailure, RemoteReader, StoreUnreachable
 
@@ -214,12 +214,15 @@ def _again(served: Serving) -> Serving:
 def test_an_unknown_failure_is_named():
     with serving({}) as running:
 
+        class NewError(StoreError):
+            """Of a later version."""
+
         def fail() -> None:
-            raise RevisionConflict("key", 1, 2)
+            raise NewError("something else")
 
         running.store.append([(16, Message(address="a"))])
         running.store.before_fetch = fail
-        with RemoteReader(running.target) as reader, pytest.raises(RemoteFailure, match="INTERNAL: RevisionConflict"):
+        with RemoteReader(running.target) as reader, pytest.raises(RemoteFailure, match="INTERNAL: NewError: "):
             list(reader.fetch(16, 0))
 
 

@@ -1,0 +1,251 @@
+"""The client's side of appends: a window of frames under way, and what happens to them when the master is another.
+
+Frames are sent in the order of the calls, and the store keeps it. What was sent when the connection broke is perhaps
+stored. A frame of an idempotent producer is sent again to whoever is master then, in its place in the order: the store
+knows what it has, so the caller sees one result. Any other frame ends with `AppendOutcomeUnknown`. What the store has
+refused because it is no master, or takes nothing for now, is kept and sent again too. All of that for `budget_s`.
+
+No input or output here: what is to be sent is asked for, what comes is told.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from store.client import Appended, OnAppended
+from store.errors import (
+    AppendOutcomeUnknown,
+    FrameTooLarge,
+    NotMaster,
+    NotWritable,
+    SequenceOutOfOrder,
+    StoreClosed,
+    StoreError,
+    StoreFailed,
+    StoreOverloaded,
+    StoreUnreachable,
+)
+from store.format import FRAME_BYTES_MAX, UnplacedFrame
+from store.remoting.frames import Ack, outcome_of, packed
+from store.wire import BadAnswer
+
+__all__ = ["FRAMES_COUNT_MAX", "PAUSE_S", "PENDING_BYTES_MAX", "Appender"]
+
+logger = logging.getLogger(__name__)
+
+PENDING_BYTES_MAX = 64 << 20  # handed to `append` and not answered
+WINDOW_BYTES = 16 << 20  # sent and not answered
+FRAMES_COUNT_MAX = 1024  # sent and not answered: how far back the store recognises what is sent again
+MESSAGE_BYTES = 1 << 20
+PAUSE_S = 0.05  # before frames are sent again to a store that takes nothing for now
+
+_LEAVE = NotMaster | StoreClosed  # who says so will not take anything any more
+_WAIT = NotWritable | StoreFailed  # may take it later, or somebody else will be master
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A frame that was handed over and not answered."""
+
+    parts: tuple[bytes, bytes, bytes]
+    size: int
+    done: OnAppended
+    idempotent: bool
+    order: int
+    since: float | None = None  # when it first met trouble; None: all is well
+    perhaps: bool = False  # it may be stored
+    error: StoreError | None = None  # why it was refused the last time
+
+
+class Appender:
+    """Frames of one client on their way. Belongs to the thread of the event loop.
+
+    `soon` calls something on the loop's next turn, `now_s` is a clock that never goes back, `wake` says that there may
+    be something to send.
+    """
+
+    def __init__(
+        self,
+        *,
+        soon: Callable[..., object],
+        now_s: Callable[[], float],
+        wake: Callable[[], None],
+        budget_s: float,
+        pending_bytes_max: int = PENDING_BYTES_MAX,
+    ) -> None:
+        self._soon = soon
+        self._now_s = now_s
+        self._wake = wake
+        self._budget_s = budget_s
+        self._pending_bytes_max = pending_bytes_max
+        self.pending_bytes = 0
+        self._waiting: deque[_Pending] = deque()  # not sent on this connection
+        self._sent: dict[int, _Pending] = {}  # by number on this connection, ascending; at most FRAMES_COUNT_MAX
+        self._sent_bytes = 0
+        self._held: list[_Pending] = []  # refused, to be sent again when everything sent is answered
+        self._pause_until = 0.0
+        self._number = 0  # of the next frame on this connection
+        self._order = 0
+        self._down_since: float | None = now_s()  # None: connected
+        self._closed: StoreError | None = None
+
+    # ---- from the caller
+
+    def append(self, frame: UnplacedFrame, done: OnAppended) -> None:
+        """See `StoreClient.append`."""
+        size = frame.size_bytes
+        refused = self._refusal(size)
+        if refused is not None:
+            self._soon(done, refused)
+            return
+        self.pending_bytes += size
+        self._order += 1
+        since = None if self._down_since is None else self._now_s()
+        self._waiting.append(_Pending(packed(frame), size, done, frame.producer_id != 0, self._order, since))
+        self._wake()
+
+    def _refusal(self, size: int) -> StoreError | None:
+        if self._closed is not None:
+            return self._closed
+        if size > FRAME_BYTES_MAX:
+            return FrameTooLarge(f"{size} bytes in one frame, which may have {FRAME_BYTES_MAX}")
+        if self.pending_bytes and self.pending_bytes + size > self._pending_bytes_max:
+            return StoreOverloaded(f"{self.pending_bytes} bytes wait to be written")
+        if self._down_since is not None and self._now_s() - self._down_since > self._budget_s:
+            return StoreUnreachable(f"the store group has had no master within reach for {self._budget_s:g} s")
+        return None
+
+    # ---- to and from the store
+
+    def connected(self) -> None:
+        """A new connection stands; numbers begin again."""
+        assert not self._sent
+        self._number = 0
+        self._pause_until = 0.0
+        self._down_since = None
+        self._wake()
+
+    def take_message(self) -> bytes | None:
+        """The next frames to send; None when there are none, or those that were sent have to be answered first."""
+        if self._held or self._down_since is not None or self._now_s() < self._pause_until:
+            return None
+        parts: list[bytes] = []
+        size = 0
+        waiting, sent = self._waiting, self._sent
+        while waiting and len(sent) < FRAMES_COUNT_MAX:
+            pending = waiting[0]
+            if (sent and self._sent_bytes + pending.size > WINDOW_BYTES) or (
+                size and size + pending.size > MESSAGE_BYTES
+            ):
+                break
+            waiting.popleft()
+            sent[self._number] = pending
+            self._number += 1
+            self._sent_bytes += pending.size
+            size += pending.size
+            parts += pending.parts
+        return b"".join(parts) if parts else None
+
+    def answered(self, acks: Sequence[Ack]) -> tuple[StoreError | None, float]:
+        """Some frames have ended. Why the connection should be given up, if it should; when to look for more to send.
+
+        Raises `BadAnswer` for acknowledgements of what was not sent.
+        """
+        leave: StoreError | None = None
+        for ack in acks:
+            pending = self._sent.pop(ack.number, None)
+            if pending is None:
+                raise BadAnswer(f"frame {ack.number} is acknowledged, which is not under way")
+            self._sent_bytes -= pending.size
+            outcome = outcome_of(ack)
+            if isinstance(outcome, StoreError) and self._is_kept(pending, outcome):
+                self._hold(pending, outcome)
+                if isinstance(outcome, _LEAVE):
+                    leave = outcome
+            else:
+                self._finish(pending, outcome)
+        pause_s = 0.0
+        if self._held and not self._sent:
+            self._put_back()
+            pause_s = PAUSE_S
+            self._pause_until = self._now_s() + PAUSE_S
+        return leave, pause_s
+
+    def _is_kept(self, pending: _Pending, error: StoreError) -> bool:
+        """Whether a frame that was refused is sent again."""
+        if pending.since is not None and self._now_s() - pending.since > self._budget_s:
+            return False
+        if isinstance(error, AppendOutcomeUnknown):
+            return pending.idempotent
+        if isinstance(error, SequenceOutOfOrder):
+            return bool(self._held)  # the one in front of it is to be sent again, and then this one is in order
+        return isinstance(error, _LEAVE | _WAIT)
+
+    def _hold(self, pending: _Pending, error: StoreError) -> None:
+        pending.error = error
+        pending.perhaps = pending.perhaps or isinstance(error, AppendOutcomeUnknown)
+        if pending.since is None:
+            pending.since = self._now_s()
+        self._held.append(pending)
+
+    def _put_back(self) -> None:
+        """What was held goes in front of what was never sent."""
+        held, self._held = sorted(self._held, key=lambda one: one.order), []
+        self._waiting.extendleft(reversed(held))
+
+    def lost(self) -> None:
+        """The connection has broken. What was sent is sent again on the next one, as far as that is safe."""
+        now_s = self._now_s()
+        if self._down_since is None:
+            self._down_since = now_s
+        sent, self._sent = list(self._sent.values()), {}
+        self._sent_bytes = 0
+        for pending in sent:
+            pending.perhaps = True
+            if pending.idempotent:
+                self._held.append(pending)
+            else:
+                self._finish(pending, AppendOutcomeUnknown("the connection to the store broke"))
+        self._put_back()
+        for pending in self._waiting:
+            if pending.since is None:
+                pending.since = now_s
+        self.expire()
+
+    def expire(self) -> None:
+        """Answer what has been in trouble for too long; to be called now and then while something is wrong."""
+        limit = self._now_s() - self._budget_s
+        waiting = self._waiting
+        while waiting and (since := waiting[0].since) is not None and since < limit:
+            pending = waiting.popleft()
+            self._finish(pending, pending.error or StoreUnreachable(f"no master within reach for {self._budget_s:g} s"))
+
+    def refuse(self, why: StoreError) -> None:
+        """Take nothing any more."""
+        self._closed = why
+
+    def close(self, why: StoreError) -> None:
+        """Answer everything: nothing more is sent."""
+        self.refuse(why)
+        sent, self._sent = list(self._sent.values()), {}
+        for pending in sent:
+            pending.perhaps = True
+        self._held += sent
+        self._put_back()
+        while self._waiting:
+            self._finish(self._waiting.popleft(), why)
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the outcome of something would be unknown if the connection broke now."""
+        return any(not pending.idempotent for pending in self._sent.values())
+
+    def _finish(self, pending: _Pending, outcome: Appended | StoreError) -> None:
+        self.pending_bytes -= pending.size
+        if isinstance(outcome, StoreError) and pending.perhaps and not isinstance(outcome, AppendOutcomeUnknown):
+            outcome = AppendOutcomeUnknown(f"perhaps stored before the connection broke; then: {outcome}")
+        try:
+            pending.done(outcome)
+        except Exception:
+            logger.exception("an append's callback has failed")

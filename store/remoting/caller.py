@@ -1,0 +1,279 @@
+"""The client's side of a session: calls under way, and what happens to them when the connection breaks.
+
+A call that was not sent yet waits for the next connection. One that was is sent again if that changes nothing
+(`AGAIN`), fails as perhaps done (`ONCE`), or ends with its session (`SESSION`). A refusal by a node that is no master
+any more changed nothing, so any call is sent again then. All of that for `budget_s`.
+
+No input or output here: what is to be sent is asked for, what comes is told.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+import msgspec
+
+from store.errors import (
+    AppendOutcomeUnknown,
+    CorruptFrame,
+    NotMaster,
+    StoreClosed,
+    StoreError,
+    StoreOverloaded,
+    StoreUnreachable,
+)
+from store.remoting import calls
+from store.remoting.calls import VALUE, Answer, Arguments, encode
+from store.wire import BadAnswer, failure_of, revive
+
+__all__ = ["AGAIN", "ONCE", "SESSION", "Caller", "SessionLost", "nothing"]
+
+logger = logging.getLogger(__name__)
+
+CALLS_COUNT_MAX = 8_000  # under way, waiting ones included; less than a server refuses at
+MESSAGE_BYTES = 1 << 20
+MESSAGE_CALLS_MAX = 4_096
+
+
+T = TypeVar("T")
+
+
+class SessionLost(StoreError):
+    """The session that the call belongs to is over."""
+
+    retriable = True
+
+
+class _Mode(Enum):
+    AGAIN = "again"
+    ONCE = "once"
+    SESSION = "session"
+
+
+AGAIN, ONCE, SESSION = _Mode.AGAIN, _Mode.ONCE, _Mode.SESSION
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A call that is not answered; number 0: it will not be."""
+
+    number: int
+    method: str
+    arguments: bytes
+    mode: _Mode
+    decode: Callable[[Any], Any]
+    future: "asyncio.Future[Any]"
+    orphaned: Callable[[Any], None] | None = None  # what to do with a value that nobody waits for any more
+    since: float | None = None  # when it first met trouble; None: all is well
+
+
+class Caller:
+    """Calls of one client on their way. Belongs to the thread of the event loop; `wake`: there is something to send."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, wake: Callable[[], None], budget_s: float) -> None:
+        self._loop = loop
+        self._wake = wake
+        self._budget_s = budget_s
+        self._number = 0
+        self._waiting: deque[_Pending] = deque()  # not sent on this connection
+        self._sent: dict[int, _Pending] = {}  # by number
+        self._down_since: float | None = loop.time()  # None: connected
+        self._last_error: StoreError | None = None
+        self._closed: StoreError | None = None
+
+    # ---- from the caller
+
+    async def call(
+        self,
+        method: str,
+        arguments: Arguments,
+        decode: Callable[[Any], T],
+        mode: _Mode,
+        *,
+        orphaned: Callable[[T], None] | None = None,
+    ) -> T:
+        """Call a method and wait for its answer, decoded. Who goes away lets go of it."""
+        pending = self.begin(method, arguments, decode, mode, orphaned=orphaned)
+        try:
+            answer: T = await pending.future
+        except asyncio.CancelledError:
+            self._abandon(pending)
+            raise
+        return answer
+
+    def begin(
+        self,
+        method: str,
+        arguments: Arguments,
+        decode: Callable[[Any], T],
+        mode: _Mode,
+        *,
+        orphaned: Callable[[T], None] | None = None,
+    ) -> _Pending:
+        """Call a method without waiting. Raises `StoreError` when it cannot even wait, ValueError for bad arguments."""
+        if self._closed is not None:
+            raise self._closed
+        if mode is SESSION and self._down_since is not None:
+            raise SessionLost("not connected")
+        now_s = self._loop.time()
+        if self._down_since is not None and now_s - self._down_since > self._budget_s:
+            raise self._unreachable()
+        if len(self._waiting) + len(self._sent) >= CALLS_COUNT_MAX and method != "ping":
+            raise StoreOverloaded(f"{CALLS_COUNT_MAX} calls are under way")
+        self._number += 1
+        since = None if self._down_since is None else now_s
+        future = self._loop.create_future()
+        pending = _Pending(self._number, method, _encoded(arguments), mode, decode, future, orphaned, since)
+        self._waiting.append(pending)
+        self._wake()
+        return pending
+
+    def tell(self, method: str, arguments: Arguments) -> None:
+        """Call a method that is not answered; nothing happens when its session is over."""
+        if self._closed is None and self._down_since is None:
+            self._waiting.append(_Pending(0, method, _encoded(arguments), SESSION, nothing, self._loop.create_future()))
+            self._wake()
+
+    def _abandon(self, pending: _Pending) -> None:
+        if self._sent.get(pending.number) is pending:
+            if pending.mode is not ONCE:  # what changes something is done all the same
+                self.tell("cancel", calls.Cancel((pending.number,)))
+        elif pending in self._waiting:
+            self._waiting.remove(pending)
+
+    # ---- to and from the store
+
+    def connected(self) -> None:
+        """A new session stands."""
+        assert not self._sent
+        self._down_since = None
+        self._wake()
+
+    def take_message(self) -> bytes | None:
+        """The next calls to send, None when there are none."""
+        if not self._waiting or self._down_since is not None:
+            return None
+        taken: list[tuple[int, str, msgspec.Raw]] = []
+        size = 0
+        while self._waiting and size < MESSAGE_BYTES and len(taken) < MESSAGE_CALLS_MAX:
+            pending = self._waiting.popleft()
+            if pending.number:
+                self._sent[pending.number] = pending
+            taken.append((pending.number, pending.method, msgspec.Raw(pending.arguments)))
+            size += len(pending.arguments)
+        return encode(taken)
+
+    def answered(self, answers: Sequence[Answer]) -> StoreError | None:
+        """Some calls have ended. Why the connection should be given up, if it should."""
+        leave: StoreError | None = None
+        for answer in answers:
+            pending = self._sent.pop(answer.number, None)
+            if pending is None:
+                return BadAnswer(f"call {answer.number} is answered, which is not under way")
+            if answer.kind == VALUE:
+                leave = self._succeeded(pending, answer) or leave
+                continue
+            error = revive(answer.body) or failure_of(answer.body, pending.method)
+            if isinstance(error, NotMaster | StoreClosed):
+                leave = error
+                if pending.mode is not SESSION and not pending.future.done() and not self._is_late(pending):
+                    self._waiting.append(pending)
+                    continue
+            self._fail(pending, error)
+        return leave
+
+    def _succeeded(self, pending: _Pending, answer: Answer) -> StoreError | None:
+        try:
+            value = pending.decode(answer.body)
+        except (BadAnswer, CorruptFrame) as error:
+            self._fail(pending, error)
+            return error
+        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+            bad = BadAnswer(f"{pending.method}: {error}")
+            self._fail(pending, bad)
+            return bad
+        if not pending.future.done():
+            pending.future.set_result(value)
+        elif pending.orphaned is not None:
+            pending.orphaned(value)
+        return None
+
+    def _is_late(self, pending: _Pending) -> bool:
+        """Whether a call has been in trouble for too long; if not, it is from now on."""
+        now_s = self._loop.time()
+        if pending.since is None:
+            pending.since = now_s
+        return now_s - pending.since > self._budget_s
+
+    def lost(self) -> None:
+        """The connection has broken, and the session with it."""
+        if self._down_since is None:
+            self._down_since = self._loop.time()
+        sent, self._sent = sorted(self._sent.values(), key=lambda one: one.number), {}
+        waiting, self._waiting = self._waiting, deque()
+        for pending in sent:
+            if pending.mode is AGAIN and not pending.future.done():
+                self._waiting.append(pending)
+            elif pending.mode is SESSION:
+                self._fail(pending, SessionLost("the connection to the store broke"))
+            else:
+                self._fail(pending, AppendOutcomeUnknown(f"the connection to the store broke during {pending.method}"))
+        for pending in waiting:
+            if pending.mode is SESSION:
+                self._fail(pending, SessionLost("the connection to the store broke"))
+            elif not pending.future.done():
+                self._waiting.append(pending)
+        self.expire()
+
+    def expire(self) -> None:
+        """Fail what has been in trouble for too long; to be called now and then while something is wrong."""
+        waiting, self._waiting = self._waiting, deque()
+        for pending in waiting:
+            if self._is_late(pending):
+                self._fail(pending, self._unreachable())
+            else:
+                self._waiting.append(pending)
+
+    def failed(self, error: StoreError) -> None:
+        """Why the last attempt to connect has failed."""
+        self._last_error = error
+
+    def _unreachable(self) -> StoreUnreachable:
+        why = f": {self._last_error}" if self._last_error is not None else ""
+        return StoreUnreachable(f"the store group had no master within reach for {self._budget_s:g} s{why}")
+
+    def refuse(self, why: StoreError) -> None:
+        """Take nothing any more."""
+        self._closed = why
+
+    def close(self, why: StoreError) -> None:
+        """Fail everything."""
+        self.refuse(why)
+        pending_calls = [*self._sent.values(), *self._waiting]
+        self._sent, self._waiting = {}, deque()
+        for pending in pending_calls:
+            self._fail(pending, why)
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the outcome of something would be unknown if the connection broke now."""
+        return any(pending.mode is ONCE for pending in (*self._sent.values(), *self._waiting))
+
+    def _fail(self, pending: _Pending, error: Exception) -> None:
+        if pending.number and not pending.future.done():
+            pending.future.set_exception(error)
+
+
+def nothing(_body: object) -> None:
+    """The answer to a call that returns nothing."""
+
+
+def _encoded(arguments: Arguments) -> bytes:
+    try:
+        return encode(arguments)
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise ValueError(str(error)) from error

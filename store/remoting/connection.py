@@ -1,0 +1,380 @@
+"""The connection of a client to its group's master: made again whenever it breaks, or the master is another."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from store.client import QueuesListener, TailListener, TimersHeld
+from store.errors import CorruptFrame, NotMaster, StoreError, StoreUnreachable
+from store.format import Frame, LogOffset, QueueNumber, origin_of
+from store.remoting import calls
+from store.remoting.appender import Appender
+from store.remoting.caller import SESSION, Caller, nothing
+from store.remoting.frames import FramesKept, decode_acks, parse_tailed
+from store.remoting.link import Link
+
+__all__ = ["BUDGET_S", "Connection", "Resolve"]
+
+logger = logging.getLogger(__name__)
+
+BUDGET_S: Final = 10.0  # how long appends and calls wait for a master
+CONNECT_S = 2.0  # for one attempt
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.25  # between attempts
+STEADY_S = 1.0  # a connection that lasted so long was a good one
+PING_S = 1.0  # a client says something at least that often
+SILENCE_S = 4.0  # a node from which nothing came for so long is given up
+LEAVE_S = 0.5  # for answers under way, when the node says that it is no master any more
+POLL_S = 0.005
+EXPIRE_S = 0.1  # how often it is looked for what has waited too long
+
+Resolve = Callable[[], str | None]
+
+
+class _Listener:
+    """Who follows the log, and from where on; None: from where it is at the first connection."""
+
+    def __init__(self, call: TailListener, since: LogOffset | None) -> None:
+        self.call = call
+        self.since = since
+
+
+class Connection:
+    """Keeps a client connected. Belongs to the thread of the event loop, which has to be running.
+
+    `resolve` says where the master is thought to be, host and port, or None. With `reading` a slave will do. `lost` is
+    told that the session is over, and says which queues have something to lend again.
+    """
+
+    def __init__(
+        self,
+        group: int,
+        resolve: Resolve,
+        *,
+        credentials: Any,
+        budget_s: float,
+        pending_bytes_max: int,
+        reading: bool,
+        lost: Callable[[], Sequence[QueueNumber]],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._group = group
+        self._resolve = resolve
+        self._credentials = credentials
+        self._reading = reading
+        self._session_lost = lost
+        self._to_say, self._to_append = asyncio.Event(), asyncio.Event()
+        self.caller = Caller(self._loop, wake=self._to_say.set, budget_s=budget_s)
+        self.appender = Appender(
+            soon=self._loop.call_soon,
+            now_s=self._loop.time,
+            wake=self._to_append.set,
+            budget_s=budget_s,
+            pending_bytes_max=pending_bytes_max,
+        )
+        self.frames = FramesKept()  # of the session
+        self.sessions = 0  # how many there were: what belongs to one ends with it
+        self.confirmed = origin_of(group)
+        self.timers = TimersHeld(0, 0)
+        self.admission: calls.Admission | None = None  # None: never connected
+        self.target: str | None = None  # of the connection, or of the newest attempt
+        self.up = asyncio.Event()  # connected
+        self._left: StoreError | None = None  # why this connection is to be given up
+        self._leave, self._retry = asyncio.Event(), asyncio.Event()
+        self._listeners: dict[int, _Listener] = {}
+        self._queue_listeners: dict[int, QueuesListener] = {}
+        self._listener_count = 0
+        self._tail_wanted = asyncio.Event()
+        self._tail_running = False
+        self._tailed: LogOffset | None = None  # how far the log was delivered to the listeners
+        self._lent_from: dict[QueueNumber, None] = {}  # queues that were asked for something to lend
+        self._tasks = [
+            self._loop.create_task(self._run(), name=f"connection to store group {group}"),
+            self._loop.create_task(self._expire(), name=f"deadlines of store group {group}"),
+        ]
+
+    async def close(self, why: StoreError) -> None:
+        """End it; what is under way fails with `why`, or as unknown."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        self.appender.close(why)
+        self.caller.close(why)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way that is worth waiting for."""
+        return self.appender.pending_bytes > 0 or self.caller.unsure
+
+    def moved(self) -> None:
+        """`resolve` may answer something else than before."""
+        self._retry.set()
+        target = self._resolve()
+        if self.up.is_set() and target not in {None, self.target}:
+            self._give_up(StoreUnreachable(f"the master of store group {self._group} is at {target} now"))
+
+    # ---- listeners
+
+    def tail(self, listener: TailListener) -> Callable[[], None]:
+        """See `StoreClient.tail`."""
+        since = self.confirmed if self.sessions else None
+        if not self._listeners and not self._tail_running:
+            self._tailed = since
+        number = self._listener_count
+        self._listener_count += 1
+        self._listeners[number] = _Listener(listener, since)
+        self._tail_wanted.set()
+
+        def stop() -> None:
+            self._listeners.pop(number, None)
+            if not self._listeners:
+                self._tail_wanted.clear()
+
+        return stop
+
+    def watch_queues(self, listener: QueuesListener) -> Callable[[], None]:
+        """See `StoreClient.watch_queues`."""
+        number = self._listener_count
+        self._listener_count += 1
+        self._queue_listeners[number] = listener
+
+        def stop() -> None:
+            self._queue_listeners.pop(number, None)
+
+        return stop
+
+    def lends(self, queue: QueueNumber) -> None:
+        """A queue is asked for something to lend: after another connection somebody may want to ask again."""
+        self._lent_from[queue] = None  # no more of them than the cluster has queues
+
+    def forget(self, queue: QueueNumber) -> None:
+        """A queue is deleted."""
+        self._lent_from.pop(queue, None)
+
+    def _awaken(self, queues: Sequence[QueueNumber]) -> None:
+        for listener in list(self._queue_listeners.values()) if queues else ():
+            try:
+                listener(queues)
+            except Exception:
+                logger.exception("a listener on queues has failed")
+
+    def told(self, confirmed: int) -> None:
+        """Readers may see the log up to here."""
+        if confirmed > self.confirmed:
+            self.confirmed = LogOffset(confirmed)
+
+    # ---- connecting
+
+    async def _run(self) -> None:
+        """Connect, again and again."""
+        backoff_s, hint = BACKOFF_MIN_S, None
+        while True:
+            began_s, sessions = self._loop.time(), self.sessions
+            self._retry.clear()
+            error = await self._attempt(hint or self._resolve())
+            logger.debug("not connected to store group %d: %s", self._group, error)
+            self.caller.failed(error)
+            hint = error.master if isinstance(error, NotMaster) and error.master != self.target else None
+            if self.sessions > sessions and self._loop.time() - began_s > STEADY_S:
+                backoff_s = BACKOFF_MIN_S
+            try:
+                async with asyncio.timeout(backoff_s * random.uniform(0.5, 1.0)):
+                    await self._retry.wait()
+            except TimeoutError:
+                backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+
+    async def _attempt(self, target: str | None) -> StoreError:
+        """Connect to a node, and stay connected; why that is over."""
+        if target is None:
+            return StoreUnreachable(f"store group {self._group} has no master that is known")
+        self.target = target
+        try:
+            hello = calls.Hello(self._group, self._reading)
+            link = await Link.open(target, hello, credentials=self._credentials, timeout_s=CONNECT_S)
+            try:
+                return await self._stay(link)
+            finally:
+                await link.close()
+        except StoreError as error:
+            return error
+        except Exception as error:
+            logger.exception("a connection has failed")
+            return StoreUnreachable(f"{type(error).__name__}: {error}")
+
+    async def _stay(self, link: Link) -> StoreError:
+        """Run all parts of a connection until the first of them fails."""
+        parts: list[Coroutine[Any, Any, None]] = [
+            self._hear(link),
+            self._say(link),
+            self._listen(link),
+            self._heart(link),
+            self._leaving(),
+        ]
+        if not self._reading:
+            parts += [self._append(link), self._acknowledge(link)]
+        self._greet(link)
+        tasks = [self._loop.create_task(part) for part in parts]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            errors = [task.exception() for task in tasks if task.done()]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._lose()
+        error = self._left or next(error for error in errors if error is not None)
+        if not isinstance(error, StoreError):
+            raise error
+        return error
+
+    def _greet(self, link: Link) -> None:
+        """A session begins."""
+        greeting = link.greeting
+        if self.sessions and greeting.confirmed < self.confirmed:
+            logger.error("store group %d has lost what was confirmed from %d on", self._group, greeting.confirmed)
+            self.confirmed = LogOffset(greeting.confirmed)
+            self._tailed = None if self._tailed is None else min(self._tailed, self.confirmed)
+        self.told(greeting.confirmed)
+        self.timers, self.admission = greeting.timers, greeting.admission
+        self.frames = FramesKept()
+        self._left = None
+        self._leave.clear()
+        for listener in self._listeners.values():
+            if listener.since is None:
+                listener.since = self.confirmed
+        if self._tailed is None:
+            self._tailed = self.confirmed
+        self.sessions += 1
+        self.up.set()
+        self.appender.connected()
+        self.caller.connected()
+        if self.sessions > 1:
+            self._awaken(list(self._lent_from))  # what nobody could tell meanwhile
+
+    def _lose(self) -> None:
+        """The session is over."""
+        self.up.clear()
+        self.appender.lost()
+        self.caller.lost()
+        self._awaken(self._session_lost())
+
+    def _give_up(self, why: StoreError) -> None:
+        if self._left is None:
+            self._left = why
+            self._leave.set()
+
+    # ---- parts of a connection
+
+    async def _hear(self, link: Link) -> None:
+        while True:
+            message = await link.hear()
+            self.told(message.confirmed)
+            leave = self.caller.answered(message.answers)
+            if message.news is not None:
+                self.timers = message.news.timers or self.timers
+                self._awaken([QueueNumber(queue) for queue in message.news.queues])
+            if leave is not None:
+                if not isinstance(leave, NotMaster):
+                    logger.warning("a session is given up: %s", leave)
+                self._give_up(leave)
+
+    async def _say(self, link: Link) -> None:
+        while True:
+            await self._to_say.wait()
+            self._to_say.clear()
+            while self._left is None and (message := self.caller.take_message()) is not None:
+                await link.say(message)
+
+    async def _append(self, link: Link) -> None:
+        while True:
+            await self._to_append.wait()
+            self._to_append.clear()
+            while self._left is None and (message := self.appender.take_message()) is not None:
+                await link.append(message)
+
+    async def _acknowledge(self, link: Link) -> None:
+        while True:
+            message = decode_acks(await link.acknowledged())
+            self.told(message.confirmed)
+            self.timers = message.timers or self.timers
+            leave, pause_s = self.appender.answered(message.acks)
+            if leave is not None:
+                self._give_up(leave)
+            if pause_s:
+                self._loop.call_later(pause_s, self._to_append.set)
+            else:
+                self._to_append.set()
+
+    async def _heart(self, link: Link) -> None:
+        """Notice that the other side is dead although the connection is not."""
+        while True:
+            before_s = self._loop.time()
+            self.caller.begin("ping", calls.Ping(), nothing, SESSION).future.add_done_callback(_ignore)
+            await asyncio.sleep(PING_S)
+            late_s = self._loop.time() - before_s - PING_S
+            if late_s > PING_S:  # this process stood still: that says nothing of the other
+                link.heard_s += late_s
+            if self._loop.time() - link.heard_s > SILENCE_S:
+                raise StoreUnreachable(f"nothing came from {link.target} for {SILENCE_S:g} s")
+
+    async def _leaving(self) -> None:
+        """Wait until the connection is to be given up, and for the answers that are worth it."""
+        await self._leave.wait()
+        assert self._left is not None
+        if isinstance(self._left, NotMaster | StoreUnreachable):
+            await self.wait_while(lambda: self.appender.unsure or self.caller.unsure, LEAVE_S)
+        raise self._left
+
+    async def wait_while(self, still: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until something is over, but not for ever."""
+        deadline_s = self._loop.time() + timeout_s
+        while still():
+            if self._loop.time() >= deadline_s:
+                return
+            await asyncio.sleep(POLL_S)
+
+    async def _listen(self, link: Link) -> None:
+        """Follow the log as long as somebody listens."""
+        while True:
+            await self._tail_wanted.wait()
+            assert self._tailed is not None
+            at = self._tailed
+            stream = link.tail(at)
+            self._tail_running = True
+            try:
+                while self._listeners:
+                    tailed = parse_tailed(await stream.read(), after=at)
+                    self.told(tailed.confirmed)
+                    at = self._tailed = tailed.following
+                    self._hand(tailed.frames)
+            except CorruptFrame:
+                logger.exception("a frame of the tail is damaged; it is asked for again")
+                raise
+            finally:
+                self._tail_running = False
+                stream.cancel()
+
+    def _hand(self, frames: Sequence[Frame]) -> None:
+        for listener in list(self._listeners.values()):
+            since = listener.since
+            assert since is not None
+            some = frames if not frames or frames[0].start >= since else [one for one in frames if one.start >= since]
+            if not some:
+                continue
+            try:
+                listener.call(some)
+            except Exception:
+                logger.exception("a listener on the log's tail has failed")
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_S)
+            if not self.up.is_set():
+                self.caller.expire()
+                self.appender.expire()
+
+
+def _ignore(future: "asyncio.Future[Any]") -> None:
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,16 @@
+"""The tests of test_store_lending.py with a store over the network."""
+
+import test_store_lending
+from remote_kit import contract
+
+contract(
+    test_store_lending,
+    globals(),
+    without=[
+        # They look for what the store does within one turn, or turn its clock while something is on the way.
+        "test_the_policys_delays_grow",
+        "test_a_message_that_comes_back_too_often_is_given_up",
+        "test_what_cannot_be_given_up_comes_again",
+        "test_a_key_whose_message_is_given_up_goes_on",
+    ],
+)

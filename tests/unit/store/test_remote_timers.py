@@ -1,0 +1,14 @@
+"""The tests of test_store_timers.py with a store over the network."""
+
+import test_store_timers
+from remote_kit import contract
+
+contract(
+    test_store_timers,
+    globals(),
+    without=[
+        # They look for what the store does within one turn of the loop.
+        "test_a_cancelled_timer_never_fires",
+        "test_what_the_views_hold_is_remembered_by_nobody_else",
+    ],
+)
