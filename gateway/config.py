@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from gateway.cluster_settings import ClusterConfig, ControllerConfig, NodeAddress, ProxyConfig, cluster_mistakes
 from gateway.config_reader import Mistakes, Secret, environment_table, merge, read_struct, unknown_key
 from gateway.errors import ConfigError, Refusal
 from gateway.filters import check_filter
@@ -101,6 +102,9 @@ class StoreConfig(_Section, frozen=True, kw_only=True):
     timer_horizon_days: Annotated[
         int, Meta(ge=1, le=36_500, description="how far ahead a message may be due; further is refused")
     ] = 400
+    group: Annotated[int, Meta(ge=0, lt=1 << 15, description="the store group, in a cluster")] = 0
+    priority: Annotated[int, Meta(description="in a cluster: of equals the one with more becomes master")] = 0
+    learner: Annotated[bool, Meta(description="in a cluster: follows from afar and never becomes master")] = False
 
 
 class GatewayConfig(_Section, frozen=True, kw_only=True):
@@ -206,6 +210,7 @@ class RpcConfig(_Section, frozen=True, kw_only=True):
     enabled: Annotated[bool, Meta(description="whether it listens at all")] = True
     host: Host = "127.0.0.1"
     port: Port = 8081
+    advertise: Annotated[str, Meta(description="host:port by which other nodes reach it, if not host and port")] = ""
 
 
 class LogConfig(_Section, frozen=True, kw_only=True):
@@ -223,6 +228,9 @@ class Config(_Section, frozen=True, kw_only=True):
     """Everything. `listeners` has every listener of every adapter, those not enabled too; `adapters` their options."""
 
     port_offset: Annotated[int, Meta(ge=0, le=60_000, description="added to every port that is not 0")] = 0
+    cluster: ClusterConfig = ClusterConfig()
+    controller: ControllerConfig = ControllerConfig()
+    proxy: ProxyConfig = ProxyConfig()
     store: StoreConfig = StoreConfig()
     gateway: GatewayConfig = GatewayConfig()
     listeners: Mapping[str, ListenerConfig] = msgspec.field(default_factory=dict)
@@ -376,6 +384,13 @@ def _finish(base: Config, listeners: dict[str, ListenerConfig], options: dict[st
     for key, file in (("cert_file", tls.cert_file), ("key_file", tls.key_file)):
         if file is not None and not os.access(file, os.R_OK):
             mistakes.add(f"tls.{key}", f"{file} cannot be read; write the path of a PEM file")
+    for key, mistake in cluster_mistakes(base.cluster):
+        mistakes.add(key, mistake)
+    for key, address in (("controller", base.controller.advertise), ("rpc", base.rpc.advertise)):
+        try:
+            NodeAddress.parse(address or "localhost:1")
+        except ValueError as error:
+            mistakes.add(f"{key}.advertise", f"{error}; write how other nodes reach this one")
     for name, count in Counter(topic.name for topic in base.topics.configure).items():
         if count > 1:
             mistakes.add("topics.configure", f"{name!r} is there {count} times; write it once")
@@ -392,6 +407,7 @@ def _finish(base: Config, listeners: dict[str, ListenerConfig], options: dict[st
         adapters=options,
         admin=msgspec.structs.replace(base.admin, port=_moved(base.admin.port, base.port_offset)),
         rpc=msgspec.structs.replace(base.rpc, port=_moved(base.rpc.port, base.port_offset)),
+        controller=msgspec.structs.replace(base.controller, port=_moved(base.controller.port, base.port_offset)),
     )
     _check_ports(moved, mistakes)
     return moved
