@@ -91,6 +91,8 @@ class Elections:
         there = self._groups.get(group)
         if there is None:
             raise UnknownGroup(str(group))
+        if candidate == there.master and master_epoch is not None and 1 <= there.master_epoch - master_epoch <= 2:
+            return None  # this very election, asked for again
         if (there.master_epoch if master_epoch is None else master_epoch) != there.master_epoch or (
             there.sync_epoch if sync_epoch is None else sync_epoch
         ) != there.sync_epoch:
@@ -239,7 +241,11 @@ class Elections:
             raise UnknownReplica(f"{candidate} of group {group.number}")
         if candidate not in group.voters:
             raise NotElectable(f"replica {candidate} of group {group.number} is a learner")
-        if group.sync_set and candidate not in group.sync_set and not group.config.unclean_election:
+        if (
+            group.sync_set
+            and candidate not in group.sync_set
+            and (not group.config.unclean_election or self._heard(group, group.sync_set, now_ms))
+        ):
             raise NotElectable(f"replica {candidate} of group {group.number} is not in sync")
         if self._said(group, candidate, now_ms) is None:
             raise NotElectable(f"replica {candidate} of group {group.number} is not heard of")

@@ -421,8 +421,9 @@ def test_a_planned_switch_over_elects_the_target_at_the_epochs_its_master_knows(
         rig.elections.decide(0, 3, rig.now, 0, sync_epoch=rig.group.sync_epoch - 1)
     rig.state.apply(rig.elections.decide(0, 3, rig.now, 0, master_epoch=1, sync_epoch=rig.group.sync_epoch))
     assert (rig.group.master, rig.group.sync_set) == (3, (3,))
+    assert rig.elections.decide(0, 3, rig.now, 0, master_epoch=1, sync_epoch=4) is None  # the answer was lost
     rig.run(1000)
-    assert rig.elections.decide(0, 3, rig.now, 0) is None  # the same wish again
+    assert rig.elections.decide(0, 3, rig.now, 0) is None
 
 
 def test_what_is_asked_for_has_to_be_possible():
@@ -489,7 +490,10 @@ def test_who_is_in_sync_comes_before_an_unclean_election():
 def test_an_operator_does_not_wait_for_an_unclean_election_that_is_allowed():
     rig = Rig(in_sync=2, unclean_election=True)
     rig.down(1, 2)
-    rig.now += DEAD_AFTER_MS // 2
+    rig.run(DEAD_AFTER_MS // 2)
+    with pytest.raises(NotElectable, match="not in sync"):
+        rig.elections.decide(0, 3, rig.now, 0)  # while anybody in sync may be alive
+    rig.run(DEAD_AFTER_MS)
     command = rig.elections.decide(0, 3, rig.now, 0)
     assert command.unclean
     rig.state.apply(command)
