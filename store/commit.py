@@ -7,7 +7,7 @@ written; their sync follows within an interval, and readers see them after it, l
 
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
@@ -73,7 +73,11 @@ class Committer:
 
     `report` hears of each group in log order, on either thread: a group that is answered early is reported a second
     time, with its run, when it is on disk. `before_group` may block the commit thread. `fail` is told of the first
-    error from a write or a sync, after which nothing more is stored; `error` says why, whoever met it.
+    error from a write or a sync, after which nothing more is stored; `error` says why not, whoever has decided so.
+
+    With other replicas, `written` hears of frames as soon as they are, and what is on this disk is not confirmed by
+    that: whoever gets the report does it, and answers. `FRAME_ASYNC` then means nothing: an answer waits for the disks
+    of others, so that waiting for this one beside them costs no time.
     """
 
     def __init__(
@@ -91,7 +95,8 @@ class Committer:
         before_group: Callable[[], None],
         fail: _Fail,
         watch: RowWatch,
-        error: Callable[[], StoreFailed | None],
+        error: Callable[[], StoreError | None],
+        written: Callable[[Sequence[Placed]], None] | None = None,
     ) -> None:
         self._log = log
         self._builder = builder
@@ -106,6 +111,7 @@ class Committer:
         self._fail = fail
         self._watch = watch
         self._error = error
+        self._tell_written = written
         self._broken: Exception | None = None  # from a write or a sync: what is not on disk now is never known to be
         self._appends: SimpleQueue[_Append | None] = SimpleQueue()
         self._written: SimpleQueue[_Batch | None] = SimpleQueue()
@@ -199,7 +205,7 @@ class Committer:
         self._watch.saw(frame.rows)
         if frame.producer_id:
             self._producers.add(frame.producer_id, frame.sequence, at.start)
-        if not frame.flags & FRAME_ASYNC:
+        if not frame.flags & FRAME_ASYNC or self._tell_written is not None:
             batch.must_sync = True
         return Appended(at.start)
 
@@ -213,6 +219,8 @@ class Committer:
             try:
                 self._log.write()
                 self._producers.keep()
+                if self._tell_written is not None:
+                    self._tell_written(batch.placed)
                 batch.run = self._builder.build(batch.placed)
             except OSError as error:
                 self._writing_failed(batch, error)
@@ -300,7 +308,7 @@ class Committer:
             outcomes, run = batch.outcomes, batch.run
             if self._broken is not None and not (run is not None and run.end <= self._log.flushed):
                 outcomes, run = self._unknown(batch), None
-            if run is not None:
+            if run is not None and self._tell_written is None:
                 self._log.confirm(run.end)
             if outcomes or run is not None:
                 self._report(Committed(outcomes, batch.size, run))

@@ -110,7 +110,7 @@ class Compaction:
         self._live = sorted(live, key=lambda one: one.at)
         first = self._log.first
         sizes = np.cumsum([0, *(one.size + _OVERHEAD for one in self._live)])
-        frames = np.array([one.at.frame for one in self._live], np.uint64)
+        frames = np.array([one.at.frame for one in self._live], np.int64)
         for end in reversed(ends):
             if sizes[int(np.searchsorted(frames, end))] <= LIVE_SHARE_MAX * (end - first):
                 return end

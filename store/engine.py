@@ -1,40 +1,46 @@
 """The engine: the threads around the log and the views.
 
-The committer's threads write, sync and report what is appended (`store.commit`). The dispatcher thread follows behind
-with the views, off the path of an acknowledgement. Readers use the log and the views directly.
+On a master the committer's threads write, sync and report what is appended (`store.commit`), on a slave the receiver's
+what comes from the master (`store.receiver`). The dispatcher thread follows behind with the views, off the path of an
+acknowledgement. Readers use the log and the views directly.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
+from typing import Literal, TypeAlias
 
 from store.client import OnAppended
 from store.commit import FLUSH_INTERVAL_MS, Committed, Committer, Late
 from store.compaction import RowWatch
-from store.errors import NotRebuildable, StoreFailed, StoreFull
+from store.errors import NotMaster, ReplicaIncomplete, StoreError, StoreFailed, StoreFull
 from store.files import Files, OsFiles
 from store.format import LogOffset, QueueNumber, UnplacedFrame
 from store.keeper import Chore, Keeper
-from store.lock import DataDirLock
-from store.log import SEGMENT_SIZE_BYTES, CommitLog
+from store.log import SEGMENT_SIZE_BYTES, Placed
+from store.opening import DataDir, open_data_dir
 from store.producers import ProducerTable
-from store.recovery import OnProgress, recover
+from store.receiver import Receiver
+from store.recovery import OnProgress, cut_off, recover, settle
 from store.retention import UNLIMITED, Limits
 from store.run import QueueEnd, Run, RunBuilder
 from store.scrub import SCRUB_BYTES_PER_S, STEP_S, Scrub
 from store.space import DISK_RESERVE_BYTES, LOOK_S, Space
+from store.tail import LogTail
 from store.trimming import RETENTION_INTERVAL_S, Trimmer
-from store.views import MAP_SIZE_BYTES, Views
+from store.views import MAP_SIZE_BYTES
 
-__all__ = ["Committed", "Engine"]
+__all__ = ["Committed", "Engine", "Role"]
 
 logger = logging.getLogger(__name__)
 
 LINGER_S = 0.1  # how long the dispatcher lets runs gather: one transaction, and its sync, for all of them
 EAGER_BYTES = 16 << 20  # gathered, it does not wait any longer
+Role: TypeAlias = Literal["master", "slave"]
+
 LAG_BYTES_MAX = 256 << 20  # the views may be behind before commits wait for them: bounds what memory holds for them
 
 
@@ -44,6 +50,9 @@ class Engine:
     `on_committed` reports each group, and `on_dispatched` how far the views have come, in log order and on the engine's
     threads. The views follow only as far as the runs reported were given back to `dispatch`. `on_failed` is called
     once, when `error` has been set. None of them may block or raise.
+
+    With `on_written` there are other replicas. A master tells how far the log is written, and what is on its disk is
+    confirmed by nobody but the owner. A slave tells how far its log is on disk, by `on_flushed`.
     """
 
     def __init__(
@@ -54,8 +63,13 @@ class Engine:
         on_committed: Callable[[Committed], None],
         on_dispatched: Callable[[LogOffset], None],
         on_failed: Callable[[], None] = lambda: None,
+        on_written: Callable[[LogOffset], None] | None = None,
+        on_flushed: Callable[[LogOffset], None] = lambda _end: None,
         files: Files | None = None,
+        group: int = 0,
+        role: Role = "master",
         epoch: int = 1,
+        truncate_to: LogOffset | None = None,
         segment_size_bytes: int = SEGMENT_SIZE_BYTES,
         map_size_bytes: int = MAP_SIZE_BYTES,
         linger_s: float = LINGER_S,
@@ -68,10 +82,14 @@ class Engine:
     ) -> None:
         """Open and recover a data directory; takes as long as the views are behind.
 
-        Raises `DataDirLocked`, `NotRebuildable`, OSError.
+        A slave's log is cut at `truncate_to` first. Raises `DataDirLocked`, `WrongGroup`, `NotRebuildable`,
+        `ReplicaIncomplete`, `TruncationRefused`, OSError.
         """
+        assert truncate_to is None or role == "slave"
         files = files if files is not None else OsFiles()
-        files.make_directory(data_dir)
+        self.group = group
+        self.role = role
+        self.refusal: StoreError | None = NotMaster("this replica is a slave") if role == "slave" else None
         self._on_dispatched = on_dispatched
         self._on_failed = on_failed
         self._linger_s = linger_s
@@ -83,18 +101,17 @@ class Engine:
         self._kick = Event()  # wakes the dispatcher when _wanted has grown
         self._progress = Event()  # the dispatcher has got on
         with ExitStack() as opened:
-            opened.callback(DataDirLock(data_dir).release)
-            self.log = CommitLog(files, data_dir / "log", segment_size_bytes=segment_size_bytes)
-            opened.callback(self.log.close)
-            files.sync_directory(data_dir)
-            files.sync_directory(data_dir.resolve().parent)
-            whole = self.log.first == 0
-            self.views = Views(data_dir / "views", map_size_bytes=map_size_bytes, rebuildable=whole)
-            opened.callback(self.views.close)
-            if self.views.dispatched < self.log.first:
-                raise NotRebuildable(f"{data_dir / 'views'} ends where the log does not begin yet: {self.log.first}")
+            self._directory = directory = open_data_dir(
+                files,
+                data_dir,
+                opened,
+                group=group,
+                segment_size_bytes=segment_size_bytes,
+                map_size_bytes=map_size_bytes,
+            )
+            self.log, self.views = directory.log, directory.views
             self._builder = RunBuilder(self._stored_end, lambda: self.views.dispatched)
-            recover(self.log, self.views, self._builder, on_progress=on_recovering)
+            self._recover(directory, truncate_to, on_recovering)
             self.scrub = Scrub(
                 self.log, files=files, path=data_dir / "scrub", now_ms=now_ms, bytes_per_s=scrub_bytes_per_s
             )
@@ -104,21 +121,43 @@ class Engine:
             self._space = Space(files, data_dir, disk_reserve_bytes)
             self._opened = opened.pop_all()
         watch = RowWatch()
-        self._committer = Committer(
-            self.log,
-            self._builder,
-            producers,
-            self._space,
-            now_ms=now_ms,
-            epoch=epoch,
-            stored_at_ms=self.views.stored_at_ms,
-            flush_interval_ms=flush_interval_ms,
-            report=on_committed,
-            before_group=self._wait_for_views,
-            fail=self._fail,
-            watch=watch,
-            error=lambda: self.error,
-        )
+        self.tail = LogTail()
+
+        def written(placed: Sequence[Placed]) -> None:
+            assert on_written is not None
+            self.tail.add(placed)
+            on_written(placed[-1].end)
+
+        self._writer: Committer | Receiver
+        if role == "master":
+            self._writer = self._committer = Committer(
+                self.log,
+                self._builder,
+                producers,
+                self._space,
+                now_ms=now_ms,
+                epoch=epoch,
+                stored_at_ms=self.views.stored_at_ms,
+                flush_interval_ms=flush_interval_ms,
+                report=on_committed,
+                before_group=self._wait_for_views,
+                fail=self._fail,
+                watch=watch,
+                error=lambda: self.error or self.refusal,
+                written=written if on_written is not None else None,
+            )
+        else:
+            self._writer = self._receiver = Receiver(
+                self.log,
+                self._builder,
+                self.tail,
+                applied=self.views.dispatched,
+                flushed=on_flushed,
+                report=on_committed,
+                before_run=self._wait_for_views,
+                fail=self._fail,
+                error=lambda: self.error,
+            )
         self._dispatching = Thread(target=self._dispatch_forever, name="store-dispatch", daemon=True)
         self.trimmer = Trimmer(
             self.log,
@@ -134,12 +173,23 @@ class Engine:
             [
                 Chore(LOOK_S, self._space.look),
                 Chore(STEP_S, self.scrub.step),
-                Chore(retention_interval_s, self.trimmer.run),
+                # What a slave trims off is what its master's records say.
+                Chore(retention_interval_s, self.trimmer.run if role == "master" else self.trimmer.delete),
             ]
         )
-        self._committer.start()
+        self._writer.start()
         self._dispatching.start()
         self._keeper.start()
+
+    def _recover(self, directory: DataDir, truncate_to: LogOffset | None, on_progress: OnProgress) -> None:
+        if self.role == "slave":
+            if truncate_to is not None:
+                cut_off(self.log, self.views, truncate_to)
+            settle(self.log, self.views, filling=not directory.is_whole)
+        elif directory.is_whole:
+            recover(self.log, self.views, self._builder, on_progress=on_progress)
+        else:
+            raise ReplicaIncomplete(f"the log ends at {self.log.end}, before the views at {directory.whole_at}")
 
     @property
     def error(self) -> StoreFailed | None:
@@ -150,6 +200,25 @@ class Engine:
     def full(self) -> StoreFull | None:
         """Why nothing is stored while the disk has no room, None while it has."""
         return self._space.refusal
+
+    @property
+    def filling(self) -> ReplicaIncomplete | None:
+        """Why nothing can be read yet on a slave that began with a snapshot; None as soon as its log has caught up."""
+        at, whole_at = self.log.confirmed, self._directory.whole_at
+        return None if at >= whole_at else ReplicaIncomplete(f"the log has come to {at} on its way to {whole_at}")
+
+    def refuse(self, why: StoreError | None) -> None:
+        """Store nothing that is not written yet, and answer so; None: as usual again."""
+        self.refusal = why
+        self._progress.set()
+
+    def receive(self, placed: Sequence[Placed]) -> None:
+        """Store frames of a slave's master, verified, the first of which is the log's next."""
+        self._receiver.receive(placed)
+
+    def confirm(self, end: LogOffset) -> None:
+        """On a slave: the master has confirmed what lies before a log offset."""
+        self._receiver.confirm(end)
 
     def look_for_space(self) -> None:
         """Look at the disk's free space now, and refuse or allow writing from here on."""
@@ -176,7 +245,7 @@ class Engine:
         """Store what was appended and report it. Again does nothing."""
         self._keeper.stop()
         self.scrub.save()
-        self._committer.end()
+        self._writer.end()
 
     def end_dispatch(self) -> None:
         """Bring the views up to what was given to `dispatch`; reading goes on. Again does nothing."""
@@ -194,16 +263,21 @@ class Engine:
         with self.views.reading() as txn:
             return self.views.queues.end(txn, queue)
 
-    # ---- the commit thread
+    # ---- the writer's threads
 
     def _wait_for_views(self) -> None:
-        lag = self.log.end - self.views.dispatched
+        lag = self._ahead - self.views.dispatched
         if lag > EAGER_BYTES:
-            self.hurry(self.log.end)
-        while lag > LAG_BYTES_MAX and self._error is None:
+            self.hurry(self._ahead)
+        while lag > LAG_BYTES_MAX and self._error is None and (self.role == "slave" or self.refusal is None):
             self._progress.wait()
             self._progress.clear()
-            lag = self.log.end - self.views.dispatched
+            lag = self._ahead - self.views.dispatched
+
+    @property
+    def _ahead(self) -> LogOffset:
+        """How far the views could have come, or will: on a slave what is not confirmed does not count."""
+        return self.log.confirmed if self.role == "slave" else self.log.end
 
     def _fail(self, error: Exception) -> None:
         """Store nothing any more: after a failed sync nobody knows what the disk has, so it is never tried again."""

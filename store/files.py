@@ -1,5 +1,6 @@
 """The file layer: the few operations the log needs, so that tests can put a failing disk in their place."""
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Protocol
 
 from store.cold import ColdReads
 
-__all__ = ["DIRECTORY_MODE", "FILE_MODE", "File", "Files", "OsFile", "OsFiles"]
+__all__ = ["DIRECTORY_MODE", "FILE_MODE", "File", "Files", "OsFile", "OsFiles", "write_whole"]
 
 FILE_MODE = 0o600  # messages, and the key that handles are signed with: nobody else reads them
 DIRECTORY_MODE = 0o700
@@ -148,3 +149,13 @@ class OsFiles:
         """See `Files`."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
+
+
+def write_whole(file: File, data: bytes | memoryview, offset: int) -> None:
+    """Write all of some bytes, however many calls that takes. Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        done = file.pwritev([rest], offset)
+        if done <= 0:
+            raise OSError(errno.EIO, "a write made no progress")
+        rest, offset = rest[done:], offset + done

@@ -10,9 +10,9 @@ from threading import Lock
 from typing import NamedTuple
 
 from store.damage import Damage, DamageLog
-from store.errors import CorruptFrame
+from store.errors import CorruptFrame, TruncationRefused
 from store.files import Files
-from store.format import HEADER, Frame, Header, LogOffset, UnplacedFrame, parse_header
+from store.format import HEADER, Frame, Header, LogOffset, UnplacedFrame, group_of, origin_of, parse_header
 from store.segment import SCAN_BYTES, BadRange, Segment, segment_name, segment_start
 
 __all__ = ["SEGMENT_SIZE_BYTES", "CommitLog", "Placed"]
@@ -20,6 +20,7 @@ __all__ = ["SEGMENT_SIZE_BYTES", "CommitLog", "Placed"]
 logger = logging.getLogger(__name__)
 
 SEGMENT_SIZE_BYTES = 256 << 20
+START = LogOffset(0)
 _by_start = attrgetter("start")
 
 
@@ -71,8 +72,18 @@ class CommitLog:
     Segments are contiguous, so a log offset is also a place in the concatenation of all files.
     """
 
-    def __init__(self, files: Files, directory: Path, *, segment_size_bytes: int = SEGMENT_SIZE_BYTES) -> None:
-        """Open the log; `recover` must be exhausted before anything else is asked of it."""
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        *,
+        segment_size_bytes: int = SEGMENT_SIZE_BYTES,
+        begin: LogOffset = START,
+    ) -> None:
+        """Open the log, which begins at `begin` if it is new.
+
+        But for `truncate`, `recover` must be exhausted before anything else is asked of it.
+        """
         self._files = files
         self._directory = directory
         self._segment_size_bytes = segment_size_bytes
@@ -82,7 +93,7 @@ class CommitLog:
         starts = sorted(s for name in files.names(directory) if (s := segment_start(name)) is not None)
         self._segments: Sequence[Segment] = [Segment(files, directory / segment_name(start), start) for start in starts]
         if not self._segments:
-            self._add_segment(LogOffset(0))
+            self._add_segment(begin)
         files.sync_directory(directory)  # whoever began the last segment may have been killed before it was
         self.end = self._segments[-1].end  # of what was placed
         self.written = self.first  # of what is in files; written <= end
@@ -95,6 +106,11 @@ class CommitLog:
     def first(self) -> LogOffset:
         """The log offset of the first frame that is kept."""
         return self._segments[0].start
+
+    @property
+    def origin(self) -> LogOffset:
+        """Where the log of this store group began."""
+        return origin_of(group_of(self.first))
 
     @property
     def segment_size_bytes(self) -> int:
@@ -131,14 +147,23 @@ class CommitLog:
     def place(self, frame: UnplacedFrame, *, epoch: int, stored_at_ms: int) -> Placed:
         """Give a frame the next place. Raises OSError when a full segment cannot be finished."""
         start = self.end
-        size = frame.size_bytes
-        if not self.fits(size):
-            self.flush()  # first, so that only the last segment can ever be torn
-            self._add_segment(start)
+        self._make_room(frame.size_bytes)
         header = frame.header(log_offset=start, epoch=epoch, stored_at_ms=stored_at_ms, unsynced=start - self.flushed)
         self._parts += (header, frame.rows, frame.payload)
-        self.end = LogOffset(start + size)
+        self.end = LogOffset(start + frame.size_bytes)
         return Placed(start, stored_at_ms, header, frame)
+
+    def put(self, placed: Placed) -> None:
+        """Take a frame that another replica has given its place, the next one here. Raises OSError likewise."""
+        assert placed.start == self.end
+        self._make_room(placed.frame.size_bytes)
+        self._parts += (placed.header, placed.frame.rows, placed.frame.payload)
+        self.end = placed.end
+
+    def _make_room(self, size: int) -> None:
+        if not self.fits(size):
+            self.flush()  # first, so that only the last segment can ever be torn
+            self._add_segment(self.end)
 
     def fits(self, size: int) -> bool:
         """Whether a frame of that size goes to the last segment; if not, placing it flushes and begins another."""
@@ -203,6 +228,34 @@ class CommitLog:
         if gone:
             self._files.sync_directory(self._directory)
 
+    def truncate(self, at: LogOffset, sound: LogOffset) -> None:
+        """Cut what lies at and behind a log offset, durably. `sound` is a frame's beginning or end at or before it.
+
+        Only before `recover`. A crash leaves a log that ends where it did, at the end of a segment, or at `at`.
+        Raises `TruncationRefused` where no frame begins or ends, OSError.
+        """
+        segments = list(self._segments)
+        if not self.first <= at <= segments[-1].end:
+            raise TruncationRefused(f"the log reaches from {self.first} to {segments[-1].end}, not to {at}")
+        while len(segments) > 1 and segments[-2].end >= at:
+            segments.pop()
+        last = segments[-1]
+        if at not in {sound, last.start, last.end} and not self._is_boundary(at, max(sound, last.start)):
+            raise TruncationRefused(f"no frame begins at {at}")
+        for gone in reversed(self._segments[len(segments) :]):  # from the end, each for good: never with a gap between
+            self._files.unlink(gone.path)
+            self._files.sync_directory(self._directory)
+        self._segments = segments
+        if at < last.end:
+            last.truncate(at)
+        self.end = last.end
+
+    def _is_boundary(self, at: LogOffset, sound: LogOffset) -> bool:
+        for item in self.scan(sound, self._segments[-1].end):
+            if item.end >= at:
+                return item.end == at
+        return False
+
     # ---- reading
 
     def read(self, log_offset: LogOffset, size: int = 0) -> Frame | None:
@@ -249,6 +302,25 @@ class CommitLog:
             if i + 1 < len(segments) and limit < (following := segments[i + 1].start) and limit < end:
                 yield BadRange(max(limit, start), min(following, end), "the segment's file is too short")
 
+    def frames(self, start: LogOffset, end: LogOffset, max_bytes: int) -> list[Frame]:
+        """Whole frames from a frame's beginning on and up to `end`, confirmed or not: about `max_bytes`, at least one.
+
+        Raises `CorruptFrame` where one is damaged and none is in front of it.
+        """
+        found: list[Frame] = []
+        size = 0
+        for item in self.scan(start, self.written, read_bytes=min(max(max_bytes, HEADER.size), SCAN_BYTES)):
+            size += item.end - item.start
+            if item.end > end or (found and size > max_bytes):
+                break
+            if not isinstance(item, Frame):
+                if found:
+                    break
+                self.damaged(item, "replication")
+                raise CorruptFrame(item.start, item.why)
+            found.append(item)
+        return found
+
     def _segment_of(self, log_offset: LogOffset) -> Segment | None:
         segments = self._segments  # replaced, never changed, so that it holds still here
         i = bisect_right(segments, log_offset, key=_by_start)
@@ -256,8 +328,12 @@ class CommitLog:
 
     # ---- recovery
 
-    def recover(self, start: LogOffset) -> Iterator[Frame]:
+    def recover(
+        self, start: LogOffset, *, replica: bool = False, confirmed: LogOffset | None = None
+    ) -> Iterator[Frame]:
         """The valid frames from a frame boundary on. When exhausted the torn tail is cut and the log may be used.
+
+        Readers see what is in front of `confirmed`, or all of it.
 
         What is yielded is on disk. The tail begins at the first bad range of the last segment that may not have been
         synced: pages are written in any order, so there may be valid frames behind it, of which nobody was told. A bad
@@ -269,7 +345,7 @@ class CommitLog:
         for found in self.scan(start, last.end):
             if isinstance(found, Frame):
                 yield found
-            elif found.start >= last.start and found.start >= self._known_synced(found.end):
+            elif found.start >= last.start and (replica or found.start >= self._known_synced(found.end)):
                 logger.warning(
                     "cut a torn tail off the log",
                     extra={"log_offset": found.start, "bytes": last.end - found.start, "why": found.why},
@@ -279,7 +355,8 @@ class CommitLog:
             else:
                 self.damaged(found, "recovery")
                 self.corruptions.append(found)
-        self.end = self.written = self.flushed = self.confirmed = last.end
+        self.end = self.written = self.flushed = last.end
+        self.confirmed = self.end if confirmed is None else min(confirmed, self.end)
 
     def _known_synced(self, at: LogOffset) -> LogOffset:
         """How much was on disk, as far as the valid frames at and behind a log offset tell: none of it if 0."""

@@ -1,19 +1,20 @@
 """Recovery: the views follow the log from where they are to its end.
 
 They commit as they go, so a recovery that is interrupted goes on where it was, and it reads no more than what the views
-have not applied.
+have not applied. Those of a slave stay where they are: only its master knows how much of the rest is confirmed.
 """
 
 import logging
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
+from store.errors import TruncationRefused
 from store.format import Frame, LogOffset
 from store.log import CommitLog, Placed
 from store.run import RunBuilder
 from store.views import Views
 
-__all__ = ["OnProgress", "recover", "replay"]
+__all__ = ["OnProgress", "cut_off", "recover", "replay", "settle"]
 
 logger = logging.getLogger(__name__)
 
@@ -26,13 +27,9 @@ OnProgress: TypeAlias = Callable[[LogOffset, LogOffset], None]  # where the view
 def recover(
     log: CommitLog, views: Views, builder: RunBuilder, *, on_progress: OnProgress = lambda _at, _end: None
 ) -> None:
-    """Bring the views up, and cut a torn tail off the log. Raises OSError."""
+    """Bring the views up, and cut a torn tail off the log. Raises `NotRebuildable`, OSError."""
     if views.dispatched > log.end:
-        logger.error(
-            "the views are ahead of the log, which has lost its end; they are rebuilt from what it has",
-            extra={"dispatched": views.dispatched, "log_end": log.end, "log_first": log.first},
-        )
-        views.reset()
+        _begin_again(log, views)
     if views.dispatched < log.first:
         logger.error(
             "the views have lost what the log does not hold any more: keys, group offsets and settlements of that time",
@@ -55,6 +52,41 @@ def recover(
         log.trim(views.first)
     if log.end > start:
         logger.info("recovered", extra={"from": start, "to": log.end, "damaged": len(log.corruptions)})
+
+
+def settle(log: CommitLog, views: Views, *, filling: bool) -> None:
+    """Cut a torn tail off the log of a slave, and let readers see what its views hold of it.
+
+    While it is `filling` up, the views are ahead of it. Raises `NotRebuildable`, OSError.
+    """
+    if views.dispatched > log.end and not filling:
+        _begin_again(log, views)
+    start = log.sealed if views.dispatched > log.end else max(views.dispatched, log.sealed)
+    for _ in log.recover(start, replica=True, confirmed=views.dispatched):
+        pass
+    if views.first > log.first:
+        log.trim(views.first)
+
+
+def cut_off(log: CommitLog, views: Views, at: LogOffset) -> None:
+    """Cut what a slave's log has at and behind a log offset, before it is settled.
+
+    Raises `TruncationRefused`, also where views hold some of it: then they have followed what was never confirmed.
+    """
+    if at < min(views.dispatched, log.end):
+        raise TruncationRefused(f"the views have followed the log to {views.dispatched}, beyond {at}")
+    end = log.end
+    if at < end:
+        log.truncate(at, views.dispatched)
+        logger.warning("the log was cut where the master's goes another way", extra={"at": at, "bytes": end - at})
+
+
+def _begin_again(log: CommitLog, views: Views) -> None:
+    logger.error(
+        "the views are ahead of the log, which has lost its end; they are rebuilt from what it has",
+        extra={"dispatched": views.dispatched, "log_end": log.end, "log_first": log.first},
+    )
+    views.reset()
 
 
 def replay(frames: Iterable[Frame], views: Views, builder: RunBuilder, on_run: Callable[[], None]) -> None:

@@ -139,7 +139,7 @@ class StoppedStore:
         """
         self._check_rebuildable()
         with TemporaryDirectory(dir=self._data_dir, prefix="verify-") as directory:
-            there = Views(self._views_path)
+            there = Views(self._views_path, origin=self._log.origin)
             try:
                 rebuilt = self._replayed(Path(directory) / "views", there.dispatched, on_progress)
                 try:
@@ -151,7 +151,7 @@ class StoppedStore:
 
     def _replayed(self, path: Path, end: LogOffset, on_progress: OnProgress) -> Views:
         """Views made from the log up to a log offset."""
-        views = Views(path)
+        views = Views(path, origin=self._log.origin)
         frames = (item for item in self.items(end=end) if isinstance(item, Frame))
         replay(frames, views, _builder(views), lambda: on_progress(views.dispatched, end))
         return views
@@ -167,7 +167,7 @@ class StoppedStore:
         if not force:
             self._check_rebuildable()
         shutil.rmtree(self._views_path, ignore_errors=True)
-        views = Views(self._views_path)
+        views = Views(self._views_path, origin=self._log.origin)
         try:
             recover(self._log, views, _builder(views), on_progress=on_progress)
             return views.dispatched
@@ -175,7 +175,7 @@ class StoppedStore:
             views.close()
 
     def _check_rebuildable(self) -> None:
-        if self.first > 0:
+        if self.first > self._log.origin:
             raise NotRebuildable(
                 f"the log begins at {self.first}: what the views know of the time before cannot be made from it"
             )
@@ -192,7 +192,7 @@ class StoppedStore:
 
     def _view_stats(self) -> tuple[LogOffset, list[ViewStats]]:
         if is_cut_short(self._views_path / "data.mdb"):
-            return LogOffset(0), []
+            return self._log.origin, []
         try:
             env = lmdb.open(
                 str(self._views_path),
@@ -203,7 +203,7 @@ class StoppedStore:
                 lock=False,
             )
         except lmdb.Error:
-            return LogOffset(0), []
+            return self._log.origin, []
         with env, env.begin() as txn:
             names = [key for key, _ in txn.cursor()]
             views = []
@@ -212,8 +212,8 @@ class StoppedStore:
                 pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
                 views.append(ViewStats(name.decode(), stat["entries"], pages * stat["psize"]))
             meta = env.open_db(b"meta", txn=txn, create=False) if b"meta" in names else None
-            dispatched = txn.get(b"dispatched", b"", db=meta) if meta is not None else b""
-        return LogOffset(int.from_bytes(dispatched, "big")), views
+            dispatched = txn.get(b"dispatched", db=meta) if meta is not None else None
+        return self._log.origin if dispatched is None else LogOffset(int.from_bytes(dispatched, "big")), views
 
 
 def _builder(views: Views) -> RunBuilder:

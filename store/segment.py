@@ -1,13 +1,12 @@
 """One file of the commit log."""
 
-import errno
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from store.errors import CorruptFrame
-from store.files import File, Files
+from store.files import File, Files, write_whole
 from store.format import HEADER, MAGIC, Frame, LogOffset, parse_header
 
 __all__ = ["SCAN_BYTES", "BadRange", "Segment", "segment_name", "segment_start"]
@@ -60,16 +59,9 @@ class Segment:
             size = sum(map(len, some))
             done = self._file.pwritev(some, at)
             if done < size:
-                self._write_rest(memoryview(b"".join(some))[done:], at + done)
+                write_whole(self._file, memoryview(b"".join(some))[done:], at + done)
             at += size
         self.size_bytes = at
-
-    def _write_rest(self, rest: memoryview, at: int) -> None:
-        while rest:
-            done = self._file.pwritev([rest], at)
-            if done <= 0:
-                raise OSError(errno.EIO, "a write made no progress", str(self.path))
-            rest, at = rest[done:], at + done
 
     def sync(self) -> None:
         """Return when all that was written is on disk."""
@@ -78,9 +70,7 @@ class Segment:
     def rewrite(self, start: LogOffset) -> None:
         """Write what lies from a log offset on once more, and sync it: read from memory, it may not be on disk."""
         for at in range(start, self.end, SCAN_BYTES):
-            data = self.read(LogOffset(at), min(SCAN_BYTES, self.end - at))
-            done = self._file.pwritev([data], at - self.start)
-            self._write_rest(memoryview(data)[done:], at - self.start + done)
+            write_whole(self._file, self.read(LogOffset(at), min(SCAN_BYTES, self.end - at)), at - self.start)
         self._file.sync()
 
     def undo(self) -> None:

@@ -19,7 +19,7 @@ from store.kv.watch import Keys, Watching, offset_before
 from store.recent import Outcome
 from store.records import KV_QUEUE, KvDelete, KvExpired, KvLimits, KvPut, KvTransaction, Record
 from store.run import Chunk
-from store.ticker import Ticker
+from store.ticker import RETRY_MS, Ticker
 from store.views import Views
 
 __all__ = ["RANGES_COUNT_MAX", "SWEEP_COUNT_MAX", "KeyValue", "Log"]
@@ -40,6 +40,7 @@ class Log(NamedTuple):
     bounds: Callable[[QueueNumber], Awaitable[Bounds]]
     until_dispatched: Callable[[LogOffset], Awaitable[None]]
     check_open: Callable[[], None]
+    writable: Callable[[], bool] = lambda: True
 
 
 class KeyValue:
@@ -242,6 +243,8 @@ class KeyValue:
     async def tick(self, now_ms: int) -> int | None:
         """Remove keys whose time is over, and release holds that nobody reads; when to come again."""
         again = self._holds.tick(now_ms)
+        if not self._log.writable():
+            return now_ms + RETRY_MS if again is None else min(again, now_ms + RETRY_MS)
         try:
             await self.sweep(now_ms)
         except StoreClosed:

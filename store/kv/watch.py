@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from store.client import Bounds, Change, Changes, Fetched
 from store.errors import OffsetOutOfRange, RevisionCompacted, StoreClosed
-from store.format import LogOffset, Position, QueueNumber, QueueOffset
+from store.format import LogOffset, Position, QueueNumber, QueueOffset, group_of, origin_of
 from store.kv.feed import Feeds
 from store.kv.rules import KV_RECORDS, changes_of, revision
 from store.records import KV_QUEUE, decode
@@ -118,7 +118,7 @@ class Watching:
     def check_kept(self, at: int) -> None:
         """Raise `RevisionCompacted` where changes at or behind a revision may be gone."""
         first = self._source.first
-        if at <= first and first > 0:
+        if at <= first and first > origin_of(group_of(first)):
             raise RevisionCompacted(at, first + 1)
 
     def _decoded(self, namespace: str, fetched: Fetched) -> Iterator[Change]:

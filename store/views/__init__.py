@@ -42,17 +42,27 @@ MAP_SIZE_BYTES = 64 << 30  # address space, not disk: the file grows as it is us
 _FORMAT = b"4"  # of all views together; another one found means: rebuild
 _READERS_MAX = 126
 _SPARE_READERS = 8  # read transactions kept for the next reader
+START = LogOffset(0)
 
 
 class Views:
     """All views and how far they have followed the log. One thread applies; any reads."""
 
-    def __init__(self, path: Path, *, map_size_bytes: int = MAP_SIZE_BYTES, rebuildable: bool = True) -> None:
-        """Open or create the environment; one that is damaged or of another format is begun anew, empty.
+    def __init__(
+        self,
+        path: Path,
+        *,
+        map_size_bytes: int = MAP_SIZE_BYTES,
+        rebuildable: bool = True,
+        origin: LogOffset = START,
+    ) -> None:
+        """Open or create the environment, of a log that began at `origin`.
 
-        Raises `NotRebuildable` instead where the log cannot give it all again.
+        One that is damaged or of another format is begun anew, empty; where the log cannot give it all again,
+        `NotRebuildable` is raised instead.
         """
         self._path = path
+        self._origin = origin
         self._rebuildable = rebuildable
         self._readers = 0
         self._gate = Condition()
@@ -65,6 +75,19 @@ class Views:
         except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError):
             logger.exception("the views are damaged")
             self.reset(map_size_bytes=map_size_bytes)
+
+    @staticmethod
+    def dispatched_of(path: Path) -> LogOffset:
+        """How far the views in a copied file are; changes nothing. Raises `lmdb.Error`, also for another format."""
+        with lmdb.open(str(path), subdir=False, readonly=True, create=False, lock=False, max_dbs=1) as env:
+            meta = env.open_db(b"meta", create=False)
+            with env.begin() as txn:
+                if txn.get(b"format", db=meta) != _FORMAT:
+                    raise lmdb.VersionMismatchError("the views are of another format")
+                found = txn.get(b"dispatched", db=meta)
+        if found is None:
+            raise lmdb.InvalidError("the views are empty")
+        return LogOffset(int.from_bytes(found, "big"))
 
     def _open(self, map_size_bytes: int) -> None:
         OsFiles().make_directory(self._path)
@@ -89,7 +112,7 @@ class Views:
         self.groups = GroupsView(self._env.open_db(b"groups"))
         self.settled = SettledView(self._env.open_db(b"settled"))
         self.producers = ProducersView(self._env.open_db(b"producers"))
-        self.index = IndexView(self._env.open_db(b"index"))
+        self.index = IndexView(self._env.open_db(b"index"), self._origin)
         self.addresses = AddressesView(self._env.open_db(b"addresses"))
         self.timers = TimersView(self._env.open_db(b"timers"))
         self._all = (
@@ -107,9 +130,9 @@ class Views:
         )
         with self._env.begin() as txn:
             found = txn.get(b"format", db=self._meta)
-            self.dispatched = LogOffset(int.from_bytes(txn.get(b"dispatched", b"", db=self._meta), "big"))
+            self.dispatched = self._offset(txn, b"dispatched")
             self.stored_at_ms = int.from_bytes(txn.get(b"stored_at_ms", b"", db=self._meta), "big")
-            self.first = LogOffset(int.from_bytes(txn.get(b"first", b"", db=self._meta), "big"))
+            self.first = self._offset(txn, b"first")
         if found is None:
             with self._env.begin(write=True) as txn:
                 txn.put(b"format", _FORMAT, db=self._meta)
@@ -121,8 +144,12 @@ class Views:
                 self._env.close()
                 raise
 
+    def _offset(self, txn: Any, name: bytes) -> LogOffset:
+        found = txn.get(name, db=self._meta)
+        return self._origin if found is None else LogOffset(int.from_bytes(found, "big"))
+
     def reset(self, *, map_size_bytes: int = MAP_SIZE_BYTES) -> None:
-        """Throw everything away and begin at log offset 0. Nobody may be reading. Raises `NotRebuildable`."""
+        """Throw everything away and begin where the log began. Nobody may be reading. Raises `NotRebuildable`."""
         if not self._rebuildable:
             raise NotRebuildable(f"the log does not have all of what {self._path} is made from any more")
         env = getattr(self, "_env", None)
@@ -171,12 +198,16 @@ class Views:
     @contextmanager
     def reading(self) -> Iterator[Any]:
         """A read transaction: everything applied before, nothing applied later."""
+        with self._reader(), self._env.begin() as txn:
+            yield txn
+
+    @contextmanager
+    def _reader(self) -> Iterator[None]:
         with self._gate:
             self._gate.wait_for(lambda: not self._resizing)
             self._readers += 1
         try:
-            with self._env.begin() as txn:
-                yield txn
+            yield
         finally:
             with self._gate:
                 self._readers -= 1
@@ -201,6 +232,14 @@ class Views:
     def copy(self, path: Path) -> None:
         """A consistent copy of the environment, while it is in use, into an existing empty directory."""
         self._env.copy(str(path))
+
+    def write_copy(self, fd: int) -> None:
+        """The same, without what is free in it, into an open file or pipe; the map does not grow meanwhile.
+
+        Raises `lmdb.Error` when writing fails.
+        """
+        with self._reader():
+            self._env.copyfd(fd, compact=True)
 
     def close(self) -> None:
         """Sync and close. Nobody may be reading."""

@@ -66,7 +66,7 @@ class CompactView:
     @staticmethod
     def _rows_to(run: Run, frame: LogOffset) -> int:
         """Where in a run's rows those of a frame end."""
-        starts = np.array([placed.start for placed in run.placed], np.uint64)
+        starts = np.array([placed.start for placed in run.placed], np.int64)
         return int(run.ends[int(np.searchsorted(starts, frame))])
 
     def _change(

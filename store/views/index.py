@@ -3,10 +3,10 @@
     part u32 | kind u8 | hash u64 | ~(the frame's place in its part) u32  ->  stored at u64 | rows u32, newest first
     part u32 | 0 u8                                                       ->  stored at u64 of its first entry
 
-All big-endian. A part is `PART_BYTES` of the log: what is put goes to the end of the environment's key space, so that
-its cost does not grow with the log, and what retention removes is one stretch of keys. Within a part the newest entry
-of a hash comes first. Time and log offset grow together, so a time is found by halving. Hashes collide: whoever asks
-compares what the records say.
+All big-endian. A part is `PART_BYTES` of the log, counted from where its store group's begins: what is put goes to the
+end of the environment's key space, so that its cost does not grow with the log, and what retention removes is one
+stretch of keys. Within a part the newest entry of a hash comes first. Time and log offset grow together, so a time is
+found by halving. Hashes collide: whoever asks compares what the records say.
 """
 
 import struct
@@ -84,8 +84,9 @@ def find_in_run(run: Run, wanted: Wanted) -> Iterator[Position]:
 class IndexView:
     """Records by key, address and id."""
 
-    def __init__(self, db: Any) -> None:
+    def __init__(self, db: Any, origin: LogOffset) -> None:
         self._db = db
+        self._origin = origin  # places are counted from here, so that they fit
 
     # ---- writing
 
@@ -98,7 +99,7 @@ class IndexView:
         self._add(txn, runs)
         trimmed = [record.first for run in runs for _, record in run.records if isinstance(record, LogTrimmed)]
         if trimmed:
-            self._drop_below(txn, max(trimmed))
+            self._drop_below(txn, (max(trimmed) - self._origin) >> PART_BITS)
 
     def _add(self, txn: Any, runs: Sequence[Run]) -> None:
         found = [run for run in runs if _concerned(run)]
@@ -107,7 +108,7 @@ class IndexView:
         placed = [p for run in found for p in run.placed]
         counts = np.array([p.frame.row_count for p in placed])
         columns = _Columns(
-            starts=np.array([p.start for p in placed], np.uint64),
+            starts=np.array([p.start - self._origin for p in placed], np.uint64),
             stored=np.array([p.stored_at_ms for p in placed], np.uint64),
             frame=np.repeat(np.arange(len(placed)), counts),
             begins=np.cumsum(counts) - counts,
@@ -158,10 +159,10 @@ class IndexView:
                 some = range(i, min(i + _PUTS, len(first)))
                 cursor.putmulti([(key[size * n : size * n + size], value[ends[n] : ends[n + 1]]) for n in some])
 
-    def _drop_below(self, txn: Any, first: int) -> None:
+    def _drop_below(self, txn: Any, part: int) -> None:
         with txn.cursor(db=self._db) as cursor:
             found = cursor.first()
-            while found and int.from_bytes(cursor.key()[:4], "big") < first >> PART_BITS:
+            while found and int.from_bytes(cursor.key()[:4], "big") < part:
                 found = cursor.delete()
 
     # ---- reading
@@ -169,10 +170,11 @@ class IndexView:
     def find(self, txn: Any, wanted: Wanted, first: LogOffset) -> Iterator[Position]:
         """Positions from `first` on, newest first. Costs two searches for each part that is passed."""
         with txn.cursor(db=self._db) as cursor:
-            part: int | None = wanted.below.frame >> PART_BITS
-            if not cursor.set_range(_HEAD.pack(min(wanted.below.frame >> PART_BITS, _WITHIN_MAX), 0)):
+            newest = max(wanted.below.frame - self._origin, 0) >> PART_BITS
+            part: int | None = newest
+            if not cursor.set_range(_HEAD.pack(min(newest, _WITHIN_MAX), 0)):
                 part = int.from_bytes(cursor.key()[:4], "big") if cursor.last() else None
-            while part is not None and part >= first >> PART_BITS:
+            while part is not None and part >= (first - self._origin) >> PART_BITS:
                 head = txn.get(_HEAD.pack(part, 0), db=self._db)
                 begun = 0 if head is None else _STORED.unpack(head)[0]
                 if head is not None and begun < wanted.until_ms:
@@ -184,13 +186,14 @@ class IndexView:
 
     def _in_part(self, cursor: Any, part: int, wanted: Wanted, first: LogOffset) -> Iterator[Position]:
         prefix = _PREFIX.pack(part, wanted.kind, wanted.hash)
-        most = min(max(wanted.below.frame - (part << PART_BITS), 0), _LOW)
+        begin = self._origin + (part << PART_BITS)
+        most = min(max(wanted.below.frame - begin, 0), _LOW)
         found = _seek(cursor, prefix, most)
         if found is not None and found[1] >= wanted.until_ms:
             found = _stored_before(cursor, prefix, found[0] - 1, wanted.until_ms)
         while found is not None:
             within, stored = found
-            frame = LogOffset((part << PART_BITS) + within)
+            frame = LogOffset(begin + within)
             if stored < wanted.from_ms or frame < first:
                 return
             rows = np.frombuffer(cursor.value(), ">u4", offset=_STORED.size).tolist()
@@ -207,7 +210,9 @@ class IndexView:
 
 
 class _Columns(NamedTuple):
-    """Of some frames: where each begins, when it was stored; of each row its frame; of each frame its first row."""
+    """Of some frames: where each begins, from the origin on, and when it was stored; of each row its frame; of each
+    frame its first row.
+    """
 
     starts: npt.NDArray[np.uint64]
     stored: npt.NDArray[np.uint64]

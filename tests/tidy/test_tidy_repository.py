@@ -26,7 +26,6 @@ LONGER = {
     "store/client.py": 550,  # one client interface, and what each method promises
     "store/leases.py": 600,  # the life of a lease, told once
     "store/lending.py": 500,  # what a consumer can do with what it was lent
-    "store/local.py": 900,  # the same interface, a short method each
 }
 
 

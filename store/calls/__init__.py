@@ -1,0 +1,1 @@
+"""The calls of a `LocalStore`, by what they are about."""

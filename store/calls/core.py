@@ -1,0 +1,83 @@
+"""What all calls share: the engine, what is recent, and waiting for threads and views."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from store.engine import Engine
+from store.errors import StoreClosed
+from store.format import LogOffset, QueueNumber
+from store.reader import NotInMemory, Reader
+from store.recent import Recent
+from store.recorder import Recorder
+
+__all__ = ["Calls"]
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Calls:
+    """Some calls of a store, which sets what they need."""
+
+    _loop: asyncio.AbstractEventLoop
+    _pool: Executor  # threads that may wait for a disk
+    _engine: Engine
+    _recent: Recent
+    _reader: Reader
+    _recorder: Recorder
+    _closing: asyncio.Future[None] | None
+    _dispatch_waiters: list[tuple[LogOffset, asyncio.Future[None]]]
+    _now_ms: Callable[[], int]
+
+    def _post(self, call: Callable[..., None], *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:  # the loop is closed: nobody is left to be told
+            logger.warning("the event loop ended before the store was closed")
+
+    async def _until_dispatched(self, until: LogOffset) -> None:
+        """Wait until the views hold everything before a log offset."""
+        if self._engine.error is not None:
+            raise self._engine.error
+        if until <= self._recent.start:
+            return
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._dispatch_waiters.append((until, waiter))
+        self._engine.hurry(until)
+        await waiter
+
+    def _fail_waiters(self) -> None:
+        """Nothing more will be dispatched."""
+        waiting, self._dispatch_waiters = self._dispatch_waiters, []
+        for _, waiter in waiting:
+            if not waiter.done():
+                waiter.set_exception(self._engine.error or StoreClosed("the store is shut down"))
+
+    async def _read(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Ask the reader: here when memory is enough, else in a thread."""
+        try:
+            return call(*args, **kwargs, in_memory=True)  # type: ignore[arg-type]
+        except NotInMemory:
+            return await self._blocking(call, *args, **kwargs)
+
+    async def _blocking(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        self._check_open()
+        return await self._loop.run_in_executor(self._pool, partial(call, *args, **kwargs))
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise StoreClosed("the store is shut down")
+        if self._engine.filling is not None:
+            raise self._engine.filling
+
+    async def _queue(self, queue: QueueNumber) -> None:
+        """Wait while the views still hold what a deleted queue had."""
+        self._check_open()
+        while (at := self._recent.deletion(queue)) is not None:
+            await self._until_dispatched(LogOffset(at + 1))

@@ -1,0 +1,64 @@
+"""Opening a data directory: whose it is, its log and its views, before either is recovered."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from store.errors import NotRebuildable
+from store.files import Files
+from store.format import LogOffset, origin_of
+from store.identity import belong_to
+from store.lock import DataDirLock
+from store.log import CommitLog
+from store.snapshot import filling, finish_install
+from store.views import Views
+
+__all__ = ["DataDir", "open_data_dir"]
+
+
+class DataDir(NamedTuple):
+    """An open data directory. Up to `whole_at` the views may be ahead of the log, which is being filled."""
+
+    log: CommitLog
+    views: Views
+    whole_at: LogOffset
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the log holds what the views are made of, as far as it was ever to hold it."""
+        return self.log.end >= self.whole_at
+
+
+def open_data_dir(
+    files: Files,
+    path: Path,
+    opened: ExitStack,
+    *,
+    group: int,
+    segment_size_bytes: int,
+    map_size_bytes: int,
+) -> DataDir:
+    """Lock and open a data directory, or make one; `opened` closes it.
+
+    Raises `DataDirLocked`, `WrongGroup`, `NotRebuildable`, OSError.
+    """
+    files.make_directory(path)
+    opened.callback(DataDirLock(path).release)
+    finish_install(path)
+    belong_to(files, path, group)
+    begun = filling(path)
+    log = CommitLog(
+        files,
+        path / "log",
+        segment_size_bytes=segment_size_bytes,
+        begin=origin_of(group) if begun is None else LogOffset(begun.first),
+    )
+    opened.callback(log.close)
+    files.sync_directory(path)
+    files.sync_directory(path.resolve().parent)
+    views = Views(path / "views", map_size_bytes=map_size_bytes, rebuildable=log.first == log.origin, origin=log.origin)
+    opened.callback(views.close)
+    if views.dispatched < log.first:
+        raise NotRebuildable(f"{path / 'views'} ends where the log does not begin yet: {log.first}")
+    from_snapshot = begun is not None and views.dispatched == begun.dispatched
+    return DataDir(log, views, views.dispatched if from_snapshot else log.first)

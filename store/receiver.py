@@ -1,0 +1,147 @@
+"""The write path of a slave: what its master sends is written and synced as it is, and applied when it is confirmed.
+
+One thread writes whatever has arrived since its last sync, and syncs it; the next frames arrive meanwhile. Another one
+follows with what the master has confirmed, as far as it is on this disk: it builds the runs that readers and views see.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+
+from store.commit import Committed
+from store.errors import StoreError
+from store.format import LogOffset
+from store.log import CommitLog, Placed
+from store.run import RunBuilder
+from store.tail import LogTail
+
+__all__ = ["RUN_BYTES", "Receiver"]
+
+logger = logging.getLogger(__name__)
+
+RUN_BYTES = 8 << 20  # applied at a time
+
+
+class Receiver:
+    """The only writer of a replica's log. `receive` and `confirm` are called by one thread.
+
+    `flushed` hears how far the log is on disk, `report` of each run that readers may see, in log order, on this
+    object's threads. What lies before `applied` is in the views already. `before_run` may block. `fail` is told of the
+    first error, after which nothing more is done; `error` says why, whoever met it.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        builder: RunBuilder,
+        tail: LogTail,
+        *,
+        applied: LogOffset,
+        flushed: Callable[[LogOffset], None],
+        report: Callable[[Committed], None],
+        before_run: Callable[[], None],
+        fail: Callable[[Exception], None],
+        error: Callable[[], StoreError | None],
+    ) -> None:
+        self._log = log
+        self._builder = builder
+        self._tail = tail
+        self._applied = applied
+        self._flushed = flushed
+        self._report = report
+        self._before_run = before_run
+        self._fail = fail
+        self._error = error
+        self._arrived: SimpleQueue[Sequence[Placed] | None] = SimpleQueue()
+        self._goal = log.confirmed  # what the master has confirmed; perhaps ahead of what is here
+        self._go_on = Event()  # there is more to follow, or an end to it
+        self._ending = False
+        self._receiving = Thread(target=self._receive_forever, name="store-receive", daemon=True)
+        self._following = Thread(target=self._follow_forever, name="store-follow", daemon=True)
+
+    def start(self) -> None:
+        """Begin both threads."""
+        self._receiving.start()
+        self._following.start()
+
+    def receive(self, placed: Sequence[Placed]) -> None:
+        """Write and sync frames, the first of which is the log's next."""
+        self._arrived.put(placed)
+
+    def confirm(self, end: LogOffset) -> None:
+        """The master has confirmed what lies before a log offset."""
+        if end > self._goal:
+            self._goal = end
+            self._go_on.set()
+
+    def end(self) -> None:
+        """Write and sync what has arrived, and apply no more. Again does nothing."""
+        self._arrived.put(None)
+        self._receiving.join()
+        self._ending = True
+        self._go_on.set()
+        self._following.join()
+
+    # ---- the receiving thread
+
+    def _receive_forever(self) -> None:
+        stopping = False
+        while not stopping:
+            item = self._arrived.get()
+            gathered: list[Placed] = []
+            while item is not None:
+                gathered += item
+                try:
+                    item = self._arrived.get_nowait()
+                except Empty:
+                    break
+            stopping = item is None
+            if gathered and self._error() is None:
+                self._write(gathered)
+
+    def _write(self, gathered: list[Placed]) -> None:
+        """The order is the promise: sync, then say so. What fails here is cut off when the log is opened again."""
+        try:
+            for placed in gathered:
+                self._log.put(placed)
+            self._log.write()
+            self._tail.add(gathered)
+            self._log.sync()
+        except Exception as error:
+            logger.exception("what the master sends cannot be written")
+            self._fail(error)
+            return
+        self._flushed(self._log.flushed)
+        self._go_on.set()
+
+    # ---- the following thread
+
+    def _follow_forever(self) -> None:
+        while not self._ending:
+            self._go_on.wait()
+            self._go_on.clear()
+            try:
+                while not self._ending and self._error() is None and self._follow():
+                    pass
+            except Exception as error:
+                logger.exception("what is confirmed cannot be applied")
+                self._fail(error)
+
+    def _follow(self) -> bool:
+        """Let readers see some more of what is confirmed; whether there was any."""
+        log, at = self._log, self._log.confirmed
+        end = min(self._goal, log.flushed)
+        if end <= at:
+            return False
+        if at < self._applied:
+            log.confirm(min(end, self._applied))
+            return True
+        placed = self._tail.frames(at, end, RUN_BYTES) or [Placed.of(one) for one in log.frames(at, end, RUN_BYTES)]
+        if not placed:
+            return False
+        self._before_run()
+        run = self._builder.build(placed)
+        log.confirm(run.end)
+        self._report(Committed([], 0, run))
+        return True

@@ -1,0 +1,24 @@
+"""What a store tells whoever replicates it (docs/decisions/0011)."""
+
+from typing import Protocol
+
+from store.errors import StoreError
+from store.format import LogOffset
+
+__all__ = ["ReplicationHooks"]
+
+
+class ReplicationHooks(Protocol):
+    """Told on the event loop, in the order of the log; must neither wait nor raise.
+
+    `written` comes before the `flushed` of the same end, and both may leave out ends that the next one passes.
+    """
+
+    def written(self, end: LogOffset) -> None:
+        """Of a master: the log is written up to here for good, though perhaps not on disk; `read_log` has it."""
+
+    def flushed(self, end: LogOffset) -> None:
+        """The log is on this disk up to here."""
+
+    def failed(self, error: StoreError) -> None:
+        """Nothing is stored any more until the store is opened again. Once."""
