@@ -18,8 +18,8 @@ from gateway.delayed import timers_of
 from gateway.errors import Cause, Refusal
 from gateway.message import Message, encode
 from gateway.metrics import Metrics
-from gateway.port import Publish
-from gateway.publishing import Building, Copy, Part, Producer, Publisher, Receipt, outcome_of, refusal_of
+from gateway.port import Outcome, Publish
+from gateway.publishing import Building, Producer, Publisher, Receipt, outcome_of, refusal_of
 from gateway.retained import retained_change
 from gateway.router import SPREAD, Route, Router, UnknownTopicError
 from store.client import Appended, StoreClient
@@ -118,6 +118,7 @@ class Ingest:
         if self._parked is not None:
             return
         waiting, self._waiting = self._waiting, []
+        last = self._last
         for n, (publisher, effect, size_bytes) in enumerate(waiting):
             receipt = Receipt(publisher, effect.token, effect.messages, size_bytes)
             missing = self._add(receipt)
@@ -130,10 +131,19 @@ class Ingest:
                 self._waiting = waiting[n:] + self._waiting
                 break
             self.waiting_bytes -= size_bytes
-            self._await(receipt)
-            for group, (frame, *_) in receipt.parts.items():
+            receipt.pending = len(receipt.parts)
+            before = last.get(publisher)
+            last[publisher] = receipt
+            if before is not None:
+                before.next = receipt
+            else:
+                receipt.head = True
+                if not receipt.pending:
+                    self._answer(receipt)
+            for frame in receipt.parts:
+                frame.receipts.append(receipt)
                 if len(frame.rows) >= FRAME_ROWS or frame.pos >= FRAME_PAYLOAD_BYTES:
-                    self._append(self._building.pop(group))
+                    self._append(self._building.pop(frame.group))
         self._append_all()
         if self._parked is not None:
             self._create_topic(self._parked)
@@ -151,8 +161,9 @@ class Ingest:
         # The loop below runs once a message: 0.6 us each here, of which encoding is 0.15 and packing the row 0.25.
         router = self._router
         routes, hashes, groups, pack = router.routes, router.hashes, router.groups, ROW.pack
-        messages, parts, refused = receipt.messages, receipt.parts, receipt.refused
+        messages, parts, refused, frames = receipt.messages, receipt.parts, receipt.refused, self._building
         special: list[_Special] = []
+        runs: list[tuple[int, Building]] = []
         elsewhere: list[tuple[int, int, bytes]] = []  # timers in other groups: of which message, where, the record
         topic, began, refused_before = "", 0, 0  # the messages from `began` on belong to this topic
         spread = durable = False  # of the topic: whether it lies in several groups, and has to be on disk at once
@@ -192,10 +203,11 @@ class Ingest:
                 into = groups[queue]
             if into != group:
                 frame.pos = pos
-                part = parts.get(into) or self._enter(receipt, into)
-                frame, group = part.frame, into
+                frame, group = frames.get(into) or self._begin(into), into
+                if frame not in parts:
+                    frame.enter(receipt)
+                runs.append((index, frame))
                 rows, records, pos = frame.rows, frame.records, frame.pos
-                receipt.runs.append((index, frame))
                 frame.sync = frame.sync or durable
             if message.deliver_at_ms is not None:
                 timers = self._timers(message, route, record, queue)
@@ -227,25 +239,37 @@ class Ingest:
             pos += size
         frame.pos = pos
         receipt.count(topic, len(messages) - began - len(refused) + refused_before)
-        if special:
-            extra = sum([len(route.extra) + len(route.asking) + 1 for _, route, *_ in special])
-            if extra > FRAME_ROWS and any(one.receipts for one in self._building.values()):
-                receipt.take_back()
-                return _OWN_FRAME
-            self._add_special(receipt, special)
-        for index, other, timer in elsewhere:
-            self._add_timer(receipt, index, other, timer)
+        if special or elsewhere or refused or len(parts) > 1:
+            return self._finish(receipt, special, elsewhere, runs)
+        receipt.messages = ()  # all are stored in one frame, one behind the other
         return None
 
-    def _enter(self, receipt: Receipt, group: int) -> Part:
-        """The part of an effect that is in a group's frame, begun if it was not."""
-        part = receipt.parts.get(group)
-        if part is None:
-            frame = self._building.get(group)
-            if frame is None:
-                frame = self._building[group] = Building(group)
-            part = receipt.parts[group] = Part(frame, len(frame.rows), len(frame.records), frame.pos, frame.sync)
-        return part
+    def _finish(
+        self,
+        receipt: Receipt,
+        special: Sequence[_Special],
+        elsewhere: Iterable[tuple[int, int, bytes]],
+        runs: Sequence[tuple[int, Building]],
+    ) -> str | None:
+        """Add what messages have besides their own rows; `_OWN_FRAME`, with nothing added, if that is too much."""
+        extra = sum([len(route.extra) + len(route.asking) + 1 for _, route, *_ in special])
+        if extra > FRAME_ROWS and any(one.receipts for one in self._building.values()):
+            receipt.take_back()
+            return _OWN_FRAME
+        self._add_special(receipt, special)
+        for index, group, timer in elsewhere:
+            self._add_timer(receipt, index, group, timer)
+        if receipt.refused:  # a frame may have been entered for nothing
+            receipt.parts = {frame: first for frame, first in receipt.parts.items() if len(frame.rows) > first}
+        if len(receipt.parts) > 1:
+            receipt.runs = runs
+        else:
+            receipt.messages = ()
+        return None
+
+    def _begin(self, group: int) -> Building:
+        frame = self._building[group] = Building(group)
+        return frame
 
     def _add_special(self, receipt: Receipt, special: Iterable[_Special]) -> None:
         """Rows for named queues, and changes of retained messages: in the frames of the groups where these are."""
@@ -286,9 +310,11 @@ class Ingest:
 
     def _elsewhere(self, receipt: Receipt, index: int, group: int, *, durable: bool) -> Building:
         """Another group's frame, whose next row is of a message: which is stored when that frame is, too."""
-        frame = self._enter(receipt, group).frame
+        frame = self._building.get(group) or self._begin(group)
+        if frame not in receipt.parts:
+            frame.enter(receipt)
         frame.sync = frame.sync or durable
-        receipt.copies.setdefault(index, []).append(Copy(frame, len(frame.rows)))
+        receipt.copied(index, frame)
         return frame
 
     def _timers(self, message: Message, route: Route, record: bytes, queue: int) -> dict[int, bytes] | Refusal:
@@ -316,19 +342,6 @@ class Ingest:
             return refusal
 
     # ---- frames, and their ends
-
-    def _await(self, receipt: Receipt) -> None:
-        """The frames that an effect is in are what its answer waits for, and what was published before."""
-        receipt.close()
-        for part in receipt.parts.values():
-            part.frame.receipts.append(receipt)
-        before = self._last.get(receipt.publisher)
-        self._last[receipt.publisher] = receipt
-        if before is not None:
-            before.next = receipt
-            return
-        receipt.head = True
-        self._answer_from(receipt)
 
     def _append_all(self) -> None:
         building, self._building = self._building, {}
@@ -370,39 +383,39 @@ class Ingest:
             self._producers[frame.group] = Producer(self._new_producer())
         for receipt in frame.receipts:
             receipt.pending -= 1
-            if receipt.head:
-                self._answer_from(receipt)
+            if receipt.head and not receipt.pending:
+                self._answer(receipt)
         if frame.named and isinstance(result, Appended):
             self._appended_to(tuple(frame.named))
         self._drained()
 
-    def _answer_from(self, receipt: Receipt | None) -> None:
+    def _answer(self, receipt: Receipt | None) -> None:
         """Answer a publisher's first receipt, and those behind it, as far as nothing is pending."""
+        messages_in = self._metrics.messages_in
         while receipt is not None and not receipt.pending:
             following = receipt.next
             if following is None:
                 del self._last[receipt.publisher]
             else:
                 following.head = True
-            self._answer(receipt)
+            outcome = outcome_of(receipt)
+            protocol, counts = receipt.protocol, receipt.counts
+            status = "stored" if outcome.error is None else outcome.error.cause.value
+            if receipt.runs:
+                self._count_refused(receipt, outcome)
+            for topic, count in counts.items():
+                messages_in(protocol, topic, status).inc(count)
+            for refusal in receipt.refused.values():
+                self._metrics.errors(protocol, refusal.cause.value).inc()
+            receipt.publisher.published(receipt.token, outcome, receipt.size_bytes)
             receipt = following
 
-    def _answer(self, receipt: Receipt) -> None:
-        outcome = outcome_of(receipt)
-        protocol, messages_in = receipt.protocol, self._metrics.messages_in
-        status = "stored" if outcome.error is None else outcome.error.cause.value
-        counts = receipt.counts
-        if len(outcome.refused) > len(receipt.refused):
-            counts = dict(counts)
-            for index in outcome.refused.keys() - receipt.refused.keys():
-                topic = self._router.topic_of(receipt.messages[index].address)
-                counts[topic] -= 1
-                messages_in(protocol, topic, outcome.refused[index].cause.value).inc()
-        for topic, count in counts.items():
-            messages_in(protocol, topic, status).inc(count)
-        for refusal in receipt.refused.values():
-            self._metrics.errors(protocol, refusal.cause.value).inc()
-        receipt.publisher.published(receipt.token, outcome, receipt.size_bytes)
+    def _count_refused(self, receipt: Receipt, outcome: Outcome) -> None:
+        """Count the messages that one group refused and not the other."""
+        for index in [index for index in outcome.refused if index not in receipt.refused]:
+            topic = self._router.topic_of(receipt.messages[index].address)
+            receipt.counts[topic] -= 1
+            self._metrics.messages_in(receipt.protocol, topic, outcome.refused[index].cause.value).inc()
 
 
 def _named(route: Route, message: Message) -> Sequence[int]:

@@ -10,7 +10,7 @@ from store.client import Appended
 from store.errors import AppendOutcomeUnknown, FrameTooLarge, StoreError, StoreFull, StoreOverloaded
 from store.format import Position
 
-__all__ = ["Building", "Copy", "Part", "Producer", "Publisher", "Receipt", "outcome_of", "refusal_of"]
+__all__ = ["Building", "Producer", "Publisher", "Receipt", "outcome_of", "refusal_of"]
 
 
 class Publisher(Protocol):
@@ -33,7 +33,7 @@ class Producer:
 class Building:
     """A frame of one store group, under construction and then on its way."""
 
-    __slots__ = ("began_s", "group", "named", "pos", "receipts", "records", "result", "rows", "sync")
+    __slots__ = ("_before", "began_s", "group", "named", "pos", "receipts", "records", "result", "rows", "sync")
 
     def __init__(self, group: int) -> None:
         self.group = group
@@ -45,22 +45,17 @@ class Building:
         self.sync = False  # whether it must be on disk before it is acknowledged
         self.began_s = 0.0  # when it was handed to the store
         self.result: Appended | StoreError | None = None
+        self._before = (0, 0, 0, False)
 
-
-class Part(NamedTuple):
-    """What of one `Publish` is in one frame: it begins with this row, and these are the frame's sizes before it."""
-
-    frame: Building
-    first_row: int
-    first_record: int
-    pos: int
-    sync: bool
+    def enter(self, receipt: "Receipt") -> None:
+        """What comes next is a part of this effect."""
+        self._before = (len(self.rows), len(self.records), self.pos, self.sync)
+        receipt.parts[self] = len(self.rows)
 
     def take_back(self) -> None:
-        """The frame is as it was before."""
-        frame = self.frame
-        del frame.rows[self.first_row :], frame.records[self.first_record :]
-        frame.pos, frame.sync = self.pos, self.sync
+        """Be as it was before the last effect."""
+        rows, records, self.pos, self.sync = self._before
+        del self.rows[rows:], self.records[records:]
 
 
 class Copy(NamedTuple):
@@ -90,6 +85,7 @@ class Receipt:
     )
 
     def __init__(self, publisher: Publisher, token: Token, messages: Sequence[Message], size_bytes: int) -> None:
+        # Once a `Publish`, which may be of one message: hence few containers.
         self.publisher = publisher
         self.token = token
         self.messages = messages
@@ -97,9 +93,9 @@ class Receipt:
         self.protocol = messages[0].protocol if messages else ""
         self.counts: dict[str, int] = {}  # by topic, what will be stored
         self.refused: dict[int, Refusal] = {}
-        self.parts: dict[int, Part] = {}  # by group
-        self.runs: list[tuple[int, Building]] = []  # from which message on they are in which frame
-        self.copies: dict[int, list[Copy]] = {}  # by message; of those that are in several frames
+        self.parts: dict[Building, int] = {}  # the frames it is in, and its first row there
+        self.runs: Sequence[tuple[int, Building]] = ()  # of several frames: from which message on they are in which
+        self.copies: dict[int, list[Copy]] | None = None  # by message: of those that are in several frames
         self.pending = 0  # frames whose result has not come
         self.head = False  # nothing of its publisher has to be answered before it
         self.next: Receipt | None = None  # the publisher's next
@@ -109,18 +105,16 @@ class Receipt:
         if messages > 0:
             self.counts[topic] = self.counts.get(topic, 0) + messages
 
+    def copied(self, index: int, frame: Building) -> None:
+        """The next row of another frame is for a message, too."""
+        if self.copies is None:
+            self.copies = {}
+        self.copies.setdefault(index, []).append(Copy(frame, len(frame.rows)))
+
     def take_back(self) -> None:
         """Nothing of it is in the frames."""
-        for part in self.parts.values():
-            part.take_back()
-
-    def close(self) -> None:
-        """Everything was added. What went into one frame needs no account of each message."""
-        if self.refused:  # it may have come to a frame and left nothing there
-            self.parts = {group: part for group, part in self.parts.items() if len(part.frame.rows) > part.first_row}
-        self.pending = len(self.parts)
-        if self.pending < 2:
-            self.messages, self.runs = (), []
+        for frame in self.parts:
+            frame.take_back()
 
 
 def outcome_of(receipt: Receipt) -> Outcome:
@@ -128,25 +122,25 @@ def outcome_of(receipt: Receipt) -> Outcome:
     refused = receipt.refused
     if len(receipt.parts) > 1:
         return _spread_outcome(receipt)
-    for frame, first_row, *_ in receipt.parts.values():
+    for frame, first_row in receipt.parts.items():
         result = frame.result
+        if isinstance(result, Appended):
+            return Outcome(first=Position(result.frame, first_row), refused=refused)
         assert result is not None
-        if isinstance(result, StoreError):
-            return Outcome(error=refusal_of(result))
-        return Outcome(first=Position(result.frame, first_row), refused=refused)
+        return Outcome(error=refusal_of(result))
     return Outcome(refused=refused) if refused else DONE
 
 
 def _spread_outcome(receipt: Receipt) -> Outcome:
     refused = dict(receipt.refused)
     places: dict[int, Sequence[Position]] = {}
-    rows = {part.frame: part.first_row for part in receipt.parts.values()}
+    rows, copies = dict(receipt.parts), receipt.copies or {}
     ends = [start for start, _ in receipt.runs[1:]]
     for (start, frame), end in zip(receipt.runs, [*ends, len(receipt.messages)], strict=True):
         for index in range(start, end):
             if index in receipt.refused:
                 continue
-            found = [_place(Copy(frame, rows[frame])), *map(_place, receipt.copies.get(index, ()))]
+            found = [_place(Copy(frame, rows[frame])), *map(_place, copies.get(index, ()))]
             rows[frame] += 1
             refusals = [one for one in found if isinstance(one, Refusal)]
             if not refusals:
