@@ -1,0 +1,150 @@
+"""A Raft node's durable state in LMDB: one synced transaction for each `Ready` that has to be kept."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import lmdb
+import msgspec
+
+from controller.lmdb_file import is_cut_short
+from controller.raft import lmdb_records
+from controller.raft.errors import Compacted, StorageDamaged, StorageFailed
+from controller.raft.lmdb_records import Held
+from controller.raft.messages import Entry, HardState, Index, Snapshot, Term, entry_bytes
+from controller.raft.ready import Ready
+
+__all__ = ["LmdbStorage"]
+
+MAP_SIZE_BYTES = 4 << 30  # of address space, not of disk
+LOCK = "raft.lock"
+
+
+class LmdbStorage:
+    """A `Storage` that survives.
+
+    `save` and the reading methods may run in two threads. A node that has lost its directory must come back under
+    another id: as the same one it would vote twice, and lack what it had acknowledged (paper, 5.2 and figure 2).
+    """
+
+    def __init__(self, env: lmdb.Environment, lock: int, held: Held) -> None:
+        self._env = env
+        self._lock = lock
+        self._held = held
+        self._unwritten: HardState | None = None  # a commit index that waits for something that has to be synced
+
+    @classmethod
+    def open(
+        cls, directory: Path, node_id: int, *, first: Snapshot | None = None, map_size_bytes: int = MAP_SIZE_BYTES
+    ) -> "LmdbStorage":
+        """Open a node's directory, or begin it with `first`, which says nothing where there is one already.
+
+        Raises `StorageDamaged`; `StorageFailed` where another process has it or it is another node's; OSError.
+        """
+        for missing in [path for path in reversed((directory, *directory.parents)) if not path.exists()]:
+            missing.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.ExitStack() as undo:
+            lock = _lock(directory)
+            undo.callback(os.close, lock)
+            if is_cut_short(directory / "data.mdb"):  # LMDB would find out by a signal that kills the process
+                raise StorageDamaged(f"{directory / 'data.mdb'} has lost its end")
+            with _failures(directory, StorageDamaged):
+                env = lmdb.open(str(directory), map_size=map_size_bytes, max_dbs=0, mode=0o600)
+                undo.callback(env.close)
+                with env.begin() as txn:
+                    new = lmdb_records.is_new(txn)
+                if new:
+                    with env.begin(write=True) as txn:
+                        lmdb_records.begin(txn, node_id, first or Snapshot())
+                with env.begin() as txn:
+                    held = lmdb_records.recover(txn, directory, node_id)
+            undo.pop_all()
+        return cls(env, lock, held)
+
+    def close(self) -> None:
+        """Close. What did not have to be synced yet is forgotten."""
+        self._env.close()
+        os.close(self._lock)
+
+    # ---- what the core reads
+
+    def hard_state(self) -> HardState:
+        """Term, vote and commit index."""
+        return self._unwritten or self._held.hard
+
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot. Raises `StorageDamaged`."""
+        with self._reading() as txn:
+            return lmdb_records.read_snapshot(txn)
+
+    def first_index(self) -> Index:
+        """The least index that is held, or would be."""
+        return self._held.base_index + 1
+
+    def last_index(self) -> Index:
+        """The greatest index that is held."""
+        return self._held.last_index
+
+    def term(self, index: Index) -> Term:
+        """The term of an entry. Raises `Compacted`, `StorageDamaged`."""
+        held = self._held
+        if index == held.last_index:
+            return held.last_term
+        if index == held.base_index:
+            return held.base_term
+        return self.entries(index, index + 1, 1)[0].term
+
+    def entries(self, low: Index, high: Index, bytes_max: int) -> Sequence[Entry]:
+        """Entries from `low` to before `high`. Raises `Compacted`, `StorageDamaged`."""
+        held = self._held
+        if not held.base_index < low < high <= held.last_index + 1:
+            raise Compacted(f"entries {low} to {high} are not held")
+        found: list[Entry] = []
+        with self._reading() as txn:
+            for entry in lmdb_records.read_entries(txn, low, high):
+                bytes_max -= entry_bytes(entry)
+                if found and bytes_max < 0:
+                    return found
+                found.append(entry)
+        if not found:  # compacted since we looked
+            raise Compacted(f"entries {low} to {high} are not held any more")
+        return found
+
+    # ---- what the driver keeps
+
+    def save(self, ready: Ready) -> None:
+        """Keep what a `Ready` has to keep, on disk when this returns. Raises `StorageFailed`: nothing of it is kept."""
+        hard = ready.hard_state or self.hard_state()
+        if not ready.must_sync:
+            self._unwritten = hard
+            return
+        with _failures(self._env.path(), StorageFailed), self._env.begin(write=True) as txn:
+            held = lmdb_records.write(txn, self._held, ready, hard)
+        self._held, self._unwritten = held, None
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[lmdb.Transaction]:
+        with _failures(self._env.path(), StorageDamaged), self._env.begin() as txn:
+            yield txn
+
+
+@contextlib.contextmanager
+def _failures(path: Path | str, kind: type[StorageFailed]) -> Iterator[None]:
+    """What LMDB and its records' decoding raise, as ours."""
+    try:
+        yield
+    except (lmdb.Error, msgspec.MsgspecError) as error:
+        raise kind(f"{path}: {error}") from error
+
+
+def _lock(directory: Path) -> int:
+    """Take the directory's lock, which the kernel drops with its process. Raises `StorageFailed`."""
+    fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise StorageFailed(f"{directory} is in use by another process") from None
+    return fd
