@@ -223,10 +223,16 @@ class StoreClient(Protocol):
 
     @property
     def confirmed(self) -> LogOffset:
-        """The log offset behind the last frame that readers may see."""
+        """The log offset behind the last frame that readers may see. Raises `StoreError` while nothing is known of it.
+
+        While a group cannot be reached it is what was heard last.
+        """
 
     def tail(self, listener: TailListener) -> Callable[[], None]:
-        """Call `listener` on the event loop with every frame confirmed from now on, in order. Returns what stops it."""
+        """Call `listener` on the event loop with every frame confirmed from now on, in order. Returns what stops it.
+
+        From `confirmed` on, or, while nothing is known of that, from what it is when the group is reached.
+        """
 
     async def scan(
         self, start: Position, queues: Sequence[QueueNumber] | None, *, max_bytes: int

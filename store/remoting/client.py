@@ -215,7 +215,9 @@ class RemoteStore:
 
     @property
     def confirmed(self) -> LogOffset:
-        """See `StoreClient.confirmed`: as it was heard last."""
+        """See `StoreClient.confirmed`: as it was heard last. Raises `StoreUnreachable` before the first connection."""
+        if not self._connection.sessions:
+            raise StoreUnreachable(f"store group {self._group} has not been reached yet")
         return self._connection.confirmed
 
     def tail(self, listener: TailListener) -> Callable[[], None]:
