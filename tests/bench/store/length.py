@@ -1,15 +1,19 @@
 """What a record costs in a short log and in a long one: appends, fetches and look-ups at several lengths of one store.
 
-At each length everything is measured `PASSES` times, and the medians count. What is looked up is chosen at random over
-all of the log; the keys are as many at each length.
+Appends are those of the last million records up to a length, views included: the store is filled flat out. Look-ups
+are measured `PASSES` times at each length, and the medians count; what is looked up is chosen at random over all of the
+log, the keys are as many at each length. A machine may take more for a page of its cache the more there are (a virtual
+one that is given its memory page by page), so the same bytes are also written at each length without a store.
 """
 
 import asyncio
+import os
 import random
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 
 from store.client import IndexKind, Put
 from store.format import FIRST_QUEUE, ROW, ROW_INDEX_ADDRESS, QueueNumber, QueueOffset, UnplacedFrame
@@ -17,14 +21,14 @@ from store.local import LocalStore
 from tests.bench.cold_reads import drop_cache
 from tests.bench.procfs import forget_peak, memory_mb
 from tests.bench.store.studies import Rows
-from tests.bench.store_append import throughput
+from tests.bench.store_append import WINDOW
 from tests.bench.timers_leases import append_all
 
 RECORDS, SIZE_BYTES = 100, 150  # of a frame
 QUEUES, ADDRESSES, ADDRESSES_A_FRAME, KEYS = 64, 20_000, 10, 10_000
 FRAMES = 2_048  # built beforehand: as many as name every address about once
 PASSES = 3
-APPEND_S = 0.2  # in a pass: short, so that a short log stays short
+TIMED = 1_000_000  # records, the last ones that are appended
 LOOKS = 1_000  # of each kind in a pass
 COLD_LOOKS = 200
 KEYS_AT_ONCE = 500
@@ -62,12 +66,41 @@ async def put_keys(store: LocalStore) -> None:
         await store.kv_transact({}, puts, namespace="bench")
 
 
-async def fill(store: LocalStore, frames: Sequence[UnplacedFrame], records: int) -> None:
-    """Append, round and round, and wait until the views have followed."""
-    count = max(records // RECORDS, 1)
-    await append_all(store, [frames[n % len(frames)] for n in range(count)])
+async def fill(store: LocalStore, frames: Sequence[UnplacedFrame], records: int, directory: Path) -> dict[str, float]:
+    """Append, round and round, until the views have them; what the last of them took."""
+    timed = min(TIMED, records) // RECORDS
+    await append_all(store, [frames[n % len(frames)] for n in range(records // RECORDS - timed)] or frames[:1])
+    found = await timed_appends(store, [frames[n % len(frames)] for n in range(timed)])
+    found["bare_system_ns"] = bare_system_ns(directory, frames, timed * RECORDS)
     await store._until_dispatched(store.confirmed)
     await asyncio.sleep(1)  # the disk comes to rest, too
+    return found
+
+
+async def timed_appends(store: LocalStore, frames: list[UnplacedFrame]) -> dict[str, float]:
+    started, before = time.perf_counter(), getrusage(RUSAGE_SELF)
+    await append_all(store, frames)
+    took, after = time.perf_counter() - started, getrusage(RUSAGE_SELF)
+    records = len(frames) * RECORDS
+    return {
+        "append_records_per_s": records / took,
+        "append_user_ns": (after.ru_utime - before.ru_utime) / records * 1e9,
+        "append_system_ns": (after.ru_stime - before.ru_stime) / records * 1e9,
+    }
+
+
+def bare_system_ns(directory: Path, frames: Sequence[UnplacedFrame], records: int) -> float:
+    """What the system takes for each record when its bytes are written and synced by themselves, as many at a time."""
+    parts = [part for frame in frames[:WINDOW] for part in (frame.rows, frame.payload)]
+    with (directory / "bare").open("wb", buffering=0) as file:
+        before = getrusage(RUSAGE_SELF).ru_stime
+        for _ in range(max(records // RECORDS // WINDOW, 1)):
+            os.writev(file.fileno(), parts)
+            os.fdatasync(file.fileno())
+        spent = getrusage(RUSAGE_SELF).ru_stime - before
+        written = file.tell()
+    (directory / "bare").unlink()
+    return spent / written * (ROW.size + SIZE_BYTES) * 1e9
 
 
 async def each_us(look: Look, looks: int = LOOKS) -> float:
@@ -103,7 +136,7 @@ async def one_pass(
     def address() -> int:
         return chance.randrange(ADDRESSES) + 1
 
-    found = {
+    return {
         "fetch_newest_us": await each_us(newest),
         "fetch_random_us": await each_us(anywhere),
         "kv_get_us": await each_us(key),
@@ -111,10 +144,6 @@ async def one_pass(
         "find_100_us": await each_us(lambda: store.find(IndexKind.ADDRESS, address(), limit=100)),
         "last_us": await each_us(lambda: store.last(address())),
     }
-    appended = await throughput(store, list(frames), APPEND_S)
-    found["append_records_per_s"] = appended["records_per_s"]
-    found["append_cpu_ns"] = appended["cpu_us_per_frame"] * 1e3 / RECORDS
-    return found
 
 
 async def measure_case(directory: Path, *, lengths: Sequence[int]) -> Rows:
@@ -124,19 +153,15 @@ async def measure_case(directory: Path, *, lengths: Sequence[int]) -> Rows:
     async with await LocalStore.open(directory, scrub_bytes_per_s=0) as store:
         await put_keys(store)
         for wanted in lengths:
-            await fill(store, frames, wanted - length)
             forget_peak()
-            found = {}
+            found = await fill(store, frames, wanted - length, directory)
             for cold in (None, directory):  # the cold ones last: they leave the log out of the page cache
                 passes = [await one_pass(store, frames, chance, cold) for _ in range(PASSES)]
                 found |= {key: statistics.median(one[key] for one in passes) for key in passes[0]}
             log_bytes = sum(path.stat().st_size for path in (directory / "log").iterdir())
             views_bytes = (directory / "views" / "data.mdb").stat().st_size
-            length = sum(
-                [(await store.bounds(QueueNumber(queue))).next for queue in range(FIRST_QUEUE, FIRST_QUEUE + QUEUES)]
-            )
+            length = wanted
             found |= {
-                "records": length,
                 "log_mb": log_bytes / 1e6,
                 "views_bytes": views_bytes / length,
                 "peak_mb": memory_mb("VmHWM"),

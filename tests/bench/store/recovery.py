@@ -74,7 +74,13 @@ async def open_once(directory: Path) -> None:
     started = time.monotonic()
     async with await LocalStore.open(directory, scrub_bytes_per_s=0) as store:
         opened = time.monotonic()
-        found = {"opened": opened, "open_s": opened - started, "end": store.confirmed, "peak_mb": memory_mb("VmHWM")}
+        found = {
+            "opened": opened,
+            "open_s": opened - started,
+            "cpu_s": time.process_time(),
+            "end": store.confirmed,
+            "peak_mb": memory_mb("VmHWM"),
+        }
     print(json.dumps(found))
 
 
@@ -103,6 +109,7 @@ def opened(directory: Path) -> dict[str, float]:
     return {
         "start_s": found["opened"] - started,
         "open_s": found["open_s"],
+        "cpu_s": found["cpu_s"],
         "replayed_mb": replayed_mb,
         "mb_per_s": replayed_mb / found["open_s"],
         "peak_mb": found["peak_mb"],
