@@ -48,7 +48,7 @@ class Wanted(NamedTuple):
     hash: int
     from_ms: int = 0
     until_ms: int = 1 << 63
-    below: Position = Position(LogOffset(1 << 62), 0)
+    below: Position = Position(LogOffset(1 << 63), 0)
 
     @classmethod
     def of(cls, kind: IndexKind, hash_: int, *, from_ms: int, until_ms: int, below: Position | None) -> "Wanted":

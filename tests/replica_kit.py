@@ -1,0 +1,78 @@
+"""What the tests of replicas share: hooks that remember, a master and slaves fed from its log by hand."""
+
+import asyncio
+from pathlib import Path
+
+from store_kit import begin
+
+from store.local import LocalStore
+
+WAIT_S = 10
+
+
+class Hooks:
+    """`store.replication_hooks.ReplicationHooks` that remember; `on_flushed` is called too."""
+
+    def __init__(self, on_flushed=lambda end: None):
+        self.told: list = []
+        self.on_flushed = on_flushed
+
+    def written(self, end):
+        self.told.append(("written", end))
+
+    def flushed(self, end):
+        self.told.append(("flushed", end))
+        self.on_flushed(end)
+
+    def failed(self, error):
+        self.told.append(("failed", error))
+
+    def last(self, what):
+        return max((end for kind, end in self.told if kind == what), default=0)
+
+
+async def open_master(path: Path, *, alone=False, **options) -> LocalStore:
+    """A master that has other replicas; `alone`: with what is on its own disk confirmed at once."""
+    hooks = Hooks()
+    store = await LocalStore.open(path, **{"epoch": 1, "replication": hooks, **options})
+    store.hooks = hooks
+    if alone:
+        hooks.on_flushed = store.confirm
+    return store
+
+
+async def open_slave(path: Path, **options) -> LocalStore:
+    hooks = Hooks()
+    store = await LocalStore.open(path, **{"role": "slave", "replication": hooks, **options})
+    store.hooks = hooks
+    return store
+
+
+async def until(condition):
+    """Wait for something that others on the loop, or threads, bring about."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def stored(master, *frames):
+    """Append to a master and wait until it is on its disk; the futures of the answers."""
+    futures = begin(master, *frames)
+    for future in futures:
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody has to ask
+    size = sum(one.size_bytes for one in frames)
+    end = master.hooks.last("flushed") or master.first
+    await until(lambda: master.hooks.last("flushed") >= end + size)
+    return futures
+
+
+async def feed(master, slave, *, max_bytes=1 << 20):
+    """Bring a slave's log to where the master's is written."""
+    while frames := await master.read_log(slave.receive(b""), max_bytes):
+        slave.receive(frames)
+    await until(lambda: slave.flushed == slave.receive(b""))
+
+
+def log_bytes(path: Path) -> bytes:
+    """The whole log of a data directory, from its first segment on."""
+    return b"".join(one.read_bytes() for one in sorted((path / "log").iterdir()))
