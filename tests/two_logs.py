@@ -1,0 +1,159 @@
+"""Several store groups in one process: a thin router over real stores, each with a log of its own."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from controller.client import GroupConfig
+from controller.local import Limits, LocalController
+from store.client import OnAppended, QueuesListener, StoreClient, TailListener
+from store.errors import StoreUnreachable
+from store.format import LogOffset, Position, QueueNumber, UnplacedFrame, group_of
+from store.local import LocalStore
+from store.queue_config import QueueConfig
+from store.timer_key import TimerKey
+
+HOME = 0
+_OF_A_QUEUE = (
+    *("fetch", "bounds", "queue_config", "offset_at_time", "take", "settle", "forward", "reject", "requeue", "extend"),
+    *("set_lease_policy", "lease_policy", "waiting", "purge", "delete_queue"),
+)
+
+
+class Reach:
+    """One group's store, which can be out of reach: then calls fail, and its tail says nothing until it is back."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self.store = store
+        self.down = False
+        self.never_reached = False
+        self._held: list[tuple[TailListener, Sequence[Any]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.store, name)
+        if asyncio.iscoroutinefunction(found):
+            return partial(self._asked, found)
+        return found
+
+    async def _asked(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if self.down:
+            raise StoreUnreachable("nobody answers")
+        return await call(*arguments, **options)
+
+    @property
+    def confirmed(self) -> LogOffset:
+        if self.never_reached:
+            raise StoreUnreachable("never reached")
+        return self.store.confirmed
+
+    @property
+    def logs(self) -> Mapping[int, StoreClient]:
+        return {self.store.group: self}  # type: ignore[dict-item]
+
+    def append(self, frame: UnplacedFrame, done: OnAppended) -> None:
+        if self.down:
+            asyncio.get_running_loop().call_soon(done, StoreUnreachable("nobody answers"))
+        else:
+            self.store.append(frame, done)
+
+    def tail(self, listener: TailListener) -> Callable[[], None]:
+        def heard(frames: Sequence[Any]) -> None:
+            if self.down:
+                self._held.append((listener, frames))
+            else:
+                listener(frames)
+
+        return self.store.tail(heard)
+
+    def back(self) -> None:
+        """It is reached again, and the tail goes on where it was."""
+        self.down = self.never_reached = False
+        held, self._held = self._held, []
+        for listener, frames in held:
+            listener(frames)
+
+
+class TwoLogs:
+    """A `StoreClient` of several groups, of which group 0 is home; any number, in fact."""
+
+    def __init__(self, group_of_queue: Callable[[int], int | None]) -> None:
+        self._group_of_queue = group_of_queue
+        self.reaches: dict[int, Reach] = {}
+
+    def add(self, store: LocalStore) -> Reach:
+        """A group joins."""
+        reach = self.reaches[store.group] = Reach(store)
+        return reach
+
+    @property
+    def group(self) -> int:
+        return HOME
+
+    @property
+    def logs(self) -> Mapping[int, StoreClient]:
+        return dict(self.reaches)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_A_QUEUE:
+            return lambda queue, *rest, **options: getattr(self._of(queue), name)(queue, *rest, **options)
+        return getattr(self.reaches[HOME], name)
+
+    def _of(self, queue: int) -> Reach:
+        group = self._group_of_queue(queue)
+        return self.reaches[HOME if group is None else group]
+
+    async def configure_queues(self, configs: Sequence[QueueConfig]) -> None:
+        for config in configs:
+            await self._of(config.queue).configure_queues([config])
+
+    async def read(self, position: Position) -> bytes | None:
+        found: bytes | None = await self.reaches[group_of(position.frame)].read(position)
+        return found
+
+    async def cancel_timer(self, timer: str) -> bool:
+        key = TimerKey.parse(timer)
+        return bool(await self.reaches[group_of(key.frame)].cancel_timer(timer))
+
+    async def last(self, address_hash: int) -> Position | None:
+        found = [await reach.last(address_hash) for reach in self.reaches.values()]
+        return next((position for position in found if position is not None), None)
+
+    def release(self, owner: int) -> list[QueueNumber]:
+        return [queue for reach in self.reaches.values() for queue in reach.release(owner)]
+
+    def watch_queues(self, listener: QueuesListener) -> Callable[[], None]:
+        stops = [reach.watch_queues(listener) for reach in self.reaches.values()]
+        return lambda: [stop() for stop in stops] and None
+
+
+class Machine:
+    """The groups and the controller of a cluster in one process, under one directory."""
+
+    def __init__(self, directory: Path, *, groups: int = 2, queues: int = 4) -> None:
+        self.directory = directory
+        self._groups = groups
+        self._queues = queues
+        self._opened = AsyncExitStack()
+
+    async def __aenter__(self) -> "Machine":
+        limits = Limits(default_queues=self._queues)
+        self.controller = LocalController.open(self.directory / "controller", limits=limits, now_ms=lambda: 0)
+        self._opened.push_async_callback(self.controller.close)
+        self.store = TwoLogs(self.controller.group_of_queue)
+        for group in range(self._groups):
+            await self.open_group(group)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._opened.aclose()
+
+    async def open_group(self, group: int) -> Reach:
+        """A group joins the cluster."""
+        store = await LocalStore.open(self.directory / f"group{group}", group=group)
+        self._opened.push_async_callback(store.close)
+        reach = self.store.add(store)
+        await self.controller.add_group(group, GroupConfig())
+        return reach
