@@ -335,9 +335,10 @@ class Fanout:
     # ---- lanes
 
     async def _run(self, lane: Lane) -> None:
-        """Catch up. Who took no more is served last the next time, so that every log has its turn."""
+        """Catch up. A lane that was served and is not done is served last the next time: every log has its turn."""
+        before = lane.cursor
         await self._catch_up.run(lane)
-        if lane.behind and lane.current:
+        if lane.behind and lane.current and lane.cursor != before:
             lanes = lane.subscriber.lanes
             lanes[lane.tail.group] = lanes.pop(lane.tail.group)
 

@@ -55,7 +55,7 @@ class Subscriber:
         self.receiver = receiver
         self.patterns: dict[SubscriptionId, str] = {}
         self.conditions: dict[SubscriptionId, Where] = {}  # what messages have to pass, of subscriptions that ask it
-        self.lanes: dict[int, Lane] = {}  # by group; whichever was refused last is served last
+        self.lanes: dict[int, Lane] = {}  # by group; whichever was served last is last
         self.behind = 0  # how many of the lanes are
 
 
