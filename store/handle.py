@@ -18,7 +18,7 @@ from typing import NamedTuple
 from store.errors import BadHandle
 from store.format import LogOffset, QueueNumber, QueueOffset
 
-__all__ = ["HANDLE_CHARS_MAX", "KEY_BYTES", "Grant", "LeaseHandle"]
+__all__ = ["HANDLE_CHARS_MAX", "KEY_BYTES", "Grant", "LeaseHandle", "queue_of"]
 
 KEY_BYTES = 32
 HANDLE_CHARS_MAX = 1024  # more cannot be a handle, and is not looked at
@@ -66,6 +66,18 @@ class LeaseHandle(NamedTuple):
         if handle.encode(key) != text:  # base64 has spellings that mean the same
             raise BadHandle("a handle that was not made here, or was changed")
         return handle
+
+
+def queue_of(text: str) -> QueueNumber | None:
+    """The queue that a handle says it is of, to find the store group that can tell whether it is one; None: it is none.
+
+    Nothing is verified.
+    """
+    try:
+        raw = base64.b64decode(text[:HANDLE_CHARS_MAX] + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        return QueueNumber(_FIELDS.unpack_from(raw)[1])
+    except (ValueError, struct.error):
+        return None
 
 
 class Grant:

@@ -74,7 +74,21 @@ class _Term:
         self.over: asyncio.Future[NotMaster] = asyncio.get_running_loop().create_future()
         self.refusal: NotMaster | None = None  # set first: nothing more is begun
         self.intakes: set[Intake] = set()
+        self.sessions: set[Session] = set()
         self.unlisten = terms.store.tail(self.pulse.beat)
+
+    def refuse(self, refusal: NotMaster) -> None:
+        """Begin nothing any more."""
+        self.refusal = refusal
+        for session in self.sessions:
+            session.standing_down = refusal
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way, or was answered and not sent, that a client would have to call unknown."""
+        return any(intake.pending or intake.news.is_set() for intake in self.intakes) or any(
+            session.changing or session.news.is_set() for session in self.sessions
+        )
 
     def end(self, refusal: NotMaster) -> None:
         """End all streams."""
@@ -119,13 +133,13 @@ class NodeService:
         self._hint = hint
         if term is None:
             return
-        term.refusal = _not_master(self.group, hint)
+        term.refuse(_not_master(self.group, hint))
         deadline = asyncio.get_running_loop().time() + grace_s
-        while any(intake.pending or intake.news.is_set() for intake in term.intakes):
+        while term.busy:
             if asyncio.get_running_loop().time() >= deadline:
                 break
             await asyncio.sleep(0.005)
-        term.end(term.refusal)
+        term.end(_not_master(self.group, hint))
         if self._closing:
             await asyncio.wait(list(self._closing))
 
@@ -165,6 +179,7 @@ class NodeService:
         async with self._stream(CALLS, context) as term:
             session = Session(term.terms, self._owners)
             heard, grown = asyncio.Event(), asyncio.Event()
+            term.sessions.add(session)
             try:
                 with term.pulse.wakes(grown):
                     await _until_one_ends(
@@ -175,6 +190,7 @@ class NodeService:
                         _silence(heard),
                     )
             finally:
+                term.sessions.discard(session)
                 closing = asyncio.create_task(session.close(), name="end of a session")
                 self._closing.add(closing)
                 closing.add_done_callback(self._closed)

@@ -18,16 +18,14 @@ from store.errors import (
     AppendOutcomeUnknown,
     FrameTooLarge,
     NotMaster,
-    NotWritable,
     SequenceOutOfOrder,
     StoreClosed,
     StoreError,
-    StoreFailed,
     StoreOverloaded,
     StoreUnreachable,
 )
 from store.format import FRAME_BYTES_MAX, UnplacedFrame
-from store.remoting.frames import Ack, outcome_of, packed
+from store.remoting.frames import KEPT, Ack, outcome_of, packed, packed_message
 from store.wire import BadAnswer
 
 __all__ = ["FRAMES_COUNT_MAX", "PAUSE_S", "PENDING_BYTES_MAX", "Appender"]
@@ -40,8 +38,7 @@ FRAMES_COUNT_MAX = 1024  # sent and not answered: how far back the store recogni
 MESSAGE_BYTES = 1 << 20
 PAUSE_S = 0.05  # before frames are sent again to a store that takes nothing for now
 
-_LEAVE = NotMaster | StoreClosed  # who says so will not take anything any more
-_WAIT = NotWritable | StoreFailed  # may take it later, or somebody else will be master
+_LEAVE = NotMaster | StoreClosed  # who says so will not take anything any more; other refusals may pass
 
 
 @dataclass(slots=True, eq=False)
@@ -87,6 +84,7 @@ class Appender:
         self._pause_until = 0.0
         self._number = 0  # of the next frame on this connection
         self._order = 0
+        self._round = 0  # how often frames were put back
         self._down_since: float | None = now_s()  # None: connected
         self._closed: StoreError | None = None
 
@@ -145,7 +143,7 @@ class Appender:
             self._sent_bytes += pending.size
             size += pending.size
             parts += pending.parts
-        return b"".join(parts) if parts else None
+        return packed_message(self._round, parts) if parts else None
 
     def answered(self, acks: Sequence[Ack]) -> tuple[StoreError | None, float]:
         """Some frames have ended. Why the connection should be given up, if it should; when to look for more to send.
@@ -180,7 +178,7 @@ class Appender:
             return pending.idempotent
         if isinstance(error, SequenceOutOfOrder):
             return bool(self._held)  # the one in front of it is to be sent again, and then this one is in order
-        return isinstance(error, _LEAVE | _WAIT)
+        return isinstance(error, KEPT)
 
     def _hold(self, pending: _Pending, error: StoreError) -> None:
         pending.error = error
@@ -191,6 +189,7 @@ class Appender:
 
     def _put_back(self) -> None:
         """What was held goes in front of what was never sent."""
+        self._round += 1
         held, self._held = sorted(self._held, key=lambda one: one.order), []
         self._waiting.extendleft(reversed(held))
 

@@ -72,10 +72,16 @@ class _Pending:
 
 
 class Caller:
-    """Calls of one client on their way. Belongs to the thread of the event loop; `wake`: there is something to send."""
+    """Calls of one client on their way. Belongs to the thread of the event loop.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, wake: Callable[[], None], budget_s: float) -> None:
+    `wake`: there is something to send. Who `follows` the master goes on with it when it is another.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, wake: Callable[[], None], budget_s: float, follows: bool
+    ) -> None:
         self._loop = loop
+        self._follows = follows
         self._wake = wake
         self._budget_s = budget_s
         self._number = 0
@@ -178,7 +184,7 @@ class Caller:
                 leave = self._succeeded(pending, answer) or leave
                 continue
             error = revive(answer.body) or failure_of(answer.body, pending.method)
-            if isinstance(error, NotMaster | StoreClosed):
+            if isinstance(error, StoreClosed) or (isinstance(error, NotMaster) and self._follows):
                 leave = error
                 if pending.mode is not SESSION and not pending.future.done() and not self._is_late(pending):
                     self._waiting.append(pending)

@@ -398,10 +398,17 @@ class RemoteStore:
     ) -> AsyncGenerator[Changes, None]:
         """See `StoreClient.kv_watch`. What is to be refused is, when the first changes are asked for."""
         self._check_open()
-        return self._watch(start, end, namespace, self.confirmed + 1 if from_revision is None else from_revision)
+        if from_revision is None and self._connection.sessions:
+            from_revision = self.confirmed + 1
+        return self._watch(start, end, namespace, from_revision)
 
-    async def _watch(self, start: str, end: str | None, namespace: str, at: int) -> AsyncGenerator[Changes, None]:
+    async def _watch(
+        self, start: str, end: str | None, namespace: str, at: int | None
+    ) -> AsyncGenerator[Changes, None]:
         connection = self._connection
+        if at is None:
+            await self.connected()
+            at = self.confirmed + 1
         while True:
             watching = connection.caller.begin("kv_watch", calls.KvWatch(start, end, namespace, at), nothing, AGAIN)
             try:
@@ -578,7 +585,8 @@ class RemoteStore:
 
     def release(self, owner: int) -> Sequence[QueueNumber]:
         """See `StoreClient.release`."""
-        self._tell("release", calls.Release(owner))
+        if self._held.has_taken(owner):
+            self._tell("release", calls.Release(owner))
         return self._held.release(owner)
 
     async def settle_handles(self, handles: Sequence[str]) -> Sequence[StoreError | None]:

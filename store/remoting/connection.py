@@ -65,7 +65,7 @@ class Connection:
         self._reading = reading
         self._session_lost = lost
         self._to_say, self._to_append = asyncio.Event(), asyncio.Event()
-        self.caller = Caller(self._loop, wake=self._to_say.set, budget_s=budget_s)
+        self.caller = Caller(self._loop, wake=self._to_say.set, budget_s=budget_s, follows=not reading)
         self.appender = Appender(
             soon=self._loop.call_soon,
             now_s=self._loop.time,

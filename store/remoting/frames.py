@@ -1,8 +1,10 @@
 """Frames between a client and a store node: appended, tailed, and in the answers to calls.
 
-An append stream carries frames back to back, each as in the log but with log offset, epoch and time 0: the header
-says where the next one begins, and both checksums are verified before anything is stored. Their numbers count up from
-0 on each stream. Acknowledgements are MessagePack, `[confirmed, [[number, frame, duplicate, error], ...], timers]`.
+A message of an append stream is `round u32 | frames, back to back`, each frame as in the log but with log offset, epoch
+and time 0: the header says where the next one begins, and both checksums are verified before anything is stored. Their
+numbers count up from 0 on each stream. When the store takes nothing for now, whatever else comes in that round is
+refused too, and the client begins another round with the first frame that was: so order holds. Acknowledgements are
+MessagePack, `[confirmed, [[number, frame, duplicate, error], ...], timers]`.
 
 A message of a tail is `following u64 | confirmed u64 | frames, back to back`, little-endian: frames verbatim in log
 order, and where the next message goes on.
@@ -21,7 +23,15 @@ import msgspec
 import numpy as np
 
 from store.client import Appended, Fetched, Lease, TimersHeld
-from store.errors import AppendOutcomeUnknown, CorruptFrame, StoreError
+from store.errors import (
+    AppendOutcomeUnknown,
+    CorruptFrame,
+    NotMaster,
+    NotWritable,
+    StoreClosed,
+    StoreError,
+    StoreFailed,
+)
 from store.format import (
     FRAME_BYTES_MAX,
     HEADER,
@@ -38,6 +48,7 @@ from store.remoting.calls import encode
 from store.wire import BadAnswer, BadRequest, Offset, Size, describe, revive
 
 __all__ = [
+    "KEPT",
     "KEPT_BYTES",
     "Ack",
     "Acks",
@@ -54,12 +65,15 @@ __all__ = [
     "leases_of",
     "outcome_of",
     "packed",
+    "packed_message",
     "parse_appends",
     "parse_tailed",
 ]
 
+KEPT = NotMaster | NotWritable | StoreClosed | StoreFailed  # refusals after which frames are sent again
 KEPT_BYTES = 8 << 20  # of frames that a session's client keeps, decompressed
 _TAIL = Struct("<QQ")
+_ROUND = Struct("<I")
 
 
 # ---- appends
@@ -70,10 +84,21 @@ def packed(frame: UnplacedFrame) -> tuple[bytes, bytes, bytes]:
     return frame.header(log_offset=0, epoch=0, stored_at_ms=0), frame.rows, frame.payload
 
 
-def parse_appends(message: bytes) -> list[UnplacedFrame | StoreError]:
-    """The frames of a message, and for each that is damaged why. Raises `BadRequest` where no next one can be found."""
+def packed_message(round_: int, parts: Iterable[bytes]) -> bytes:
+    """A message of an append stream; the parts of its frames are as `packed` makes them."""
+    return b"".join((_ROUND.pack(round_ & 0xFFFF_FFFF), *parts))
+
+
+def parse_appends(message: bytes) -> tuple[int, list[UnplacedFrame | StoreError]]:
+    """A message's round and frames, and for each that is damaged why.
+
+    Raises `BadRequest` where no next one can be found.
+    """
+    if len(message) < _ROUND.size:
+        raise BadRequest(f"a message of {len(message)} bytes says no round")
     found: list[UnplacedFrame | StoreError] = []
-    at = 0
+    (round_,) = _ROUND.unpack_from(message)
+    at = _ROUND.size
     while at < len(message):
         try:
             header = parse_header(memoryview(message)[at : at + HEADER.size], log_offset=0)
@@ -84,7 +109,7 @@ def parse_appends(message: bytes) -> list[UnplacedFrame | StoreError]:
         end = at + header.size_bytes
         found.append(_unplaced(message[at:end]))
         at = end
-    return found
+    return round_, found
 
 
 def _unplaced(data: bytes) -> UnplacedFrame | StoreError:

@@ -26,12 +26,14 @@ class Held:
 
     def __init__(self) -> None:
         self._owners: dict[int, dict[tuple[QueueNumber, str], _Holding]] = {}
+        self._taken: set[int] = set()  # owners that the session knows
         self._takes: dict[int, dict[object, QueueNumber]] = {}  # by owner; gone when it was released
 
     def begin_take(self, owner: int, queue: QueueNumber) -> object:
         """A take begins; what is to be given to `end_take`."""
         take = object()
         self._takes.setdefault(owner, {})[take] = queue
+        self._taken.add(owner)
         return take
 
     def end_take(self, take: object, owner: int, queue: QueueNumber, group: str, leases: Sequence[Lease]) -> bool:
@@ -51,6 +53,10 @@ class Held:
                 holding.held.update(offsets)
                 holding.lost.difference_update(offsets)
         return True
+
+    def has_taken(self, owner: int) -> bool:
+        """Whether the store knows an owner."""
+        return owner in self._taken
 
     def drop(
         self, owner: int, queue: QueueNumber, group: str, offsets: Sequence[QueueOffset]
@@ -85,6 +91,7 @@ class Held:
 
     def release(self, owner: int) -> Sequence[QueueNumber]:
         """An owner gives back everything; the queues it held something of, or may have been about to."""
+        self._taken.discard(owner)
         taking = self._takes.pop(owner, {}).values()
         holdings = self._owners.pop(owner, {})
         held = [queue for (queue, _), one in holdings.items() if one.held or one.timed]
@@ -104,6 +111,7 @@ class Held:
             if not holdings:
                 del self._owners[owner]
         self._takes.clear()
+        self._taken.clear()
         return list(queues)
 
 

@@ -49,6 +49,7 @@ class Method(NamedTuple):
     decode: Callable[[msgspec.Raw], Any]
     run: _Run
     anywhere: bool  # whether a slave may answer it
+    waits: bool  # whether it changes nothing, and may take for ever
 
 
 def _simple(ask: Callable[[StoreClient, Any], Coroutine[Any, Any, Any]], *, reads: bool = False) -> _Run:
@@ -198,7 +199,7 @@ _HANDLES: Mapping[str, _Run] = {
 }
 
 METHODS: Mapping[str, Method] = {
-    name: Method(msgspec.msgpack.Decoder(calls.ARGUMENTS[name]).decode, run, name in _READS)
+    name: Method(msgspec.msgpack.Decoder(calls.ARGUMENTS[name]).decode, run, name in _READS, name == "kv_watched")
     for name, run in {**_READS, **_MASTERS, **_OWNERS, **_HANDLES}.items()
 }
 assert METHODS.keys() == calls.ARGUMENTS.keys()

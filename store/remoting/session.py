@@ -88,6 +88,8 @@ class Session:
         self._timers_said: TimersHeld | None = None
         self._confirmed_said = LogOffset(-1)
         self._greeted = False
+        self.changing = 0  # calls under way that may change something
+        self.standing_down: NotMaster | None = None  # set: what comes now is refused
         self.news = asyncio.Event()  # there may be something to send
         self._unlisten = self.store.watch_queues(self._wake_up) if terms.master else lambda: None
 
@@ -139,9 +141,17 @@ class Session:
             raise wire.BadRequest(f"{call.method}: {error}") from error
         if not self._greeted and call.method != "hello":
             raise wire.BadRequest("a session begins with hello")
-        if not self._terms.master and not method.anywhere:
+        if self.standing_down is not None:
+            raise self.standing_down
+        if method.anywhere:
+            return await method.run(self, arguments, call.number, share)
+        if not self._terms.master:
             raise self._not_master()
-        return await method.run(self, arguments, call.number, share)
+        self.changing += not method.waits
+        try:
+            return await method.run(self, arguments, call.number, share)
+        finally:
+            self.changing -= not method.waits
 
     def _not_master(self) -> NotMaster:
         return NotMaster(f"this node is not the master of store group {self.store.group}", self._terms.hint)

@@ -1,0 +1,89 @@
+"""A store group of which reads are answered by a slave near by, as far as that has what is asked for."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from store.client import Bounds, Fetched
+from store.errors import StoreError
+from store.format import Frame, LogOffset, Position, QueueNumber, QueueOffset
+from store.remoting.client import RemoteStore
+from store.remoting.connection import Resolve
+
+__all__ = ["NearStore"]
+
+NEAR_BUDGET_S = 0.5  # that a read waits for a slave that has gone away, before the master is asked
+
+
+class NearStore(RemoteStore):
+    """A `RemoteStore` whose `scan`, `fetch`, `read` and `bounds` are answered by a slave where that cannot be seen.
+
+    `near` says where the slave is; with None, or while it is away or behind, the master is asked. What the slave has
+    confirmed the master has too, so a record that is found is right; that there is none, only the master can say, and
+    the slave while it is not behind anything this client has heard of.
+    """
+
+    def __init__(self, group: int, resolve: Resolve, *, near: Resolve, **options: Any) -> None:
+        super().__init__(group, resolve, **options)
+        credentials = options.get("credentials")
+        self._near = RemoteStore(group, near, credentials=credentials, budget_s=NEAR_BUDGET_S, reading=True)
+
+    async def _close(self) -> None:
+        await self._near.close()
+        await super()._close()
+
+    def moved(self) -> None:
+        """See `RemoteStore.moved`."""
+        super().moved()
+        self._near.moved()
+
+    def _has(self, at: LogOffset) -> bool:
+        """Whether the slave has what lies in front of an offset of the log."""
+        return self._near.is_connected and self._near.confirmed >= at
+
+    async def scan(
+        self, start: Position, queues: Sequence[QueueNumber] | None, *, max_bytes: int
+    ) -> tuple[Sequence[Frame], LogOffset]:
+        """See `StoreClient.scan`."""
+        if self._has(LogOffset(start.frame + 1)):
+            try:
+                return await self._near.scan(start, queues, max_bytes=max_bytes)
+            except StoreError:
+                pass
+        return await super().scan(start, queues, max_bytes=max_bytes)
+
+    async def fetch(
+        self,
+        queue: QueueNumber,
+        offset: QueueOffset,
+        *,
+        max_bytes: int,
+        max_rows: int = 1 << 30,
+        max_wait_ms: int = 0,
+    ) -> Fetched:
+        """See `StoreClient.fetch`."""
+        if self._near.is_connected:
+            try:
+                fetched = await self._near.fetch(queue, offset, max_bytes=max_bytes, max_rows=max_rows)
+                if fetched.next > offset:
+                    return fetched
+            except StoreError:
+                pass
+        return await super().fetch(queue, offset, max_bytes=max_bytes, max_rows=max_rows, max_wait_ms=max_wait_ms)
+
+    async def read(self, position: Position) -> bytes | None:
+        """See `StoreClient.read`."""
+        if self._has(LogOffset(position.frame + 1)):
+            try:
+                return await self._near.read(position)
+            except StoreError:
+                pass
+        return await super().read(position)
+
+    async def bounds(self, queue: QueueNumber) -> Bounds:
+        """See `StoreClient.bounds`."""
+        if self._connection.sessions and self._has(self.confirmed):
+            try:
+                return await self._near.bounds(queue)
+            except StoreError:
+                pass
+        return await super().bounds(queue)
