@@ -60,9 +60,8 @@ async def stored(master, *frames):
     futures = begin(master, *frames)
     for future in futures:
         future.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody has to ask
-    size = sum(one.size_bytes for one in frames)
-    end = master.hooks.last("flushed") or master.first
-    await until(lambda: master.hooks.last("flushed") >= end + size)
+    end = master.flushed + sum(one.size_bytes for one in frames)  # nothing else may be under way
+    await until(lambda: master.hooks.last("flushed") >= end)
     return futures
 
 
