@@ -300,7 +300,7 @@ class Master:
     # ---- reading what is certain to be the newest
 
     def ask_round(self) -> int:
-        """Begin a linearizable read: if enough still follow this epoch, nobody has acknowledged anything in a newer one.
+        """Begin a linearizable read: if enough follow this epoch still, nothing was acknowledged in a newer one.
 
         When `round_agreed` is at least what this returns, what was `confirmed` when it was called, or is now, is the
         newest state there is. Reads that begin before the next `take` share a round.
@@ -344,7 +344,7 @@ class Master:
         self._set.heard(now_ms=self._now_ms)
 
     def set_altered(self, sync_set: Collection[int], sync_epoch: int) -> None:
-        """A set is in force, with this replica master of this epoch: an answer to `ask`, or news. Old ones are ignored."""
+        """A set is in force, with this replica master of this epoch: an answer to `ask`, or news; old ones do nothing."""
         if self.ended is None and self._set.altered(sync_set, sync_epoch):
             assert self.replica in sync_set
             self._forget()

@@ -12,7 +12,7 @@ in the order given, each finished before the next is begun:
     SaveEpochs      `EpochFile.save`
     Prepare         cut the log durably, then `EpochFile.save`, then call `prepared`
     Write           append the frames to the log as they are; when they are synced, call `flushed_to`, once for many
-    TakeSnapshot    fetch the views and begin the log anew behind them, then call `snapshot_installed`
+    TakeSnapshot    fetch the views, begin the log anew behind them, then call `snapshot_installed`
     Close           end the stream; `connect` again when the controller names a master
 
 Everything may be lost at any moment between two of them. The views follow `confirmed` and nothing else.
@@ -101,7 +101,12 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """The master's log begins behind this one's end. Answered by `snapshot_installed`, or by `close`."""
+    """The master's log begins behind this one's end, or has nothing to do with it.
+
+    To be fetched from the master of that epoch: its views at some offset it has confirmed, and its epochs up to there.
+    Views, log and epochs are replaced in one step, as a directory that was made beside them is renamed: a log whose
+    epochs are another's would pass for what it is not. Answered by `snapshot_installed`; on failure by `close`.
+    """
 
     epoch: int
 
@@ -270,13 +275,11 @@ class Slave:
             self._ack()
 
     def snapshot_installed(self, at: LogOffset, epochs: EpochList) -> None:
-        """The views are those of a log offset, the log is empty and begins there; `epochs` came with the snapshot."""
+        """The views are those of a log offset, the log is empty and begins there, `epochs` are saved."""
         assert self.stage is Stage.SNAPSHOT
         assert at >= self.confirmed or self._unclean_election
         self.first = self.end = self.flushed = self.confirmed = at
         self.epochs = epochs.cut(at).trim(at)
-        self.promised = max(self.promised, self.epochs.newest)
-        self._effects.append(SaveEpochs(self.epochs, self.promised))
         self.close()
 
     def trimmed(self, first: LogOffset) -> None:
@@ -337,10 +340,7 @@ class Slave:
         self.stage = Stage.DIVERGED
 
     def _snapshot(self, epoch: int) -> None:
-        """Give up the epochs first: a log that was replaced and a list that was not would not fit."""
         self.stage = Stage.SNAPSHOT
-        self.epochs = EpochList()
-        self._effects.append(SaveEpochs(self.epochs, self.promised))
         self._effects.append(TakeSnapshot(epoch))
 
     def _data(self, message: Data) -> None:

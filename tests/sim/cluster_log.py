@@ -1,0 +1,111 @@
+"""A replica's log and views as the simulation of the cluster has them: lists and dictionaries, and real frames."""
+
+import copy
+from bisect import bisect_left, bisect_right
+from functools import lru_cache
+
+import msgspec
+
+from store.format import HEADER, ROW, Header, LogOffset, UnplacedFrame
+
+__all__ = ["CountedLog", "Views", "header_of", "make_frame", "record_of"]
+
+
+@lru_cache(maxsize=1 << 14)
+def make_frame(producer: int, sequence: int, record: bytes) -> UnplacedFrame:
+    row = ROW.pack(16, 0, len(record), 0, 0, 0, 0, 0)
+    return UnplacedFrame.build(row, record, producer_id=producer, sequence=sequence)
+
+
+def header_of(frame: bytes) -> Header:
+    return Header(*HEADER.unpack_from(frame))
+
+
+def record_of(frame: bytes):
+    return msgspec.msgpack.decode(frame[HEADER.size + ROW.size :])
+
+
+class CountedLog:
+    """Frames, of which those behind `durable` may be lost."""
+
+    def __init__(self, first: LogOffset) -> None:
+        self.reset(first)
+
+    def reset(self, at: LogOffset) -> None:
+        self.first = self.durable = self.end = at
+        self.starts: list[int] = []
+        self.frames: list[bytes] = []
+        self.cuts = getattr(self, "cuts", 0) + 1  # a sync that began before a cut tells nothing of what came after
+
+    def append(self, frame: bytes) -> LogOffset:
+        assert header_of(frame).log_offset == self.end
+        self.starts.append(self.end)
+        self.frames.append(frame)
+        self.end = LogOffset(self.end + len(frame))
+        return self.end
+
+    def place(self, frame: UnplacedFrame, *, epoch: int, now_ms: int) -> LogOffset:
+        header = frame.header(log_offset=self.end, epoch=epoch, stored_at_ms=now_ms)
+        return self.append(header + frame.rows + frame.payload)
+
+    def truncate(self, end: LogOffset) -> None:
+        keep = bisect_left(self.starts, end)
+        del self.starts[keep:], self.frames[keep:]
+        assert end == (self.starts[-1] + len(self.frames[-1]) if self.starts else self.first), "cut inside of a frame"
+        self.end = self.durable = end
+        self.cuts += 1
+
+    def has(self, start: int, end: int) -> bool:
+        """Whether there is a frame of that place on disk, or was before it was trimmed."""
+        return self.durable >= end and (start < self.first or start in self.starts)
+
+    def trim(self, first: LogOffset) -> None:
+        gone = bisect_left(self.starts, first)
+        del self.starts[:gone], self.frames[:gone]
+        self.first = first
+
+    def between(self, start: LogOffset, end: LogOffset) -> list[bytes]:
+        """All frames that begin from `start` on and before `end`."""
+        return self.frames[bisect_left(self.starts, start) : bisect_left(self.starts, end)]
+
+    def boundary(self, at: LogOffset) -> LogOffset:
+        """The last start of a frame at or before an offset."""
+        index = bisect_right(self.starts, at) - 1
+        return LogOffset(self.starts[index]) if index >= 0 else self.first
+
+    def lose_unsynced(self, chance) -> None:
+        """The power fails: any number of the frames that were not synced are gone, the last ones."""
+        unsynced = [start for start in self.starts if start >= self.durable]
+        if unsynced:
+            self.truncate(LogOffset(chance.choice([*unsynced, self.end])))
+
+
+class Views:
+    """What was applied of a log: which operations it holds, and keys with values."""
+
+    def __init__(self, applied: LogOffset) -> None:
+        self.applied = applied
+        self.stored: dict[tuple[int, int], tuple[int, int]] = {}  # (producer, sequence) -> (start, end)
+        self.results: dict[int, object] = {}  # of operations on keys, by where they are
+        self.keys: dict[str, tuple[str, int]] = {}  # value and revision
+
+    def copy(self) -> "Views":
+        return copy.deepcopy(self)
+
+    def apply(self, frame: bytes) -> None:
+        header = header_of(frame)
+        start = header.log_offset
+        assert start == self.applied, "views are a prefix of the log"
+        self.stored[header.producer_id, header.sequence] = (start, start + len(frame))
+        self.applied = LogOffset(start + len(frame))
+        match record_of(frame):
+            case ["put", key, value]:
+                self.keys[key] = (value, self.applied)
+                self.results[start] = self.applied
+            case ["cas", key, expected, value]:
+                actual = self.keys[key][1] if key in self.keys else 0
+                if actual == expected:
+                    self.keys[key] = (value, self.applied)
+                    self.results[start] = self.applied
+                else:
+                    self.results[start] = ["conflict", actual]
