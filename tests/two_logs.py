@@ -1,14 +1,18 @@
 """Several store groups in one process: a thin router over real stores, each with a log of its own."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, TypeVar
 
 from controller.client import GroupConfig
 from controller.local import Limits, LocalController
+from gateway.app import Gateway
+from gateway.config import adapter_factories, load
 from store.client import OnAppended, QueuesListener, StoreClient, TailListener
 from store.errors import StoreUnreachable
 from store.format import LogOffset, Position, QueueNumber, UnplacedFrame, group_of
@@ -17,6 +21,8 @@ from store.queue_config import QueueConfig
 from store.timer_key import TimerKey
 
 HOME = 0
+TIMEOUT_S = 30.0
+T = TypeVar("T")
 _OF_A_QUEUE = (
     *("fetch", "bounds", "queue_config", "offset_at_time", "take", "settle", "forward", "reject", "requeue", "extend"),
     *("set_lease_policy", "lease_policy", "waiting", "purge", "delete_queue"),
@@ -157,3 +163,87 @@ class Machine:
         reach = self.store.add(store)
         await self.controller.add_group(group, GroupConfig())
         return reach
+
+
+class Served:
+    """A gateway over such a machine, in a thread of its own, for clients that block. `restart` keeps the directory."""
+
+    def __init__(self, directory: Path, *, groups: int = 2) -> None:
+        self._directory = directory
+        self.groups = groups
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._stop: asyncio.Event | None = None
+        self._running: Future[None] | None = None
+        self.machine: Machine
+        self._gateway: Gateway
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something on the gateway's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT_S)
+
+    def start(self) -> "Served":
+        """Start, and wait until it is ready."""
+        ready: Future[None] = Future()
+        self._running = asyncio.run_coroutine_threadsafe(self._serve(ready), self._loop)
+        wait([ready, self._running], TIMEOUT_S, FIRST_COMPLETED)
+        if self._running.done():
+            self._running.result()
+        return self
+
+    async def _serve(self, ready: "Future[None]") -> None:
+        ports: dict[str, Any] = {name: {"port": 0} for name in ("mqtt", "mqtt-ws", "coap", "amqp", "http")}
+        factories = adapter_factories()
+        declared = {listener.name for factory in factories.values() for listener in factory.listeners}
+        config = load(
+            environ={},
+            overrides={
+                "store": {"data_dir": str(self._directory)},
+                "listeners": {name: table for name, table in ports.items() if name in declared},
+                "rpc": {"enabled": False},
+                "admin": {"port": 0},
+                "gateway": {"shutdown_grace_s": 0.5},
+            },
+        )
+        self._stop = asyncio.Event()
+        async with Machine(self._directory, groups=self.groups) as self.machine, asyncio.TaskGroup() as tasks:
+            store: Any = self.machine.store
+            self._gateway = Gateway(config, store, self.machine.controller, tasks)
+            await self._gateway.start()
+            ready.set_result(None)
+            await self._stop.wait()
+            await self._gateway.stop()
+            await self._gateway.stop_admin()
+            self._gateway.hub.cancel_tasks()
+
+    def port(self, name: str) -> int:
+        """The port of a listener."""
+        return next(one.port for one in self._gateway.listening if one.name == name)
+
+    def add_group(self) -> int:
+        """A group joins while it runs; its number."""
+        number, self.groups = self.groups, self.groups + 1
+        self.run(self.machine.open_group(number))
+        return number
+
+    def stop(self) -> None:
+        """End the gateway and close the stores."""
+        if self._running is not None and self._stop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._running.result(TIMEOUT_S)
+            self._running = None
+
+    def restart(self) -> None:
+        """End, and begin again with what is on disk."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """See that it is gone."""
+        try:
+            self.stop()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(TIMEOUT_S)
+            self._loop.close()
