@@ -215,6 +215,8 @@ def parse_tailed(message: bytes, *, after: LogOffset) -> Tailed:
             raise BadAnswer("a part of the log ends within a frame")
         frames.append(frame)
         at, due = at + size, frame.end
+    if max(following, confirmed) >> 63:
+        raise BadAnswer("a part of the log beyond the last offset there can be")
     if following < due:
         raise BadAnswer(f"a part of the log up to {due} says that {following} follows")
     return Tailed(frames, LogOffset(following), LogOffset(confirmed))

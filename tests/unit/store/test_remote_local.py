@@ -1,5 +1,8 @@
 """The tests of test_store_local.py with a store over the network."""
 
+import asyncio
+
+import pytest
 import test_store_local
 from remote_kit import contract
 
@@ -7,9 +10,22 @@ contract(
     test_store_local,
     globals(),
     without=[
-        # They look for what the store's own loop does within one turn; test_remote_store.py has their like.
+        # They look for what the store's own loop does within one turn; test_remote_faults.py has their like.
         "test_listeners_see_what_comes_later_once_and_in_order",
         "test_answers_come_in_order_before_listeners_and_reads_see_them",
         "test_a_late_loop_does_not_make_a_compare_and_set_meet_itself",
     ],
 )
+
+
+@pytest.fixture(autouse=True)
+def trimmed(monkeypatch):
+    """What is dispatched is let go on a later turn of the store's loop, and here many pass in between."""
+    settle = test_store_local.Stores.settle
+
+    async def settled(stores):
+        while stores.stage == "dispatched" and stores.store._recent._runs:
+            await asyncio.sleep(0.002)
+        return await settle(stores)
+
+    monkeypatch.setattr(test_store_local.Stores, "settle", settled)

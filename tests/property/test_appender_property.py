@@ -1,0 +1,243 @@
+"""Appends of an idempotent producer over connections that break and masters that refuse: once each, in order."""
+
+from collections import deque
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store.client import Appended
+from store.errors import (
+    AppendOutcomeUnknown,
+    NotMaster,
+    NotWritable,
+    SequenceOutOfOrder,
+    StoreClosed,
+    StoreError,
+    StoreFailed,
+    StoreUnreachable,
+)
+from store.format import ROW, LogOffset, UnplacedFrame
+from store.producers import ProducerTable
+from store.remoting import appender as appender_module
+from store.remoting.appender import Appender
+from store.remoting.frames import KEPT, ack_of, parse_appends
+
+REFUSALS = {
+    "not master": NotMaster("no"),
+    "closed": StoreClosed("no"),
+    "waits": NotWritable("no"),
+    "bad": StoreFailed(""),
+}
+
+
+def frame(sequence, *, producer=7):
+    body = b"%d" % sequence
+    return UnplacedFrame.build(
+        ROW.pack(16, 0, len(body), 0, 0, 0, 0, 0), body, producer_id=producer, sequence=sequence if producer else 0
+    )
+
+
+class Store:
+    """A store that keeps what it takes, whoever is connected, and knows what it has."""
+
+    def __init__(self):
+        self.log = []
+        self.producers = ProducerTable()
+        self.refuses = None  # the name of a refusal
+
+    def append(self, one):
+        if self.refuses is not None:
+            return REFUSALS[self.refuses]
+        if one.producer_id:
+            try:
+                known = self.producers.find(one.producer_id, one.sequence)
+            except SequenceOutOfOrder as error:
+                return error
+            if known is not None:
+                return Appended(known, duplicate=True)
+            self.producers.add(one.producer_id, one.sequence, LogOffset(len(self.log)))
+        self.log.append(one.payload)
+        return Appended(LogOffset(len(self.log) - 1))
+
+
+class World:
+    """An appender, a store, and the way between them."""
+
+    def __init__(self, budget_s=1e9):
+        self.now_s = 0.0
+        self.store = Store()
+        self.outcomes = {}
+        self.sequence = 0
+        self.soon = deque()
+        self.there, self.back = deque(), deque()  # messages on their way; acks
+        self.number, self.round, self.refused = 0, 0, None
+        self.up = False
+        self.appender = Appender(
+            soon=lambda call, *arguments: self.soon.append((call, arguments)),
+            now_s=lambda: self.now_s,
+            wake=lambda: None,
+            budget_s=budget_s,
+        )
+
+    def append(self, *, producer=7):
+        self.sequence += 1
+        n = self.sequence
+
+        def done(outcome):
+            assert n not in self.outcomes
+            self.outcomes[n] = outcome
+
+        self.appender.append(frame(n, producer=producer), done)
+
+    def connect(self):
+        if not self.up:
+            self.up, self.number, self.refused = True, 0, None
+            self.appender.connected()
+
+    def cut(self):
+        if self.up:
+            self.up = False
+            self.there.clear()
+            self.back.clear()
+            self.appender.lost()
+
+    def send(self):
+        if self.up and (message := self.appender.take_message()) is not None:
+            self.there.append(message)
+
+    def arrive(self):
+        if not self.there:
+            return
+        round_, frames = parse_appends(self.there.popleft())
+        if round_ != self.round:
+            self.round, self.refused = round_, None
+        for one in frames:
+            outcome = self.refused or self.store.append(one)
+            if isinstance(outcome, KEPT):
+                self.refused = outcome
+            self.back.append(ack_of(self.number, outcome))
+            self.number += 1
+
+    def answer(self, count):
+        acks = [self.back.popleft() for _ in range(min(count, len(self.back)))]
+        if acks and self.appender.answered(acks)[0] is not None:
+            self.cut()
+        while self.soon:
+            call, arguments = self.soon.popleft()
+            call(*arguments)
+
+    def settle(self):
+        """Nothing fails any more."""
+        self.store.refuses = None
+        for _ in range(10_000):
+            if len(self.outcomes) == self.sequence:
+                return
+            self.now_s += 1
+            self.connect()
+            self.send()
+            self.arrive()
+            self.answer(1_000)
+        raise AssertionError("some appends never end")
+
+
+steps = st.one_of(
+    st.just(("append",)),
+    st.just(("send",)),
+    st.just(("arrive",)),
+    st.tuples(st.just("answer"), st.integers(1, 4)),
+    st.just(("connect",)),
+    st.just(("cut",)),
+    st.tuples(st.just("refuses"), st.none() | st.sampled_from(sorted(REFUSALS))),
+    st.just(("wait",)),
+)
+
+
+def take_step(world, step):
+    match step:
+        case ("refuses", name):
+            world.store.refuses = name
+        case ("wait",):
+            world.now_s += 1
+        case ("answer", count):
+            world.answer(count)
+        case (name,):
+            getattr(world, name)()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(steps, max_size=80))
+def test_an_idempotent_producers_frames_are_stored_once_in_order(story):
+    world = World()
+    for step in story:
+        take_step(world, step)
+    world.settle()
+    assert all(isinstance(outcome, Appended) for outcome in world.outcomes.values()), world.outcomes
+    assert world.store.log == [b"%d" % n for n in range(1, world.sequence + 1)]
+    assert [world.outcomes[n].frame for n in sorted(world.outcomes)] == list(range(world.sequence))
+    assert world.appender.pending_bytes == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(steps, max_size=60))
+def test_another_producers_frames_are_never_stored_twice_and_what_is_said_of_them_is_true(story):
+    world = World()
+    for step in story:
+        if step == ("append",):
+            world.append(producer=0)
+        else:
+            take_step(world, step)
+    world.settle()
+    assert len(set(world.store.log)) == len(world.store.log)
+    for n, outcome in world.outcomes.items():
+        if isinstance(outcome, Appended):
+            assert world.store.log[outcome.frame] == b"%d" % n
+        else:
+            assert isinstance(outcome, AppendOutcomeUnknown)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(steps, max_size=60), st.integers(1, 5))
+def test_what_is_said_to_be_not_stored_is_not_and_everything_ends_in_time(story, budget_s):
+    world = World(budget_s)
+    for step in story:
+        take_step(world, step)
+    world.cut()
+    world.now_s += budget_s + 1
+    world.appender.expire()
+    while world.soon:
+        call, arguments = world.soon.popleft()
+        call(*arguments)
+    assert len(world.outcomes) == world.sequence
+    for n, outcome in world.outcomes.items():
+        if isinstance(outcome, StoreError) and not isinstance(outcome, AppendOutcomeUnknown):
+            assert b"%d" % n not in world.store.log
+            assert isinstance(outcome, StoreUnreachable | SequenceOutOfOrder | KEPT)
+
+
+def test_the_window_is_bounded(monkeypatch):
+    monkeypatch.setattr(appender_module, "FRAMES_COUNT_MAX", 3)
+    world = World()
+    for _ in range(10):
+        world.append()
+    world.connect()
+    world.send()
+    world.send()
+    assert len(world.there) == 1
+    world.arrive()
+    assert len(world.back) == 3
+    world.settle()
+    assert len(world.store.log) == 10
+
+
+def test_closing_says_of_each_frame_what_is_known():
+    world = World()
+    world.append()
+    world.connect()
+    world.send()
+    world.append()
+    world.appender.close(StoreClosed("closed"))
+    assert isinstance(world.outcomes[1], AppendOutcomeUnknown)
+    assert isinstance(world.outcomes[2], StoreClosed)
+    world.append()
+    world.answer(0)
+    assert isinstance(world.outcomes[3], StoreClosed)
