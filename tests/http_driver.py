@@ -13,6 +13,7 @@ import msgspec
 
 from adapters.http import FACTORY, HttpConnection, HttpOptions
 from gateway.batch import Batch
+from gateway.cursor import Cursor
 from gateway.errors import Cause, Refusal
 from gateway.filters import matches
 from gateway.message import Message
@@ -50,6 +51,7 @@ class Gateway:
         alpn: str | None = None,
         hold: bool = False,
         peer: str = PEER,
+        ends: Cursor = (),
     ) -> None:
         info = ConnectionInfo(
             peer=(peer, 40_000),
@@ -70,6 +72,7 @@ class Gateway:
         self.anonymous = True
         self.trusted: set[str] = set()
         self.closed = False
+        self.ends = ends  # of the logs: where subscriptions begin
         self.tick()
 
     @property
@@ -104,6 +107,9 @@ class Gateway:
                 self.closed = True
             elif isinstance(effect, Subscribe):
                 self.subscriptions[effect.sub] = effect
+                if effect.token is not None and self.ends:
+                    begun = self.ends if effect.start is None else tuple(sorted(effect.start))
+                    self.act(self.adapter.completed(effect.token, Outcome(value=begun), now_ms=self.now_ms))
             elif isinstance(effect, Unsubscribe):
                 del self.subscriptions[effect.sub]
             elif self.hold and isinstance(effect, Publish | Call):

@@ -13,7 +13,7 @@ from adapters.http.h2 import STREAM_BUFFER_BYTES
 from gateway.batch import Batch
 from gateway.message import Message
 from gateway.port import Deliveries, Settled, SubscriptionId
-from store.format import LogOffset, Position
+from store.format import LogOffset, Position, origin_of
 
 
 def subscribe(client: Any, *filters: str, last: str | None = None) -> int:
@@ -223,3 +223,60 @@ def test_an_event_is_encoded_once_for_all_connections() -> None:
         outputs.append(gateway.adapter.take_output())
     assert outputs[0] == outputs[1]
     assert list(batch.memo) == ["http.sse"]
+
+
+# ---- several logs
+
+SECOND = origin_of(1)
+
+
+@pytest.fixture
+def two_logs() -> Gateway:
+    return Gateway(ends=(Position(LogOffset(0x40), 0), Position(SECOND, 0)))
+
+
+def ids(client: Http2Client, stream: int) -> list[str]:
+    client.read(client.gateway.adapter.take_output())
+    return [event["id"] for event in events(client.answer(stream).body)]
+
+
+def test_an_id_says_where_the_stream_goes_on_in_the_other_logs(two_logs: Gateway) -> None:
+    client = Http2Client(two_logs)
+    stream = subscribe(client, "a/#")
+    two_logs.deliver([message(), message("b"), message()])
+    two_logs.deliver([message("b"), message()], frame=SECOND + 9)
+    two_logs.deliver([message()], frame=200)
+    assert ids(client, stream) == [
+        f"64.0,{SECOND:x}.0",
+        f"64.2,{SECOND:x}.0",
+        f"{SECOND + 9:x}.1,64.3",
+        f"c8.0,{SECOND + 9:x}.2",
+    ]
+
+
+def test_streams_of_one_connection_say_each_its_own(two_logs: Gateway) -> None:
+    client = Http2Client(two_logs)
+    first = subscribe(client, "#")
+    two_logs.deliver([message()], frame=SECOND + 9)
+    second = subscribe(client, "a/#", last=f"64.0,{SECOND + 9:x}.1")
+    two_logs.deliver([message()], frame=200)
+    assert ids(client, first) == [f"{SECOND + 9:x}.0,40.0", f"c8.0,{SECOND + 9:x}.1"]
+    assert [event["id"] for event in events(client.answer(second).body)] == [f"c8.0,{SECOND + 9:x}.1"]
+
+
+def test_a_client_goes_on_in_every_log(two_logs: Gateway) -> None:
+    client = Http2Client(two_logs)
+    subscribe(client, "a/#", "b", last=f"{SECOND + 9:x}.1,64.3,2000000000000.0")
+    starts = {effect.start for effect in two_logs.subscriptions.values()}
+    assert starts == {
+        (Position(LogOffset(SECOND + 9), 2), Position(LogOffset(0x64), 3), Position(LogOffset(origin_of(2)), 0))
+    }
+    assert [effect.token is None for effect in two_logs.subscriptions.values()] == [False, True]
+
+
+@pytest.mark.parametrize("text", ["64.0,", ",64.0", "64.0,64.1", "64.0, 65.0", "64.0,x", f"64.0,{1 << 63:x}.0"])
+def test_what_is_no_id_of_several_logs(two_logs: Gateway, text: str) -> None:
+    answer = two_logs.feed(request("GET", "/subscribe?filter=a", ("last-event-id", text)))
+    (refused,) = parse_responses(answer)
+    assert refused.status == 400
+    assert b"last-event-id" in refused.body

@@ -1,5 +1,7 @@
 """Durable sessions: what is saved, what is taken up again, and how far the log counts as delivered."""
 
+import random
+
 import pytest
 from mqtt_driver import NOW_MS, Driver, batch_of
 
@@ -17,6 +19,7 @@ from adapters.mqtt.codec.packets import (
     Subscribe,
     SubscriptionRequest,
 )
+from adapters.mqtt.inflight import Inflight
 from adapters.mqtt.options import Options
 from adapters.mqtt.session_state import (
     NO_EXCHANGES,
@@ -33,7 +36,7 @@ from gateway import port
 from gateway.cursor import Cursor
 from gateway.message import Message
 from gateway.port import OpenedSession, Outcome, SaveSession, Settled
-from store.format import LogOffset, Position
+from store.format import LogOffset, Position, origin_of
 
 
 def at(row: int, frame: int = 4096) -> Position:
@@ -395,3 +398,98 @@ def test_resumption_keeps_to_the_clients_window():
 
 def _connect() -> Connect:
     return Connect(version=4, client_id="c1", clean=False)
+
+
+# ---- several logs
+
+
+def batch_in(group: int, *messages: Message, frame: int = 4096):
+    return batch_of(*messages, frame=origin_of(group) + frame)
+
+
+def place(group: int, row: int, frame: int = 4096) -> Position:
+    return Position(LogOffset(origin_of(group) + frame), row)
+
+
+def test_progress_is_told_of_each_log():
+    driver = durable(qos=1)
+    driver.deliver(batch_in(1, message(qos=1), message(qos=1)))
+    driver.deliver(batch_in(0, message(qos=1)))
+    driver.tick()
+    assert driver.take(Settled)[-1] == Settled(oldest=(place(0, 0), place(1, 0)))
+    driver.send(Puback(packet_id=1))
+    assert driver.take(Settled) == [Settled(oldest=(place(0, 0), place(1, 1)))]
+    driver.send(Puback(packet_id=3))
+    assert driver.take(Settled) == [Settled(oldest=(place(1, 1),))]
+    driver.deliver(batch_in(0, message(qos=1), frame=9000))
+    driver.tick()
+    assert driver.take(Settled) == [Settled(oldest=(place(0, 0, 9000), place(1, 1)))]
+    driver.send(Puback(packet_id=2), Puback(packet_id=4))
+    assert driver.take(Settled) == [Settled()]
+
+
+def test_a_session_remembers_a_place_in_each_log():
+    driver = durable(qos=2)
+    driver.deliver(batch_in(2, message(b"a", 2), message(b"b", 2)))
+    driver.deliver(batch_in(0, message(b"c", 2), message(b"d", 2)))
+    driver.send(Pubrec(packet_id=2), Pubrec(packet_id=3))
+    driver.lose()
+    exchanges = load(driver.saved[-1].exchanges, NO_EXCHANGES)
+    assert exchanges.settled_places() == (tuple(place(0, 1)), tuple(place(2, 0)))
+    assert exchanges.done == (tuple(place(2, 1)),)  # of log 0 it lies before what is settled
+    other = Driver(4)
+    other.opened = opened(SUBSCRIBED, exchanges, (place(0, 0), place(1, 7), place(2, 0)))
+    other.send(_connect())
+    starts = {effect.start for effect in other.take(port.Subscribe)}
+    assert starts == {(place(0, 1), place(1, 7), place(2, 0))}
+    other.deliver(batch_in(1, message(b"new", 2)))
+    other.deliver(batch_in(2, message(b"a", 2), message(b"b", 2)))
+    assert other.adapter._session.inflight.resume is not None
+    other.deliver(batch_in(0, message(b"c", 2), message(b"d", 2)))
+    sent = [(p.payload, p.packet_id, p.dup) for p in other.tick() if isinstance(p, Publish)]
+    assert sorted(sent) == [(b"a", 1, True), (b"d", 4, True), (b"new", 5, False)]
+    assert other.adapter._session.inflight.resume is None
+
+
+def test_what_one_log_does_not_bring_again_says_nothing_of_another():
+    exchanges = Exchanges(
+        sent=(SavedDelivery(5, 2, place=tuple(place(0, 0))), SavedDelivery(6, 2, place=tuple(place(1, 0)))),
+        settled=tuple(place(0, 0)),
+        settled_elsewhere=(tuple(place(1, 0)),),
+    )
+    driver = resumed(SUBSCRIBED, exchanges, (place(0, 0), place(1, 0)))
+    driver.deliver(batch_in(1, message(b"x", 2), frame=9000))
+    out = driver.out()
+    assert Pubrel(packet_id=6) in out
+    assert Pubrel(packet_id=5) not in out
+    driver.deliver(batch_in(0, message(b"y", 2)))
+    assert [(p.payload, p.packet_id, p.dup) for p in driver.out()] == [(b"y", 5, True)]
+
+
+def test_exchanges_that_know_one_log_are_read_as_before():
+    exchanges = Exchanges(settled=(LogOffset(4096), 4))
+    assert exchanges.settled_places() == ((4096, 4),)
+    assert Exchanges().settled_places() == ()
+
+
+def test_the_oldest_of_a_log_is_found_again_when_it_is_acknowledged():
+    inflight = Inflight()
+    naive = {}
+    chance = random.Random(7)
+    row = 0
+    for step in range(600):
+        if chance.random() < 0.5:
+            group = chance.randrange(3)
+            for _ in range(chance.randrange(1, 4)):
+                row += 1
+                naive[step * 10 + row] = inflight.sent[step * 10 + row] = tuple(place(group, row))
+            inflight.took(tuple(place(group, row + 1)))
+        elif naive:
+            for packet_id in chance.sample(list(naive), min(len(naive), 2)):
+                del naive[packet_id]
+                inflight.acknowledge([packet_id])
+        expected = {}
+        for at in naive.values():
+            expected.setdefault(at[0], at)
+        if chance.random() < 0.7:
+            assert sorted(inflight.oldest()) == sorted(expected.values())
