@@ -116,3 +116,32 @@ def test_a_store_that_has_failed_is_opened_again_with_all_it_had_said(tmp_path):
 
     for seed in SEEDS:
         asyncio.run(main(seed))
+
+
+def test_segments_of_deleted_queues_go_without_any_limits_and_with_them_what_addresses_had_last(tmp_path):
+    """History 263240878: the history expected the newest record of an address to stay where nothing is limited."""
+
+    async def main():
+        async with await LocalStore.open(tmp_path, segment_size_bytes=1000) as store:
+            for n in range(20):
+                await append(store, frame((16, b"%d" % n, 7), (17, b"%d" % n, 8)))
+            for n in range(20):
+                await append(store, frame((17, b"%d" % n, 8)))
+            await store.delete_queue(16)
+            await trim(store)
+            assert store._engine.log.first == 0  # queue 17 keeps them
+            assert await store.last(7) is not None
+            await store.delete_queue(17)
+            await append(store, frame((17, b"kept", 8)))
+            await trim(store)
+        async with await LocalStore.open(tmp_path, segment_size_bytes=1000) as store:
+            assert store._engine.log.first > 0
+            assert await store.last(7) is None
+            assert await store.read(await store.last(8)) == b"kept"
+            assert await bodies(store, 17) == [b"kept"]
+
+    async def trim(store):
+        await store._until_dispatched(store.confirmed)
+        await asyncio.to_thread(store._engine.trimmer.run)
+
+    asyncio.run(main())
