@@ -29,6 +29,7 @@ from store.format import (
     UnplacedFrame,
 )
 from store.log import CommitLog
+from store.records import QUEUES_QUEUE
 from store.views import Views
 from store.views.compact import CompactKey, Live
 
@@ -60,12 +61,15 @@ class RowWatch:
             yield
         finally:
             self._queues = None
+            self.spoiled = False
 
     def saw(self, packed: bytes) -> None:
         """Rows were placed. Costs a comparison while nobody watches."""
         if self._queues is None:
             return
         rows = np.frombuffer(packed, ROWS_DTYPE)
+        if (rows["queue"] == QUEUES_QUEUE).any():  # one may be deleted, and what it had is not to come back
+            self.spoiled = True
         for row in rows[np.isin(rows["queue"], self._queues)]:
             self._keys.add(CompactKey(int(row["queue"]), int(row["key_hash"]), int(row["address_hash"])))
             self._addresses.add(int(row["address_hash"]))
@@ -171,8 +175,10 @@ class Compaction:
 
 
 def copies_frame(copies: Sequence[Copy], watch: RowWatch) -> UnplacedFrame:
-    """The frame of those copies whose key has no newer record. For the commit thread."""
+    """The frame of those copies whose key has no newer record; of none when nobody can tell. For the commit thread."""
     rows, records, pos = [], [], 0
+    if watch.spoiled:
+        copies = ()
     for key, (queue, _, size, flags, key_hash, address_hash, id_hash, time_ms), record, newest in copies:
         if watch.newer(key):
             continue

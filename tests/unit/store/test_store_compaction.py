@@ -291,6 +291,35 @@ async def test_a_newer_record_that_is_taken_back_stops_the_compaction(open_store
     assert (await newest(store))[0] == {1: body(1), 2: body(2), 3: body(29)}
 
 
+async def test_a_queue_that_is_deleted_during_compaction_does_not_come_back(open_store, clock, monkeypatch):
+    store = await open_store()
+    await store.configure_queues([QueueConfig(QUEUE, compact=True), QueueConfig(QUEUE + 1, retention_ms=1)])
+    await append(store, keyed((QUEUE, 1, body(1)), (QUEUE, 2, body(2))))
+    for n in range(30):
+        await append(store, keyed((QUEUE + 1, 3, body(n))))
+    await store._until_dispatched(store.confirmed)
+    clock.ms += HOUR
+    loop = asyncio.get_running_loop()
+    trimmer = store._engine.trimmer
+    store_own = trimmer._store
+    deleted = []
+
+    def delete_first(make):
+        if not deleted:
+            deleted.append(QUEUE)
+            asyncio.run_coroutine_threadsafe(store.delete_queue(QUEUE), loop).result(10)
+        store_own(make)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trimmer, "_store", delete_first)
+        await trim(store, clock)
+    assert deleted
+    assert await store.bounds(QUEUE) == (0, 0)
+    await trim(store, clock)
+    assert store._engine.log.first > 0
+    assert await store.bounds(QUEUE) == (0, 0)
+
+
 async def test_a_damaged_record_is_not_kept_and_stops_nothing(open_store, clock, monkeypatch, caplog):
     store = await open_store()
     await store.configure_queues([QueueConfig(QUEUE, compact=True)])
