@@ -17,16 +17,14 @@ from typing import Any, ClassVar, TypeAlias
 from controller.raft import follower
 from controller.raft.errors import BadMessage, NotLeader
 from controller.raft.leader import Leader
-from controller.raft.membership import Change, decode_change
+from controller.raft.membership import Change
 from controller.raft.messages import (
     CONTEXT_BYTES_MAX,
     NOBODY,
     NUMBER_MAX,
     Append,
     AppendReply,
-    Entry,
     EntryId,
-    EntryKind,
     Heartbeat,
     HeartbeatReply,
     InstallSnapshot,
@@ -70,7 +68,6 @@ class Raft:
         self._votes: dict[int, bool] = {}  # for us as a candidate, real or pre
         self._elapsed = 0  # ticks since the leader was heard of, a vote was given, or a candidacy began
         self._timeout = 0  # ticks; after so many, an election
-        self._summoned = 0  # the term in which the leader has asked us to stand, when not all was applied yet
         self._out: Ready | None = None  # handed out
         self._compaction: tuple[Snapshot, int] | None = None  # with how many entries to keep
         self._become_follower(self._node.term, NOBODY)
@@ -153,7 +150,7 @@ class Raft:
             return
         term = log.term(index)
         assert term is not None
-        membership = self._node.history.at(index)
+        membership = log.history.at(index)
         self._compaction = Snapshot(index=index, term=term, membership=membership, data=data), keep
 
     def unreachable(self, node_id: int) -> None:
@@ -168,13 +165,18 @@ class Raft:
         assert self._out is None, "the last Ready is not done"
         if self._leader is not None:
             self._leader.flush()
+            if self._leader.is_gone():
+                self._become_follower(self._node.term, NOBODY)
         node, log = self._node, self._node.log
         hard, saved = node.hard_state(), node.saved
         entries, committed, compaction = log.unstable(), log.to_apply(), self._take_compaction()
-        if not (hard != saved or entries or committed or compaction or node.early or node.outbox or node.reads) and (
-            log.pending is None
+        membership = node.membership if node.membership is not node.told else None
+        if not (
+            (hard != saved or entries or committed or compaction or log.pending or membership)
+            or (node.early or node.outbox or node.reads)
         ):
             return None
+        node.told = node.membership
         self._out = Ready(
             early=tuple(node.early),
             hard_state=hard if hard != saved else None,
@@ -185,6 +187,7 @@ class Raft:
             messages=tuple(node.outbox),
             committed=committed,
             reads=tuple(node.reads),
+            membership=membership,
         )
         node.early, node.outbox, node.reads = [], [], []
         return self._out
@@ -203,17 +206,10 @@ class Raft:
             log.applied_to(ready.committed[-1].index)
             if self._leader is not None:
                 self._leader.applied(ready.committed)
-            for entry in ready.committed:
-                if entry.kind is EntryKind.CHANGE:
-                    self._apply_change(entry)
-        if ready.compaction is not None:
-            node.history.forget(ready.compaction.snapshot.index)
         if self._leader is not None:
             self._leader.persisted()
         elif self._role is Role.CANDIDATE and (node.saved.term, node.saved.vote) == (node.term, node.id):
             self._count(node.id, granted=True)  # only now: after a crash it could have been another's
-        elif self._summoned == node.term and self._may_stand():
-            self._become_candidate(forced=True)
 
     def status(self) -> Status:
         """The node as it sees itself."""
@@ -268,7 +264,6 @@ class Raft:
         self._role = role
         self._leader = None
         self._votes = {}
-        self._summoned = 0
         self._elapsed = 0
         ticks = self._node.settings.election_ticks
         self._timeout = self._random.randrange(ticks, 2 * ticks)  # so that votes are seldom split (paper, 5.2)
@@ -281,9 +276,8 @@ class Raft:
     # ---- elections
 
     def _may_stand(self) -> bool:
-        """Whether we vote, and have applied all we know to be committed: changes of the membership are among it."""
-        node, log = self._node, self._node.log
-        return node.is_voter() and log.pending is None and log.applied == log.committed and node.term < NUMBER_MAX
+        node = self._node
+        return node.may_lead() and node.log.pending is None and node.term < NUMBER_MAX
 
     def _hears_leader(self) -> bool:
         return self._node.leader != NOBODY and self._elapsed < self._node.settings.election_ticks
@@ -370,8 +364,6 @@ class Raft:
         """The leader hands over (thesis, 3.10): no pre-vote, it knows what it does."""
         if message.sender == self._node.leader and self._may_stand():
             self._become_candidate(forced=True)
-        elif message.sender == self._node.leader:
-            self._summoned = self._node.term
 
     def _on_read_reply(self, message: ReadReply) -> None:
         follower.on_read_reply(self._node, message)
@@ -379,19 +371,6 @@ class Raft:
     def _on_follower(self, message: AppendReply | HeartbeatReply | ReadRequest) -> None:
         assert self._leader is not None
         self._leader.step(message)
-
-    # ---- membership and snapshots
-
-    def _apply_change(self, entry: Entry) -> None:
-        node = self._node
-        if not node.history.apply(entry.index, decode_change(entry.data)):
-            return
-        if self._leader is not None:
-            self._leader.follow_membership()
-        if self._role is not Role.FOLLOWER and not node.is_voter():
-            if self._leader is not None:
-                self._leader.tell_commit()
-            self._become_follower(node.term, NOBODY)  # removed (thesis, 4.2.2)
 
     def _take_compaction(self) -> Compaction | None:
         held, self._compaction = self._compaction, None

@@ -1,7 +1,6 @@
 """What a follower does with its leader's messages, and any node with a candidate's."""
 
 from controller.raft.errors import BadMessage
-from controller.raft.membership import History
 from controller.raft.messages import (
     NOBODY,
     Append,
@@ -62,7 +61,6 @@ def on_install_snapshot(node: Node, message: InstallSnapshot) -> None:
         log.commit_to(snapshot.index)
     elif snapshot.index > log.committed:
         log.restore(snapshot)
-        node.history = History(snapshot.index, snapshot.membership)
     _answer(node, message.sender, log.committed)
 
 

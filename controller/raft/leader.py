@@ -48,13 +48,13 @@ class Leader:
         self.peers: dict[int, Progress] = {}  # everybody else, by id
         self.match = log.stable  # what this node has on disk itself: it counts like anybody else's
         self.first = log.last_index + 1  # of this term; what is before it is committed with it (paper, 5.4.2)
-        self._change = self.first  # the next change is proposed when all up to it is applied (see membership.py)
+        self._change = self.first  # the next change is proposed when all up to it is committed (see membership.py)
         self._reads = Reads()
         self._uncommitted_bytes = 0  # of this term's proposals
         self._heartbeat_elapsed = 0  # ticks
         self._quorum_elapsed = 0
         self.transferee = NOBODY
-        self.follow_membership()
+        self._follow_membership()
         log.append([Entry(node.term, self.first, EntryKind.EMPTY)])
 
     # ---- time
@@ -93,14 +93,16 @@ class Leader:
     def propose_change(self, change: Change) -> EntryId:
         """Append a change of the membership. Raises `ChangeRefused`, `ProposalDropped`."""
         node = self._node
-        if self._change > node.log.applied:
-            raise ChangeRefused("another change, or the beginning of this term, is not applied yet")
+        if self._change > node.log.committed:
+            raise ChangeRefused("another change, or the beginning of this term, is not committed yet")
         node.membership.check(change)
         if change.kind is ChangeKind.PROMOTE:
             self._check_caught_up(change.node)
         entry = make_change(node.term, node.log.last_index + 1, change)
         found = self._append(entry)
         self._change = entry.index
+        self._follow_membership()
+        self._commit()
         return found
 
     def read(self, node_id: int, context: bytes) -> None:
@@ -206,19 +208,20 @@ class Leader:
         own = sum(entry_bytes(entry) for entry in entries if entry.term == self._node.term)
         self._uncommitted_bytes = max(0, self._uncommitted_bytes - own)
 
-    def follow_membership(self) -> None:
-        """The membership has changed, and with it who is sent what and what a majority is."""
-        old, node = self.peers, self._node
-        for gone in sorted(old.keys() - node.membership.ids):
-            self._say_farewell(gone, old[gone])
+    def is_gone(self) -> bool:
+        """Whether this node's removal is committed: until then it leads, and does not count (thesis, 4.2.2)."""
+        return self._node.id not in self._node.membership.voters and self._change <= self._node.log.committed
+
+    def _follow_membership(self) -> None:
+        """Keep in touch with the members, and with one that is being removed, until it can know that it is."""
+        node, old = self._node, self.peers
+        agreed = node.log.history.at(node.log.committed)
+        self._leaving = not set(agreed.ids) <= set(node.membership.ids)
+        others = sorted({*agreed.ids, *node.membership.ids} - {node.id})
         next_index = node.log.last_index + 1
-        others = [id for id in node.membership.ids if id != node.id]
         self.peers = {id: old.get(id) or Progress(node.settings, next_index=next_index) for id in others}
         if self.transferee not in node.membership.voters:
             self.transferee = NOBODY
-        if node.log.last_index >= self.first:
-            self._commit()
-            self._release_reads()
 
     def _commit(self) -> None:
         """Commit what a majority has on disk, if the last of it is of this term (paper, 5.4.2 and figure 8)."""
@@ -245,6 +248,7 @@ class Leader:
 
     def flush(self) -> None:
         """Send every follower what it can be sent, and heartbeats for new reads."""
+        node = self._node
         for id, progress in self.peers.items():
             if progress.state is not ProgressState.SNAPSHOT:
                 try:
@@ -255,12 +259,8 @@ class Leader:
         if number is not None:
             self._send_heartbeats(number)
         self._release_reads()  # where this node alone votes, nobody else has to be heard
-
-    def tell_commit(self) -> None:
-        """Tell everybody what is committed, as the last thing: this node is not of the membership any more."""
-        for progress in self.peers.values():
-            progress.nudge = True
-        self.flush()
+        if self._leaving and self._change <= node.log.committed:
+            self._follow_membership()  # whoever was removed has been told
 
     def _send_entries(self, to: int, progress: Progress) -> None:
         """Send entries until there are none, too many under way, or it is not known whether they fit."""
@@ -306,9 +306,3 @@ class Leader:
         for id, progress in self.peers.items():
             commit = min(progress.match, node.log.committed)
             node.early.append(Heartbeat(sender=node.id, to=id, term=node.term, commit=commit, read=number))
-
-    def _say_farewell(self, to: int, progress: Progress) -> None:
-        """Tell a node that was removed that the entry which says so is committed: it will not hear of it again."""
-        node = self._node
-        commit = min(progress.match, node.log.committed)
-        node.early.append(Heartbeat(sender=node.id, to=to, term=node.term, commit=commit))

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from controller.raft.errors import BadMessage, Compacted
-from controller.raft.messages import Entry, Index, Snapshot, Term, entry_bytes
+from controller.raft.membership import History, decode_change
+from controller.raft.messages import Entry, EntryKind, Index, Snapshot, Term, entry_bytes
 from controller.raft.ready import Ready
 from controller.raft.settings import Settings
 from controller.raft.storage import Storage, bounded
@@ -26,6 +27,7 @@ class Log:
         self._tail: list[Entry] = []  # the newest entries: all that are not on disk, and some that are
         self._tail_bytes = 0
         self._offset: Index = self.stable + 1  # of the tail's first
+        self.history = self._read_history(snapshot)
         assert self.committed <= self.stable
 
     @property
@@ -76,8 +78,12 @@ class Log:
             self._tail_bytes -= sum(map(entry_bytes, self._tail[first - self._offset :]))
             del self._tail[first - self._offset :]
         self.stable = min(self.stable, first - 1)
+        self.history.cut(first)
         self._tail.extend(entries)
-        self._tail_bytes += sum(map(entry_bytes, entries))
+        for entry in entries:
+            self._tail_bytes += entry_bytes(entry)
+            if entry.kind is EntryKind.CHANGE:
+                self.history.append(entry.index, decode_change(entry.data))
 
     def try_append(self, prev_index: Index, prev_term: Term, entries: Sequence[Entry]) -> Index | None:
         """Take a leader's entries if ours agrees up to `prev_index` (paper, 5.3): the last index then equal, or None.
@@ -108,6 +114,7 @@ class Log:
         self.pending = snapshot
         self.snapshot_index = self.committed = self.stable = snapshot.index
         self._tail, self._tail_bytes, self._offset = [], 0, snapshot.index + 1
+        self.history = History(snapshot.index, snapshot.membership)
 
     def last_not_above(self, index: Index, term: Term) -> tuple[Index, Term]:
         """The greatest index up to `index` whose term is not above `term`, with its term: there two logs may be equal.
@@ -148,6 +155,8 @@ class Log:
 
     def saved(self, ready: Ready) -> None:
         """What a `Ready` had to keep is on disk now. Some of it may have been replaced in the meantime."""
+        if ready.compaction is not None:
+            self.history.forget(ready.compaction.snapshot.index)
         if ready.snapshot is not None and ready.snapshot is self.pending:
             self.pending = None
         if self.pending is not None:
@@ -163,6 +172,17 @@ class Log:
         self.applied = max(self.applied, index)
         if self._tail_bytes > 2 * self._settings.cache_bytes_max:
             self._shrink()
+
+    def _read_history(self, snapshot: Snapshot) -> History:
+        """The memberships of what is on disk."""
+        history = History(snapshot.index, snapshot.membership)
+        low = snapshot.index + 1
+        while low <= self.stable:
+            for entry in self._storage.entries(low, self.stable + 1, self._settings.apply_bytes_max):
+                if entry.kind is EntryKind.CHANGE:
+                    history.append(entry.index, decode_change(entry.data))
+                low += 1
+        return history
 
     def _shrink(self) -> None:
         """Forget the oldest that can be read again."""

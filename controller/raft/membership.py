@@ -3,12 +3,15 @@
 Any majority before a change of one server and any majority after it have a member in common, so no joint configuration
 is needed.
 
-A change takes effect on a node when it applies the entry, as in etcd, and not when it appends it as the thesis has it:
-a log that is cut never takes a membership back, and what has effect is always committed. The price is a rule, which
-makes sure that a node's membership is at most one change behind those in its log: a leader proposes a change only
-after it has applied the one before it *and* an entry of its own term, so whoever appends a change learns with it that
-the one before is committed, and persists both together; and nobody stands for election before it has applied what it
-knows to be committed.
+A change takes effect on a node when it appends the entry, as the thesis has it, and not when it applies it, as in
+etcd: so a majority of those who are left goes by it as soon as it is committed. Otherwise a node that was removed, and
+may be gone, could still be needed: with members 1 and 3, the entry that removes 1 is committed when both have it, and
+if 1 goes away before 3 hears of that, 3 waits for the vote of 1 for ever. The price is that a membership is taken back
+when the log is cut; `History` does that.
+
+A leader proposes a change only after the one before it *and* an entry of its own term are committed (Ongaro, "bug in
+single-server membership changes", raft-dev 2015): two leaders' changes of the same membership could have majorities
+without a common member.
 """
 
 import enum
@@ -119,26 +122,29 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class History:
-    """The memberships since the newest snapshot: each is in force from the entry of its index on."""
+    """The memberships of a log since its snapshot: each is in force from the entry of its index on."""
 
     def __init__(self, index: int, membership: Membership) -> None:
         self._held = [(index, membership)]  # by index, never empty
 
     @property
     def newest(self) -> Membership:
-        """The one after all that is applied."""
+        """The one that is gone by."""
         return self._held[-1][1]
 
     def at(self, index: int) -> Membership:
         """The one after the entry of `index`."""
         return next(membership for since, membership in reversed(self._held) if since <= index)
 
-    def apply(self, index: int, change: Change) -> bool:
-        """Apply the change that an entry holds. False for one before the snapshot, which has it already."""
-        if index <= self._held[-1][0]:
-            return False
+    def append(self, index: int, change: Change) -> None:
+        """The log grows by an entry that holds a change."""
+        assert index > self._held[-1][0]
         self._held.append((index, self.newest.apply(change)))
-        return True
+
+    def cut(self, index: int) -> None:
+        """The log loses the entry of `index` and all after it, none of them in the snapshot."""
+        while self._held[-1][0] >= index:
+            del self._held[-1]
 
     def forget(self, index: int) -> None:
         """Forget those before the one in force at `index`."""

@@ -1,7 +1,7 @@
 """What a node is whatever its role: identity, term, vote, log, members, and what it has to say."""
 
 from controller.raft.log import Log
-from controller.raft.membership import History, Membership
+from controller.raft.membership import Membership
 from controller.raft.messages import NOBODY, HardState, Message, Term
 from controller.raft.ready import ReadState
 from controller.raft.settings import Settings
@@ -22,7 +22,7 @@ class Node:
         self.term: Term = hard.term
         self.vote = hard.vote  # in this term
         self.leader = NOBODY  # of this term
-        self.history = History(self.log.applied, storage.snapshot().membership)
+        self.told: Membership | None = None  # what the driver was told
         self.early: list[Message] = []  # may leave before what is new is on disk
         self.outbox: list[Message] = []  # may not
         self.reads: list[ReadState] = []  # to be handed out
@@ -34,9 +34,9 @@ class Node:
 
     @property
     def membership(self) -> Membership:
-        """The members after what is applied."""
-        return self.history.newest
+        """The members, as the log has them; not all of it may be committed."""
+        return self.log.history.newest
 
-    def is_voter(self) -> bool:
-        """Whether this node can be elected, as far as it knows."""
-        return self.id in self.membership.voters
+    def may_lead(self) -> bool:
+        """Whether this node may be elected: until its removal is committed, it may be needed (thesis, 4.2.2)."""
+        return self.id in self.membership.voters or self.id in self.log.history.at(self.log.committed).voters

@@ -43,9 +43,13 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     4. `snapshot` replaces the state machine; `committed` entries are applied, after it.
     5. `reads` wait for what they have to, and are answered.
 
+    `membership` says whom messages may go to from now on; not all of it may be committed. The first `Ready` has it, and
+    each that comes with another one.
+
     Messages may be lost, doubled and put out of order at will.
     """
 
+    membership: Membership | None = None
     early: tuple[Message, ...] = ()
     hard_state: HardState | None = None  # None: as it was
     entries: tuple[Entry, ...] = ()
