@@ -49,10 +49,13 @@ class CatchUp:
         retry_s = RETRY_MIN_S
         try:
             while lane.behind and lane.current:
+                before = lane.cursor
                 try:
                     if not await self._read_on(lane):
                         return
                     retry_s = RETRY_MIN_S
+                    if lane.behind and lane.cursor == before:  # whoever was asked is itself not so far
+                        await asyncio.sleep(retry_s)
                 except (StoreError, OSError) as error:
                     log.warning(
                         "a subscriber cannot catch up yet", group=lane.tail.group, error=str(error), retry_s=retry_s

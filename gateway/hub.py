@@ -177,8 +177,7 @@ class Hub:
     @property
     def crowded(self) -> bool:
         """Whether so much waits to be durable that nobody should be read from."""
-        pending = sum([one.pending_bytes for one in self.store.logs.values()])
-        return pending + self.ingest.waiting_bytes > self._pending_bytes_high
+        return self.store.pending_bytes + self.ingest.waiting_bytes > self._pending_bytes_high
 
     def paused(self, endpoint: Endpoint) -> None:
         """An endpoint is not read from because it is crowded; it is asked to look again when that is over."""

@@ -337,7 +337,7 @@ class Sessions:
             await self._store.kv_delete(_exchanges_key(key))
         await self._wills.settle(key, ended=True)
         await self._store.kv_delete(key)
-        await self._store.delete_group(key)
+        await self._store.logs[self._store.group].delete_group(key)  # it has settled nothing: a cursor is all it is
 
 
 def _exchanges_key(key: str) -> str:

@@ -187,9 +187,9 @@ QueuesListener: TypeAlias = Callable[[Sequence[QueueNumber]], None]
 class StoreClient(Protocol):
     """One store group, or all groups of a cluster behind one. Methods raise `StoreError` and its kind.
 
-    Each group has a log of its own, and `append`, `pending_bytes`, `confirmed`, `tail` and `scan` are of one log: of a
-    cluster they are asked of one of its `logs`. Whatever names a queue goes to the group that the queue lies in; keys
-    and values, group offsets and addresses are in the home group; what is looked up without a queue, in all of them.
+    Each group has a log of its own, and `append`, `confirmed`, `tail` and `scan` are of one log: of a cluster they are
+    asked of one of its `logs`. Whatever names a queue goes to the group that the queue lies in; keys and values, group
+    offsets and addresses are in the home group; what is looked up or counted without a queue, in all of them.
     """
 
     # ---- the logs

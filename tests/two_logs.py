@@ -1,4 +1,4 @@
-"""Several store groups in one process: a thin router over real stores, each with a log of its own."""
+"""Several store groups in one process: real stores, each with a log of its own, and a gateway over them."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -13,20 +13,14 @@ from controller.client import GroupConfig
 from controller.local import Limits, LocalController
 from gateway.app import Gateway
 from gateway.config import adapter_factories, load
-from store.client import OnAppended, QueuesListener, StoreClient, TailListener
+from store.client import OnAppended, StoreClient, TailListener
+from store.cluster import ClusterStore
 from store.errors import StoreUnreachable
-from store.format import LogOffset, Position, QueueNumber, UnplacedFrame, group_of
+from store.format import LogOffset, UnplacedFrame
 from store.local import LocalStore
-from store.queue_config import QueueConfig
-from store.timer_key import TimerKey
 
-HOME = 0
 TIMEOUT_S = 30.0
 T = TypeVar("T")
-_OF_A_QUEUE = (
-    *("fetch", "bounds", "queue_config", "offset_at_time", "take", "settle", "forward", "reject", "requeue", "extend"),
-    *("set_lease_policy", "lease_policy", "waiting", "purge", "delete_queue"),
-)
 
 
 class Reach:
@@ -82,59 +76,6 @@ class Reach:
             listener(frames)
 
 
-class TwoLogs:
-    """A `StoreClient` of several groups, of which group 0 is home; any number, in fact."""
-
-    def __init__(self, group_of_queue: Callable[[int], int | None]) -> None:
-        self._group_of_queue = group_of_queue
-        self.reaches: dict[int, Reach] = {}
-
-    def add(self, store: LocalStore) -> Reach:
-        """A group joins."""
-        reach = self.reaches[store.group] = Reach(store)
-        return reach
-
-    @property
-    def group(self) -> int:
-        return HOME
-
-    @property
-    def logs(self) -> Mapping[int, StoreClient]:
-        return dict(self.reaches)  # type: ignore[arg-type]
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _OF_A_QUEUE:
-            return lambda queue, *rest, **options: getattr(self._of(queue), name)(queue, *rest, **options)
-        return getattr(self.reaches[HOME], name)
-
-    def _of(self, queue: int) -> Reach:
-        group = self._group_of_queue(queue)
-        return self.reaches[HOME if group is None else group]
-
-    async def configure_queues(self, configs: Sequence[QueueConfig]) -> None:
-        for config in configs:
-            await self._of(config.queue).configure_queues([config])
-
-    async def read(self, position: Position) -> bytes | None:
-        found: bytes | None = await self.reaches[group_of(position.frame)].read(position)
-        return found
-
-    async def cancel_timer(self, timer: str) -> bool:
-        key = TimerKey.parse(timer)
-        return bool(await self.reaches[group_of(key.frame)].cancel_timer(timer))
-
-    async def last(self, address_hash: int) -> Position | None:
-        found = [await reach.last(address_hash) for reach in self.reaches.values()]
-        return next((position for position in found if position is not None), None)
-
-    def release(self, owner: int) -> list[QueueNumber]:
-        return [queue for reach in self.reaches.values() for queue in reach.release(owner)]
-
-    def watch_queues(self, listener: QueuesListener) -> Callable[[], None]:
-        stops = [reach.watch_queues(listener) for reach in self.reaches.values()]
-        return lambda: [stop() for stop in stops] and None
-
-
 class Machine:
     """The groups and the controller of a cluster in one process, under one directory."""
 
@@ -148,10 +89,15 @@ class Machine:
         limits = Limits(default_queues=self._queues)
         self.controller = LocalController.open(self.directory / "controller", limits=limits, now_ms=lambda: 0)
         self._opened.push_async_callback(self.controller.close)
-        self.store = TwoLogs(self.controller.group_of_queue)
+        self.reaches: dict[int, Reach] = {}
         for group in range(self._groups):
             await self.open_group(group)
+        self.store = ClusterStore(self.controller, self._connect)
+        self._opened.push_async_callback(self.store.close)
         return self
+
+    def _connect(self, group: int) -> Any:
+        return self.reaches[group]
 
     async def __aexit__(self, *_: object) -> None:
         await self._opened.aclose()
@@ -160,7 +106,7 @@ class Machine:
         """A group joins the cluster."""
         store = await LocalStore.open(self.directory / f"group{group}", group=group)
         self._opened.push_async_callback(store.close)
-        reach = self.store.add(store)
+        reach = self.reaches[group] = Reach(store)
         await self.controller.add_group(group, GroupConfig())
         return reach
 

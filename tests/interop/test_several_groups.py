@@ -169,7 +169,7 @@ def test_a_group_out_of_reach_refuses_its_own_and_delays_nobody_else(
     warm = client("warm", clean=True)
     warm.publish("t/warm", b"warm")
     reader.get(1)
-    served.machine.store.reaches[1].down = True
+    served.machine.reaches[1].down = True
     with httpx.Client(base_url=f"http://127.0.0.1:{served.port('http')}", timeout=TIMEOUT_S, trust_env=False) as http:
         answers = {n: http.post(f"/topics/t/{n}?key=k{n}", content=b"%d" % n).status_code for n in range(12)}
         assert set(answers.values()) == {201, 503}
@@ -183,7 +183,7 @@ def test_a_group_out_of_reach_refuses_its_own_and_delays_nobody_else(
 
 
 async def _back(served: Served) -> None:
-    served.machine.store.reaches[1].back()
+    served.machine.reaches[1].back()
 
 
 def test_retained_messages_of_every_group(served: Served, client: Callable[..., Client]) -> None:
@@ -351,6 +351,6 @@ def test_delayed_messages_of_every_group(served: Served, client: Callable[..., C
     assert sorted(reader.bodies(8)) == expected
     for name in ("q0", "q1"):
         assert sorted(take(channel, name, 8)) == expected
-    left = [served.run(reach.timers()) for reach in served.machine.store.reaches.values()]
+    left = [served.run(reach.timers()) for reach in served.machine.reaches.values()]
     assert left == [[], []]
     connection.close()

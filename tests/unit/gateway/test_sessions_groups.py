@@ -108,13 +108,13 @@ async def test_a_cursor_has_a_position_in_each_log_under_keys_of_its_own(machine
     frames = [await rig.write(0, b"a", b"b"), await rig.write(1, b"c", b"d")]
     rig.sessions.settled(holder, (Position(frames[0], 1), Position(frames[1], 1)))
     calls = []
-    commit = machine.store.reaches[0].store.commit_offsets
+    commit = machine.reaches[0].store.commit_offsets
 
     async def counted(group, offsets):
         calls.append(offsets)
         await commit(group, offsets)
 
-    machine.store.reaches[0].commit_offsets = counted
+    machine.reaches[0].commit_offsets = counted
     await rig.sessions.commit()
     assert calls == [{0: frames[0], 1: 1, 2: frames[1], 3: 1}]
     other = Rig(machine)
@@ -180,7 +180,7 @@ async def test_what_is_not_acknowledged_in_one_log_holds_back_that_log_alone(mac
 async def test_a_session_begun_while_a_log_was_never_reached_begins_there_when_it_is(machine):
     rig = Rig(machine)
     await rig.write(1, b"long before")
-    reach = machine.store.reaches[1]
+    reach = machine.reaches[1]
     reach.down = reach.never_reached = True
     holder, _ = await rig.open()
     rig.subscribe(holder)
@@ -203,7 +203,7 @@ async def test_a_session_whose_log_is_out_of_reach_keeps_its_place_there(machine
     rig.sessions.settled(holder, ())
     await rig.leave(holder)
     at = await rig.write(1, b"owed")
-    reach = machine.store.reaches[1]
+    reach = machine.reaches[1]
     reach.down = reach.never_reached = True
     other = Rig(machine)
     holder, opened = await other.open()
