@@ -1,6 +1,7 @@
 """What replication raises."""
 
-from store.errors import StoreError
+from store import errors
+from store.errors import NotWritable, StoreError
 
 __all__ = [
     "BadEpochs",
@@ -12,30 +13,24 @@ __all__ = [
 ]
 
 
-class NotMaster(StoreError):
+class NotMaster(errors.NotMaster):
     """Not stored: this replica is not the group's master, or not any more; `epoch` is the newest one it knows of."""
-
-    retriable = True
 
     def __init__(self, epoch: int) -> None:
         super().__init__(f"not the master of epoch {epoch}")
         self.epoch = epoch
 
 
-class NotEnoughInSync(StoreError):
+class NotEnoughInSync(NotWritable):
     """Not stored: fewer replicas are in sync and answer than an acknowledgement needs."""
-
-    retriable = True
 
     def __init__(self, in_sync: int, needed: int) -> None:
         super().__init__(f"{in_sync} replicas in sync, {needed} are needed")
         self.in_sync, self.needed = in_sync, needed
 
 
-class SwitchingOver(StoreError):
+class SwitchingOver(NotWritable):
     """Not stored: the master takes nothing more, because it is handing over to `target`."""
-
-    retriable = True
 
     def __init__(self, target: int) -> None:
         super().__init__(f"handing over to replica {target}")

@@ -344,7 +344,7 @@ class Master:
         self._set.heard(now_ms=self._now_ms)
 
     def set_altered(self, sync_set: Collection[int], sync_epoch: int) -> None:
-        """A set is in force, with this replica master of this epoch: an answer to `ask`, or news; old ones do nothing."""
+        """A set is in force, with this replica master of this epoch: an answer to `ask`, or news; old ones are not."""
         if self.ended is None and self._set.altered(sync_set, sync_epoch):
             assert self.replica in sync_set
             self._forget()

@@ -144,7 +144,7 @@ def decode(data: bytes | memoryview) -> Message:
         message: Message = _decode(data)
         if isinstance(message, Hello | Welcome):
             _check_log(message)
-    except (msgspec.MsgspecError, BadEpochs, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, BadEpochs) as error:  # msgspec lets bad UTF-8 through
         raise BadMessage(str(error)) from error
     if isinstance(message, Data) and not 0 < len(message.frames) <= DATA_BYTES_MAX:
         raise BadMessage(f"{len(message.frames)} bytes of frames")

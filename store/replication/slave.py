@@ -301,7 +301,7 @@ class Slave:
             self._behind(message, common)
             return
         at = LogOffset(message.cut_to)
-        if at != (common.at if common is not None else message.first):
+        if at != (common.at if common is not None else self.first):  # nothing in common: nothing is left
             raise BadMessage(f"cut to {at}, but the logs are the same up to {common}")
         if not self.first <= at <= self.end:
             raise BadMessage(f"cut to {at}, but the log is from {self.first} to {self.end}")

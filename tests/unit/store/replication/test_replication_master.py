@@ -1,0 +1,431 @@
+import pytest
+from replication_kit import Following, Leading, Log
+
+from store.replication.agreement import Acknowledge
+from store.replication.errors import BadMessage, CannotSwitchOver, NotEnoughInSync, NotMaster, SwitchingOver
+from store.replication.messages import Ack, Confirmed, Data, Hello, Refused, Welcome, Why
+from store.replication.pace import Pace
+from store.replication.slave import Stage
+
+PACE = Pace(batch_bytes=400, window_bytes=1_000)
+
+
+def group(*numbers: int, **kinds) -> Leading:
+    """A master with slaves that are all in sync."""
+    followers = [Following(number, pace=kinds.get("pace")) for number in numbers]
+    leading = Leading(followers=followers, **kinds).connect(*numbers)
+    return leading.pass_time(400)
+
+
+def hello(replica: int = 2, **kinds) -> Hello:
+    return Hello(
+        **{"group": 0, "replica": replica, "session": 9, "epoch": 1, "epochs": (), "first": 0, "end": 0} | kinds
+    )
+
+
+# ---- what is confirmed
+
+
+def test_alone_it_confirms_what_is_on_its_disk():
+    leading = Leading().append(2, flush=False)
+    assert leading.master.confirmed == 0
+    leading.master.flushed_to(200)
+    assert leading.master.confirmed == leading.master.acknowledged == 200
+
+
+def test_all_in_sync_have_to_have_it():
+    leading = group(2, 3)
+    assert leading.master.sync_set == {1, 2, 3}
+    leading.followers[3].lazy = True
+    leading.append().settle()
+    assert leading.master.positions() == {1: 200, 2: 200, 3: 0}
+    assert leading.master.confirmed == 0
+    leading.followers[3].slave.flushed_to(200)
+    leading.settle()
+    assert leading.master.confirmed == 200
+
+
+def test_slaves_may_have_it_before_the_master_does():
+    leading = group(2, 3).append(flush=False).settle()
+    assert leading.master.positions() == {1: 0, 2: 200, 3: 200}
+    assert leading.master.confirmed == 0
+    leading.master.flushed_to(200)
+    assert leading.master.confirmed == 200
+
+
+def test_a_quorum_is_enough_where_it_is():
+    leading = group(2, 3, acknowledge=Acknowledge.QUORUM, min_in_sync=2)
+    leading.followers[3].lazy = True
+    leading.append().settle()
+    assert leading.master.confirmed == 200
+
+
+def test_where_the_master_acknowledges_readers_still_wait():
+    leading = group(2, acknowledge=Acknowledge.MASTER)
+    leading.followers[2].lazy = True
+    leading.append().settle()
+    assert leading.master.acknowledged == 200
+    assert leading.master.confirmed == 0
+
+
+def test_while_a_set_is_asked_for_both_count():
+    leading = Leading(followers=[Following(2)])
+    leading.followers[2].lazy = True
+    leading.connect(2)
+    leading.pass_time(50)
+    leading.followers[2].slave.connect(1, session=5, now_ms=leading.now)
+    leading.followers[2].work()
+    master = leading.master
+    master.set_altered({1}, 7)  # not in sync again, as an operator may have it
+    for message in leading.followers[2].sent:
+        master.receive(2, message, now_ms=leading.now)
+    [(_, welcome)] = [one for one in master.take() if isinstance(one[1], Welcome)]
+    leading.followers[2].slave.receive(welcome, now_ms=leading.now)
+    leading.followers[2].sent.clear()
+    leading.followers[2].work()
+    master.receive(2, leading.followers[2].sent[-1], now_ms=leading.now)
+    ask = master.ask()
+    assert ask is not None
+    assert ask.sync_set == {1, 2}
+    assert ask.sync_epoch == 7
+    leading.append()
+    assert master.confirmed == 0  # the controller may have granted it
+    assert master.ask() is None  # a moment ago
+    master.set_refused(6)
+    assert master.confirmed == 0  # an answer to another question
+    master.set_refused(7)
+    assert master.confirmed == 200
+
+
+def test_after_an_election_the_old_part_counts_and_the_new_one_waits_for_enough():
+    leading = Leading(2, Log().fill(1, 2), [(1, 0)], min_in_sync=2, followers=[Following(2)])
+    assert leading.master.confirmed == leading.master.start == 400
+    leading.append(1)  # which `refusal` would have prevented
+    assert leading.master.confirmed == 400
+    leading.connect(2)
+    assert leading.master.confirmed == 600
+
+
+def test_what_was_confirmed_stays_so():
+    leading = group(2, replicas={1: False, 2: False, 3: False}).append(2).settle()
+    assert leading.master.confirmed == 400
+    leading.master.set_altered({1, 2, 3}, 50)
+    assert leading.master.confirmed == 400
+    leading.append().settle()
+    assert leading.master.confirmed == 400
+
+
+# ---- who is in sync
+
+
+def test_a_slave_joins_when_it_has_what_is_confirmed():
+    leading = Leading(followers=[Following(2)], min_in_sync=1).append(5)
+    leading.followers[2].lazy = True
+    leading.connect(2)
+    assert leading.master.sync_set == {1}
+    leading.followers[2].slave.flushed_to(1_000)
+    leading.settle()
+    assert leading.master.sync_set == {1, 2}
+
+
+def test_under_load_confirming_waits_for_a_slave_that_is_near():
+    """It always has a batch to go: without waiting it would never join."""
+    follower = Following(2)
+    follower.lazy = True
+    leading = Leading(followers=[follower])
+    leading.master.tick(now_ms=leading.now)
+    leading.connect(2)
+    leading.master.set_altered({1}, 9)
+    for _ in range(200):
+        leading.now += 10
+        leading.master.controller_heard(now_ms=leading.now)
+        leading.append()
+        behind = follower.slave.end
+        leading.master.tick(now_ms=leading.now)
+        leading.settle()
+        if behind > follower.slave.flushed:
+            follower.slave.flushed_to(behind)
+            leading.settle()
+    assert leading.master.sync_set == {1, 2}
+    assert leading.master.end - leading.master.confirmed <= 400
+
+
+def test_a_slave_that_lags_leaves_and_one_that_says_nothing_too():
+    leading = group(2, 3, min_in_sync=2)
+    leading.followers[3].lazy = True
+    leading.append().pass_time(1_500)
+    assert leading.master.sync_set == {1, 2, 3}
+    leading.pass_time(1_000)
+    assert leading.master.sync_set == {1, 2}
+    assert leading.master.confirmed == 200
+    leading.followers[3].slave.flushed_to(200)
+    leading.pass_time(300)
+    assert leading.master.sync_set == {1, 2, 3}
+
+
+def test_a_slave_whose_stream_broke_leaves_sooner():
+    leading = group(2, 3, min_in_sync=2)
+    del leading.followers[3]
+    leading.master.left(3)
+    leading.pass_time(900)
+    assert leading.master.sync_set == {1, 2}
+
+
+def test_a_slave_with_something_always_under_way_does_not_lag():
+    leading = group(2)
+    follower = leading.followers[2]
+    follower.lazy = True
+    for _ in range(100):
+        behind = follower.slave.end
+        leading.append().pass_time(50)
+        if behind:
+            follower.slave.flushed_to(behind)
+    assert leading.master.sync_set == {1, 2}
+
+
+def test_the_set_never_becomes_smaller_than_what_is_needed():
+    leading = group(2, 3, min_in_sync=2)
+    leading.followers.clear()
+    leading.pass_time(10_000)
+    assert leading.master.sync_set == {1, 2, 3}
+    assert isinstance(leading.master.refusal, NotEnoughInSync)
+
+
+def test_growing_is_asked_of_a_controller_that_answers():
+    leading = Leading(followers=[Following(2)])
+    leading.now += 10_000
+    leading.master.tick(now_ms=leading.now)
+    leading.connect(2)
+    assert leading.master.sync_set == {1}
+    leading.append().settle()
+    assert leading.master.confirmed == 200
+    leading.pass_time(200)
+    assert leading.master.sync_set == {1, 2}
+
+
+def test_learners_follow_and_are_never_waited_for():
+    leading = Leading(followers=[Following(2), Following(3)], replicas={1: False, 2: False, 3: True}).connect(2, 3)
+    leading.pass_time(500)
+    assert leading.master.sync_set == {1, 2}
+    leading.followers[3].lazy = True
+    leading.append().settle()
+    assert leading.master.confirmed == 200
+    assert leading.followers[3].slave.end == 200
+
+
+def test_a_replica_that_has_lost_what_it_had_leaves_at_once():
+    leading = group(2, 3).append(3).settle()
+    leading.master.receive(3, hello(3, epochs=((1, 0),), end=200), now_ms=leading.now)
+    assert leading.master.positions()[3] == 200
+    assert leading.master.ask().sync_set == {1, 2}
+
+
+def test_a_replica_that_is_no_more_leaves_the_set_before_it_is_forgotten():
+    leading = group(2, 3)
+    leading.master.configure({1: False, 2: False}, min_in_sync=1)
+    assert 3 in leading.master.positions()
+    leading.pass_time(100)
+    assert leading.master.sync_set == {1, 2}
+    assert 3 not in leading.master.positions()
+    leading.master.receive(3, hello(3), now_ms=leading.now)
+    assert leading.master.take()[-1][1].why is Why.UNKNOWN_REPLICA
+
+
+def test_news_of_an_older_set_is_none():
+    leading = group(2)
+    leading.master.set_altered({1}, 1)
+    assert leading.master.sync_set == {1, 2}
+
+
+# ---- the stream
+
+
+def test_several_batches_are_under_way_up_to_a_window():
+    leading = group(2, pace=PACE)
+    leading.followers[2].lazy = True
+    leading.append(20)
+    batches = [message for _, message in leading.collect() if isinstance(message, Data)]
+    assert [(batch.start, len(batch.frames)) for batch in batches] == [(0, 400), (400, 400), (800, 400)]
+    assert leading.master.batch(2) is None
+    session = batches[0].session
+    leading.master.receive(2, Ack(session=session, epoch=1, flushed=400, round=0), now_ms=leading.now)
+    assert leading.master.batch(2) == (1200, 1600)
+
+
+def test_a_frame_larger_than_the_window_goes_alone():
+    leading = group(2, pace=PACE).append(size=5_000).append(size=5_000)
+    batches = [message for _, message in leading.collect() if isinstance(message, Data)]
+    assert [len(batch.frames) for batch in batches] == [5_000]
+
+
+def test_a_batch_never_crosses_an_epoch():
+    follower = Following(2)
+    leading = Leading(3, Log().fill(1, 1).fill(2, 3), [(1, 0), (2, 200)], followers=[follower]).connect(2)
+    leading.append().settle()
+    assert [(write.start, write.end) for write in follower.writes] == [(0, 200), (200, 800), (800, 1000)]
+    assert follower.log.frames == leading.log.frames
+    assert follower.saved[0].entries == ((1, 0), (2, 200), (3, 800))
+
+
+def test_what_was_read_for_another_stream_is_not_sent():
+    leading = group(2).append()
+    batch = leading.master.batch(2)
+    leading.master.left(2)
+    with pytest.raises(BadMessage):
+        leading.master.sent(2, batch.start, leading.log.frames[0])
+
+
+def test_slaves_hear_what_is_confirmed_at_once_and_then_now_and_again():
+    leading = group(2)
+    leading.mailbox.clear()
+    leading.append().settle()
+    kinds = [type(message) for _, message in leading.mailbox]
+    assert kinds == [Data, Confirmed]
+    assert leading.followers[2].slave.confirmed == 200
+    leading.mailbox.clear()
+    leading.pass_time(1_000)
+    assert [type(message) for _, message in leading.mailbox] == [Confirmed] * 5
+
+
+def test_messages_of_another_stream_and_lies_count_for_nothing():
+    leading = group(2).append(flush=False)
+    master = leading.master
+    master.receive(2, Ack(session=1, epoch=1, flushed=200, round=0), now_ms=leading.now)
+    assert master.positions()[2] == 0
+    master.receive(2, Ack(session=102, epoch=1, flushed=200, round=0), now_ms=leading.now)
+    assert master.positions()[2] == 0
+    [(_, refused)] = [one for one in master.take() if isinstance(one[1], Refused)]
+    assert refused.why is Why.MALFORMED
+    assert master.batch(2) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (hello(group=1), Why.WRONG_GROUP),
+        (hello(replica=3), Why.UNKNOWN_REPLICA),
+        (hello(epoch=2), Why.SUPERSEDED),
+    ],
+)
+def test_who_is_not_welcome(message, why):
+    leading = Leading(followers=[Following(2)])
+    leading.master.receive(2, message, now_ms=0)
+    [(replica, refused)] = leading.master.take()
+    assert (replica, refused.why, refused.session) == (2, why, 9)
+
+
+def test_who_is_still_reading_what_is_deleted_is_told():
+    leading = group(2, pace=PACE)
+    leading.followers[2].lazy = True
+    leading.append(20).settle()
+    leading.master.trimmed(leading.followers[2].slave.end + 400)
+    leading.settle()
+    assert "trimmed" in leading.followers[2].closed[-1]
+    assert leading.master.batch(2) is None
+
+
+def test_a_slave_behind_the_first_segment_needs_a_snapshot():
+    follower = Following(2, Log().fill(1, 1), [(1, 0)])
+    leading = Leading(2, Log(400).fill(1, 2), [(1, 0)], followers=[follower]).connect(2)
+    assert follower.snapshots == [2]
+    assert follower.slave.stage is Stage.SNAPSHOT
+    follower.log = Log(600)
+    follower.slave.snapshot_installed(600, leading.master.epochs.cut(600))
+    leading.connect(2).append().settle()
+    assert follower.log.frames == leading.log.frames[1:]
+    assert leading.master.sync_set == {1, 2}
+
+
+# ---- newer epochs
+
+
+def test_a_newer_epoch_ends_it():
+    leading = group(2).append(2, flush=False).settle()
+    leading.master.fenced(1)
+    assert leading.master.ended is None
+    leading.master.receive(2, Ack(session=102, epoch=3, flushed=0, round=0), now_ms=leading.now)
+    assert leading.master.ended == 3
+    leading.master.flushed_to(400)
+    leading.master.tick(now_ms=leading.now + 5_000)
+    assert leading.master.confirmed == 0
+    assert leading.master.acknowledged == 0
+    assert leading.master.batch(2) is None
+    assert leading.master.ask() is None
+    assert leading.master.round_agreed == 0
+    assert isinstance(leading.master.refusal, NotMaster)
+    leading.master.take()
+    leading.master.receive(2, hello(), now_ms=leading.now)
+    [(_, refused)] = leading.master.take()
+    assert (refused.why, refused.epoch) == (Why.SUPERSEDED, 3)
+
+
+# ---- linearizable reads
+
+
+def test_a_read_waits_until_all_in_sync_have_said_that_they_follow_still():
+    leading = group(2, 3)
+    asked = leading.master.ask_round()
+    assert leading.master.ask_round() == asked  # nobody was told of it yet
+    said = [message for message in leading.collect() if isinstance(message[1], Confirmed)]
+    assert {replica for replica, _ in said} == {2, 3}
+    later = leading.master.ask_round()
+    assert later > asked
+    session = {replica: message.session for replica, message in said}
+    for replica in (2, 3):
+        assert leading.master.round_agreed < asked
+        ack = Ack(session=session[replica], epoch=1, flushed=0, round=asked)
+        leading.master.receive(replica, ack, now_ms=leading.now)
+    assert asked <= leading.master.round_agreed < later
+    leading.settle()
+    assert leading.master.round_agreed == later
+
+
+def test_what_was_agreed_on_an_older_stream_is_not_agreed_now():
+    leading = group(2)
+    asked = leading.master.ask_round()
+    leading.settle()
+    assert leading.master.round_agreed == asked
+    leading.master.left(2)
+    assert leading.master.ask_round() > leading.master.round_agreed
+
+
+def test_alone_it_may_read_at_once():
+    leading = Leading()
+    assert leading.master.ask_round() == leading.master.round_agreed
+
+
+# ---- switching over
+
+
+def test_a_switch_over_drains_and_then_names_who_is_ready():
+    leading = group(2, 3)
+    leading.followers[2].lazy = True
+    leading.append().settle()
+    leading.master.hand_over(2, now_ms=leading.now)
+    assert isinstance(leading.master.refusal, SwitchingOver)
+    assert leading.master.handover is None
+    leading.followers[2].slave.flushed_to(200)
+    leading.settle()
+    assert leading.master.handover == 2
+    leading.master.fenced(2)
+    assert leading.master.handover is None
+
+
+def test_a_switch_over_that_takes_too_long_is_called_off():
+    leading = group(2)
+    leading.master.hand_over(2, now_ms=leading.now)
+    leading.pass_time(6_000)
+    assert leading.master.writable
+    assert leading.master.handover is None
+
+
+@pytest.mark.parametrize("target", [1, 3, 4, 9])
+def test_who_is_not_in_sync_cannot_take_over(target):
+    leading = Leading(followers=[Following(2), Following(3), Following(4)], replicas={1: 0, 2: 0, 3: 0, 4: 1})
+    leading.connect(2, 4).pass_time(300)
+    with pytest.raises(CannotSwitchOver):
+        leading.master.hand_over(target, now_ms=leading.now)
+    assert leading.master.writable
+    leading.master.hand_over(2, now_ms=leading.now)
+    with pytest.raises(CannotSwitchOver):
+        leading.master.hand_over(3, now_ms=leading.now)
