@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Condition
+from threading import Condition, local
 from typing import Any
 
 import lmdb
@@ -65,6 +65,7 @@ class Views:
         self._origin = origin
         self._rebuildable = rebuildable
         self._readers = 0
+        self._mine = local()  # `depth`: of the readings that this thread is in
         self._gate = Condition()
         self._snapshots: set[Snapshot] = set()
         self._resizing = False
@@ -180,6 +181,11 @@ class Views:
                 self.dispatched, self.stored_at_ms, self.first = newest.end, newest.stored_at_ms, first
                 return
 
+    @property
+    def growing(self) -> bool:
+        """Whether the map waits to grow, and everybody for that, until nobody reads: who reads for long should stop."""
+        return self._resizing
+
     def _grow(self) -> None:
         """Double the map, with no transaction open (LMDB, mdb_env_set_mapsize)."""
         with self._gate:
@@ -203,12 +209,17 @@ class Views:
 
     @contextmanager
     def _reader(self) -> Iterator[None]:
+        mine = self._mine
+        depth = getattr(mine, "depth", 0)
         with self._gate:
-            self._gate.wait_for(lambda: not self._resizing)
+            if not depth:  # else the map waits for this very thread
+                self._gate.wait_for(lambda: not self._resizing)
             self._readers += 1
+        mine.depth = depth + 1
         try:
             yield
         finally:
+            mine.depth = depth
             with self._gate:
                 self._readers -= 1
                 if self._resizing:

@@ -1,5 +1,8 @@
 """The views in LMDB."""
 
+from threading import Event, Thread
+from time import monotonic
+
 import lmdb
 import pytest
 from store_kit import frame, records_frame
@@ -14,6 +17,14 @@ from store.records import GroupDeleted, GroupOffsets, KvDelete, KvPut, QueueDele
 from store.run import Run, RunBuilder
 from store.views import Views
 from store.views import producers as producers_module
+
+
+def until(true, seconds=10):
+    """Wait for something another thread does; whether it came."""
+    end = monotonic() + seconds
+    while not true() and monotonic() < end:
+        Event().wait(0.001)
+    return true()
 
 
 class Feed:
@@ -256,6 +267,21 @@ def test_the_map_grows(tmp_path):
     with views.reading() as txn:
         assert views.kv.get(txn, "7") is not None
     views.close()
+
+
+def test_who_reads_may_read_once_more_while_the_map_waits_to_grow(tmp_path):
+    feed = Feed(tmp_path / "views", map_size_bytes=1 << 20)
+    growing = Thread(target=feed.apply, args=[records_frame(KvPut("large", bytes(1 << 20)))], daemon=True)
+    with feed.views.reading() as txn:
+        growing.start()
+        assert until(lambda: feed.views.growing)
+        with feed.views.reading() as inner:
+            assert feed.views.kv.get(inner, "large") is feed.views.kv.get(txn, "large") is None
+        assert feed.views.growing
+    growing.join(10)
+    with feed.views.reading() as txn:
+        assert feed.views.kv.get(txn, "large") is not None
+    feed.views.close()
 
 
 def test_another_format_is_begun_anew(tmp_path, caplog):
