@@ -1,8 +1,11 @@
 """The client's side of a session: calls under way, and what happens to them when the connection breaks.
 
 A call that was not sent yet waits for the next connection. One that was is sent again if that changes nothing
-(`AGAIN`), fails as perhaps done (`ONCE`), or ends with its session (`SESSION`). A refusal by a node that is no master
-any more changed nothing, so any call is sent again then. All of that for `budget_s`.
+(`AGAIN`), or fails as perhaps done (`ONCE`). A refusal by a node that is no master any more, or takes nothing for now,
+changed nothing, so both are sent again then. All of that for `budget_s`.
+
+Two kinds belong to their session and are never sent in another one: `HELD`, of what an owner holds, is lost with it,
+and `SESSION` is for whoever looks after that.
 
 No input or output here: what is to be sent is asked for, what comes is told.
 """
@@ -20,7 +23,9 @@ import msgspec
 from store.errors import (
     AppendOutcomeUnknown,
     CorruptFrame,
+    LeaseLost,
     NotMaster,
+    NotWritable,
     StoreClosed,
     StoreError,
     StoreOverloaded,
@@ -30,13 +35,14 @@ from store.remoting import calls
 from store.remoting.calls import VALUE, Answer, Arguments, encode
 from store.wire import BadAnswer, failure_of, revive
 
-__all__ = ["AGAIN", "ONCE", "SESSION", "Caller", "SessionLost", "nothing"]
+__all__ = ["AGAIN", "HELD", "ONCE", "SESSION", "Caller", "SessionLost", "nothing"]
 
 logger = logging.getLogger(__name__)
 
 CALLS_COUNT_MAX = 8_000  # under way, waiting ones included; less than a server refuses at
 MESSAGE_BYTES = 1 << 20
 MESSAGE_CALLS_MAX = 4_096
+PAUSE_S = 0.05  # before calls are sent again to a store that takes nothing for now
 
 
 T = TypeVar("T")
@@ -51,10 +57,12 @@ class SessionLost(StoreError):
 class _Mode(Enum):
     AGAIN = "again"
     ONCE = "once"
+    HELD = "held"
     SESSION = "session"
 
 
-AGAIN, ONCE, SESSION = _Mode.AGAIN, _Mode.ONCE, _Mode.SESSION
+AGAIN, ONCE, HELD, SESSION = _Mode.AGAIN, _Mode.ONCE, _Mode.HELD, _Mode.SESSION
+_BOUND = frozenset({HELD, SESSION})
 
 
 @dataclass(slots=True, eq=False)
@@ -87,6 +95,7 @@ class Caller:
         self._number = 0
         self._waiting: deque[_Pending] = deque()  # not sent on this connection
         self._sent: dict[int, _Pending] = {}  # by number
+        self._paused: list[_Pending] = []  # refused, to be sent again in a moment
         self._down_since: float | None = loop.time()  # None: connected
         self._last_error: StoreError | None = None
         self._closed: StoreError | None = None
@@ -123,8 +132,8 @@ class Caller:
         """Call a method without waiting. Raises `StoreError` when it cannot even wait, ValueError for bad arguments."""
         if self._closed is not None:
             raise self._closed
-        if mode is SESSION and self._down_since is not None:
-            raise SessionLost("not connected")
+        if mode in _BOUND and self._down_since is not None:
+            raise _session_lost(mode)
         now_s = self._loop.time()
         if self._down_since is not None and now_s - self._down_since > self._budget_s:
             raise self._unreachable()
@@ -146,7 +155,7 @@ class Caller:
 
     def _abandon(self, pending: _Pending) -> None:
         if self._sent.get(pending.number) is pending:
-            if pending.mode is not ONCE:  # what changes something is done all the same
+            if pending.mode not in {ONCE, HELD}:  # what changes something is done all the same
                 self.tell("cancel", calls.Cancel((pending.number,)))
         elif pending in self._waiting:
             self._waiting.remove(pending)
@@ -176,6 +185,7 @@ class Caller:
     def answered(self, answers: Sequence[Answer]) -> StoreError | None:
         """Some calls have ended. Why the connection should be given up, if it should."""
         leave: StoreError | None = None
+        paused = bool(self._paused)
         for answer in answers:
             pending = self._sent.pop(answer.number, None)
             if pending is None:
@@ -186,10 +196,15 @@ class Caller:
             error = revive(answer.body) or failure_of(answer.body, pending.method)
             if isinstance(error, StoreClosed) or (isinstance(error, NotMaster) and self._follows):
                 leave = error
-                if pending.mode is not SESSION and not pending.future.done() and not self._is_late(pending):
-                    self._waiting.append(pending)
+            if leave is error or isinstance(error, NotWritable):
+                if self._is_sent_again(pending):
+                    self._paused.append(pending)
                     continue
+                if leave is error and pending.mode is HELD:
+                    error = _session_lost(HELD)
             self._fail(pending, error)
+        if self._paused and not paused:
+            self._loop.call_later(PAUSE_S, self._resume)
         return leave
 
     def _succeeded(self, pending: _Pending, answer: Answer) -> StoreError | None:
@@ -208,6 +223,16 @@ class Caller:
             pending.orphaned(value)
         return None
 
+    def _is_sent_again(self, pending: _Pending) -> bool:
+        """Whether a call that was refused by one who takes nothing is to be sent again."""
+        return pending.mode not in _BOUND and not pending.future.done() and not self._is_late(pending)
+
+    def _resume(self) -> None:
+        """Send again what was refused."""
+        paused, self._paused = self._paused, []
+        self._waiting.extend(paused)
+        self._wake()
+
     def _is_late(self, pending: _Pending) -> bool:
         """Whether a call has been in trouble for too long; if not, it is from now on."""
         now_s = self._loop.time()
@@ -225,12 +250,12 @@ class Caller:
             if pending.mode is AGAIN and not pending.future.done():
                 self._waiting.append(pending)
             elif pending.mode is SESSION:
-                self._fail(pending, SessionLost("the connection to the store broke"))
+                self._fail(pending, _session_lost(SESSION))
             else:
                 self._fail(pending, AppendOutcomeUnknown(f"the connection to the store broke during {pending.method}"))
         for pending in waiting:
-            if pending.mode is SESSION:
-                self._fail(pending, SessionLost("the connection to the store broke"))
+            if pending.mode in _BOUND:
+                self._fail(pending, _session_lost(pending.mode))
             elif not pending.future.done():
                 self._waiting.append(pending)
         self.expire()
@@ -259,19 +284,25 @@ class Caller:
     def close(self, why: StoreError) -> None:
         """Fail everything."""
         self.refuse(why)
-        pending_calls = [*self._sent.values(), *self._waiting]
-        self._sent, self._waiting = {}, deque()
+        pending_calls = [*self._sent.values(), *self._waiting, *self._paused]
+        self._sent, self._waiting, self._paused = {}, deque(), []
         for pending in pending_calls:
             self._fail(pending, why)
 
     @property
     def unsure(self) -> bool:
         """Whether the outcome of something would be unknown if the connection broke now."""
-        return any(pending.mode is ONCE for pending in (*self._sent.values(), *self._waiting))
+        return any(pending.mode in {ONCE, HELD} for pending in (*self._sent.values(), *self._waiting))
 
     def _fail(self, pending: _Pending, error: Exception) -> None:
         if pending.number and not pending.future.done():
             pending.future.set_exception(error)
+
+
+def _session_lost(mode: _Mode) -> StoreError:
+    if mode is HELD:
+        return LeaseLost("what was held was given back when the connection to the store broke")
+    return SessionLost("the connection to the store broke")
 
 
 def nothing(_body: object) -> None:

@@ -51,7 +51,7 @@ from store.policy import LeasePolicy
 from store.queue_config import QueueConfig
 from store.remoting import calls
 from store.remoting.appender import PENDING_BYTES_MAX
-from store.remoting.caller import AGAIN, ONCE, SESSION, SessionLost, nothing
+from store.remoting.caller import AGAIN, HELD, ONCE, SESSION, SessionLost, nothing
 from store.remoting.connection import BUDGET_S, Connection, Resolve
 from store.remoting.frames import FetchedAnswer, ScannedAnswer, TakenAnswer, fetched_of, leases_of
 from store.remoting.held import Held
@@ -525,7 +525,7 @@ class RemoteStore:
         """See `StoreClient.settle`. Raises `LeaseLost` when some were lost with a connection; others are settled."""
         ranges, lost = self._held.drop(owner, queue, group, offsets)
         if ranges:
-            await self._call("settle", calls.Settle(queue, owner, tuple(ranges), group), nothing, ONCE)
+            await self._call("settle", calls.Settle(queue, owner, tuple(ranges), group), nothing, HELD)
         _check_lost(queue, lost)
 
     async def forward(
@@ -542,7 +542,7 @@ class RemoteStore:
         ranges, lost = self._held.known(owner, queue, group, offsets)
         _check_lost(queue, lost)
         asked = calls.Forward(queue, owner, tuple(ranges), rows, payload, group)
-        await self._call("forward", asked, nothing, ONCE)
+        await self._call("forward", asked, nothing, HELD)
         self._held.drop(owner, queue, group, offsets)
 
     async def reject(
@@ -557,7 +557,7 @@ class RemoteStore:
         """See `StoreClient.reject`. Raises `LeaseLost` as `settle` does."""
         ranges, lost = self._held.drop(owner, queue, group, offsets)
         if ranges:
-            await self._call("reject", calls.Reject(queue, owner, tuple(ranges), reason, group), nothing, ONCE)
+            await self._call("reject", calls.Reject(queue, owner, tuple(ranges), reason, group), nothing, HELD)
         _check_lost(queue, lost)
 
     def requeue(
@@ -581,7 +581,10 @@ class RemoteStore:
         """See `StoreClient.extend`."""
         ranges, _ = self._held.known(owner, queue, group, offsets)
         asked = calls.Extend(queue, owner, tuple(ranges), invisible_ms, group)
-        return await self._call("extend", asked, _offsets, ONCE)
+        try:
+            return await self._call("extend", asked, _offsets, HELD)
+        except LeaseLost:
+            return ()
 
     def release(self, owner: int) -> Sequence[QueueNumber]:
         """See `StoreClient.release`."""

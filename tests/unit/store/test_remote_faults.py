@@ -352,6 +352,47 @@ async def test_a_client_that_dies_gives_everything_back(node, local):
     await store.close()
 
 
+async def test_what_is_settled_while_the_connection_breaks_is_unknown_and_later_lost(store, relay, local):
+    await append(store, frame((20, b"a"), (20, b"b"), (20, b"c")))
+    await store.take(20, 1, max_count=3, invisible_ms=60_000)
+    relay.hold()
+    settling = asyncio.ensure_future(store.settle(20, 1, [0]))
+    await until(lambda: store._connection.caller.unsure)
+    await asyncio.sleep(0.02)
+    relay.cut()
+    with pytest.raises(AppendOutcomeUnknown):
+        await settling
+    with pytest.raises(LeaseLost):  # there is no session in which it could be held
+        await store.settle(20, 1, [1])
+    assert await store.extend(20, 1, [1], invisible_ms=1) == ()
+    relay.let_go()
+    await store.connected()
+    await store.settle(20, 1, [1])  # passed over: nobody holds it
+    await until(lambda: not local._recent.leases._owners)
+    assert await local.waiting(20) >= 2
+
+
+async def test_calls_wait_for_a_store_that_takes_nothing_for_now(store, local, monkeypatch):
+    whole, left = local.append, [2]
+
+    def refuses(one, done):
+        left[0] -= 1
+        if left[0] >= 0:
+            asyncio.get_running_loop().call_soon(done, NotWritable("one replica is in sync, and two are asked for"))
+        else:
+            whole(one, done)
+
+    await append(store, frame((20, b"a")))
+    await store.take(20, 1, max_count=1)
+    monkeypatch.setattr(local, "append", refuses)
+    monkeypatch.setattr(local._recorder, "_append", refuses)
+    assert await store.kv_put("a", b"1") > 0
+    left[0] = 1
+    with pytest.raises(NotWritable):  # and it is lent again
+        await store.settle(20, 1, [0])
+    assert [lease.offset for lease in await store.take(20, 1, max_count=1)] == [0]
+
+
 async def test_what_a_cancelled_take_was_lent_comes_back(store, relay, local):
     await append(store, frame((20, b"a")))
     relay.hold()
