@@ -163,7 +163,7 @@ class Node:
             else:
                 then()
 
-        if self.chance.random() < self.torn_chance:
+        if self.chance.random() < self.torn_chance * (1 if len(steps) == 1 else 10):  # the order is what is tried
             self._later(self.chance.randint(*self.disk_ms), self.crash)
             self.world.after(RESTART_MS, lambda: None if self.up else self.start())
         self._later(self.chance.randint(*self.disk_ms), done)

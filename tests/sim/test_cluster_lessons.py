@@ -72,6 +72,25 @@ def test_a_master_that_is_cut_off_acknowledges_nothing(seed):
     history.heal()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_master_that_some_still_follow_does_not_answer_for_the_newest_state(seed):
+    """Half of the group does not know of the new master yet, which takes writes alone: reads of keys wait."""
+    history = three(seed, min_in_sync=1)
+    old = history.master()
+    [other, elected] = [node for node in history.nodes if node is not old]
+    history.controller.heard.pop(other.number)
+    for side in (elected.number, "controller"):
+        history.cut(side, old.number)
+        history.cut(side, other.number)
+    assert history.world.run(history.world.now + UNTIL_ELECTED_MS, lambda: history.master() is elected)
+    assert isinstance(old.core, Master)
+    asked = old.core.ask_round()
+    history.world.run(history.world.now + 800)
+    assert isinstance(old.core, Master)
+    assert old.core.round_agreed < asked
+    history.heal()  # which looks at what the clients have read
+
+
 def test_a_master_that_acknowledges_alone_stops_soon_after_it_is_cut_off():
     history = three(1, acknowledge=Acknowledge.MASTER, min_in_sync=1)
     old = history.master()
