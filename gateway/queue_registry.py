@@ -43,6 +43,7 @@ from gateway.topology import (
 from store.client import StoreClient
 from store.errors import StoreError
 from store.format import QueueNumber
+from store.queue_config import QueueConfig
 
 __all__ = ["BINDINGS_COUNT_MAX", "EXCHANGES_COUNT_MAX", "Queue", "QueueRegistry", "QueueRouter"]
 
@@ -62,9 +63,15 @@ class QueueRouter(Protocol):
     """What named queues need of the router."""
 
     def bind(
-        self, pattern: str, queue: int, predicate: Callable[[Message], bool] | None = None, *, key: Hashable
+        self,
+        pattern: str,
+        queue: int,
+        predicate: Callable[[Message], bool] | None = None,
+        *,
+        key: Hashable,
+        group: int = 0,
     ) -> None:
-        """From now on put messages of matching addresses in a queue."""
+        """From now on put messages of matching addresses in a queue, which lies in a store group."""
 
     def unbind(self, key: Hashable) -> None:
         """End a binding."""
@@ -138,6 +145,10 @@ class QueueRegistry:
             definition = _decode_queue(value)
             kept = tuple(b for b in definition.bindings if b.exchange in self._exchanges)
             self._add(msgspec.structs.replace(definition, bindings=kept), None)
+        # What an older version, or a crash, has left unsaid.
+        said = self._store.queue_config
+        kept = [_kept(number) for number in self.by_number]
+        await self._store.configure_queues([one for one in kept if one != said(QueueNumber(one.queue))])
         await self._remains.load()
 
     def find(self, name: str, conn: Connection) -> Queue:
@@ -237,10 +248,12 @@ class QueueRegistry:
         durable = request.durable and owner is None
         if not durable:
             await self._remains.mark(name)
-        number = await self._remains.fresh(name)
+        named = await self._remains.fresh(name)
+        await self._store.configure_queues([_kept(named.number)])
         definition = QueueDefinition(
             name=name,
-            number=number,
+            number=named.number,
+            group=named.group,
             durable=request.durable,
             auto_delete=request.auto_delete,
             exclusive=request.exclusive,
@@ -406,7 +419,7 @@ class QueueRegistry:
         predicate = header_predicate(binding.arguments) if exchange.kind == "headers" else None
         name, identity = queue.definition.name, binding.identity
         for nth, pattern in enumerate(patterns(exchange, binding.routing_key)):
-            self._router.bind(pattern, queue.number, predicate, key=(name, identity, nth))
+            self._router.bind(pattern, queue.number, predicate, key=(name, identity, nth), group=queue.definition.group)
         self._bound.setdefault(exchange.name, {})[name, identity] = None
 
     def _unroute(self, queue: Queue, binding: Binding) -> None:
@@ -414,6 +427,11 @@ class QueueRegistry:
         for nth in range(2):
             self._router.unbind((name, identity, nth))
         self._bound.get(binding.exchange, {}).pop((name, identity), None)
+
+
+def _kept(number: int) -> QueueConfig:
+    """What is in a queue is kept until somebody has consumed it, whatever the store's limits for topics are."""
+    return QueueConfig(number, until_settled=True)
 
 
 def _no_queue(name: str) -> Refusal:

@@ -5,7 +5,7 @@ A queue is gone when its clients have been told so. Rows and number follow, now 
 
 from collections.abc import AsyncIterator
 
-from controller.client import ControllerClient, ControllerError
+from controller.client import ControllerClient, ControllerError, NamedQueue
 from gateway import logs
 from gateway.keys import kv_key
 from store.client import StoreClient
@@ -42,14 +42,14 @@ class QueueRemains:
         """Note that a queue is to be cleared away at the next start. Raises `StoreError`."""
         await self._store.kv_put(kv_key(self._namespace, name), name.encode())
 
-    async def fresh(self, name: str) -> int:
+    async def fresh(self, name: str) -> NamedQueue:
         """The number for a new queue of this name: one without rows. Raises `StoreError`, `ControllerError`."""
-        number = (await self._controller.name_queue(name)).number
-        if (await self._store.bounds(QueueNumber(number))).next:
-            await self._forget(name, number)
-            number = (await self._controller.name_queue(name)).number
+        queue = await self._controller.name_queue(name)
+        if (await self._store.bounds(QueueNumber(queue.number))).next:
+            await self._forget(name, queue.number)
+            queue = await self._controller.name_queue(name)
         self._left.pop(name, None)
-        return number
+        return queue
 
     async def clear(self, name: str, number: int) -> None:
         """A queue is gone: clear away what is left of it, or remember to."""

@@ -53,6 +53,7 @@ class TopicRule(NamedTuple):
 
 class _Binding(NamedTuple):
     queue: int
+    group: int
     predicate: Predicate | None
     key: Hashable
 
@@ -134,9 +135,9 @@ class Router:
         if topic is None:
             raise UnknownTopicError(name)
         bindings = self._bindings.match(address)
-        groups = {self._place(queue) for queue in topic.open}
-        for binding in bindings:
-            self._place(binding.queue)
+        self.groups.update(zip(topic.queues, topic.groups, strict=True))
+        self.groups.update([(binding.queue, binding.group) for binding in bindings])
+        groups = {self.groups[queue] for queue in topic.open}
         every = {b.queue: None for b in bindings if b.predicate is None}
         route = Route(
             topic=topic.name,  # one object for all of its addresses: ingest looks whether it is the same
@@ -156,12 +157,6 @@ class Router:
                 self.routes.clear()
             self.routes[address] = route
         return route
-
-    def _place(self, queue: int) -> int:
-        """The group of a queue; of one that the controller does not know, as one that is being deleted, home."""
-        group = self._controller.group_of_queue(queue)
-        group = self.groups[queue] = self._controller.home if group is None else group
-        return group
 
     def _near(self, topic: Topic) -> tuple[int, ...]:
         """Where messages without a key go: to the queues of this zone, where the topic prefers them and has some."""
@@ -201,15 +196,17 @@ class Router:
         route = self.resolve(message.address)
         return [*route.extra, *dict.fromkeys(queue for queue, wants in route.asking if wants(message))]
 
-    def bind(self, pattern: str, queue: int, predicate: Predicate | None = None, *, key: Hashable) -> None:
-        """From now on put messages of matching addresses in a named queue too; `key` is for `unbind`.
+    def bind(
+        self, pattern: str, queue: int, predicate: Predicate | None = None, *, key: Hashable, group: int = 0
+    ) -> None:
+        """From now on put messages of matching addresses in a named queue of a group too; `key` is for `unbind`.
 
         Raises `Refusal` (PRECONDITION) for a pattern that would be too dear to match.
         """
         if pattern.split("/").count("#") > MANY_COUNT_MAX:
             raise Refusal(Cause.PRECONDITION, f"a pattern has at most {MANY_COUNT_MAX} '#'")
         self.unbind(key)
-        binding = _Binding(queue, predicate, key)
+        binding = _Binding(queue, group, predicate, key)
         self._bound[key] = (pattern, binding)
         self._bindings.add(pattern, binding)
         self._forget(pattern)

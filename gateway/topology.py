@@ -75,10 +75,11 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue as it was declared, with what is bound to it."""
+    """A queue as it was declared, with what is bound to it. It lies in a store group from the beginning to the end."""
 
     name: str
     number: int
+    group: int = 0
     durable: bool = False
     auto_delete: bool = False
     exclusive: bool = False

@@ -142,13 +142,8 @@ class Controller:
             name: Topic(name=name, queues=(16 + n,), config=config) for n, (name, config) in enumerate(configs.items())
         }
 
-    home = 0
-
     def topic(self, name):
         return self.found.get(name)
-
-    def group_of_queue(self, number):
-        return 0
 
     def topics(self):
         return list(self.found.values())

@@ -218,8 +218,8 @@ async def test_a_named_queue_in_another_group_gets_a_copy(controller):
     rig = Rig(controller)
     here, there = [await controller.name_queue(name) for name in ("q0", "q1")]
     assert (here.group, there.group) == (0, 1)
-    rig.router.bind("t/#", here.number, key="here")
-    rig.router.bind("t/#", there.number, key="there")
+    rig.router.bind("t/#", here.number, key="here", group=here.group)
+    rig.router.bind("t/#", there.number, key="there", group=there.group)
     (a,), (b,) = rig.keys(0), rig.keys(1)
     rig.publish("p", 1, message(a, b"a"), message(b, b"b"))
     rig.turn()
@@ -240,7 +240,7 @@ async def test_what_is_in_one_log_and_not_in_the_other_may_not_simply_be_sent_ag
     rig = Rig(controller)
     queue = await controller.name_queue("q0")
     queue = await controller.name_queue("q1")
-    rig.router.bind("t/#", queue.number, key="q")
+    rig.router.bind("t/#", queue.number, key="q", group=queue.group)
     rig.publish("p", 1, message(*rig.keys(0)), message(*rig.keys(1)))
     rig.turn()
     rig.store.logs[0].end_next()
@@ -270,7 +270,7 @@ async def test_a_message_for_later_waits_in_each_log_that_has_a_queue_for_it(con
     rig = Rig(controller)
     await controller.name_queue("q0")
     queue = await controller.name_queue("q1")
-    rig.router.bind("t/#", queue.number, key="q")
+    rig.router.bind("t/#", queue.number, key="q", group=queue.group)
     (a,) = rig.keys(0)
     later = message(a, deliver_at_ms=5000, retain=True)
     rig.publish("p", 1, message(a), later)
@@ -339,7 +339,7 @@ async def test_messages_for_very_many_queues_share_frames_with_nobody(controller
     rig = Rig(controller)
     (b,) = rig.keys(1)
     for number in range(FRAME_ROWS + 1):
-        rig.router.bind("t/many", 1000 + number, key=number)  # numbers that the controller does not know are at home
+        rig.router.bind("t/many", 1000 + number, key=number)
     rig.publish("p", 1, message(b))
     rig.publish("p", 2, message(b, address="t/many"))
     rig.publish("p", 3, message(b))
@@ -371,9 +371,6 @@ def test_messages_without_a_key_stay_in_their_zone_where_a_topic_prefers_it():
         def topic(self, name):
             config = {"prefer": "zone"} if name == "near" else {}
             return Topic(name=name, queues=(16, 17, 18, 19), groups=(0, 1, 0, 1), config=config)
-
-        def group_of_queue(self, queue):
-            return queue % 2
 
         def groups(self):
             return [
@@ -416,7 +413,7 @@ def test_whatever_comes_of_frames_every_message_is_accounted_for(tmp_path_factor
             queues = [await controller.name_queue(f"q{n}") for n in range(groups)]
             rig = Rig(controller, groups=range(groups))
             for n, queue in enumerate(queues):
-                rig.router.bind(f"t/{n}/#", queue.number, key=n)
+                rig.router.bind(f"t/{n}/#", queue.number, key=n, group=queue.group)
             run(rig, chance, {queue.number: f"t/{n}/" for n, queue in enumerate(queues)})
         finally:
             await controller.close()
