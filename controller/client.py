@@ -14,8 +14,11 @@ __all__ = [
     "HOME_GROUP",
     "Acknowledge",
     "ControllerClient",
+    "ControllerClosed",
     "ControllerDamaged",
     "ControllerError",
+    "ControllerOverloaded",
+    "ControllerUnreachable",
     "Group",
     "GroupConfig",
     "GroupExists",
@@ -50,6 +53,18 @@ class ControllerError(Exception):
 
 class ControllerDamaged(ControllerError):
     """What the controller keeps cannot be read, and it cannot be made from anything else."""
+
+
+class ControllerClosed(ControllerError):
+    """This client, or this node, is shut down."""
+
+
+class ControllerUnreachable(ControllerError):
+    """No controller has answered in time. A command may have happened all the same; it can be asked for again."""
+
+
+class ControllerOverloaded(ControllerError):
+    """As much is under way as may be; nothing was done."""
 
 
 class UnknownTopic(ControllerError):

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from controller.client import ControllerDamaged
-from gateway import cli_kv, cli_remote, cli_spark, cli_store
+from gateway import cli_cluster_roles, cli_kv, cli_remote, cli_spark, cli_store
 from gateway.errors import ConfigError, HeadgateError
 from gateway.remote_http import Unreachable
 from store.errors import StoreError
@@ -158,6 +158,8 @@ def _load(config: Path | None, data_dir: Path | None, port_offset: int | None, h
         overrides["listeners"] = {name: {"host": host} for name in names}
     return load(config, overrides=overrides, factories=factories)
 
+
+cli_cluster_roles.register(app, _load)
 
 if __name__ == "__main__":
     main()

@@ -1,0 +1,70 @@
+"""The newest commands that a controller has applied, for those who follow its state."""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["Feed"]
+
+FEED_BYTES_MAX = 8 << 20  # of commands kept; who is further behind takes a snapshot
+ENTRY_BYTES = 64  # what a command counts beside its bytes
+
+
+class Feed:
+    """A window on the log's end: every command of an index in `start` (exclusive) to `end` (inclusive) is here."""
+
+    def __init__(self) -> None:
+        self.start = self.end = 0
+        self._indexes: list[int] = []  # ascending
+        self._commands: list[bytes] = []  # one for each index
+        self._gone = 0  # how many in front of both lists are forgotten, and not cut off yet
+        self._bytes = 0
+        self._wakes: set[asyncio.Event] = set()
+
+    def restart(self, index: int) -> None:
+        """The state has come to `index` by a snapshot."""
+        self.start = self.end = index
+        self._indexes, self._commands = [], []
+        self._gone = self._bytes = 0
+
+    def add(self, index: int, command: bytes) -> None:
+        """A command was applied."""
+        self._indexes.append(index)
+        self._commands.append(command)
+        self._bytes += len(command) + ENTRY_BYTES
+        self.end = index
+        while self._bytes > FEED_BYTES_MAX and self._gone < len(self._indexes) - 1:
+            self.start = self._indexes[self._gone]
+            self._bytes -= len(self._commands[self._gone]) + ENTRY_BYTES
+            self._commands[self._gone] = b""
+            self._gone += 1
+        if 2 * self._gone > len(self._indexes):
+            del self._indexes[: self._gone], self._commands[: self._gone]
+            self._gone = 0
+
+    def reached(self, index: int) -> None:
+        """All up to `index` is applied, and those who follow are told."""
+        self.end = max(self.end, index)
+        for wake in self._wakes:
+            wake.set()
+
+    def since(self, index: int, bytes_max: int) -> tuple[int, tuple[bytes, ...]] | None:
+        """Commands after `index`, of about so many bytes, and up to which index they go; None: too far behind."""
+        if index < self.start:
+            return None
+        first = at = bisect_right(self._indexes, index)
+        while at < len(self._commands) and bytes_max > 0:
+            bytes_max -= len(self._commands[at]) + ENTRY_BYTES
+            at += 1
+        reached = self._indexes[at - 1] if at < len(self._commands) else max(self.end, index)
+        return reached, tuple(self._commands[first:at])
+
+    @contextmanager
+    def wakes(self, event: asyncio.Event) -> Iterator[None]:
+        """Set an event whenever there is more."""
+        self._wakes.add(event)
+        try:
+            yield
+        finally:
+            self._wakes.discard(event)

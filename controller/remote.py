@@ -1,0 +1,298 @@
+"""The controllers as others see them: a replica of their state in this process, and commands to their leader."""
+
+import asyncio
+import heapq
+import logging
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from controller.client import ControllerClosed, ControllerDamaged, ControllerError, ControllerUnreachable, Group
+from controller.commander import BUDGET_S, CONNECT_S, Commander, broken, read, write
+from controller.commands import Command, decode_command
+from controller.front import Limits, StateClient
+from controller.peers import open_channel
+from controller.registry import Route
+from controller.state import Answer, MetadataState
+from controller.wire import (
+    FOLLOW,
+    ROUTES,
+    SILENCE_S,
+    SNAPSHOT_BYTES_MAX,
+    STATUS,
+    AddMember,
+    BadAnswer,
+    BadRequest,
+    Barrier,
+    ControllerStatus,
+    Elect,
+    Fed,
+    FollowRequest,
+    RemoveMember,
+    RoutesRequest,
+    Transfer,
+    decode,
+    encode,
+    path,
+)
+
+__all__ = ["RemoteController"]
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.5  # between attempts to follow a controller
+BETTER_S = 2.0  # a controller that knows no leader, or less than we do, is left after so long
+
+
+class RemoteController(StateClient):
+    """A `ControllerClient` over the network. Belongs to the event loop; `ready` awaits the first state.
+
+    Reads are of the newest state that came, with controllers up or down. Where those are that were not named is learned
+    from the state. `credentials` are `grpc.ChannelCredentials`, or None.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        now_ms: Callable[[], int],
+        limits: Limits | None = None,
+        credentials: Any = None,
+        budget_s: float = BUDGET_S,
+    ) -> None:
+        super().__init__(MetadataState(), limits or Limits(), now_ms)
+        self._loop = asyncio.get_running_loop()
+        self._given = tuple(dict.fromkeys(addresses))
+        self._credentials = credentials
+        self._budget_s = budget_s
+        self._commander = Commander(self.addresses, credentials=credentials, budget_s=budget_s)
+        self.index = 0  # how far the state is; 0: there is none yet
+        self.connected = False  # to any controller
+        self._turn = random.randrange(1 << 16)  # so that followers are spread over the controllers
+        self._numbers = count()
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: index, number
+        self._closed = False
+        self._task = self._loop.create_task(self._run(), name="state of the controllers")
+
+    async def ready(self) -> None:
+        """Wait until there is a state. Raises `ControllerClosed`."""
+        await self._until(1)
+
+    async def close(self) -> None:
+        """End the connections; what is under way fails."""
+        self._closed = True
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        await self._commander.close()
+        for _, _, future in self._waiting:
+            if not future.done():
+                future.set_exception(ControllerClosed("the connection to the controllers is closed"))
+
+    def addresses(self) -> Sequence[str]:
+        """Where controllers are: those of the state, and those that were named."""
+        return tuple(dict.fromkeys([*(member.address for member in self.members()), *self._given]))
+
+    # ---- commands
+
+    async def _command(self, command: Command) -> Answer:
+        index, answer = await self._commander.ask(command)
+        await self._caught_up(index)
+        return answer
+
+    async def elect(
+        self,
+        group: int,
+        candidate: int | None = None,
+        *,
+        master_epoch: int | None = None,
+        sync_epoch: int | None = None,
+    ) -> Group:
+        """Make a replica of the SyncStateSet master: this one, or the best one."""
+        request = Elect(group=group, candidate=candidate, master_epoch=master_epoch, sync_epoch=sync_epoch)
+        index, found = await self._commander.ask(request)
+        await self._caught_up(index)
+        if not isinstance(found, Group):
+            raise BadAnswer(f"an election is answered with a group, not with {type(found).__name__}")
+        return found
+
+    async def barrier(self) -> None:
+        """Wait until reads here are of a state that is not older than this call."""
+        await self._do(Barrier())
+
+    async def add_member(self, id_: int, address: str) -> None:
+        """Add a controller, which votes when it has caught up. Raises `ChangeRefused`."""
+        await self._do(AddMember(id=id_, address=address))
+
+    async def remove_member(self, id_: int) -> None:
+        """Remove a controller, dead or alive. Raises `ChangeRefused`."""
+        await self._do(RemoveMember(id=id_))
+
+    async def transfer(self, to: int) -> None:
+        """Ask the leading controller to let another one lead. Raises `TransferRefused`."""
+        await self._do(Transfer(to=to))
+
+    async def _do(self, request: Barrier | AddMember | RemoveMember | Transfer) -> None:
+        index, _ = await self._commander.ask(request)
+        await self._caught_up(index)
+
+    # ---- questions that every controller answers by itself
+
+    async def routes(self, group: int | None = None) -> list[Route]:
+        """Where groups are served, by what any controller has heard that can be reached; the newest epochs count.
+
+        With a majority of the controllers or without. Raises `ControllerUnreachable`: none of them answers.
+        """
+        asked = encode(RoutesRequest(group))
+        answers = await self._ask_all(ROUTES, asked, list[Route])
+        newest: dict[int, Route] = {}
+        for route in (route for routes in answers.values() for route in routes):
+            there = newest.get(route.group)
+            if there is None or _worth(route) > _worth(there):
+                newest[route.group] = route
+        return [newest[number] for number in sorted(newest)]
+
+    async def controllers(self) -> dict[str, ControllerStatus]:
+        """What every controller that answers says of itself, by address. Raises `ControllerUnreachable`: none does."""
+        return await self._ask_all(STATUS, b"", ControllerStatus)
+
+    async def _ask_all(self, method: str, request: bytes, kind: Any) -> dict[str, Any]:
+        addresses = self.addresses()
+        found = await asyncio.gather(*(self._ask_one(at, method, request, kind) for at in addresses))
+        answers = {at: one for at, one in zip(addresses, found, strict=True) if not isinstance(one, ControllerError)}
+        if not answers:
+            why = next((str(one) for one in found), "no controller is known")
+            raise ControllerUnreachable(f"no controller answers: {why}")
+        return answers
+
+    async def _ask_one(self, address: str, method: str, request: bytes, kind: Any) -> Any:
+        channel = open_channel(address, self._credentials)
+        try:
+            return decode(await channel.unary_unary(path(method))(request, timeout=CONNECT_S), kind)
+        except grpc.aio.AioRpcError as error:
+            return await broken(None, error)
+        except BadRequest as error:
+            return BadAnswer(str(error))
+        finally:
+            with suppress(Exception):
+                await channel.close()
+
+    # ---- the state
+
+    async def _until(self, index: int) -> None:
+        if index <= self.index:
+            return
+        if self._closed:
+            raise ControllerClosed("the connection to the controllers is closed")
+        future: asyncio.Future[None] = self._loop.create_future()
+        heapq.heappush(self._waiting, (index, next(self._numbers), future))
+        await future
+
+    async def _caught_up(self, index: int) -> None:
+        """Wait until reads here show what a command has done. Raises `ControllerUnreachable`."""
+        try:
+            async with asyncio.timeout(self._budget_s):
+                await self._until(index)
+        except TimeoutError as error:
+            raise ControllerUnreachable("the command is done, and no controller shows its effect") from error
+
+    async def _run(self) -> None:
+        """Follow one controller after the other."""
+        backoff_s = BACKOFF_MIN_S
+        while True:
+            before = self.index
+            addresses = self.addresses()
+            target = addresses[self._turn % len(addresses)] if addresses else ""
+            try:
+                await self._follow(target)
+            except ControllerError as error:
+                logger.debug("not following %s: %s", target, error)
+            except Exception:
+                logger.exception("following %s has failed", target)
+            finally:
+                self.connected = False
+            self._turn += 1
+            if self.index > before:
+                backoff_s = BACKOFF_MIN_S
+            await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+
+    async def _follow(self, target: str) -> None:
+        """Follow a controller until it is gone, or another one may know more. Raises `ControllerError`."""
+        if not target:
+            raise ControllerUnreachable("no controller is known")
+        channel = open_channel(target, self._credentials)
+        try:
+            stream = channel.stream_stream(path(FOLLOW))()
+            await self._timely(write(stream, encode(FollowRequest(self.index))), CONNECT_S)
+            whole = bytearray()  # of a snapshot; <= SNAPSHOT_BYTES_MAX
+            good_s = self._loop.time()
+            while True:
+                fed: Fed = decode(await self._timely(read(stream), SILENCE_S), Fed)
+                self.connected = True
+                self._commander.led_by(fed.leader)
+                if fed.part is not None:
+                    self._take_part(fed, whole)
+                elif fed.index > self.index:
+                    self._take_commands(fed)
+                if fed.leader and fed.applied >= self.index:
+                    good_s = self._loop.time()
+                elif self._loop.time() - good_s > BETTER_S and len(self.addresses()) > 1:
+                    raise ControllerUnreachable("it knows no leader, or less than is known here")
+        finally:
+            with suppress(Exception):
+                await channel.close()
+
+    async def _timely(self, work: Any, timeout_s: float) -> Any:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await work
+        except TimeoutError as error:
+            raise ControllerUnreachable(f"nothing has come for {timeout_s:g} s") from error
+
+    def _take_part(self, fed: Fed, whole: bytearray) -> None:
+        assert fed.part is not None
+        if len(whole) + len(fed.part) + fed.left > SNAPSHOT_BYTES_MAX:
+            raise BadAnswer(f"a state of more than {SNAPSHOT_BYTES_MAX} bytes")
+        whole += fed.part
+        if fed.left:
+            return
+        data = bytes(whole)
+        whole.clear()
+        if fed.index >= self.index:  # else it is older than what is here
+            self._state = MetadataState.restore(data)
+            self._reached(fed.index)
+
+    def _take_commands(self, fed: Fed) -> None:
+        for data in fed.commands:
+            command = decode_command(data)
+            try:
+                self._state.apply(command)
+            except ControllerDamaged:
+                raise
+            except ControllerError:
+                continue  # refused there, and so here
+        self._reached(fed.index, news=bool(fed.commands))
+
+    def _reached(self, index: int, *, news: bool = True) -> None:
+        self.index = index
+        while self._waiting and self._waiting[0][0] <= index:
+            _, _, future = heapq.heappop(self._waiting)
+            if not future.done():
+                future.set_result(None)
+        if not news:
+            return
+        for listener in list(self._listeners.values()):
+            try:
+                listener()
+            except Exception:
+                logger.exception("a listener on the controllers has failed")
+
+
+def _worth(route: Route) -> tuple[int, bool, int]:
+    """Of two controllers' routes of a group, the one with more of this is the better one."""
+    return route.master_epoch, route.master is not None, sum(replica.alive for replica in route.replicas)

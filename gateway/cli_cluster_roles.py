@@ -1,0 +1,39 @@
+"""`headgate controller`: a node that has one role in a cluster."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["register"]
+
+Load = Callable[[Path | None, Path | None, int | None, str | None], Any]
+
+
+def register(app: typer.Typer, load: Load) -> None:
+    """Add the commands. `load` reads the configuration: file, data directory, port offset, host."""
+
+    @app.command()
+    def controller(
+        config: Annotated[Path | None, typer.Option("--config", "-c", help="The TOML file.")] = None,
+        data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Overrides controller.data_dir.")] = None,
+        port_offset: Annotated[int | None, typer.Option("--port-offset", min=0, help="Added to every port.")] = None,
+        id_: Annotated[int | None, typer.Option("--id", min=1, help="Overrides controller.id.")] = None,
+        *,
+        join: Annotated[
+            bool,
+            typer.Option("--join", help="Become a new member of the running cluster that cluster.controllers names."),
+        ] = False,
+    ) -> None:
+        """Run one of the cluster's controllers in this process until SIGTERM or SIGINT."""
+        import msgspec  # noqa: PLC0415 - here and below: what only a server needs is loaded by servers
+
+        from gateway import logs  # noqa: PLC0415
+        from gateway.controller_process import serve  # noqa: PLC0415
+
+        settings = load(config, None, port_offset, None)
+        mine = settings.controller
+        mine = msgspec.structs.replace(mine, id=id_ or mine.id, data_dir=data_dir or mine.data_dir)
+        logs.configure(settings.log)
+        raise typer.Exit(serve(msgspec.structs.replace(settings, controller=mine), join=join))

@@ -1,0 +1,29 @@
+"""Being asked to stop: the first signal politely, the second one at once."""
+
+import asyncio
+import signal
+import sys
+
+from gateway import logs
+
+__all__ = ["stop_on_signals"]
+
+log = logs.get(__name__)
+
+
+def stop_on_signals() -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set. A second signal ends the process."""
+    stopped = asyncio.Event()
+
+    def stop(number: signal.Signals) -> None:
+        if stopped.is_set():
+            log.warning("forced", signal=number.name)
+            sys.stderr.flush()
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        log.info("stopping", signal=number.name)
+        stopped.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    return stopped
