@@ -207,7 +207,9 @@ async def test_a_store_that_takes_nothing_for_now_is_asked_again(store, local, m
 
     monkeypatch.setattr(local, "append", refuses)
     futures = begin(store, *sequenced(5))
-    await until(lambda: store._connection.appender._sent)
+    async with asyncio.timeout(10):
+        while not refused:
+            await asyncio.sleep(0)
     futures += begin(store, *sequenced(15, start=6))  # on their way when the first are refused
     outcomes = await asyncio.gather(*futures)
     assert all(isinstance(outcome, Appended) for outcome in outcomes)
