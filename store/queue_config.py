@@ -16,10 +16,12 @@ _Limit = Annotated[int, Meta(ge=FOREVER, le=(1 << 63) - 1)]
 class QueueConfig(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """How long a queue's records are kept, as of the end of the frame that says so; it replaces what was said before.
 
-    None: the store's default. -1: without end. With `compact` the newest record of each key is kept without end.
+    None: the store's default. -1: without end. With `compact` the newest record of each key is kept without end. With
+    `until_settled` the default is to keep what the queue's own consumers (the group "") have not settled, and only that.
     """
 
     queue: _Queue
     retention_ms: _Limit | None = None
     retention_bytes: _Limit | None = None
     compact: bool = False
+    until_settled: bool = False

@@ -20,6 +20,7 @@ class Limits(NamedTuple):
     age_ms: int = FOREVER
     size_bytes: int = FOREVER
     compact: bool = False
+    until_settled: bool = False  # nor as long as nobody has settled it
 
 
 class Kept(NamedTuple):
@@ -49,10 +50,13 @@ def limits_of(config: QueueConfig | None, default: Limits) -> Limits:
     if config is None:
         return default
     unsaid = Limits(0, FOREVER) if config.compact and config.retention_bytes is None else default
+    if config.until_settled:
+        unsaid = UNLIMITED
     return Limits(
         unsaid.age_ms if config.retention_ms is None else config.retention_ms,
         unsaid.size_bytes if config.retention_bytes is None else config.retention_bytes,
         config.compact,
+        config.until_settled,
     )
 
 

@@ -115,13 +115,18 @@ class Trimmer:
 
     def _needed(self, txn: object, queue: QueueNumber, limits: Limits, now_ms: int, oldest: LogOffset) -> LogOffset:
         """The frame that the oldest record of a queue is in which is within its limits."""
+        queues = self._views.queues
+        if limits.until_settled:
+            first = queues.first_offset(txn, queue)
+            at = self._views.settled.first_unsettled(txn, queue, first)
+            unsettled = next(queues.chunks(txn, queue, at), None)
+            oldest = self._log.end if unsettled is None or unsettled.next <= at else unsettled.frame
         if limits.age_ms < 0 and limits.size_bytes < 0:
             return oldest
-        queues = self._views.queues
         since_ms = 0 if limits.age_ms < 0 else max(now_ms - limits.age_ms, 0)
         kept = Kept(LogOffset(0), since_ms, limits.size_bytes).test(queues.end(txn, queue).size_bytes)
         found = next(queues.chunks(txn, queue, queues.search(txn, queue, kept)), None)
-        return self._log.end if found is None else found.frame
+        return self._log.end if found is None else max(found.frame, oldest)
 
     # ---- doing
 

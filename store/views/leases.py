@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from store.format import LogOffset, QueueNumber
+from store.format import LogOffset, QueueNumber, QueueOffset
 from store.policy import DEFAULT, LeasePolicy
 from store.ranges import Range, RangeSet
 from store.records import DeadLettered, GroupDeleted, LeasePolicySet, LogTrimmed, QueueDeleted, Record, Settled
@@ -138,6 +138,15 @@ class SettledView:
                 ranges.append((_OFFSET.unpack_from(key, len(prefix))[0], _OFFSET.unpack(cursor.value())[0]))
                 found = cursor.next()
         return ranges
+
+    def first_unsettled(self, txn: Any, queue: QueueNumber, offset: QueueOffset, group: str = "") -> QueueOffset:
+        """The first offset from one on that is not settled."""
+        prefix = _SETTLED + _key(group, queue)
+        with txn.cursor(db=self._db) as cursor:
+            before = cursor.prev() if cursor.set_range(prefix + _OFFSET.pack(offset + 1)) else cursor.last()
+            if not before or not cursor.key().startswith(prefix):
+                return offset
+            return QueueOffset(max(offset, _OFFSET.unpack(cursor.value())[0]))  # ranges do not touch: one is enough
 
     def deleted_at(self, txn: Any, queue: QueueNumber, group: str = "") -> int:
         """Where in the log a queue or group was deleted; -1: never. What was lent before, or there, is not any more."""

@@ -516,3 +516,50 @@ async def test_a_take_that_meets_what_was_trimmed_goes_on_behind(open_store, clo
     clock.ms += HOUR + 1
     await trim(store)
     assert [lease.offset for lease in await store.take(16, 1, max_count=3)] == [8, 9]
+
+
+# ---- queues kept until they are consumed
+
+
+async def test_what_nobody_has_settled_is_kept_whatever_its_age(tmp_path, open_store, clock):
+    """The default limits are for topics: a named queue's messages wait for their consumer."""
+    store = await open_store(retention=Limits(HOUR, 500))
+    await store.configure_queues([QueueConfig(17, until_settled=True)])
+    await write(store, 12, 17)
+    clock.ms += 2 * HOUR
+    await write(store, 1, 18)
+    await trim(store)
+    assert segments(tmp_path)[0] == 0
+    assert numbers([lease.frame.record(lease.row) for lease in await store.take(17, 1, max_count=20)]) == [*range(12)]
+
+
+async def test_what_is_settled_goes_up_to_the_first_that_is_not(tmp_path, open_store, clock):
+    store = await open_store(retention=Limits(HOUR, FOREVER))
+    await store.configure_queues([QueueConfig(17, until_settled=True)])
+    await write(store, 12, 17)
+    clock.ms += 2 * HOUR
+    await write(store, 12, 18)
+    leases = await store.take(17, 1, max_count=12)
+    await store.settle(17, 1, [leases[n].offset for n in (0, 1, 2, 3, 4, 6, 7)])
+    await trim(store)
+    kept = segments(tmp_path)[0]
+    assert 0 < kept <= leases[5].frame.start
+    assert (await store.bounds(17)).first <= 5
+    await store.settle(17, 1, [leases[n].offset for n in (5, 8, 9, 10, 11)])
+    await trim(store)
+    assert segments(tmp_path)[0] > leases[11].frame.start
+    await store.close()
+    store = await open_store(retention=Limits(HOUR, FOREVER))
+    assert await store.take(17, 1, max_count=12) == ()
+
+
+async def test_a_queue_kept_until_settled_may_have_limits_of_its_own(tmp_path, open_store, clock):
+    store = await open_store()
+    await store.configure_queues([QueueConfig(17, HOUR, until_settled=True), QueueConfig(18, 0)])
+    await write(store, 12, 17)
+    clock.ms += 2 * HOUR
+    await write(store, 12, 18)
+    clock.ms += 1
+    await trim(store)
+    assert segments(tmp_path)[0] > 0
+    assert await store.take(17, 1, max_count=12) == ()
