@@ -8,7 +8,7 @@ next start.
 import asyncio
 import base64
 from collections.abc import Callable, Collection, Hashable, Iterable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -59,17 +59,14 @@ _decode_queue = msgspec.msgpack.Decoder(QueueDefinition).decode
 log = logs.get(__name__)
 
 
+Predicate: TypeAlias = Callable[[Message], bool]
+
+
 class QueueRouter(Protocol):
     """What named queues need of the router."""
 
     def bind(
-        self,
-        pattern: str,
-        queue: int,
-        predicate: Callable[[Message], bool] | None = None,
-        *,
-        key: Hashable,
-        group: int = 0,
+        self, pattern: str, queue: int, predicate: Predicate | None = None, *, key: Hashable, group: int = 0
     ) -> None:
         """From now on put messages of matching addresses in a queue, which lies in a store group."""
 
@@ -147,8 +144,8 @@ class QueueRegistry:
             self._add(msgspec.structs.replace(definition, bindings=kept), None)
         # What an older version, or a crash, has left unsaid.
         said = self._store.queue_config
-        kept = [_kept(number) for number in self.by_number]
-        await self._store.configure_queues([one for one in kept if one != said(QueueNumber(one.queue))])
+        wanted = [_kept(number) for number in self.by_number]
+        await self._store.configure_queues([one for one in wanted if one != said(QueueNumber(one.queue))])
         await self._remains.load()
 
     def find(self, name: str, conn: Connection) -> Queue:

@@ -17,7 +17,7 @@ class QueueConfig(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """How long a queue's records are kept, as of the end of the frame that says so; it replaces what was said before.
 
     None: the store's default. -1: without end. With `compact` the newest record of each key is kept without end. With
-    `until_settled` the default is to keep what the queue's own consumers (the group "") have not settled, and only that.
+    `until_settled` the default is to keep what the queue's own consumers (the group "") have not settled, only that.
     """
 
     queue: _Queue
