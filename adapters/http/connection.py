@@ -34,7 +34,6 @@ from gateway.port import (
     Principal,
     Publish,
     Settled,
-    Subscribe,
     SubscriptionId,
     Token,
     Unsubscribe,
@@ -103,7 +102,6 @@ class HttpConnection:
         self._queue: deque[_Pending] = deque()  # requests whose turn has not come
         self._published: dict[Token, list[_Part]] = {}
         self._asked: dict[Token, _Asked] = {}
-        self._starting: dict[Token, EventStream] = {}  # streams of which it is not known yet where they begin
         # What this turn has collected.
         self._effects: list[Effect] = []
         self._messages: list[Message] = []
@@ -134,8 +132,7 @@ class HttpConnection:
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
         """Messages are durable, a question is answered, or a sender is known: or refused. Or a stream begins."""
-        if (stream := self._starting.pop(token, None)) is not None:
-            stream.begins(outcome.value)
+        if self._streams is not None and self._streams.begun(token, outcome.value):
             return ()
         self._begin_turn(now_ms)
         if (parts := self._published.pop(token, None)) is not None:
@@ -420,15 +417,8 @@ class HttpConnection:
         assert self._streams is not None
         subs = [SubscriptionId(self._subs + n) for n in range(1, len(action.patterns) + 1)]
         self._subs += len(subs)
-        stream = EventStream(exchange, subs, self._now_ms)
-        token = self._token()
-        self._starting[token] = stream
-        self._effects += [
-            Subscribe(sub=sub, pattern=pattern, start=action.start, where=action.where, token=asked)
-            for sub, pattern, asked in zip(subs, action.patterns, [token] + [None] * (len(subs) - 1), strict=True)
-        ]
+        self._effects += self._streams.open(EventStream(exchange, subs, self._now_ms), action, self._token())
         self._begin_events(exchange, request)
-        self._streams.add(stream)
 
     def _respond(self, exchange: Exchange, request: Request, response: Response) -> None:
         assert self._transport is not None

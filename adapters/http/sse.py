@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from adapters.cloudevents import to_structured
+from adapters.http.actions import Stream
 from adapters.http.response import Response
 from adapters.http.transport import Exchange, Transport
 from gateway.batch import Batch
 from gateway.cursor import Cursor, by_log
-from gateway.port import Deliveries, SubscriptionId
+from gateway.port import Deliveries, Subscribe, SubscriptionId, Token
 from store.format import LogOffset, Position, group_of
 
 __all__ = ["OPENING", "EventStream", "EventStreams", "read_id"]
@@ -53,10 +54,6 @@ class EventStream:
         self.quiet_since_ms = now_ms
         self.stalled = False  # it had no room for what it was offered
 
-    def begins(self, cursor: Cursor) -> None:
-        """It is known where it begins in each log."""
-        self.following = by_log(cursor)
-
     def elsewhere(self, group: int) -> bytes:
         """What the ids of events in one log say of the others."""
         others = [str(at) for other, at in sorted(self.following.items()) if other != group]
@@ -70,6 +67,7 @@ class EventStreams:
         self._transport = transport
         self._streams: dict[Exchange, EventStream] = {}
         self._by_sub: dict[SubscriptionId, EventStream] = {}
+        self._beginning: dict[Token, EventStream] = {}  # of which it is not known yet where they do
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -77,11 +75,23 @@ class EventStreams:
     def __iter__(self) -> Iterator[EventStream]:
         return iter(list(self._streams.values()))
 
-    def add(self, stream: EventStream) -> None:
-        """A response has begun."""
-        self._streams[stream.exchange] = stream
+    def open(self, stream: EventStream, asked: Stream, token: Token) -> Sequence[Subscribe]:
+        """A response begins: what to subscribe to. The outcome under the token goes to `begun`."""
+        self._streams[stream.exchange] = self._beginning[token] = stream
         for sub in stream.subs:
             self._by_sub[sub] = stream
+        tokens = [token, *[None] * (len(stream.subs) - 1)]
+        return [
+            Subscribe(sub=sub, pattern=pattern, start=asked.start, where=asked.where, token=token)
+            for sub, pattern, token in zip(stream.subs, asked.patterns, tokens, strict=True)
+        ]
+
+    def begun(self, token: Token, cursor: Cursor) -> bool:
+        """It is known where a stream begins in each log; False for the token of something else."""
+        stream = self._beginning.pop(token, None)
+        if stream is not None:
+            stream.following = by_log(cursor)
+        return stream is not None
 
     def remove(self, exchange: Exchange) -> EventStream | None:
         """A response has ended."""
