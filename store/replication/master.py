@@ -22,9 +22,9 @@ Whoever was master of an epoch before a restart is not any more: it asks the con
             ended                   the newer epoch that is known to supersede this one: close, open again as slave
 
 After whatever came in: first `batch` and `sent` for each replica until there is nothing more, then `take`, then `ask`;
-messages for one replica go on its stream in that order. A repeated append that was found in the log is answered like a
-new one: not before its end is `acknowledged`. What was placed and is not acknowledged when the master ends may be
-stored or not.
+messages for one replica go on its stream in that order. A repeated append that was found in the log is treated like a
+new one: refused where that is, and answered when its end is `acknowledged`. What was placed and is not acknowledged
+when the master ends may be stored or not.
 """
 
 from collections.abc import Collection, Mapping

@@ -18,7 +18,7 @@ from store.replication.errors import NotEnoughInSync, NotMaster
 from store.replication.master import Master
 from store.replication.messages import Hello, Welcome, decode, encode
 from store.replication.pace import Pace
-from store.replication.slave import Stage
+from store.replication.slave import Send, Stage
 
 UNTIL_ELECTED_MS = 1_000
 
@@ -274,3 +274,73 @@ def test_with_unclean_elections_it_starts_from_a_snapshot():
     follower = Following(2, Log().fill(1, 3), [(1, 0)], confirmed=600, unclean_election=True)
     Leading(2, Log().fill(1, 2), [(1, 0)], followers=[follower]).connect(2)
     assert follower.snapshots == [2]
+
+
+@pytest.mark.parametrize("done", range(3))
+def test_a_crash_while_the_log_is_cut_leaves_nothing_that_passes_for_something_else(done):
+    """First the log, then the list: an epoch that lists what was written in another would be kept for good."""
+    leading = Leading(3, Log().fill(1, 2), [(1, 0)]).append(4)
+    log = Log().fill(1, 2).fill(2, 3)
+    before = Following(2, log, [(1, 0), (2, 400)], promised=2)
+    before.slave.connect(3, session=5, now_ms=0)
+    hello = next(effect.message for effect in before.slave.take() if isinstance(effect, Send))
+    leading.master.configure({1: False, 2: False}, min_in_sync=1)
+    leading.master.receive(2, hello, now_ms=0)
+    [(_, welcome)] = leading.master.take()
+    before.slave.receive(welcome, now_ms=0)
+    [prepare] = before.slave.take()
+    saved = before.saved[0]
+    if done > 0:
+        log.cut(prepare.cut_to)
+    if done > 1:
+        saved = prepare.epochs
+
+    after = Following(2, log, saved.entries, promised=3)
+    leading.followers[2] = after
+    leading.connect(2)
+    assert log.frames == leading.log.frames
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_every_controller_down_a_group_goes_on(seed):
+    history = three(seed)
+    history.controller.reachable = False
+    acknowledged = len(history.acknowledged)
+    history.world.run(history.world.now + 2_000)
+    assert len(history.acknowledged) > acknowledged + 20
+    slave = next(node for node in history.nodes if node is not history.master())
+    history.crash(slave)  # only a controller can let it go
+    confirmed = history.master().core.confirmed
+    history.world.run(history.world.now + 2_000)
+    assert history.master().core.confirmed - confirmed < 2_000
+    history.heal()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_switch_over_loses_nothing_and_takes_a_moment(seed):
+    history = three(seed)
+    old = history.master()
+    target = next(node for node in history.nodes if node is not old)
+    history.hand_over(target.number)
+    assert history.world.run(history.world.now + 300, lambda: history.master() is target)
+    taken_over = history.world.now
+    assert history.world.run(taken_over + 500, lambda: target.core is not None and target.core.refusal is None)
+    assert old.log.end <= target.log.end
+    history.heal()
+
+
+def test_a_frame_is_acknowledged_again_only_when_enough_have_it():
+    """A repetition that the new master finds in its log is not safe because it is there."""
+    history = three(5, producers=1, key_clients=0)
+    old = history.master()
+    producer = history.producers[0]
+    for node in history.nodes:
+        if node is not old:
+            history.cut(node.number, producer.name)
+            node.disk_ms = (30, 60)
+    assert history.world.run(history.world.now + 2_000, lambda: old.log.end > old.core.confirmed)
+    history.crash(old)
+    history.world.cut.clear()
+    history.world.run(history.world.now + 3_000)  # where each answer comes from is looked at in every step
+    old.start()
+    history.heal()

@@ -287,6 +287,17 @@ def test_slaves_hear_what_is_confirmed_at_once_and_then_now_and_again():
     assert [type(message) for _, message in leading.mailbox] == [Confirmed] * 5
 
 
+def test_an_acknowledgement_on_an_older_stream_counts_for_nothing():
+    """The replica may have had another disk then."""
+    leading = group(2).append()
+    leading.followers[2].lazy = True
+    leading.collect()
+    leading.followers[2].slave.connect(1, session=7, now_ms=leading.now)
+    leading.settle()
+    leading.master.receive(2, Ack(session=102, epoch=1, flushed=200, round=0), now_ms=leading.now)
+    assert leading.master.positions()[2] == 0
+
+
 def test_messages_of_another_stream_and_lies_count_for_nothing():
     leading = group(2).append(flush=False)
     master = leading.master

@@ -113,6 +113,18 @@ def test_a_second_welcome_and_one_of_another_stream_do_nothing():
     assert follower.log.end == 600
 
 
+def test_a_welcome_that_comes_late_does_not_cut_what_was_acknowledged_since():
+    follower = streaming()
+    follower.slave.receive(data(), now_ms=0)
+    follower.work()
+    assert follower.sent[-1].flushed == 600
+    follower.slave.connect(3, session=9, now_ms=0)
+    follower.slave.receive(welcome(end=400, cut_to=400, epochs=((1, 0), (2, 400))), now_ms=0)
+    follower.work()
+    assert follower.slave.stage is Stage.GREETING
+    assert follower.log.end == 600
+
+
 @pytest.mark.parametrize(("confirmed", "diverged"), [(200, True), (100, True)])
 def test_what_was_confirmed_is_not_cut(confirmed, diverged):
     follower = Following(2, Log().fill(1, 4), [(1, 0)], confirmed=600)
