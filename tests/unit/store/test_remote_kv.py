@@ -1,6 +1,13 @@
 """The tests of test_store_kv.py with a store over the network."""
 
+import pytest
 import test_store_kv
 from remote_kit import contract
 
 contract(test_store_kv, globals())
+
+
+@pytest.fixture(params=["dispatched", "reopened"])
+async def stage(request):
+    """What is only in memory is read in the same way."""
+    return request.param

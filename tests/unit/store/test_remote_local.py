@@ -29,3 +29,9 @@ def trimmed(monkeypatch):
         return await settle(stores)
 
     monkeypatch.setattr(test_store_local.Stores, "settle", settled)
+
+
+@pytest.fixture(params=["dispatched", "reopened"])
+async def stage(request):
+    """What is only in memory is read in the same way."""
+    return request.param
