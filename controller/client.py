@@ -280,6 +280,9 @@ class ControllerClient(Protocol):
     def watch(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` on the event loop after every change. Returns what stops it."""
 
+    async def barrier(self) -> None:
+        """Return when the cache holds all that anybody had done before this call. Raises `ControllerError`."""
+
     # ---- topics and queues
 
     async def create_topic(

@@ -87,6 +87,9 @@ class LocalController(StateClient):
         self._disk.shutdown()
         self._env.close()
 
+    async def barrier(self) -> None:
+        """Nobody else does anything."""
+
     # ---- the only group
 
     def groups(self) -> Sequence[Group]:

@@ -15,6 +15,7 @@ from gateway.directory import Directory
 from gateway.endpoint import Endpoint, now_ms
 from gateway.errors import Cause, ConfigError, Refusal
 from gateway.fanout import Fanout
+from gateway.hearing import Hearing
 from gateway.ingest import Ingest, refusal_of
 from gateway.kv import KeyValues
 from gateway.metrics import Metrics
@@ -77,11 +78,20 @@ class Hub:
         self._changed = asyncio.Event()  # set when something has ended that `quiet` may be waiting for
         self._pending_bytes_high = config.gateway.pending_bytes_max // 2
         self.router = Router(
-            controller, [TopicRule(rule.pattern, rule.topic) for rule in config.routes], index=config.topics.index
+            controller,
+            [TopicRule(rule.pattern, rule.topic) for rule in config.routes],
+            index=config.topics.index,
+            zone=config.cluster.zone,
         )
         self.directory = Directory(store, spawn=self.spawn)
         self.router.met = self.directory.offer
-        self.fanout = Fanout(store, queues_of=self._queues_of, group_of=controller.group_of_queue, spawn=self.spawn)
+        self.fanout = Fanout(
+            store,
+            queues_of=self._queues_of,
+            group_of=controller.group_of_queue,
+            heard=Hearing(controller.barrier, spawn=self.spawn).heard,
+            spawn=self.spawn,
+        )
         controller.watch(self.fanout.changed)
         self.queues = NamedQueues(store, controller, self.router)
         self.keys = KeyValues(store, config.kv)
