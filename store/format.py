@@ -18,7 +18,7 @@ was. So recovery can tell a page that a crash has kept from being written from o
 
 With `FRAME_ZSTD` the payload is one zstd frame that announces its content's size; `payload_len` and `body_crc32c` are
 those of the stored bytes, so a frame is verified, kept and replicated without being decompressed. With `FRAME_ASYNC`
-the store may acknowledge the frame when it is written and not yet synced.
+the store may acknowledge the frame when it is written and not yet synced; where there are other replicas it does not.
 """
 
 import struct

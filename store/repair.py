@@ -23,6 +23,7 @@ from store.format import Frame, LogOffset, QueueNumber
 from store.lock import DataDirLock
 from store.log import CommitLog
 from store.recovery import OnProgress, recover, replay
+from store.replication.epoch_file import EPOCH_FILE
 from store.run import QueueEnd, RunBuilder
 from store.segment import BadRange, segment_start
 from store.views import MAP_SIZE_BYTES, Views
@@ -163,10 +164,15 @@ class StoppedStore:
 
         Cuts a torn tail off the log, as every start does. With `force` also where the log has lost its beginning, and
         with it keys, group offsets and settlements of that time. Raises `NotRebuildable`.
+
+        Those of a replica are only thrown away: how much of its log is confirmed is for the group to say, and its views
+        follow that when it is started.
         """
         if not force:
             self._check_rebuildable()
         shutil.rmtree(self._views_path, ignore_errors=True)
+        if (self._data_dir / EPOCH_FILE).exists():
+            return self.first
         views = Views(self._views_path, origin=self._log.origin)
         try:
             recover(self._log, views, _builder(views), on_progress=on_progress)

@@ -65,7 +65,8 @@ class Scrub:
         self._left = 0  # of the budget; negative after a frame that was larger than it
         self._saved = self._load()
         self._at = LogOffset(self._saved.at)
-        self._to = LogOffset(self._saved.to)  # where the pass ends; what is sealed later is for the next
+        # Where the pass ends: what is sealed later is for the next one, and the log may have been cut since.
+        self._to = LogOffset(min(self._saved.to, log.sealed))
         self._passes = self._saved.passes
         self._began_ms = self._saved.began_ms
 

@@ -64,7 +64,8 @@ def take_snapshot(
 ) -> SnapshotInfo:
     """Copy the views, while they are in use, into a new directory; may take long.
 
-    Raises `SnapshotUnusable` when it is `abandoned` or takes longer than `SNAPSHOT_S_MAX`, OSError.
+    Raises `SnapshotUnusable` when it is `abandoned`, takes longer than `SNAPSHOT_S_MAX`, or is in the way of the views'
+    growth, OSError.
     """
     files = OsFiles()
     files.make_directory(directory)
@@ -97,7 +98,7 @@ def _copy(views: Views, path: Path, abandoned: Callable[[], bool]) -> int:
             while data := os.read(read_fd, _PIPE_BYTES):
                 write_whole(file, data, size)
                 size += len(data)
-                if abandoned() or monotonic() > deadline:
+                if abandoned() or views.growing or monotonic() > deadline:
                     raise SnapshotUnusable(f"the copy of the views was given up after {size} bytes")
         finally:
             os.close(read_fd)

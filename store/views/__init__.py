@@ -42,6 +42,7 @@ MAP_SIZE_BYTES = 64 << 30  # address space, not disk: the file grows as it is us
 _FORMAT = b"4"  # of all views together; another one found means: rebuild
 _READERS_MAX = 126
 _SPARE_READERS = 8  # read transactions kept for the next reader
+_MARGIN = 8  # the map grows when less than an eighth of it is left
 START = LogOffset(0)
 
 
@@ -104,6 +105,7 @@ class Views:
             meminit=False,
             mode=FILE_MODE,
         )
+        self._page_bytes: int = self._env.stat()["psize"]
         self._meta = self._env.open_db(b"meta")
         self.queues = ConsumeQueueView(self._env.open_db(b"queues"), self._env.open_db(b"queue_ends"))
         self.configs = ConfigsView(self._env.open_db(b"configs"))
@@ -166,6 +168,8 @@ class Views:
         newest = runs[-1].placed[-1]
         trims = [min(rec.first, at.frame) for run in runs for at, rec in run.records if isinstance(rec, LogTrimmed)]
         first = LogOffset(max([self.first, *trims]))
+        if self._is_nearly_full():  # a transaction that meets the end of the map waits for whoever copies (py-lmdb)
+            self._grow()
         while True:
             try:
                 with self._env.begin(write=True) as txn:
@@ -180,6 +184,11 @@ class Views:
             else:
                 self.dispatched, self.stored_at_ms, self.first = newest.end, newest.stored_at_ms, first
                 return
+
+    def _is_nearly_full(self) -> bool:
+        info = self._env.info()
+        used: int = info["last_pgno"] * self._page_bytes
+        return used > info["map_size"] - info["map_size"] // _MARGIN
 
     @property
     def growing(self) -> bool:

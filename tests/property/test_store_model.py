@@ -43,6 +43,7 @@ class Machine:
         self.lent = {}  # (queue, offset) -> owner
         self.bodies = 0
         self.generation = 0
+        self.group = self.chance.choice([0, 5, (1 << 15) - 1])
 
     @property
     def path(self):
@@ -51,7 +52,11 @@ class Machine:
     async def open(self):
         linger = self.chance.choice([0.0005, 3600])
         self.store = await LocalStore.open(
-            self.path, linger_s=linger, segment_size_bytes=4000, cache_bytes_max=self.chance.choice([0, 1500, 1 << 20])
+            self.path,
+            group=self.group,
+            linger_s=linger,
+            segment_size_bytes=4000,
+            cache_bytes_max=self.chance.choice([0, 1500, 1 << 20]),
         )
         self.lent = {}
 
@@ -201,7 +206,7 @@ class Machine:
         return found
 
     async def reopen(self):
-        await (await LocalStore.open(self.path, segment_size_bytes=4000)).close()
+        await (await LocalStore.open(self.path, group=self.group, segment_size_bytes=4000)).close()
 
 
 STEPS = ["append", "put", "take", "settle"] * 3 + [

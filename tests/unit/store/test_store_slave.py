@@ -23,6 +23,7 @@ from store.errors import (
 from store.format import FRAME_ZSTD, Position, UnplacedFrame, origin_of
 from store.local import LocalStore
 from store.records import QueueDeleted
+from store.repair import StoppedStore
 from store.retention import Limits
 from store.tail import LogTail
 
@@ -449,4 +450,37 @@ async def test_opening_reads_the_last_segment_at_most(tmp_path):
     slave = await open_slave(tmp_path / "master", segment_size_bytes=20_000)
     assert time.perf_counter() - started < 5
     assert slave.confirmed == 0
+    await slave.close()
+
+
+async def test_rebuilding_the_views_of_a_replica_does_not_confirm_its_log(pair, tmp_path):
+    master, slave = pair
+    await append(master, frame((16, b"a")))
+    await feed(master, slave)
+    await slave.close()
+    (tmp_path / "slave" / "epochs").write_bytes(b"")  # as replication leaves it there
+    with StoppedStore(tmp_path / "slave") as stopped:
+        assert stopped.rebuild_views() == origin_of(2)
+    slave = await open_slave(tmp_path / "slave", group=2)
+    assert slave.confirmed == origin_of(2) < slave.end
+    slave.confirm(slave.end)
+    await until(lambda: slave.confirmed == slave.end)
+    await slave.close()
+
+
+async def test_the_scrub_goes_on_with_a_log_that_was_cut(tmp_path):
+    options = {"segment_size_bytes": 300, "scrub_bytes_per_s": 0}
+    master = await open_master(tmp_path, alone=True, **options)
+    for n in range(20):
+        await append(master, frame((16, b"%02d" % n)))
+    await master._until_dispatched(master.confirmed)
+    await master.step_down()
+    options["scrub_bytes_per_s"] = 1 << 20
+    slave = await open_slave(tmp_path, **options)
+    await until(lambda: slave.scrubbed.passes == 1)
+    end = slave.scrubbed.to
+    await slave.close()
+    shutil.rmtree(tmp_path / "views")
+    slave = await open_slave(tmp_path, truncate_to=frame((16, b"00")).size_bytes * 5, **options)
+    assert slave.scrubbed.to <= slave._engine.log.sealed < end
     await slave.close()
