@@ -141,6 +141,10 @@ class Elections:
             return None
         if self._registry.served(group.number, group.master) >= group.master_epoch:
             return self._successor(group, now_ms, time_ms)
+        if self._registry.restarted(group.number, group.master, self._seen[group.number][1]):
+            return self._successor(
+                group, now_ms, time_ms, after=group.master
+            )  # it does not know what it was elected to
         if now_ms - self._seen[group.number][1] >= TAKE_OVER_MS:
             return self._successor(group, now_ms, time_ms, after=group.master)
         return None

@@ -19,49 +19,40 @@ from controller.client import (
     ControllerUnreachable,
     Group,
     Member,
-    NotElectable,
 )
 from controller.commander import BUDGET_S, Commander, settled
-from controller.commands import AlterSyncSet, Command, DeleteMember, ElectMaster, decode_command, encode_command
+from controller.commands import Command
 from controller.driver import Driver, OutcomeUnknown
-from controller.elections import WANTED_MS, Elections
 from controller.feed import Feed
 from controller.front import Limits, StateClient
+from controller.leadership import Leadership, Moves
+from controller.members import Members
+from controller.metadata import Metadata
 from controller.peers import Peers
 from controller.raft import (
     BadMessage,
-    Change,
-    ChangeKind,
     ChangeRefused,
-    Entry,
     Membership,
     Message,
     NotLeader,
     ProposalDropped,
     RaftError,
-    Role,
     Settings,
-    Snapshot,
     Storage,
     first_snapshot,
 )
 from controller.raft import Member as RaftMember
 from controller.raft.lmdb_storage import LmdbStorage
-from controller.raft.progress import ProgressState
 from controller.registry import TICK_MS, Heartbeat, Registry, Route
 from controller.state import Answer, MetadataState
+from controller.status import ControllerStatus, status_of
 from controller.wire import (
     COMMAND_BYTES_MAX,
     AddMember,
-    BadRequest,
     Barrier,
-    ControllerStatus,
     Elect,
     Hello,
-    MemberStatus,
-    MoveMember,
     NotLeading,
-    PeerStatus,
     RemoveMember,
     Request,
     Transfer,
@@ -73,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.05  # of Raft: a heartbeat; ten without one, and there is an election
 CURRENT_S = 5.0  # how long a start waits for a leader before what was applied then is shown to others
-HANG_UP_BEATS = 50  # ticks: who is removed is told so before
+HANG_UP_S = 5.0  # until connections to controllers that were removed are closed
 AGAIN_S = 0.1  # until a command that was not taken is tried again, if nothing happens before
 WELCOME_S = 0.5  # between attempts to be known to the others
 _TRANSIENT = (NotLeading, NotLeader, ProposalDropped, OutcomeUnknown)
@@ -82,30 +73,6 @@ _TRANSIENT = (NotLeading, NotLeader, ProposalDropped, OutcomeUnknown)
 def monotonic_ms() -> int:
     """Milliseconds that never go back."""
     return time.monotonic_ns() // 1_000_000
-
-
-class _Metadata:
-    """The state machine that the log is for, and its newest commands."""
-
-    def __init__(self) -> None:
-        self.state = MetadataState()
-        self.feed = Feed()
-        self.news = False  # since it was looked at last
-        self.moved: Callable[[], None] = lambda: None
-
-    def apply(self, entry: Entry) -> Answer:
-        command = decode_command(entry.data)
-        self.feed.add(entry.index, entry.data)
-        self.news = True
-        return self.state.apply(command)
-
-    def restore(self, snapshot: Snapshot) -> None:
-        self.state = MetadataState.restore(snapshot.data) if snapshot.data else MetadataState()
-        self.feed.restart(snapshot.index)
-        self.news = True
-
-    def snapshot(self) -> bytes:
-        return self.state.snapshot()
 
 
 class ControllerNode(StateClient):
@@ -133,18 +100,19 @@ class ControllerNode(StateClient):
         send: Callable[[Sequence[Message]], None] | None = None,
         budget_s: float = BUDGET_S,
     ) -> None:
-        self._metadata = _Metadata()
+        self._metadata = Metadata()
         super().__init__(self._metadata.state, limits or Limits(), now_ms)
         self._loop = asyncio.get_running_loop()
         self.id = node_id
         self.address = address
         self.node = node
         self._storage = storage
-        self._configured = dict(members or {})
-        self._heard_at: dict[int, str] = {}  # where members that have spoken to us serve
+        self._members = Members(node_id, members or {})
         self._clock_ms = clock_ms
         self._budget_s = budget_s
-        self._peers = Peers(Hello(node_id, address), self._address_of, self._unreachable, credentials=credentials)
+        self._peers = Peers(
+            Hello(node_id, address), self._members.address_of, self._unreachable, credentials=credentials
+        )
         self._driver = Driver(
             node_id,
             storage,
@@ -154,14 +122,21 @@ class ControllerNode(StateClient):
             chance=chance,
             tick_s=tick_s,
         )
-        self._forward = Commander(self._others, credentials=credentials, budget_s=budget_s)
-        self.registry = Registry(clock_ms())
+        self._members.follow(self._driver)
+        self._forward = Commander(self._members.others, credentials=credentials, budget_s=budget_s)
         self._state = self._metadata.state
-        self._elections = Elections(self._state.groups, self.registry)
-        self._metadata.moved = self._moved
-        self.leading: int | None = None  # the term in which this node leads and knows all that was done before
-        self._assuming: int | None = None  # the term that it begins to lead
-        self._moves = asyncio.Event()
+        self.registry = Registry(clock_ms())
+        self._metadata.on_move = self._moved
+        self._moves = Moves()
+        self._leadership = Leadership(
+            self._driver,
+            self._metadata,
+            self._members,
+            self.registry,
+            self._moves,
+            clock_ms=clock_ms,
+            now_ms=now_ms,
+        )
         self.current = asyncio.Event()  # what is applied here is not older than this node's start
         self.failed: asyncio.Future[Exception] = self._loop.create_future()
         self._closing = False
@@ -197,7 +172,8 @@ class ControllerNode(StateClient):
         """Begin to take part."""
         self._spawn(self._drive(), "raft")
         self._spawn(self._watch_time(), "elections")
-        self._spawn(self._watch_members(), "learners")
+        self._spawn(self._members.promote(), "learners")
+        self._spawn(self._hang_up(), "removed controllers")
         self._spawn(self._become_current(), "first state")
         if self.address:
             self._spawn(self._introduce(), "membership")
@@ -214,9 +190,8 @@ class ControllerNode(StateClient):
             await asyncio.wait(tasks)
         await self._peers.close()
         await self._loop.run_in_executor(None, self._driver.close)
-        close = getattr(self._storage, "close", None)
-        if close is not None:
-            close()
+        if isinstance(self._storage, LmdbStorage):
+            self._storage.close()
 
     def _spawn(self, work: Any, name: str) -> None:
         task = self._loop.create_task(work, name=name)
@@ -228,10 +203,10 @@ class ControllerNode(StateClient):
             await self._driver.run()
         except Exception as error:
             logger.critical("this controller stops: %s", error, exc_info=not isinstance(error, ControllerError))
-            self.leading = None
+            self._leadership.end()
             if not self.failed.done():
                 self.failed.set_result(error)
-            self._moves.set()
+            self._moves.happened()
 
     # ---- what the log says
 
@@ -258,8 +233,19 @@ class ControllerNode(StateClient):
     @property
     def leader_address(self) -> str:
         """Where the leader serves, or empty."""
-        leader = self._driver.status.leader
-        return "" if leader is None else self._address_of(leader) or ""
+        return self._leadership.leader_address
+
+    @property
+    def leading(self) -> int | None:
+        """The term in which this node leads, and knows all that was done before."""
+        return self._leadership.term
+
+    async def answer(self, request: Request, *, term: int | None = None) -> Answer:
+        """Do what is asked, as the leader, in this term if one is given.
+
+        Raises `NotLeading`, `OutcomeUnknown`, and what refuses it.
+        """
+        return await self._leadership.answer(request, term=term)
 
     @property
     def has_leader(self) -> bool:
@@ -277,24 +263,17 @@ class ControllerNode(StateClient):
 
     def _moved(self) -> None:
         """More is applied, or somebody else leads."""
-        metadata, status = self._metadata, self._driver.status
-        if self._state is not metadata.state:
-            self._state = metadata.state
-            self._elections = Elections(self._state.groups, self.registry)
-        if status.role is not Role.LEADER or status.term != self._assuming:
-            if self.leading is not None:
-                logger.info("controller %d leads no more", self.id)
-            self.leading = self._assuming = None
-        if status.role is Role.LEADER and self._assuming is None:
-            self._assuming = status.term
-            self._spawn(self._begin_to_lead(status.term), "beginning to lead")
+        metadata = self._metadata
+        self._state = metadata.state
+        term = self._leadership.look()
+        if term is not None:
+            self._spawn(self._leadership.begin(term), "beginning to lead")
         metadata.feed.reached(self._driver.applied)
         if metadata.news:
             metadata.news = False
             self._notify()
-            self.judge()
-        self._moves.set()
-        self._moves = asyncio.Event()
+            self._leadership.judge()
+        self._moves.happened()
 
     def _notify(self) -> None:
         for listener in list(self._listeners.values()):
@@ -302,18 +281,6 @@ class ControllerNode(StateClient):
                 listener()
             except Exception:
                 logger.exception("a listener on the controller has failed")
-
-    async def _begin_to_lead(self, term: int) -> None:
-        """Lead when all that was done in earlier terms is applied here."""
-        with suppress(RaftError, ControllerClosed):
-            await self._driver.barrier()
-            if self._assuming == term:
-                logger.info("controller %d leads in term %d", self.id, term)
-                self._elections.began(self._clock_ms())
-                self.leading = term
-                self._moves.set()
-                self._moves = asyncio.Event()
-                self.judge()
 
     async def _become_current(self) -> None:
         """Catch up with what was done before this start; without a leader, go by what is there after a while."""
@@ -392,109 +359,15 @@ class ControllerNode(StateClient):
             raise ControllerClosed("this controller is shut down")
         if self._loop.time() >= deadline_s:
             raise ControllerUnreachable(f"the controllers have had no leader for {self._budget_s:g} s")
-        with suppress(TimeoutError):
-            async with asyncio.timeout(AGAIN_S):
-                await self._moves.wait()
-
-    async def answer(self, request: Request, *, term: int | None = None) -> Answer:
-        """Do it as the leader, in this term if one is given. Raises `NotLeading`, `OutcomeUnknown`, what refuses it."""
-        if self.leading is None or term not in {None, self.leading}:
-            raise NotLeading(self.leader_address if self.leading is None else "")
-        match request:
-            case Elect():
-                return await self._elect(request)
-            case AddMember():
-                await self._add_member(request)
-            case MoveMember():
-                await self._driver.change(Change(kind=ChangeKind.MOVE, node=request.id, address=request.address))
-            case RemoveMember():
-                await self._remove_member(request.id)
-            case Transfer():
-                if request.to != self.id:
-                    self._driver.transfer(request.to)
-            case Barrier():
-                await self._driver.barrier()
-            case ElectMaster():
-                raise BadRequest("elections are decided by the controllers' leader: ask for one")
-            case _:
-                return await self._apply(request)
-        return None
-
-    async def _apply(self, command: Command) -> Answer:
-        """Propose a command, unless it would be refused; nothing is refused by what may be out of date."""
-        try:
-            self._admit(command)
-        except ControllerError:
-            await self._driver.barrier()
-            self._admit(command)
-        term = self.leading
-        if term is None:
-            raise NotLeading(self.leader_address)
-        return await self._driver.propose(encode_command(command), term=term)  # type: ignore[no-any-return]
-
-    def _admit(self, command: Command) -> None:
-        if isinstance(command, AlterSyncSet):
-            self._elections.check_alteration(command, self._clock_ms())
-        self._state.check(command)
-
-    async def _elect(self, request: Elect) -> Answer:
-        """Elect, in two commands where a majority acknowledges: `judge` proposes the second one."""
-        command = self._elections.decide(
-            request.group,
-            request.candidate,
-            self._clock_ms(),
-            self._now_ms(),
-            master_epoch=request.master_epoch,
-            sync_epoch=request.sync_epoch,
-        )
-        if command is not None:
-            await self._driver.propose(encode_command(command), term=self.leading)
-            try:
-                async with asyncio.timeout(WANTED_MS / 1000):
-                    while not self._elected(request):
-                        await self._moves.wait()
-            except TimeoutError:
-                raise NotElectable(f"group {request.group}: too few replicas have promised to follow") from None
-        return self._state.groups.get(request.group)
-
-    def _elected(self, request: Elect) -> bool:
-        if self.leading is None:
-            raise NotLeading(self.leader_address)
-        there = self._state.groups.get(request.group)
-        return there is None or (there.master is not None and request.candidate in {None, there.master})
+        await self._moves.next(AGAIN_S)
 
     # ---- who is a controller
 
-    async def _add_member(self, request: AddMember) -> None:
-        there = self.membership.get(request.id)
-        if there is None:
-            change = Change(kind=ChangeKind.ADD_LEARNER, node=request.id, address=request.address)
-        elif there.address != request.address:
-            change = Change(kind=ChangeKind.MOVE, node=request.id, address=request.address)
-        else:
-            return
-        await self._driver.change(change)
-
-    async def _remove_member(self, id_: int) -> None:
-        if self.membership.get(id_) is not None:
-            await self._driver.change(Change(kind=ChangeKind.REMOVE, node=id_))
-        await self._apply(DeleteMember(id=id_, time_ms=self._now_ms()))
-
-    async def _watch_members(self) -> None:
-        """Let learners vote that have caught up, one after the other; hang up on those that were removed."""
-        beats = 0
+    async def _hang_up(self) -> None:
+        """Close the connections to controllers that were removed, when they have been told so."""
         while True:
-            await asyncio.sleep(TICK_MS / 1000)
-            beats += 1
-            progress = self._driver.status.progress if self.leading is not None else {}
-            for member in self.membership.members:
-                peer = progress.get(member.id)
-                if member.learner and peer is not None and peer.state is ProgressState.REPLICATE:
-                    with suppress(RaftError, ControllerClosed):
-                        await self._driver.change(Change(kind=ChangeKind.PROMOTE, node=member.id))
-                        logger.info("controller %d votes", member.id)
-                    break
-            if beats % HANG_UP_BEATS == 0 and self.is_member:
+            await asyncio.sleep(HANG_UP_S)
+            if self.is_member:
                 await self._peers.keep(self.membership.ids)
 
     async def _introduce(self) -> None:
@@ -526,25 +399,12 @@ class ControllerNode(StateClient):
         else:
             await self._forward.ask(request)
 
-    def _others(self) -> Sequence[str]:
-        """Where other controllers may be."""
-        found = {member.address: None for member in self.membership.members if member.id != self.id}
-        found |= {at: None for id_, at in self._configured.items() if id_ != self.id}
-        return [at for at in found if at]
-
-    def _address_of(self, id_: int) -> str | None:
-        member = self.membership.get(id_)
-        if member is not None and member.address:
-            return member.address
-        return self._heard_at.get(id_) or self._configured.get(id_)
-
     def _unreachable(self, id_: int) -> None:
         self._driver.unreachable(id_)
 
     def receive(self, sender: Hello, messages: Sequence[Message]) -> None:
         """Take a peer's messages. Raises `BadMessage`, `ControllerClosed`."""
-        if len(self._heard_at) < 1_024:
-            self._heard_at[sender.id] = sender.address
+        self._members.heard(sender)
         for message in messages:
             if message.sender != sender.id:
                 raise BadMessage(f"controller {sender.id} speaks for controller {message.sender}")
@@ -555,7 +415,7 @@ class ControllerNode(StateClient):
     def heartbeat(self, said: Heartbeat) -> None:
         """A replica has spoken. Raises `ControllerError`."""
         if self.registry.heartbeat(said, self._clock_ms()):
-            self.judge()
+            self._leadership.judge()
 
     def disconnected(self, group: int, replica: int) -> None:
         """The connection of a replica has ended."""
@@ -568,65 +428,13 @@ class ControllerNode(StateClient):
         found = (self.registry.route(number, self._state.groups.get(number), now_ms) for number in numbers)
         return [route for route in found if route is not None]
 
-    def judge(self) -> None:
-        """Propose the elections that are due, if this node leads."""
-        if self.leading is None:
-            return
-        for command in self._elections.tick(self._clock_ms(), self._now_ms()):
-            try:
-                future = self._driver.propose(encode_command(command), term=self.leading)
-            except RaftError as error:
-                logger.info("the election in group %d is not proposed: %s", command.group, error)
-                continue
-            future.add_done_callback(_log_election)
-
     async def _watch_time(self) -> None:
         while True:
             await asyncio.sleep(TICK_MS / 1000)
-            if self.leading is None:
-                self.registry.tick(self._clock_ms())
-            else:
-                self.judge()
+            self._leadership.judge()
 
     # ---- what it says of itself
 
     def status(self) -> ControllerStatus:
         """For an operator."""
-        raft, now_ms = self._driver.status, self._clock_ms()
-        members = []
-        for member in raft.membership.members:
-            peer = raft.progress.get(member.id)
-            known = self._state.members.get(member.id)
-            members.append(
-                MemberStatus(
-                    id=member.id,
-                    address=member.address,
-                    node=known.node if known is not None else "",
-                    learner=member.learner,
-                    peer=None
-                    if peer is None
-                    else PeerStatus(match=peer.match, state=peer.state.value, active=peer.active),
-                )
-            )
-        replicas = [(group.number, one.id) for group in self._state.groups.values() for one in group.replicas]
-        return ControllerStatus(
-            id=self.id,
-            role=raft.role.value,
-            term=raft.term,
-            leader=raft.leader,
-            applied=raft.applied,
-            commit=raft.commit,
-            last=raft.last_index,
-            first=raft.first_index,
-            snapshot=raft.snapshot_index,
-            members=tuple(members),
-            topics=len(self._state.topics),
-            queues=len(self._state.group_of),
-            groups=len(self._state.groups),
-            replicas_alive=sum(self.registry.heard(group, id_, now_ms) is not None for group, id_ in replicas),
-        )
-
-
-def _log_election(future: "asyncio.Future[Answer]") -> None:
-    if not future.cancelled() and (error := future.exception()) is not None:
-        logger.info("an election had no effect: %s", error)
+        return status_of(self._driver.status, self._state, self.registry, self._clock_ms())

@@ -51,7 +51,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     `master_epoch` is the newest epoch it knows of, kept on its disk before it says so: from then on it takes nothing
     from masters of older ones. `master`: it is the master of that epoch, and serves as such. `log_end` is where its log
     ends on its disk, and `log_epoch` the newest epoch that begins there or before: as if every epoch began with a frame
-    of no length. `confirmed` is how far readers may go, `free_bytes` what its disk has left.
+    of no length. `confirmed` is how far readers may go, `free_bytes` what its disk has left. `incarnation` is another
+    number after every start of its process: whoever was elected before has nothing of the role left.
     """
 
     group: int
@@ -67,6 +68,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     confirmed: int = 0
     free_bytes: int = 0
     version: str = ""
+    incarnation: int = 0
 
 
 class RouteReplica(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,11 +99,12 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 class _Heard:
     """The newest heartbeat of a replica."""
 
-    __slots__ = ("at_ms", "cut_ms", "said", "served")
+    __slots__ = ("at_ms", "cut_ms", "restarted_ms", "said", "served")
 
     def __init__(self, said: Heartbeat, now_ms: int) -> None:
         self.said = said
         self.at_ms = now_ms
+        self.restarted_ms: int | None = None  # when it spoke first after its process was started again
         self.cut_ms: int | None = None  # when its connection ended, if it has not been heard of since
         self.served = 0  # the newest epoch in which it has said that it serves as master
 
@@ -138,11 +141,9 @@ class Registry:
             self._groups.setdefault(said.group, {})[said.replica] = heard
         else:
             before, late = heard.said, said.master_epoch < heard.said.master_epoch
-            news = not late and (said.master, said.master_epoch, said.address) != (
-                before.master,
-                before.master_epoch,
-                before.address,
-            )
+            news = not late and _roles(said) != _roles(before)
+            if not late and said.incarnation != before.incarnation:
+                heard.restarted_ms = now_ms
             if not late:
                 heard.said = said
             heard.at_ms, heard.cut_ms = now_ms, None
@@ -206,6 +207,11 @@ class Registry:
         heard = self._heard.get((group, replica))
         return 0 if heard is None else heard.served
 
+    def restarted(self, group: int, replica: int, since_ms: int) -> bool:
+        """Whether a replica's process has been started again since then, as far as was heard here."""
+        heard = self._heard.get((group, replica))
+        return heard is not None and heard.restarted_ms is not None and heard.restarted_ms > since_ms
+
     def groups(self) -> Sequence[int]:
         """The groups of which any replica was heard, by number."""
         return sorted(self._groups)
@@ -252,6 +258,10 @@ class Registry:
         if now_ms - silent.at_ms < FORGET_MS:
             raise RegistryFull(f"{len(self._heard)} replicas are heard of, and no more are allowed")
         self.forget(group, replica)
+
+
+def _roles(said: Heartbeat) -> tuple[bool, int, str, int]:
+    return said.master, said.master_epoch, said.address, said.incarnation
 
 
 def _check(said: Heartbeat) -> None:

@@ -19,6 +19,7 @@ from controller.front import Limits, StateClient
 from controller.peers import open_channel
 from controller.registry import Route
 from controller.state import Answer, MetadataState
+from controller.status import ControllerStatus
 from controller.wire import (
     FOLLOW,
     ROUTES,
@@ -29,7 +30,6 @@ from controller.wire import (
     BadAnswer,
     BadRequest,
     Barrier,
-    ControllerStatus,
     Elect,
     Fed,
     FollowRequest,

@@ -87,6 +87,7 @@ class _Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     removed_groups: tuple[int, ...] = ()
     users: tuple[User, ...] = ()
     members: tuple[Member, ...] = ()
+    removed_members: tuple[int, ...] = ()
 
 
 class MetadataState:
@@ -105,6 +106,7 @@ class MetadataState:
         self.groups: Mapping[int, Group] = self._groups.groups
         self.users: dict[str, User] = {}
         self.members: dict[int, Member] = {}
+        self.removed_members: dict[int, None] = {}  # ids that are never given again (see raft.Change)
 
     @property
     def next_queue(self) -> int:
@@ -161,7 +163,8 @@ class MetadataState:
                 self.members[command.member.id] = command.member
                 return command.member
             case DeleteMember():
-                self.members.pop(command.id, None)
+                if self.members.pop(command.id, None) is not None:
+                    self.removed_members[command.id] = None
                 return None
             case _:
                 return self._groups.apply(command)
@@ -178,6 +181,7 @@ class MetadataState:
                 removed_groups=tuple(sorted(self._groups.removed)),
                 users=_by_key(self.users),
                 members=_by_key(self.members),
+                removed_members=tuple(sorted(self.removed_members)),
             )
         )
 
@@ -203,6 +207,7 @@ class MetadataState:
         state._groups.removed.update(dict.fromkeys(held.removed_groups))
         state.users = {user.name: user for user in held.users}
         state.members = {member.id: member for member in held.members}
+        state.removed_members = dict.fromkeys(held.removed_members)
         return state
 
     def _placeable(self, group: int | None) -> Sequence[int]:
@@ -233,6 +238,8 @@ class MetadataState:
         check_name(member.address, ADDRESS_BYTES_MAX)
         if member.id < 1:
             raise ControllerError(f"a controller's id is 1 or more, not {member.id}")
+        if member.id in self.removed_members:
+            raise ControllerError(f"there was a controller {member.id}: its id is not given again")
         if member.id not in self.members and len(self.members) >= MEMBERS_MAX:
             raise ControllerError(f"there are {len(self.members)} controllers, and no more are allowed")
 

@@ -46,16 +46,12 @@ __all__ = [
     "Barrier",
     "BeatHello",
     "CommandHello",
-    "ControllerStatus",
     "Elect",
     "Fed",
     "FollowRequest",
     "Greeting",
     "Hello",
-    "MemberStatus",
-    "MoveMember",
     "NotLeading",
-    "PeerStatus",
     "Pushed",
     "RemoveMember",
     "Request",
@@ -167,16 +163,9 @@ class Elect(msgspec.Struct, frozen=True, tag="elect", kw_only=True):
 
 
 class AddMember(msgspec.Struct, frozen=True, tag="add_member", kw_only=True):
-    """Add a controller, which votes when it has caught up; or say again that it is there. Answer: None."""
+    """Add a controller, which votes when it has caught up; or say where it is now. Answer: None."""
 
     id: Annotated[int, Meta(ge=1, le=1 << 62)]
-    address: Text
-
-
-class MoveMember(msgspec.Struct, frozen=True, tag="move_member", kw_only=True):
-    """A controller serves at another address. Answer: None."""
-
-    id: Number
     address: Text
 
 
@@ -196,7 +185,7 @@ class Barrier(msgspec.Struct, frozen=True, tag="barrier", kw_only=True):
     """Nothing: the index of the answer is one behind which nothing is that was done before. Answer: None."""
 
 
-Request: TypeAlias = Command | Elect | AddMember | MoveMember | RemoveMember | Transfer | Barrier
+Request: TypeAlias = Command | Elect | AddMember | RemoveMember | Transfer | Barrier
 
 
 class CommandHello(_Wire, frozen=True, array_like=True):
@@ -254,46 +243,6 @@ class RoutesRequest(_Wire, frozen=True, array_like=True):
     """The route of one group, or of all."""
 
     group: Number | None = None
-
-
-# ---- what an operator is shown
-
-
-class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A follower as the leader sees it."""
-
-    match: int
-    state: str
-    active: bool
-
-
-class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A controller: whether it votes, and, on the leader, how far it is."""
-
-    id: int
-    address: str
-    node: str = ""
-    learner: bool = False
-    peer: PeerStatus | None = None
-
-
-class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A controller as it sees itself."""
-
-    id: int
-    role: str
-    term: int
-    leader: int | None
-    applied: int
-    commit: int
-    last: int
-    first: int
-    snapshot: int
-    members: tuple[MemberStatus, ...]
-    topics: int = 0
-    queues: int = 0
-    groups: int = 0
-    replicas_alive: int = 0
 
 
 # ---- bytes

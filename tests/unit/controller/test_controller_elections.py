@@ -288,6 +288,32 @@ def test_who_does_not_take_over_is_elected_again_when_there_is_nobody_else():
     assert (rig.group.master, rig.group.master_epoch) == (2, 3)
 
 
+def test_who_is_started_again_before_it_serves_makes_way_at_once():
+    rig = Rig(in_sync=3)
+    rig.deaf.add(2)
+    rig.up(2, 3, incarnation=1)
+    rig.run(TICK_MS)
+    rig.state.apply(rig.elections.decide(0, 2, rig.now, 0))
+    rig.alter((2, 3))
+    rig.run(TAKE_OVER_MS // 2)
+    assert (rig.group.master, rig.group.master_epoch) == (2, 2)
+    rig.up(2, incarnation=2)
+    rig.run(TICK_MS)
+    assert (rig.group.master, rig.group.master_epoch) == (3, 3)
+
+
+def test_who_is_started_again_and_is_the_only_one_is_elected_again_at_once():
+    rig = Rig(in_sync=3)
+    rig.up(2, 3, master=False, incarnation=1)
+    rig.down(1, 3)
+    rig.run(DEAD_AFTER_MS + TICK_MS)
+    rig.run(TICK_MS)
+    assert (rig.group.master, rig.group.master_epoch) == (2, 2)
+    rig.up(2, incarnation=2)
+    rig.run(TAKE_OVER_MS // 2)
+    assert (rig.group.master, rig.group.master_epoch) == (2, 3)
+
+
 def test_one_who_does_not_take_over_makes_way_for_another_of_the_set():
     rig = Rig(in_sync=3)
     rig.deaf.add(2)

@@ -326,7 +326,10 @@ def test_users_and_controllers_are_kept():
     for _ in range(2):
         assert again.apply(DeleteUser(name="ada", time_ms=0)) is None
         assert again.apply(DeleteMember(id=1, time_ms=0)) is None
-    assert again.snapshot() == MetadataState().snapshot()
+    assert (again.users, again.members) == ({}, {})
+    last = MetadataState.restore(again.snapshot())
+    with pytest.raises(ControllerError, match="not given again"):
+        last.apply(SetMember(member=member, time_ms=0))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,199 @@
+"""What a controller does while it leads: it answers requests, and elects masters."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from controller.client import ControllerClosed, ControllerError, NotElectable
+from controller.commands import AlterSyncSet, Command, DeleteMember, ElectMaster, encode_command
+from controller.driver import Driver
+from controller.elections import WANTED_MS, Elections
+from controller.members import Members
+from controller.metadata import Metadata
+from controller.raft import NotLeader, RaftError, Role
+from controller.registry import Registry
+from controller.state import Answer
+from controller.wire import AddMember, BadRequest, Barrier, Elect, NotLeading, RemoveMember, Request, Transfer
+
+__all__ = ["Leadership", "Moves"]
+
+logger = logging.getLogger(__name__)
+
+BEGIN_AGAIN_S = 0.02  # until a new leader tries again to learn what its predecessors did
+
+
+class Moves:
+    """Wakes those who wait for anything to happen."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def happened(self) -> None:
+        """Something has."""
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def next(self, timeout_s: float) -> None:
+        """Wait for the next time, but not for ever."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._next.wait()
+
+
+class Leadership:
+    """Of one controller, from term to term. `term` is the one in which it leads, and knows all that was done before.
+
+    `clock_ms` never goes back, `now_ms` is the time of day.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        metadata: Metadata,
+        members: Members,
+        registry: Registry,
+        moves: Moves,
+        *,
+        clock_ms: Callable[[], int],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._driver = driver
+        self._metadata = metadata
+        self._members = members
+        self._registry = registry
+        self._moves = moves
+        self._clock_ms, self._now_ms = clock_ms, now_ms
+        self.term: int | None = None
+        self._assumed: int | None = None  # the term in which this node leads, and may not know all of it yet
+        self._state = metadata.state
+        self._elections = Elections(self._state.groups, registry)
+
+    @property
+    def leader_address(self) -> str:
+        """Where the leader serves; empty when that is not known."""
+        leader = self._driver.status.leader
+        return "" if leader is None else self._members.address_of(leader) or ""
+
+    def look(self) -> int | None:
+        """See whether this node leads still. If it does so newly, the term to `begin`."""
+        if self._state is not self._metadata.state:
+            self._state = self._metadata.state
+            self._elections = Elections(self._state.groups, self._registry)
+        status = self._driver.status
+        leads = status.term if status.role is Role.LEADER else None
+        if leads == self._assumed:
+            return None
+        if self.term is not None:
+            logger.info("controller %d leads no more", status.id)
+        self.term, self._assumed = None, leads
+        return leads
+
+    async def begin(self, term: int) -> None:
+        """Lead when all that was done in earlier terms is applied here."""
+        while self._assumed == term:
+            try:
+                await self._driver.barrier()
+            except (NotLeader, ControllerClosed):
+                return
+            except RaftError:
+                await asyncio.sleep(BEGIN_AGAIN_S)
+                continue
+            if self._assumed == term:
+                logger.info("controller %d leads in term %d", self._driver.status.id, term)
+                self._elections.began(self._clock_ms())
+                self.term = term
+                self.judge()
+                self._moves.happened()
+            return
+
+    def end(self) -> None:
+        """The node has failed."""
+        self.term = self._assumed = None
+
+    # ---- requests
+
+    async def answer(self, request: Request, *, term: int | None = None) -> Answer:
+        """Do it, in this term if one is given. Raises `NotLeading`, `OutcomeUnknown`, and what refuses it."""
+        if self.term is None or term not in {None, self.term}:
+            raise NotLeading(self.leader_address if self.term is None else "")
+        match request:
+            case Elect():
+                return await self._elect(request)
+            case AddMember():
+                await self._members.add(request, self._state)
+            case RemoveMember():
+                await self._members.remove(request.id)
+                await self._apply(DeleteMember(id=request.id, time_ms=self._now_ms()))
+            case Transfer():
+                if request.to != self._driver.status.id:
+                    self._driver.transfer(request.to)
+            case Barrier():
+                await self._driver.barrier()
+            case ElectMaster():
+                raise BadRequest("elections are decided by the controllers' leader: ask for one")
+            case _:
+                return await self._apply(request)
+        return None
+
+    async def _apply(self, command: Command) -> Answer:
+        """Propose a command, unless it would be refused; nothing is refused by what may be out of date."""
+        try:
+            self._admit(command)
+        except ControllerError:
+            await self._driver.barrier()
+            self._admit(command)
+        return await self._propose(command)
+
+    def _admit(self, command: Command) -> None:
+        if isinstance(command, AlterSyncSet):
+            self._elections.check_alteration(command, self._clock_ms())
+        self._state.check(command)
+
+    def _propose(self, command: Command) -> "asyncio.Future[Answer]":
+        if self.term is None:
+            raise NotLeading(self.leader_address)
+        return self._driver.propose(encode_command(command), term=self.term)
+
+    async def _elect(self, request: Elect) -> Answer:
+        """Elect, in two commands where a majority acknowledges: `judge` proposes the second one."""
+        command = self._elections.decide(
+            request.group,
+            request.candidate,
+            self._clock_ms(),
+            self._now_ms(),
+            master_epoch=request.master_epoch,
+            sync_epoch=request.sync_epoch,
+        )
+        if command is not None:
+            await self._propose(command)
+            deadline_ms = self._clock_ms() + WANTED_MS
+            while not self._elected(request):
+                if self._clock_ms() >= deadline_ms:
+                    raise NotElectable(f"group {request.group}: too few replicas have promised to follow")
+                await self._moves.next(WANTED_MS / 1000)
+        return self._state.groups.get(request.group)
+
+    def _elected(self, request: Elect) -> bool:
+        if self.term is None:
+            raise NotLeading(self.leader_address)
+        there = self._state.groups.get(request.group)
+        return there is None or (there.master is not None and request.candidate in {None, there.master})
+
+    # ---- elections that nobody asked for
+
+    def judge(self) -> None:
+        """Propose the elections that are due, if this node leads; to be called every `registry.TICK_MS` in any case."""
+        if self.term is None:
+            self._registry.tick(self._clock_ms())
+            return
+        for command in self._elections.tick(self._clock_ms(), self._now_ms()):
+            try:
+                self._propose(command).add_done_callback(_log_election)
+            except ControllerError as error:
+                logger.info("the election in group %d is not proposed: %s", command.group, error)
+
+
+def _log_election(future: "asyncio.Future[Answer]") -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        logger.info("an election had no effect: %s", error)

@@ -1,0 +1,86 @@
+"""Who the controllers are: where each of them serves, who is to vote, and that this one is known to the others."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from controller.client import ControllerClosed
+from controller.driver import Driver
+from controller.raft import Change, ChangeKind, ChangeRefused, RaftError
+from controller.raft.progress import ProgressState
+from controller.registry import TICK_MS
+from controller.state import MetadataState
+from controller.wire import AddMember, Hello
+
+__all__ = ["Members"]
+
+logger = logging.getLogger(__name__)
+
+HEARD_COUNT_MAX = 1_024  # controllers whose address is known from themselves only
+
+
+class Members:
+    """The members as one of them sees them. `configured` is what it was told: the first members, or whom to join."""
+
+    def __init__(self, node_id: int, configured: Mapping[int, str]) -> None:
+        self._id = node_id
+        self._configured = dict(configured)
+        self._heard: dict[int, str] = {}  # where those serve that have spoken to us
+        self._driver: Driver | None = None
+
+    def follow(self, driver: Driver) -> None:
+        """The node that knows the membership."""
+        self._driver = driver
+
+    def address_of(self, id_: int) -> str | None:
+        """Where a controller serves, as far as anybody has said."""
+        member = self._driver.status.membership.get(id_) if self._driver is not None else None
+        if member is not None and member.address:
+            return member.address
+        return self._heard.get(id_) or self._configured.get(id_)
+
+    def others(self) -> Sequence[str]:
+        """Where other controllers may be."""
+        assert self._driver is not None
+        found = {one.address: None for one in self._driver.status.membership.members if one.id != self._id}
+        found |= {at: None for id_, at in self._configured.items() if id_ != self._id}
+        return [at for at in found if at]
+
+    def heard(self, hello: Hello) -> None:
+        """A controller has said where it is: it may be one that we do not know of yet."""
+        if hello.id in self._heard or len(self._heard) < HEARD_COUNT_MAX:
+            self._heard[hello.id] = hello.address
+
+    # ---- what the leader does
+
+    async def add(self, request: AddMember, state: MetadataState) -> None:
+        """Add a learner, or say where a member is now. Raises `ChangeRefused`, `NotLeader`, `OutcomeUnknown`."""
+        assert self._driver is not None
+        there = self._driver.status.membership.get(request.id)
+        if there is None:
+            if request.id in state.removed_members:
+                raise ChangeRefused(f"there was a controller {request.id}: its id is not given again; take another one")
+            await self._driver.change(Change(kind=ChangeKind.ADD_LEARNER, node=request.id, address=request.address))
+        elif there.address != request.address:
+            await self._driver.change(Change(kind=ChangeKind.MOVE, node=request.id, address=request.address))
+
+    async def remove(self, id_: int) -> None:
+        """Remove a member, if it is one. Raises `ChangeRefused`, `NotLeader`, `OutcomeUnknown`."""
+        assert self._driver is not None
+        if self._driver.status.membership.get(id_) is not None:
+            await self._driver.change(Change(kind=ChangeKind.REMOVE, node=id_))
+
+    async def promote(self) -> None:
+        """Let learners vote that have caught up, one after the other, as long as this node leads. Never returns."""
+        assert self._driver is not None
+        while True:
+            await asyncio.sleep(TICK_MS / 1000)
+            status = self._driver.status
+            for member in status.membership.members:
+                peer = status.progress.get(member.id)
+                if member.learner and peer is not None and peer.state is ProgressState.REPLICATE:
+                    with suppress(RaftError, ControllerClosed):
+                        await self._driver.change(Change(kind=ChangeKind.PROMOTE, node=member.id))
+                        logger.info("controller %d votes", member.id)
+                    break
