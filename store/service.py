@@ -40,6 +40,7 @@ STREAMS_COUNT_MAX = 512  # of each kind, at the same time
 SILENCE_S = 15.0  # a session whose client says nothing for so long is over: clients say something every second
 TAIL_BYTES = 512 << 10  # of frames in one message of a tail
 NEWS_INTERVAL_S = 0.005  # between two messages that say nothing but how far the log is
+CLOSE_S = 1.0  # that sessions may take to give back what they have
 GRACE_S = 0.5  # that appends under way may take when the node stands down
 FIRST_OWNER = 1 << 48  # owners of leases that sessions name; those of the node's own process are smaller
 
@@ -125,7 +126,7 @@ class NodeService:
         self._term = _Term(Terms(store, master, hint, admission))
 
     async def stand_down(self, hint: str | None = None, *, grace_s: float = GRACE_S) -> None:
-        """Serve nothing any more; `hint` is the address of the new master. Returns when all streams are told.
+        """Serve nothing any more; `hint` is the address of the new master. Returns when all sessions are over.
 
         Appends under way have `grace_s` seconds to be answered; closing the store answers what is left.
         """
@@ -140,8 +141,11 @@ class NodeService:
                 break
             await asyncio.sleep(0.005)
         term.end(_not_master(self.group, hint))
-        if self._closing:
-            await asyncio.wait(list(self._closing))
+        deadline = asyncio.get_running_loop().time() + CLOSE_S
+        while term.sessions or term.intakes or self._closing:
+            if asyncio.get_running_loop().time() >= deadline:
+                break
+            await asyncio.sleep(0.005)
 
     @property
     def sessions(self) -> int:

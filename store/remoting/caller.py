@@ -292,7 +292,12 @@ class Caller:
     @property
     def unsure(self) -> bool:
         """Whether the outcome of something would be unknown if the connection broke now."""
-        return any(pending.mode in {ONCE, HELD} for pending in (*self._sent.values(), *self._waiting))
+        return any(pending.mode in {ONCE, HELD} for pending in self._sent.values())
+
+    @property
+    def busy(self) -> bool:
+        """Whether something that changes something has no answer."""
+        return self.unsure or any(pending.mode in {ONCE, HELD} for pending in self._waiting)
 
     def _fail(self, pending: _Pending, error: Exception) -> None:
         if pending.number and not pending.future.done():

@@ -105,7 +105,7 @@ class Connection:
     @property
     def busy(self) -> bool:
         """Whether something is under way that is worth waiting for."""
-        return self.appender.pending_bytes > 0 or self.caller.unsure
+        return self.appender.pending_bytes > 0 or self.caller.busy
 
     def moved(self) -> None:
         """`resolve` may answer something else than before."""

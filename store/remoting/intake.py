@@ -12,14 +12,13 @@ from store.format import ROW, ROWS_DTYPE, UnplacedFrame
 from store.records import TIMERS_QUEUE, TimerSet, decode
 from store.remoting.budget import Budget
 from store.remoting.calls import encode
-from store.remoting.frames import KEPT, Ack, Acks, ack_of, parse_appends
+from store.remoting.frames import FEW_ROWS, KEPT, Ack, Acks, ack_of, parse_appends
 
 __all__ = ["PENDING_BYTES", "Intake"]
 
 PENDING_BYTES = 48 << 20  # of frames that a node's clients may have with its store, less than the store refuses at
 ACKS_COUNT_MAX = 1 << 14  # that a client has not taken: beyond, its frames wait
 ACKS_IN_MESSAGE = 4_096
-FEW_ROWS = 8  # up to here plain Python is cheaper than NumPy's fixed cost (5 us here)
 
 
 class Intake:
