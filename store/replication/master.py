@@ -87,7 +87,6 @@ class Master:
         self.flushed = end  # confirmed <= flushed <= end
         self.confirmed = confirmed  # never goes back
         self.ended: int | None = None  # the newer epoch
-        self._acknowledge = acknowledge
         self._pace = pace if pace is not None else Pace()
         self._now_ms = now_ms
         self._set = SyncSet(sync_set, sync_epoch, self._pace)
@@ -99,12 +98,17 @@ class Master:
         self._target_ms = NEVER_MS
         self._out: list[tuple[int, FromMaster]] = []
         self._peers: dict[int, Peer] = {}
-        self.configure(replicas, min_in_sync=min_in_sync)
+        self.configure(replicas, min_in_sync=min_in_sync, acknowledge=acknowledge)
         self._advance()
 
-    def configure(self, replicas: Mapping[int, bool], *, min_in_sync: int) -> None:
-        """The controller has another configuration of the group: its replicas, and how many have to be in sync."""
+    def configure(self, replicas: Mapping[int, bool], *, min_in_sync: int, acknowledge: Acknowledge) -> None:
+        """The controller has another configuration of the group.
+
+        With another `acknowledge` it makes the set the master alone, so that nobody is elected who has only what the
+        rule of before asked for.
+        """
         self._min_in_sync = min_in_sync
+        self._acknowledge = acknowledge
         self._known = frozenset(replicas)
         for replica, learner in sorted(replicas.items()):
             if replica == self.replica:
@@ -438,9 +442,19 @@ class Master:
         wanted = {replica for replica in members if self._stays(replica)} | self._joining()
         if len(wanted) < min(self._least, len(members)):  # which could acknowledge nothing either
             wanted |= {replica for replica in members if replica not in self._peers or not self._peers[replica].lost}
-        if wanted != members and self._agreed(self.positions(), wanted) >= self.confirmed:
-            self._set.want(wanted)
-            self._held = frozenset()
+        acked = self.positions()
+        for change in self._changes(members, frozenset(wanted)):
+            if self._agreed(acked, change) >= self.confirmed:
+                self._set.want(change)
+                self._held = frozenset()
+                return
+
+    def _changes(self, members: frozenset[int], wanted: frozenset[int]) -> list[frozenset[int]]:
+        """The next set on the way to the one wanted: majorities of two sets meet if they differ by one member."""
+        if wanted == members or self._acknowledge is not Acknowledge.QUORUM:
+            return [wanted] if wanted != members else []
+        more = [members | {replica} for replica in sorted(wanted - members)]
+        return more or [members - {replica} for replica in sorted(members - wanted)]
 
     def _joining(self) -> set[int]:
         """Slaves that can join: they have what is confirmed, and have reached this epoch.

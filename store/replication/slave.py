@@ -275,8 +275,10 @@ class Slave:
             self._ack()
 
     def snapshot_installed(self, at: LogOffset, epochs: EpochList) -> None:
-        """The views are those of a log offset, the log is empty and begins there, `epochs` are saved."""
-        assert self.stage is Stage.SNAPSHOT
+        """The views are those of a log offset, the log is empty and begins there, `epochs` are saved.
+
+        Also when the stream has ended meanwhile: what this replica has is something else now, so it greets again.
+        """
         assert at >= self.confirmed or self._unclean_election
         self.first = self.end = self.flushed = self.confirmed = at
         self.epochs = epochs.cut(at).trim(at)

@@ -293,8 +293,6 @@ class Node:
         match message:
             case ("state", state):
                 self._learn(state)
-            case ("promise", epoch):
-                self._promise(epoch)
             case ("append", *_) | ("get", *_):
                 self._serve(source, message)
             case ("snapshot?", epoch, question):
@@ -319,8 +317,14 @@ class Node:
             self._later(self.chance.randint(*RECONNECT_MS), self._connect)
 
     def _heartbeat(self) -> None:
-        serving = self.core.epoch if isinstance(self.core, Master) else 0
-        self.world.send(self.number, CONTROLLER, ("heartbeat", serving))
+        """What is on disk: a promise counts from when it is kept through a crash, and so does what is said with it."""
+        serving, standing = 0, None
+        if isinstance(self.core, Master) and self.core.ended is None:
+            serving, standing = self.core.epoch, self.core.standing
+        elif isinstance(self.core, Slave):
+            standing = self.core.standing
+        promised = decode_epochs(self.epoch_file)[1]
+        self.world.send(self.number, CONTROLLER, ("heartbeat", serving, promised, standing))
 
     def _tick(self) -> None:
         if self.core is not None:
@@ -332,7 +336,7 @@ class Node:
         """What the controller says, some time ago."""
         if state.newness < self.known.newness:
             return
-        before, self.known = self.known, state
+        self.known = state
         core = self.core
         if isinstance(core, Master):
             core.fenced(state.epoch)
@@ -346,25 +350,9 @@ class Node:
                 self._become_master()
             elif state.epoch == core.epochs.newest:
                 self.world.send(self.number, CONTROLLER, ("elect", state.epoch, self.number))
-        elif isinstance(core, Slave) and state.epoch > before.epoch and core.stage is not Stage.SNAPSHOT:
-            core.close()
+        elif isinstance(core, Slave) and state.epoch > core.promised:
+            core.promise(state.epoch)
             self._connect()
-
-    def _promise(self, epoch: int) -> None:
-        core = self.core
-        if isinstance(core, Master):
-            if epoch <= core.epoch or self.busy:
-                return
-            core.fenced(epoch)
-            standing = core.standing
-            self._disk(self._save(core.epochs, epoch), then=lambda: self._promised(epoch, standing))
-        elif isinstance(core, Slave) and epoch >= core.promised:
-            standing = core.promise(epoch)
-            self._pump()
-            self.work.append(lambda: self._promised(epoch, standing))
-
-    def _promised(self, epoch: int, standing) -> None:
-        self.world.send(self.number, CONTROLLER, ("promised", epoch, standing))
 
     def _connect(self) -> None:
         core, state = self.core, self.known
@@ -518,8 +506,7 @@ class Node:
             self._save(epochs, core.promised)()
 
         def then() -> None:
-            if core.stage is Stage.SNAPSHOT:
-                core.snapshot_installed(at, epochs)
+            core.snapshot_installed(at, epochs)
             self._pump()
 
         self.busy = False

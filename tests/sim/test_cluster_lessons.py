@@ -284,7 +284,7 @@ def test_a_crash_while_the_log_is_cut_leaves_nothing_that_passes_for_something_e
     before = Following(2, log, [(1, 0), (2, 400)], promised=2)
     before.slave.connect(3, session=5, now_ms=0)
     hello = next(effect.message for effect in before.slave.take() if isinstance(effect, Send))
-    leading.master.configure({1: False, 2: False}, min_in_sync=1)
+    leading.master.configure({1: False, 2: False}, min_in_sync=1, acknowledge=Acknowledge.ALL_IN_SYNC)
     leading.master.receive(2, hello, now_ms=0)
     [(_, welcome)] = leading.master.take()
     before.slave.receive(welcome, now_ms=0)

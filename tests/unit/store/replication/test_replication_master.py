@@ -222,13 +222,75 @@ def test_a_replica_that_has_lost_what_it_had_leaves_at_once():
 
 def test_a_replica_that_is_no_more_leaves_the_set_before_it_is_forgotten():
     leading = group(2, 3)
-    leading.master.configure({1: False, 2: False}, min_in_sync=1)
+    leading.master.configure({1: False, 2: False}, min_in_sync=1, acknowledge=Acknowledge.ALL_IN_SYNC)
     assert 3 in leading.master.positions()
     leading.pass_time(100)
     assert leading.master.sync_set == {1, 2}
     assert 3 not in leading.master.positions()
     leading.master.receive(3, hello(3), now_ms=leading.now)
     assert leading.master.take()[-1][1].why is Why.UNKNOWN_REPLICA
+
+
+def test_where_a_quorum_acknowledges_members_come_and_go_one_by_one():
+    leading = Leading(followers=[Following(n) for n in (2, 3, 4)], acknowledge=Acknowledge.QUORUM)
+    sets = []
+    granted = leading.master.set_altered
+    leading.master.set_altered = lambda members, epoch: (sets.append(set(members)), granted(members, epoch))
+    leading.connect(2, 3, 4).pass_time(400)
+    assert sets == [{1, 2}, {1, 2, 3}, {1, 2, 3, 4}]
+    sets.clear()
+    leading.followers.pop(2)
+    leading.followers.pop(3)
+    leading.pass_time(5_000)
+    assert sets == [{1, 3, 4}, {1, 4}]
+
+
+def test_a_quorum_does_not_let_go_of_who_has_what_is_confirmed():
+    """Of {1, 2, 3, 4} three have it. Without 2, a majority of the others that has not could be found."""
+    leading = group(2, 3, 4, acknowledge=Acknowledge.QUORUM)
+    leading.followers[4].lazy = True
+    leading.append().settle()
+    assert leading.master.confirmed == 200
+    for gone in (2, 3):
+        leading.followers.pop(gone)
+        leading.master.left(gone)
+    leading.pass_time(1_000)
+    assert leading.master.sync_set == {1, 3, 4}
+    leading.followers[4].slave.flushed_to(200)
+    leading.pass_time(1_000)
+    assert leading.master.sync_set == {1, 4}
+
+
+def test_with_another_rule_what_is_confirmed_follows_it():
+    leading = group(2, acknowledge=Acknowledge.MASTER)
+    leading.followers[2].lazy = True
+    leading.append().settle()
+    assert (leading.master.acknowledged, leading.master.confirmed) == (200, 0)
+    leading.master.configure({1: False, 2: False}, min_in_sync=1, acknowledge=Acknowledge.ALL_IN_SYNC)
+    leading.master.set_altered({1}, 9)
+    assert (leading.master.acknowledged, leading.master.confirmed) == (200, 200)
+
+
+def test_a_master_of_several_confirms_nothing_of_old_epochs_by_quorum_before_its_own_is_there():
+    """Raft, 5.4.2: what two of three have of epoch 1 may lose an election to one that has an epoch in between."""
+    old = Following(2, Log().fill(1, 2), [(1, 0)])
+    leading = Leading(
+        3,
+        Log().fill(1, 3),
+        [(1, 0)],
+        followers=[old, Following(3)],
+        sync_set={1, 2, 3},
+        acknowledge=Acknowledge.QUORUM,
+        min_in_sync=2,
+    )
+    old.lazy = True
+    leading.connect(2)
+    assert leading.master.positions()[2] == 400
+    assert leading.master.confirmed == 0
+    old.slave.flushed_to(600)
+    leading.settle()
+    assert old.saved[0].newest == 3
+    assert leading.master.confirmed == 600
 
 
 def test_news_of_an_older_set_is_none():
