@@ -190,8 +190,7 @@ class Connection:
             return StoreUnreachable(f"store group {self._group} has no master that is known")
         self.target = target
         try:
-            hello = calls.Hello(self._group, self._reading)
-            link = await Link.open(target, hello, credentials=self._credentials, timeout_s=CONNECT_S)
+            link = await self._open(target)
             try:
                 return await self._stay(link)
             finally:
@@ -201,6 +200,26 @@ class Connection:
         except Exception as error:
             logger.exception("a connection has failed")
             return StoreUnreachable(f"{type(error).__name__}: {error}")
+
+    async def _open(self, target: str) -> Link:
+        """Connect to a node, unless the master turns out to be another meanwhile."""
+        hello = calls.Hello(self._group, self._reading)
+        opening = asyncio.ensure_future(Link.open(target, hello, credentials=self._credentials, timeout_s=CONNECT_S))
+        try:
+            while not opening.done():
+                told = asyncio.ensure_future(self._retry.wait())
+                await asyncio.wait({opening, told}, return_when=asyncio.FIRST_COMPLETED)
+                told.cancel()
+                self._retry.clear()
+                if not opening.done() and self._resolve() not in {None, target}:
+                    raise StoreUnreachable(f"the master of store group {self._group} is not at {target} any more")
+            return await opening
+        except BaseException:
+            opening.cancel()
+            (opened,) = await asyncio.gather(opening, return_exceptions=True)
+            if isinstance(opened, Link):  # it stood before it heard of that
+                await opened.close()
+            raise
 
     async def _stay(self, link: Link) -> StoreError:
         """Run all parts of a connection until the first of them fails."""

@@ -194,6 +194,20 @@ async def test_who_moves_is_followed_at_once(tmp_path):
         await two.stop()
 
 
+async def test_who_moves_while_it_is_connected_to_is_followed_at_once(relay, node):
+    targets = [relay.target]
+    relay.hold()  # a machine that is gone: nothing comes back
+    began_s = asyncio.get_running_loop().time()
+    store = RemoteStore(0, lambda: targets[-1], budget_s=5)
+    await asyncio.sleep(0.05)
+    store.moved()
+    targets.append(node.target)
+    store.moved()
+    await store.connected()
+    assert asyncio.get_running_loop().time() - began_s < connection.CONNECT_S
+    await store.close()
+
+
 async def test_a_store_that_takes_nothing_for_now_is_asked_again(store, local, monkeypatch):
     whole, loop, refused = local.append, asyncio.get_running_loop(), []
     error = NotWritable("one replica is in sync, and two are asked for")
