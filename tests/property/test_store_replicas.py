@@ -39,7 +39,7 @@ def some_frame(chance: random.Random, producers: dict):
     if kind == 0:
         key = chance.choice("abc")
         return records_frame(
-            KvPut(key, b"%d" % chance.randrange(9), chance.choice([None, 0]), "", chance.choice([0, 1, 1 << 50])),
+            KvPut(key, b"%d" % chance.randrange(9), chance.choice([None, 0]), "", chance.choice([0, 1 << 50])),
             KvDelete(chance.choice("abc"), None, ""),
         )
     if kind == 1:
