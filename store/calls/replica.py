@@ -55,10 +55,10 @@ class ReplicaCalls(Calls):
         Of a master: this one's disk too; appends are answered as far as `acknowledged`, if that is further. Of a slave:
         its master says so, perhaps of more than it has; it can be read when it is on this disk. Never goes back.
         """
-        if self._gate is not None:
-            self._gate.confirm(end, end if acknowledged is None else acknowledged)
-        else:
+        if self._engine.role == "slave":
             self._engine.confirm(end)
+        elif self._gate is not None:
+            self._gate.confirm(end, end if acknowledged is None else acknowledged)
 
     # ---- as master
 
