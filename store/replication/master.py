@@ -306,8 +306,8 @@ class Master:
     def ask_round(self) -> int:
         """Begin a linearizable read: if enough follow this epoch still, nothing was acknowledged in a newer one.
 
-        When `round_agreed` is at least what this returns, what was `confirmed` when it was called, or is now, is the
-        newest state there is. Reads that begin before the next `take` share a round.
+        When `round_agreed` is at least what this returns, what is `confirmed` then is the newest state there is. Reads
+        that begin before the next `take` share a round.
         """
         if self._round_told or not self._round:
             self._round += 1
@@ -316,8 +316,11 @@ class Master:
 
     @property
     def round_agreed(self) -> int:
-        """The newest round in which enough replicas, asked after it had begun, followed this master."""
-        if self.ended is not None:
+        """The newest round in which enough replicas, asked after it had begun, followed this master.
+
+        None before all of the log that it was elected with is confirmed: the master before may have confirmed more.
+        """
+        if self.ended is not None or self.confirmed < self.start:
             return 0
         rounds = {replica: peer.round for replica, peer in self._peers.items()} | {self.replica: self._round}
         return min(self._agreed(rounds, members) for members in self._set.both())
