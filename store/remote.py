@@ -31,23 +31,30 @@ AnswerT = TypeVar("AnswerT")
 
 
 class RemoteReader:
-    """Reads one store group at `target`, host and port. A context manager; not for several threads at once."""
+    """Reads one store group at `target`, host and port. A context manager; not for several threads at once.
 
-    def __init__(self, target: str, *, retry_s: float = RETRY_S, chunk_bytes: int = wire.CHUNK_BYTES) -> None:
+    `credentials` are `grpc.ChannelCredentials` (`store.credentials`); without them the connection is plain.
+    """
+
+    def __init__(
+        self, target: str, *, retry_s: float = RETRY_S, chunk_bytes: int = wire.CHUNK_BYTES, credentials: Any = None
+    ) -> None:
         self.target = target
         self._retry_s = retry_s
         self._chunk_bytes = min(max(chunk_bytes, wire.CHUNK_BYTES_MIN), wire.CHUNK_BYTES_MAX)
-        self._channel: Any = grpc.insecure_channel(
-            target,
-            options=(
-                ("grpc.max_receive_message_length", wire.MESSAGE_BYTES_MAX),
-                ("grpc.initial_reconnect_backoff_ms", 100),
-                ("grpc.min_reconnect_backoff_ms", 100),
-                ("grpc.max_reconnect_backoff_ms", 1_000),
-                ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-                ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-                ("grpc.enable_http_proxy", 0),  # a store is reached directly, whatever the environment says of proxies
-            ),
+        options = (
+            ("grpc.max_receive_message_length", wire.MESSAGE_BYTES_MAX),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1_000),
+            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+            ("grpc.enable_http_proxy", 0),  # a store is reached directly, whatever the environment says of proxies
+        )
+        self._channel: Any = (
+            grpc.insecure_channel(target, options=options)
+            if credentials is None
+            else grpc.secure_channel(target, credentials, options=options)
         )
         self._unary = {
             name: self._channel.unary_unary(f"/{wire.SERVICE}/{name}")

@@ -15,6 +15,7 @@ from store.errors import NotMaster, StoreOverloaded, StoreUnreachable, TimersFul
 from store.format import ROW, UnplacedFrame
 from store.local import LocalStore
 from store.records import TimerSet, encode
+from store.remote import RemoteReader
 from store.remoting import RemoteStore, calls, frames, intake, session
 from store.remoting.paths import APPEND, CALLS, CHANNEL_OPTIONS, TAIL, TailRequest, path
 from store.rpc import StoreService
@@ -389,6 +390,8 @@ async def test_only_who_has_a_certificate_of_the_cluster_is_served(local, tmp_pa
     node = await Node().start(local, credentials=files("node").server())
     async with await RemoteStore.open(0, lambda: node.target, credentials=files("proxy").channel()) as store:
         await append(store, frame((16, b"x")))
+    with RemoteReader(node.target, credentials=files("proxy").channel(), retry_s=5) as reader:
+        assert (await asyncio.to_thread(reader.bounds, [16]))[16] == (0, 1)
     for credentials in (None, files("stranger").channel(), grpc.ssl_channel_credentials()):
         with pytest.raises(StoreUnreachable):
             await RemoteStore.open(0, lambda: node.target, credentials=credentials, budget_s=0.5)
