@@ -285,7 +285,6 @@ class Driver:
             _refuse(future, OutcomeUnknown("the entry is part of a snapshot"))
 
     def _apply(self, entry: Entry) -> None:
-        term, future = self._proposed.pop(entry.index, (0, None))
         answer: Any = None
         refused: ControllerError | None = None
         if entry.kind is EntryKind.COMMAND:
@@ -295,6 +294,7 @@ class Driver:
                 raise
             except ControllerError as error:
                 refused = error
+        term, future = self._proposed.pop(entry.index, (0, None))
         self.applied = entry.index
         self._logged_bytes += len(entry.data) + ENTRY_BYTES
         if future is None or future.done():

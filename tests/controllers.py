@@ -1,0 +1,164 @@
+"""Controllers for tests: nodes over a network in memory, nodes with real sockets in one process, and real processes."""
+
+import asyncio
+import contextlib
+import socket
+import time
+
+from controller.driver import Driver
+from controller.node import ControllerNode
+from controller.raft import Member, Membership, MemoryStorage, decode, encode, first_snapshot
+from controller.remote import RemoteController
+from controller.service import ControllerService
+
+TICK_S = 0.01
+
+
+def now_ms():
+    return time.time_ns() // 1_000_000
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+async def until(condition, timeout_s=10.0):
+    """Wait for a condition that no event announces."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+class Words:
+    """A state machine that holds every command it was given; one that begins with "no" is refused."""
+
+    def __init__(self):
+        self.words = []
+        self.moves = 0
+
+    def apply(self, entry):
+        from controller.client import TopicExists
+
+        word = entry.data.decode()
+        if word.startswith("no"):
+            raise TopicExists(word)
+        self.words.append(word)
+        return len(self.words)
+
+    def restore(self, snapshot):
+        self.words = snapshot.data.decode().split()
+
+    def snapshot(self):
+        return " ".join(self.words).encode()
+
+    def moved(self):
+        self.moves += 1
+
+
+class Network:
+    """Drivers in one process; messages go through their bytes, as long as nobody is `cut` off."""
+
+    def __init__(self, ids=(1, 2, 3), **options):
+        self.cut = set()
+        self.drivers, self.machines, self.storages, self.tasks = {}, {}, {}, {}
+        self.options = {"tick_s": None} | options
+        self.membership = Membership.of(*(Member(id=id_) for id_ in ids))
+        for id_ in ids:
+            self.add(id_, first_snapshot(self.membership))
+
+    def add(self, id_, first=None, storage=None):
+        self.storages[id_] = storage or self.storages.get(id_) or MemoryStorage(first)
+        self.machines[id_] = Words()
+        self.drivers[id_] = Driver(id_, self.storages[id_], self.machines[id_], send=self.send, **self.options)
+        self.tasks[id_] = asyncio.get_running_loop().create_task(self.drivers[id_].run())
+        return self.drivers[id_]
+
+    def send(self, messages):
+        for message in messages:
+            if message.to in self.drivers and not {message.to, message.sender} & self.cut:
+                asyncio.get_running_loop().call_soon(self._arrive, message.to, encode(message))
+
+    def _arrive(self, to, data):
+        if to in self.drivers and to not in self.cut and not self.tasks[to].done():
+            self.drivers[to].step(decode(data))
+
+    async def lead(self, id_=None):
+        """Let time pass until somebody leads, or this one does."""
+        async with asyncio.timeout(10):
+            while True:
+                for at, driver in self.drivers.items():
+                    if at not in self.cut and driver.status.role.value == "leader" and id_ in {None, at}:
+                        return driver
+                for at, driver in self.drivers.items():
+                    if (id_ in {None, at} or driver.status.leader is not None) and not self.tasks[at].done():
+                        driver.tick()
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                await asyncio.sleep(0.001)
+
+    async def settle(self, ticks=3):
+        for _ in range(ticks):
+            for at, driver in self.drivers.items():
+                if not self.tasks[at].done():
+                    driver.tick()
+            await asyncio.sleep(0.005)
+
+    async def close(self):
+        for task in self.tasks.values():
+            task.cancel()
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+        for driver in self.drivers.values():
+            driver.close()
+
+
+class Controllers:
+    """Controllers with real sockets and disks, in this process."""
+
+    def __init__(self, directory, count=3, **options):
+        self.directory = directory
+        self.addresses = {id_: f"127.0.0.1:{free_port()}" for id_ in range(1, count + 1)}
+        self.options = {"tick_s": TICK_S, "now_ms": now_ms} | options
+        self.nodes, self.services, self.remotes = {}, {}, []
+        self.server_credentials = None
+
+    async def start(self, *ids, join=False):
+        for id_ in ids or self.addresses:
+            self.addresses.setdefault(id_, f"127.0.0.1:{free_port()}")
+            self.nodes[id_] = await ControllerNode.open(
+                self.directory / str(id_),
+                node_id=id_,
+                members=dict(self.addresses),
+                join=join,
+                address=self.addresses[id_],
+                node=f"c{id_}",
+                **self.options,
+            )
+            self.services[id_] = await ControllerService.start(
+                self.nodes[id_], self.addresses[id_], credentials=self.server_credentials
+            )
+        return self
+
+    async def stop(self, *ids):
+        for id_ in ids or list(self.nodes):
+            await self.services.pop(id_).stop()
+            await self.nodes.pop(id_).close()
+
+    def remote(self, *ids, **options):
+        chosen = [self.addresses[id_] for id_ in ids or self.addresses]
+        self.remotes.append(RemoteController(chosen, **({"now_ms": now_ms} | options)))
+        return self.remotes[-1]
+
+    async def leader(self):
+        await until(lambda: any(node.leading for node in self.nodes.values()))
+        return next(id_ for id_, node in self.nodes.items() if node.leading)
+
+    async def __aenter__(self):
+        return await self.start()
+
+    async def __aexit__(self, *_):
+        for remote in self.remotes:
+            await remote.close()
+        with contextlib.suppress(KeyError):
+            await self.stop()
