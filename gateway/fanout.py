@@ -11,12 +11,13 @@ after they subscribed.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from gateway import logs
 from gateway.batch import Batch
 from gateway.catch_up import RETRY_MAX_S, RETRY_MIN_S, CatchUp
-from gateway.cursor import Cursor, beginning_of, by_log
+from gateway.cursor import Cursor, beginning_of, by_log, cursor_of, end_of
 from gateway.filters import FilterTrie
 from gateway.interest import Interest
 from gateway.lanes import Lane, Receiver, Subscriber, Tail
@@ -68,6 +69,7 @@ class Fanout:
         self._plans: dict[str, _Plan] = {}
         self._same: dict[_Plan, _Plan] = {}
         self._interest = Interest(queues_of, known=lambda queue: group_of(queue) is not None)
+        self._first_logs = frozenset(store.logs)  # those that were there from the start
         self._tails: dict[int, Tail] = {}  # by group; empty while nobody subscribes
         self._subscribers: dict[Subscriber, None] = {}  # each has a lane for every tail
         self._catch_up = CatchUp(ids_of=self._ids_of, queues_of=self._queues, heard=heard, live=self._is_live)
@@ -164,18 +166,23 @@ class Fanout:
         Nothing is said of a log whose end was never known here. A connection without subscriptions has missed nothing.
         """
         if not subscriber.patterns:
-            return self.now()
+            return cursor_of(self._ends())
         return tuple([lane.reached for _, lane in sorted(subscriber.lanes.items()) if lane.behind or lane.tail.reached])
 
     def now(self) -> Cursor:
-        """Where the logs end; nothing is said of one that was never reached."""
-        ends: list[Position] = []
-        for _, one in sorted(self._store.logs.items()):
-            try:
-                ends.append(Position(one.confirmed, 0))
-            except StoreError:
-                continue
-        return tuple(ends)
+        """Where whoever begins now begins in each log."""
+        return cursor_of({group: self._unknown_end(group) for group in self._store.logs} | self._ends())
+
+    def _ends(self) -> dict[int, Position]:
+        """Where the logs end, by group, as far as that is known."""
+        ends: dict[int, Position] = {}
+        for group, one in self._store.logs.items():
+            with suppress(StoreError):
+                ends[group] = Position(one.confirmed, 0)
+        return ends
+
+    def _unknown_end(self, group: int) -> Position:
+        return end_of(group) if group in self._first_logs else beginning_of(group)
 
     # ---- the logs and their tails
 
@@ -187,10 +194,10 @@ class Fanout:
             self._follow(group, one)
 
     def _follow(self, group: int, one: StoreClient) -> Tail:
-        tail = self._tails[group] = Tail(group, one)
+        tail = self._tails[group] = Tail(group, one, self._unknown_end(group).frame)
         tail.stop = one.tail(partial(self._on_frames, tail))
         try:
-            tail.position = one.confirmed
+            tail.position, tail.reached = one.confirmed, True
         except StoreError:
             self._spawn(self._reach(tail))
         return tail
@@ -210,7 +217,7 @@ class Fanout:
         """It is known where a log ends: there begins who waited for that, and those further back read up to it."""
         if tail.reached:
             return
-        tail.position = position
+        tail.position, tail.reached = position, True
         now = tail.now
         for subscriber in self._subscribers:
             lane = subscriber.lanes[tail.group]

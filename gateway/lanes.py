@@ -7,7 +7,6 @@ and a log that cannot be read holds up nobody in another.
 from collections.abc import Callable
 from typing import Protocol
 
-from gateway.cursor import end_of
 from gateway.port import Deliveries, SubscriptionId
 from gateway.sql92 import Where
 from store.client import StoreClient
@@ -24,21 +23,21 @@ class Receiver(Protocol):
 
 
 class Tail:
-    """One log, as its newest frames come."""
+    """One log, as its newest frames come.
 
-    __slots__ = ("group", "known", "log", "position", "stop")
+    Until the log has been `reached` it is not known where it ends, and `position` is where who comes meanwhile begins:
+    where the log will turn out to end, or at its beginning, if it has joined after us.
+    """
 
-    def __init__(self, group: int, log: StoreClient) -> None:
+    __slots__ = ("group", "known", "log", "position", "reached", "stop")
+
+    def __init__(self, group: int, log: StoreClient, position: LogOffset) -> None:
         self.group = group
         self.log = log
-        self.position: LogOffset = end_of(group).frame  # behind the last frame offered; until it is reached: its end
+        self.reached = False
+        self.position = position  # behind the last frame offered
         self.known = LogOffset(0)  # the topics of everything before it are known here
         self.stop: Callable[[], None] = lambda: None
-
-    @property
-    def reached(self) -> bool:
-        """Whether it is known where the log ends."""
-        return self.position != end_of(self.group).frame
 
     @property
     def now(self) -> Position:

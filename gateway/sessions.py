@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from gateway import logs
-from gateway.cursor import Cursor, beginning_of, by_log, cursor_of, earlier, end_of, later
+from gateway.cursor import Cursor, beginning_of, by_log, earlier, later
 from gateway.fanout import Fanout, Subscriber
 from gateway.keys import kv_key
 from gateway.message import Message
@@ -131,7 +131,7 @@ class Sessions:
             record = None
         if record is None:
             if request.expiry_s != 0:
-                held.committed = held.settled = held.passed = self._now()
+                held.committed = held.settled = held.passed = self._fanout.now()
                 await self._save(held, left_ms=None)
                 await self._store.commit_offsets(key, _offsets(held.committed))
             return OpenedSession(present=False)
@@ -288,10 +288,6 @@ class Sessions:
         if self._held.get(held.key) is held:
             del self._held[held.key]
         return True
-
-    def _now(self) -> Cursor:
-        """The ends of all logs; of one that was not reached yet, whatever that will be."""
-        return cursor_of({group: end_of(group) for group in self._store.logs} | by_log(self._fanout.now()))
 
     def _reached(self, held: _Held) -> Cursor:
         subscriber = held.holder.subscriber

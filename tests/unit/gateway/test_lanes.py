@@ -267,6 +267,23 @@ async def test_a_log_never_reached_begins_where_it_ends_when_it_is():
     assert rig.fanout.reached(subscriber) == (Position(rig.logs[0].end, 0), Position(log.end, 0))
 
 
+async def test_who_comes_before_a_log_that_has_joined_is_reached_has_all_of_it():
+    rig = Rig(groups=(0,))
+    _, early, _ = rig.join("t")
+    log = rig.logs[1] = Log(1)
+    log.unknown = log.down = True
+    rig.fanout.changed()
+    assert rig.fanout.now() == (Position(0, 0), beginning_of(1))
+    _, late, begun = rig.join("t")
+    assert begun == (Position(0, 0), beginning_of(1))
+    log.write(m(b"x"))
+    log.unknown = log.down = False
+    await rig.settle()
+    log.unheard.clear()
+    log.write(m(b"y"))
+    assert early.bodies == late.bodies == [b"x", b"y"]
+
+
 async def test_the_first_frames_of_a_log_say_where_it_was():
     rig = Rig()
     log = rig.logs[1]
