@@ -7,6 +7,7 @@ there. Down: the other way round, so that everything acknowledged is on disk and
 import asyncio
 import contextlib
 import gc
+import resource
 import signal
 import ssl
 import sys
@@ -303,8 +304,15 @@ def _tls(config: Config, alpn: Sequence[str]) -> ssl.SSLContext:
     return context
 
 
+def raise_file_limit() -> None:
+    """Let this process open as many files as it may: every connection is one."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def serve(config: Config, *, on_ready: Callable[[Gateway], None] | None = None) -> int:
     """Run a gateway in this process; the exit status. Raises `StartError`."""
+    raise_file_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(GC_THRESHOLD)
     uvloop.run(run(config, on_ready=on_ready))

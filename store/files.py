@@ -67,7 +67,7 @@ class Files(Protocol):
 class OsFile:
     """A file of the operating system."""
 
-    __slots__ = ("_cold", "_fd")
+    __slots__ = ("__weakref__", "_cold", "_fd")
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

@@ -13,7 +13,7 @@ from store.damage import Damage, DamageLog
 from store.errors import CorruptFrame, TruncationRefused
 from store.files import Files
 from store.format import HEADER, Frame, Header, LogOffset, UnplacedFrame, group_of, origin_of, parse_header
-from store.segment import SCAN_BYTES, BadRange, Segment, segment_name, segment_start
+from store.segment import SCAN_BYTES, BadRange, OpenFiles, Segment, segment_name, segment_start
 
 __all__ = ["SEGMENT_SIZE_BYTES", "CommitLog", "Placed"]
 
@@ -91,7 +91,8 @@ class CommitLog:
         self._changing = Lock()
         files.make_directory(directory)
         starts = sorted(s for name in files.names(directory) if (s := segment_start(name)) is not None)
-        self._segments: Sequence[Segment] = [Segment(files, directory / segment_name(start), start) for start in starts]
+        self._open_files = OpenFiles()
+        self._segments: Sequence[Segment] = [self._existing(start, sealed=start != starts[-1]) for start in starts]
         if not self._segments:
             self._add_segment(begin)
         files.sync_directory(directory)  # whoever began the last segment may have been killed before it was
@@ -203,14 +204,24 @@ class CommitLog:
         assert self.confirmed <= end <= self.flushed
         self.confirmed = end
 
+    def _existing(self, start: LogOffset, *, sealed: bool) -> Segment:
+        segment = Segment(self._files, self._directory / segment_name(start), start, open_files=self._open_files)
+        if sealed:
+            segment.seal()
+        return segment
+
     def _add_segment(self, start: LogOffset) -> None:
-        segment = Segment(self._files, self._directory / segment_name(start), start, create=True)
+        path = self._directory / segment_name(start)
+        segment = Segment(self._files, path, start, create=True, open_files=self._open_files)
         try:
             self._files.sync_directory(self._directory)
         except OSError as error:  # a failed sync, whatever its reason: not to be tried again
             raise OSError(errno.EIO, f"the log's directory: {error.strerror}") from error
         with self._changing:
+            sealed = self._segments[-1] if self._segments else None
             self._segments = [*self._segments, segment]
+        if sealed is not None:
+            sealed.seal()
 
     # ---- trimming
 
@@ -224,6 +235,7 @@ class CommitLog:
             gone = self._segments[: max(count, 0)]
             self._segments = self._segments[len(gone) :]
         for segment in gone:
+            self._open_files.forget(segment)
             self._files.unlink(segment.path)
         if gone:
             self._files.sync_directory(self._directory)
@@ -246,6 +258,7 @@ class CommitLog:
             self._files.unlink(gone.path)
             self._files.sync_directory(self._directory)
         self._segments = segments
+        self._open_files.forget(last)
         if at < last.end:
             last.truncate(at)
         self.end = last.end
@@ -272,7 +285,7 @@ class CommitLog:
         if not size:
             try:
                 header = parse_header(segment.read(log_offset, HEADER.size), log_offset=log_offset)
-            except CorruptFrame:
+            except (CorruptFrame, FileNotFoundError):
                 return None
             if header is None:
                 return None
@@ -285,6 +298,8 @@ class CommitLog:
             if log_offset >= self.first:
                 self.damaged(BadRange(log_offset, LogOffset(log_offset + size), error.why), "read")
             raise
+        except FileNotFoundError as error:
+            raise CorruptFrame(log_offset, "the segment's file is gone") from error
         return frame
 
     def scan(self, start: LogOffset, end: LogOffset, *, read_bytes: int = SCAN_BYTES) -> Iterator[Frame | BadRange]:

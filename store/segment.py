@@ -1,19 +1,22 @@
 """One file of the commit log."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 from store.errors import CorruptFrame
 from store.files import File, Files, write_whole
 from store.format import HEADER, MAGIC, Frame, LogOffset, parse_header
 
-__all__ = ["SCAN_BYTES", "BadRange", "Segment", "segment_name", "segment_start"]
+__all__ = ["SCAN_BYTES", "BadRange", "OpenFiles", "Segment", "segment_name", "segment_start"]
 
 _IOV_MAX = 1024  # parts in one pwritev (POSIX sysconf _SC_IOV_MAX on Linux)
 _WRITE_BYTES = 1 << 20  # in one pwritev: several times as much was several times as dear a byte (decision 5)
 SCAN_BYTES = 4 << 20  # read at once when scanning
+_OPEN_COUNT_MAX = 128  # files of sealed segments: a log may have more of them than a process may have open
 _MAGIC = MAGIC.to_bytes(4, "little")
 _SUFFIX = ".log"
 
@@ -59,16 +62,56 @@ def _calls(parts: Sequence[bytes]) -> Iterator[Sequence[bytes | memoryview]]:
             yield few
 
 
+class OpenFiles:
+    """Which sealed segments have their files open: those that were opened last. Any thread may call."""
+
+    def __init__(self, count_max: int = _OPEN_COUNT_MAX) -> None:
+        self._count_max = count_max
+        self._segments: deque[Segment] = deque()
+        self._changing = Lock()
+
+    def opened(self, segment: "Segment") -> None:
+        """A sealed segment has its file open; the one that had longest gives its own back."""
+        with self._changing:
+            self._segments.append(segment)
+            while len(self._segments) > self._count_max:
+                self._segments.popleft().release()
+
+    def forget(self, segment: "Segment") -> None:
+        """A segment is deleted. Who reads it keeps its file."""
+        with self._changing:
+            self._segments = deque(one for one in self._segments if one is not segment)
+
+
 class Segment:
     """An append-only file of whole frames. One thread writes; any may read what was written."""
 
-    __slots__ = ("_file", "path", "size_bytes", "start")
+    __slots__ = ("_file", "_files", "_open_files", "path", "size_bytes", "start")
 
-    def __init__(self, files: Files, path: Path, start: LogOffset, *, create: bool = False) -> None:
-        self._file: File = files.open(path, create=create)
+    def __init__(
+        self, files: Files, path: Path, start: LogOffset, *, create: bool = False, open_files: OpenFiles | None = None
+    ) -> None:
+        self._files = files
+        self._open_files = open_files if open_files is not None else OpenFiles()
+        self._file: File | None = files.open(path, create=create)  # None only where sealed
         self.path = path
         self.start = start
         self.size_bytes = self._file.size()
+
+    def seal(self) -> None:
+        """Nothing is written any more, and the file need not stay open."""
+        self._open_files.opened(self)
+
+    def release(self) -> None:
+        """Give the file back, when nobody reads it any more; it is opened again for the next reader."""
+        self._file = None
+
+    def _opened(self) -> File:
+        file = self._file
+        if file is None:
+            file = self._file = self._files.open(self.path)
+            self._open_files.opened(self)
+        return file
 
     @property
     def end(self) -> LogOffset:
@@ -77,42 +120,45 @@ class Segment:
 
     def write(self, parts: Sequence[bytes]) -> None:
         """Append parts back to back. Raises OSError, after which some of them may lie behind `size_bytes`."""
-        at = self.size_bytes
+        at, file = self.size_bytes, self._opened()
         for some in _calls(parts):
             size = sum(map(len, some))
-            done = self._file.pwritev(some, at)
+            done = file.pwritev(some, at)
             if done < size:
-                write_whole(self._file, memoryview(b"".join(some))[done:], at + done)
+                write_whole(file, memoryview(b"".join(some))[done:], at + done)
             at += size
         self.size_bytes = at
 
     def sync(self) -> None:
         """Return when all that was written is on disk."""
-        self._file.sync()
+        self._opened().sync()
 
     def rewrite(self, start: LogOffset) -> None:
         """Write what lies from a log offset on once more, and sync it: read from memory, it may not be on disk."""
+        file = self._opened()
         for at in range(start, self.end, SCAN_BYTES):
-            write_whole(self._file, self.read(LogOffset(at), min(SCAN_BYTES, self.end - at)), at - self.start)
-        self._file.sync()
+            write_whole(file, self.read(LogOffset(at), min(SCAN_BYTES, self.end - at)), at - self.start)
+        file.sync()
 
     def undo(self) -> None:
         """Cut what a failed `write` may have left. Not durable before the next `sync`."""
-        self._file.truncate(self.size_bytes)
+        self._opened().truncate(self.size_bytes)
 
     def truncate(self, end: LogOffset) -> None:
         """Cut what lies at and behind a log offset, durably."""
-        self._file.truncate(end - self.start)
-        self._file.sync()
+        file = self._opened()
+        file.truncate(end - self.start)
+        file.sync()
         self.size_bytes = end - self.start
 
     def read(self, log_offset: LogOffset, size: int) -> bytes:
-        """Up to `size` bytes from a log offset on."""
-        return self._file.pread(size, log_offset - self.start)
+        """Up to `size` bytes from a log offset on. Raises `FileNotFoundError` where retention was faster, OSError."""
+        return self._opened().pread(size, log_offset - self.start)
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def scan(self, start: LogOffset, end: LogOffset, *, read_bytes: int = SCAN_BYTES) -> Iterator[Frame | BadRange]:
         """Every valid frame between two log offsets, in order, and what lies between them that is none.
@@ -121,15 +167,17 @@ class Segment:
         """
         window = _Window(self, end, read_bytes)
         at = start
-        while at < end:
-            frame, bad, resume = window.frame(at)
-            if frame is not None:
-                yield frame
-                at = frame.end
-            else:
-                following = window.next_frame(resume)
-                yield BadRange(at, following, bad)
-                at = following
+        try:
+            while at < end:
+                frame, bad, resume = window.frame(at)
+                if frame is not None:
+                    at = frame.end
+                    yield frame
+                else:
+                    bad_start, at = at, window.next_frame(resume)
+                    yield BadRange(bad_start, at, bad)
+        except FileNotFoundError:
+            yield BadRange(at, end, "the segment's file is gone")
 
 
 class _Window:

@@ -1,6 +1,7 @@
 """The commit log and its segments."""
 
 import errno
+import weakref
 
 import pytest
 from store_kit import FaultyFiles, frame
@@ -9,7 +10,7 @@ from store.errors import CorruptFrame
 from store.files import OsFiles
 from store.format import HEADER, Frame
 from store.log import CommitLog, Placed
-from store.segment import BadRange, segment_name, segment_start
+from store.segment import BadRange, OpenFiles, segment_name, segment_start
 
 
 def open_log(directory, *, files=None, size=1 << 20, start=0):
@@ -263,4 +264,57 @@ def test_recovery_writes_again_what_a_failed_sync_may_have_left_in_memory(tmp_pa
     files = FaultyFiles()
     log, _ = open_log(tmp_path, files=files, start=placed[2].end)
     assert (files.writes, files.syncs) == (0, 1)  # nothing to write: the views have seen it all
+    log.close()
+
+
+# ---- open files
+
+
+class CountedFiles(OsFiles):
+    """Knows how many files are open."""
+
+    def __init__(self):
+        self.open_now = []
+
+    def open(self, path, *, create=False):
+        file = super().open(path, create=create)
+        self.open_now.append(weakref.ref(file))
+        return file
+
+    def count(self):
+        return sum(one() is not None for one in self.open_now)
+
+
+def test_a_log_of_many_segments_has_few_files_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(OpenFiles.__init__, "__defaults__", (3,))
+    files = CountedFiles()
+    log, _ = open_log(tmp_path, files=files, size=300)
+    placed = [one for n in range(20) for one in put(log, frame((16, b"%d" % n + bytes(100))))]
+    assert log.segment_count == 20
+    assert files.count() <= 4
+    for order in (placed, reversed(placed), placed[::3] * 2):
+        for one in order:
+            assert log.read(one.start) == one.whole()
+            assert files.count() <= 4
+    log.close()
+    files.open_now.clear()
+    log, found = open_log(tmp_path, files=files, size=300)
+    assert [one.start for one in found] == [one.start for one in placed]
+    assert files.count() <= 4
+    put(log, frame((16, b"last")))
+    log.close()
+
+
+def test_a_segment_that_is_deleted_while_its_file_is_not_open_is_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr(OpenFiles.__init__, "__defaults__", (1,))
+    log, _ = open_log(tmp_path, size=300)
+    placed = [one for n in range(6) for one in put(log, frame((16, b"%d" % n + bytes(100))))]
+    reading = log.scan(placed[0].start, log.end)
+    assert next(reading).start == placed[0].start
+    log.trim(placed[3].start)
+    assert [item.why for item in reading if isinstance(item, BadRange)]
+    assert log.read(placed[0].start) is None
+    (tmp_path / segment_name(placed[3].start)).unlink()
+    with pytest.raises(CorruptFrame, match="gone"):
+        log.read(placed[3].start, placed[3].frame.size_bytes)
     log.close()
