@@ -69,6 +69,7 @@ class Engine:
         group: int = 0,
         role: Role = "master",
         epoch: int = 1,
+        confirmed: LogOffset | None = None,
         truncate_to: LogOffset | None = None,
         segment_size_bytes: int = SEGMENT_SIZE_BYTES,
         map_size_bytes: int = MAP_SIZE_BYTES,
@@ -82,10 +83,12 @@ class Engine:
     ) -> None:
         """Open and recover a data directory; takes as long as the views are behind.
 
-        A slave's log is cut at `truncate_to` first. Raises `DataDirLocked`, `WrongGroup`, `NotRebuildable`,
+        What a master with other replicas has behind `confirmed` (None: nothing) is for the owner to `inherit`. A
+        slave's log is cut at `truncate_to`. Raises `DataDirLocked`, `WrongGroup`, `NotRebuildable`,
         `ReplicaIncomplete`, `TruncationRefused`, OSError.
         """
         assert truncate_to is None or role == "slave"
+        assert confirmed is None or on_written is not None
         files = files if files is not None else OsFiles()
         self.group = group
         self.role = role
@@ -111,13 +114,17 @@ class Engine:
             )
             self.log, self.views = directory.log, directory.views
             self._builder = RunBuilder(self._stored_end, lambda: self.views.dispatched)
-            self._recover(directory, truncate_to, on_recovering)
+            self._inherited = self._recover(directory, confirmed, truncate_to, on_recovering)
             self.scrub = Scrub(
                 self.log, files=files, path=data_dir / "scrub", now_ms=now_ms, bytes_per_s=scrub_bytes_per_s
             )
             producers = ProducerTable()
             with self.views.reading() as txn:
                 self.views.producers.restore(txn, producers)
+            inherited = [placed for run in self._inherited for placed in run.placed]
+            for at in inherited:
+                if at.frame.producer_id:
+                    producers.follow(at.frame.producer_id, at.frame.sequence, at.start)
             self._space = Space(files, data_dir, disk_reserve_bytes)
             self._opened = opened.pop_all()
         watch = RowWatch()
@@ -137,7 +144,7 @@ class Engine:
                 self._space,
                 now_ms=now_ms,
                 epoch=epoch,
-                stored_at_ms=self.views.stored_at_ms,
+                stored_at_ms=max([self.views.stored_at_ms, *(at.stored_at_ms for at in inherited[-1:])]),
                 flush_interval_ms=flush_interval_ms,
                 report=on_committed,
                 before_group=self._wait_for_views,
@@ -181,15 +188,26 @@ class Engine:
         self._dispatching.start()
         self._keeper.start()
 
-    def _recover(self, directory: DataDir, truncate_to: LogOffset | None, on_progress: OnProgress) -> None:
+    def _recover(
+        self,
+        directory: DataDir,
+        confirmed: LogOffset | None,
+        truncate_to: LogOffset | None,
+        on_progress: OnProgress,
+    ) -> Sequence[Run]:
         if self.role == "slave":
             if truncate_to is not None:
                 cut_off(self.log, self.views, truncate_to)
             settle(self.log, self.views, filling=not directory.is_whole)
-        elif directory.is_whole:
-            recover(self.log, self.views, self._builder, on_progress=on_progress)
-        else:
+            return ()
+        if not directory.is_whole:
             raise ReplicaIncomplete(f"the log ends at {self.log.end}, before the views at {directory.whole_at}")
+        return recover(self.log, self.views, self._builder, confirmed=confirmed, on_progress=on_progress)
+
+    def inherit(self) -> Sequence[Run]:
+        """The runs in a new master's log that nobody has confirmed yet; they come before all that is reported. Once."""
+        inherited, self._inherited = self._inherited, ()
+        return inherited
 
     @property
     def error(self) -> StoreFailed | None:

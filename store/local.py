@@ -95,6 +95,9 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
         log, views = self._engine.log, self._engine.views
         if gated:
             self._gate = Gate(log.confirmed, self._let_through)
+            for run in self._engine.inherit():
+                self._gate.add(Committed([], 0, run))
+        self._inherited_end = log.end
         self._received = log.end
         self._logs: Mapping[int, StoreClient] = {self.group: self}
         self._cache = FrameCache(cache_bytes_max)
@@ -168,8 +171,9 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
         """Open a data directory, creating and recovering it as needed, off the loop.
 
         Options: `now_ms`, `pending_bytes_max`, `cache_bytes_max`, `timer_limits`, and those of `Engine`, which says
-        what is raised: which `group`'s it is, its `role`, as master the `epoch`, as slave where to cut its log first
-        (`truncate_to`). With `replication` a master answers, and lets be read, what `confirm` says.
+        what is raised: which `group`'s it is, its `role`, as master the `epoch` and what of the log is known to be
+        `confirmed`, as slave where to cut the log first (`truncate_to`). With `replication` a master answers, and lets
+        be read, what `confirm` says.
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, partial(cls, data_dir, loop=loop, **options))

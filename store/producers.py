@@ -69,6 +69,12 @@ class ProducerTable:
         frames.append(frame)
         self._producers.move_to_end(producer_id)
 
+    def follow(self, producer_id: int, sequence: int, frame: LogOffset) -> None:
+        """Remember where a frame is that is in the log already; one that does not follow begins the producer anew."""
+        producer = self._producers.pop(producer_id, None)
+        goes_on = producer is not None and sequence == producer.last + 1
+        self.restore(producer_id, sequence, [*producer.frames, frame] if producer is not None and goes_on else [frame])
+
     def keep(self) -> None:
         """What was added is stored: it is not taken back any more."""
         self._added.clear()

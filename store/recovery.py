@@ -5,13 +5,13 @@ have not applied. Those of a slave stay where they are: only its master knows ho
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 from store.errors import TruncationRefused
 from store.format import Frame, LogOffset
 from store.log import CommitLog, Placed
-from store.run import RunBuilder
+from store.run import Run, RunBuilder
 from store.views import Views
 
 __all__ = ["OnProgress", "cut_off", "recover", "replay", "settle"]
@@ -25,9 +25,17 @@ OnProgress: TypeAlias = Callable[[LogOffset, LogOffset], None]  # where the view
 
 
 def recover(
-    log: CommitLog, views: Views, builder: RunBuilder, *, on_progress: OnProgress = lambda _at, _end: None
-) -> None:
-    """Bring the views up, and cut a torn tail off the log. Raises `NotRebuildable`, OSError."""
+    log: CommitLog,
+    views: Views,
+    builder: RunBuilder,
+    *,
+    confirmed: LogOffset | None = None,
+    on_progress: OnProgress = lambda _at, _end: None,
+) -> list[Run]:
+    """Bring the views up, and cut a torn tail off the log; the runs of what is behind `confirmed` (None: nothing is).
+
+    Raises `NotRebuildable`, OSError.
+    """
     if views.dispatched > log.end:
         _begin_again(log, views)
     if views.dispatched < log.first:
@@ -47,11 +55,36 @@ def recover(
                 "recovering", extra={"from": start, "at": reported, "to": log.end, "percent": round(100 * share, 1)}
             )
 
-    replay(log.recover(start), views, builder, on_run)
+    until = None if confirmed is None else max(confirmed, views.dispatched)
+    unconfirmed: list[Placed] = []
+
+    def applied() -> Iterator[Frame]:
+        for frame in log.recover(start, confirmed=until):
+            if until is not None and frame.end > until:
+                unconfirmed.append(Placed.of(frame))
+            else:
+                yield frame
+
+    replay(applied(), views, builder, on_run)
     if views.first > log.first:  # a crash has left files of what was trimmed off
         log.trim(views.first)
     if log.end > start:
         logger.info("recovered", extra={"from": start, "to": log.end, "damaged": len(log.corruptions)})
+    return [builder.build(some) for some in _pieces(unconfirmed)]
+
+
+def _pieces(placed: Iterable[Placed]) -> Iterator[list[Placed]]:
+    """Frames, as many together as make a run."""
+    gathered: list[Placed] = []
+    size = 0
+    for one in placed:
+        gathered.append(one)
+        size += one.frame.size_bytes
+        if size >= RUN_BYTES:
+            yield gathered
+            gathered, size = [], 0
+    if gathered:
+        yield gathered
 
 
 def settle(log: CommitLog, views: Views, *, filling: bool) -> None:
@@ -91,15 +124,6 @@ def _begin_again(log: CommitLog, views: Views) -> None:
 
 def replay(frames: Iterable[Frame], views: Views, builder: RunBuilder, on_run: Callable[[], None]) -> None:
     """Apply frames to views, a run at a time; `on_run` is called after each."""
-    gathered: list[Placed] = []
-    size = 0
-    for frame in frames:
-        gathered.append(Placed.of(frame))
-        size += frame.header.size_bytes
-        if size >= RUN_BYTES:
-            views.apply([builder.build(gathered)])
-            gathered, size = [], 0
-            on_run()
-    if gathered:
-        views.apply([builder.build(gathered)])
+    for some in _pieces(map(Placed.of, frames)):
+        views.apply([builder.build(some)])
         on_run()

@@ -32,6 +32,7 @@ class Calls:
     _reader: Reader
     _recorder: Recorder
     _closing: asyncio.Future[None] | None
+    _inherited_end: LogOffset
     _dispatch_waiters: list[tuple[LogOffset, asyncio.Future[None]]]
     _now_ms: Callable[[], int]
 
@@ -70,9 +71,17 @@ class Calls:
         self._check_open()
         return await self._loop.run_in_executor(self._pool, partial(call, *args, **kwargs))
 
-    def _check_open(self) -> None:
+    @property
+    def _inherits(self) -> bool:
+        """Whether a new master has something in its log from before it was one that is not confirmed yet."""
+        return self._recent.confirmed < self._inherited_end
+
+    def _check_running(self) -> None:
         if self._closing is not None:
             raise StoreClosed("the store is shut down")
+
+    def _check_open(self) -> None:
+        self._check_running()
         if self._engine.filling is not None:
             raise self._engine.filling
 

@@ -70,25 +70,6 @@ class ReplicaCalls(Calls):
         assert self._engine.role == "master"
         self._engine.refuse(why)
 
-    async def read_log(self, start: LogOffset, max_bytes: int, *, end: LogOffset | None = None) -> bytes:
-        """Whole frames as they are stored, from one on and up to `end` (None: what is written): about `max_bytes`.
-
-        At least one, unless there is none. They may not be confirmed, nor on disk. Raises `OffsetOutOfRange` where the
-        log does not reach, `CorruptFrame` where it is damaged.
-        """
-        log = self._engine.log
-        written = log.written
-        if not log.first <= start <= written:
-            raise OffsetOutOfRange(start, log.first, written)
-        end = written if end is None else min(end, written)
-        placed = self._engine.tail.frames(start, end, max_bytes)
-        if placed or start >= end:
-            return b"".join([part for one in placed for part in (one.header, one.frame.rows, one.frame.payload)])
-        frames = await self._blocking(log.frames, start, end, max_bytes)
-        if not frames and start < log.first:  # deleted meanwhile
-            raise OffsetOutOfRange(start, log.first, written)
-        return b"".join([frame.data for frame in frames])
-
     async def step_down(self) -> None:
         """Close at once. What is not confirmed is answered `AppendOutcomeUnknown`, and views do not follow it."""
         if self._closing is None:
@@ -124,8 +105,7 @@ class ReplicaCalls(Calls):
         return self._received
 
     def _check_receiving(self) -> None:
-        if self._closing is not None:
-            self._check_open()
+        self._check_running()
         if self._engine.error is not None:
             raise self._engine.error
         if self._engine.full is not None:
@@ -135,6 +115,26 @@ class ReplicaCalls(Calls):
             raise StoreOverloaded(f"{under_way} bytes are not on disk yet")
 
     # ---- as either
+
+    async def read_log(self, start: LogOffset, max_bytes: int, *, end: LogOffset | None = None) -> bytes:
+        """Whole frames as they are stored, from one on and up to `end` (None: what is written): about `max_bytes`.
+
+        At least one, unless there is none. They may not be confirmed, nor on disk. Raises `OffsetOutOfRange` where the
+        log does not reach, `CorruptFrame` where it is damaged.
+        """
+        log = self._engine.log
+        written = log.written
+        if not log.first <= start <= written:
+            raise OffsetOutOfRange(start, log.first, written)
+        end = written if end is None else min(end, written)
+        placed = self._engine.tail.frames(start, end, max_bytes)
+        if placed or start >= end:
+            return b"".join([part for one in placed for part in (one.header, one.frame.rows, one.frame.payload)])
+        self._check_running()
+        frames = await self._loop.run_in_executor(self._pool, log.frames, start, end, max_bytes)
+        if not frames and start < log.first:  # deleted meanwhile
+            raise OffsetOutOfRange(start, log.first, written)
+        return b"".join([frame.data for frame in frames])
 
     async def snapshot(self, directory: Path) -> SnapshotInfo:
         """Copy the views, and say where the log begins, into a new directory: for `store.snapshot.install_snapshot`.

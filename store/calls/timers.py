@@ -48,8 +48,8 @@ class TimerCalls(LeaseCalls):
             logger.exception("leases that have ended could not be taken back")
             times.append(now_ms + RETRY_MS)
         try:
-            refused = self._engine.refusal is not None
-            timer_ms = now_ms + RETRY_MS if refused else await self._timers.tick(now_ms)
+            waits = self._engine.refusal is not None or self._inherits  # what has fired may be in what is not confirmed
+            timer_ms = now_ms + RETRY_MS if waits else await self._timers.tick(now_ms)
             times.append(timer_ms)
             timers_left = timer_ms is not None and timer_ms <= now_ms
         except StoreClosed:

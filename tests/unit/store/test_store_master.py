@@ -2,10 +2,11 @@
 
 import asyncio
 import errno
+import shutil
 
 import pytest
 from replica_kit import open_master, stored, until
-from store_kit import FaultyFiles, append, begin, bodies, frame
+from store_kit import FaultyFiles, append, begin, bodies, frame, records_frame
 
 from store import local
 from store.client import Appended
@@ -14,12 +15,14 @@ from store.errors import (
     NotMaster,
     NotWritable,
     OffsetOutOfRange,
+    RevisionConflict,
     StoreClosed,
     StoreError,
     StoreFailed,
 )
-from store.format import FRAME_ASYNC, Frame, origin_of
+from store.format import FRAME_ASYNC, ROW, Frame, origin_of
 from store.local import LocalStore
+from store.records import KvPut, TimerSet
 from store.tail import LogTail
 
 pytestmark = pytest.mark.anyio
@@ -290,3 +293,67 @@ async def test_views_never_follow_what_is_not_confirmed(tmp_path):
     slave = await LocalStore.open(tmp_path, role="slave")
     assert slave.confirmed == at < slave.end
     await slave.close()
+
+
+async def inherited(tmp_path, *frames, confirmed):
+    """A new master with some of its log not confirmed."""
+    old = await open_master(tmp_path, alone=True)
+    for one in frames:
+        await append(old, one)
+    await old.step_down()
+    shutil.rmtree(tmp_path / "views")
+    return await open_master(tmp_path, epoch=2, confirmed=confirmed)
+
+
+async def test_what_a_new_master_has_may_have_to_be_confirmed_yet(tmp_path):
+    """Where a quorum confirms: what it has of an older epoch may lose an election still."""
+    size = frame((16, b"0")).size_bytes
+    frames = [frame((16, b"%d" % n), producer_id=7, sequence=n) for n in range(4)]
+    store = await inherited(tmp_path, *frames, records_frame(KvPut("k", b"v")), confirmed=2 * size)
+    assert (store.confirmed, store.flushed) == (2 * size, store.end)
+    assert store._engine.views.dispatched == 2 * size
+    assert await bodies(store, 16) == [b"0", b"1"]
+    assert await store.kv_get("k") is None
+    (again,) = begin(store, frames[3])
+    (new,) = await stored(store, frame((16, b"4"), producer_id=7, sequence=4))
+    put = asyncio.ensure_future(store.kv_put("k", b"w", expected_revision=0))
+    await asyncio.sleep(0.01)
+    assert not again.done()
+    store.confirm(3 * size)  # a part of what it was given together
+    await until(lambda: store.flushed == store.end)
+    store.confirm(store.end)
+    assert (await again) == Appended(3 * size, duplicate=True)
+    assert (await new).frame > 4 * size
+    with pytest.raises(RevisionConflict):
+        await put
+    assert await bodies(store, 16) == [b"%d" % n for n in range(5)]
+    await store.step_down()
+
+
+async def test_stepping_down_again_before_that(tmp_path):
+    size = frame((16, b"0")).size_bytes
+    store = await inherited(tmp_path, *(frame((16, b"%d" % n)) for n in range(4)), confirmed=2 * size)
+    await store.step_down()
+    slave = await LocalStore.open(tmp_path, role="slave", truncate_to=2 * size)
+    assert await bodies(slave, 16) == [b"0", b"1"]
+    await slave.close()
+
+
+async def test_timers_wait_until_it_is_known_which_have_fired(tmp_path):
+    rows = ROW.pack(17, 0, 1, 0, 0, 0, 0, 0)
+    timer = records_frame(TimerSet(1, rows, b"x"))
+    old = await open_master(tmp_path, alone=True)
+    await append(old, timer)
+    await old.tick()
+    assert await bodies(old, 17) == [b"x"]
+    await old.step_down()
+    shutil.rmtree(tmp_path / "views")
+    store = await open_master(tmp_path, epoch=2, confirmed=timer.size_bytes)
+    end = store.end
+    assert store.timers_held.timers == 1
+    await store.tick()
+    assert (store.end, await bodies(store, 17)) == (end, [])
+    store.confirm(end)
+    await store.tick()
+    assert (store.end, await bodies(store, 17)) == (end, [b"x"])
+    await store.step_down()
