@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from controller.client import ControllerClient, ControllerError, Topic, TopicLimit
@@ -33,6 +33,7 @@ from store.queue_config import QueueConfig
 
 __all__ = ["Hub", "ListenerContext"]
 
+TOPICS_INTERVAL_MS = 5_000  # between two looks whether there are queues that the store should know more of
 RELIEF_INTERVAL_S = 0.005  # between two looks whether it is still crowded
 CALLS_MAX = 1_024  # requests of one connection under way; more are refused
 
@@ -73,6 +74,7 @@ class Hub:
         self._calls: dict[int, int] = {}  # endpoint id -> requests under way
         self._paused: dict[Endpoint, None] = {}  # not read from while it is crowded
         self._relief: asyncio.TimerHandle | None = None
+        self._topics_changed = False  # since the store was told of their queues
         self._work: set[asyncio.Task[None]] = set()
         self._releasing = 0  # connections that have ended and still hold something
         self._changed = asyncio.Event()  # set when something has ended that `quiet` may be waiting for
@@ -93,6 +95,7 @@ class Hub:
             spawn=self.spawn,
         )
         controller.watch(self.fanout.changed)
+        controller.watch(self._topics_may_have_changed)
         self.queues = NamedQueues(store, controller, self.router)
         self.keys = KeyValues(store, config.kv)
         self.ingest = Ingest(
@@ -117,6 +120,7 @@ class Hub:
         await self.queues.load()
         await self.keys.start()
         self.store.watch_queues(self.queues.appended)
+        self.spawn(self._every(TOPICS_INTERVAL_MS, self._follow_topics))
         self.spawn(self._every(COMMIT_INTERVAL_MS, self.sessions.commit))
         self.spawn(self._every(SWEEP_INTERVAL_MS, self.sessions.sweep))
 
@@ -265,13 +269,27 @@ class Hub:
             if said.queues not in {None, len(topic.queues)}:
                 log.warning("a topic keeps its queues", topic=said.name, queues=len(topic.queues), asked=said.queues)
         # What a crash has left unsaid, too: the controller is asked, and the store told what it does not know.
-        configs = [one for topic in self.controller.topics() for one in topic_settings.queue_configs(topic)]
+        await self._say_configs(self.controller.topics())
+
+    async def _say_configs(self, topics: Iterable[Topic]) -> None:
+        """Tell the store what is said of topics, as far as it does not know."""
+        configs = [one for topic in topics for one in topic_settings.queue_configs(topic)]
         known = self.store.queue_config
         unknown = [one for one in configs if one != (known(QueueNumber(one.queue)) or QueueConfig(one.queue))]
         try:
             await self.store.configure_queues(unknown)
-        except StoreError as error:  # a full disk; what there is can still be read
-            log.error("topics are not configured before the next start", error=str(error))
+        except StoreError as error:  # a full disk, a group out of reach; what there is can still be read
+            log.warning("topics are not configured yet", error=str(error))
+            self._topics_changed = True
+
+    def _topics_may_have_changed(self) -> None:
+        self._topics_changed = True
+
+    async def _follow_topics(self) -> None:
+        """A topic may have got queues, as when one was moved to another group: they are configured as the others."""
+        if self._topics_changed:
+            self._topics_changed = False
+            await self._say_configs([topic for topic in self.controller.topics() if topic.config])
 
     async def _configured(self, said: TopicSettings) -> Topic:
         topic = self.controller.topic(said.name)

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from store_kit import FaultyFiles
+from two_logs import Machine
 
 from controller.client import Topic, TopicLimit, UnknownTopic
 from controller.local import Limits, LocalController
@@ -239,6 +240,21 @@ async def test_what_a_crash_left_unsaid_is_said_at_the_next_start(running, contr
     await controller.configure_topic("t", {})
     found, _ = await running.start()
     assert [(one.retention_ms, one.compact) for one in found["t"]] == [(None, False)] * 2
+
+
+async def test_queues_that_a_topic_gets_later_are_configured_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.hub.TOPICS_INTERVAL_MS", 1)
+    async with Machine(tmp_path) as machine, asyncio.TaskGroup() as tasks:
+        hub = Hub(Config(), machine.store, machine.controller, Metrics(process=False), tasks)
+        await hub.start()
+        topic = await machine.controller.create_topic("t", config={"retention_ms": 7})
+        moved = await machine.controller.move_queue(topic.open[0], 1)
+        queue = moved.open[0]
+        machine.reaches[1].down = True
+        while (said := machine.store.queue_config(queue)) is None or said.retention_ms != 7:
+            await asyncio.sleep(0.01)
+            machine.reaches[1].down = False
+        hub.cancel_tasks()
 
 
 async def test_a_full_disk_stops_no_start(running, controller, tmp_path):
