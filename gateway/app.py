@@ -8,39 +8,38 @@ import asyncio
 import contextlib
 import gc
 import resource
-import signal
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
+from typing import Any, TypeVar
 
 import uvloop
 
-from controller.local import Limits, LocalController
 from gateway import logs, topic_settings
 from gateway.admin import AdminServer, ReadyState
 from gateway.config import Config, ListenerConfig, adapter_factories
 from gateway.connection import Connection
 from gateway.datagram import DatagramEndpoint
-from gateway.endpoint import now_ms
 from gateway.errors import ConfigError, HeadgateError
+from gateway.footing import Footing, across, here
 from gateway.hub import Hub, ListenerContext
 from gateway.metrics import Metrics
-from gateway.status import DamageStatus, Listening, LogStatus, ScrubStatus, Status, TopicStatus
+from gateway.signals import stop_on_signals
+from gateway.status import Listening, Status, TopicStatus
 from store.format import QueueNumber
-from store.local import LocalStore
-from store.retention import Limits as Retention
 from store.rpc import StoreService
-from store.timers import DAY_MS, TimerLimits
 
-__all__ = ["Gateway", "StartError", "run", "serve"]
+__all__ = ["Gateway", "StartError", "run", "serve", "serve_proxy"]
 
 SWITCH_INTERVAL_S = 0.0005  # how long the loop may keep the interpreter from the store's threads
 GC_THRESHOLD = 50_000  # new containers between two looks for cycles: messages make none, so looks are mostly in vain
 ACCEPT_BACKLOG = 1024
 
 log = logs.get(__name__)
+T = TypeVar("T")
 
 
 class StartError(HeadgateError):
@@ -50,14 +49,13 @@ class StartError(HeadgateError):
 class Gateway:
     """A running gateway; made by `run`."""
 
-    def __init__(
-        self, config: Config, store: LocalStore, controller: LocalController, tasks: asyncio.TaskGroup
-    ) -> None:
+    def __init__(self, config: Config, footing: Footing, tasks: asyncio.TaskGroup) -> None:
         self.config = config
-        self.store = store
-        self.controller = controller
+        self.footing = footing
+        self.store = footing.store
+        self.controller = footing.controller
         self.metrics = Metrics()
-        self.hub = Hub(config, store, controller, self.metrics, tasks)
+        self.hub = Hub(config, self.store, self.controller, self.metrics, tasks)
         self.listening: list[Listening] = []
         self._started = time.monotonic()
         self._open = False  # every listener is up
@@ -71,12 +69,7 @@ class Gateway:
 
     async def start(self) -> None:
         """Open everything. Raises `StartError`."""
-        self.metrics.watch_log(
-            end=lambda: self.store.end,
-            confirmed=lambda: self.store.confirmed,
-            pending=lambda: self.store.pending_bytes,
-        )
-        self.metrics.watch_damage(damages=lambda: len(self.store.damages), scrubbed=lambda: self.store.scrubbed.at)
+        self.footing.watch(self.metrics)
         self.metrics.subscribers.set_function(lambda: self.hub.fanout.subscriber_count)
         self.metrics.subscribers_behind.set_function(lambda: self.hub.fanout.behind_count)
         self.metrics.topics.set_function(lambda: len(self.controller.topics()))
@@ -176,15 +169,11 @@ class Gateway:
             reasons.append("shutting down")
         elif not self._open:
             reasons.append("starting")
-        failed = self.store.error
-        if failed is not None:
-            reasons.append(f"the store has failed: {failed}")
-        elif self.store.full is not None:
-            reasons.append(f"the store takes nothing: {self.store.full}")
+        reasons += self.footing.troubles()
         down = any(not server.is_serving() for server in self._servers) or any(one.gone for one in self._sockets)
         if down and not self._stopping:
             reasons.append("a listener is down")
-        return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=failed is None)
+        return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=self.footing.alive)
 
     async def status(self) -> Status:
         """The document of /status."""
@@ -197,10 +186,11 @@ class Gateway:
             ready=state.ready,
             reasons=state.reasons,
             uptime_s=round(time.monotonic() - self._started, 3),
-            data_dir=str(self.config.store.data_dir),
-            log=LogStatus(end=self.store.end, confirmed=self.store.confirmed, pending_bytes=self.store.pending_bytes),
-            damages=tuple([DamageStatus(**damage._asdict()) for damage in self.store.damages]),
-            scrub=ScrubStatus(**self.store.scrubbed._asdict()),
+            data_dir=self.footing.where,
+            log=self.footing.log(),
+            damages=tuple(self.footing.damages()),
+            scrub=self.footing.scrub(),
+            groups=tuple(self.footing.groups()),
             listeners=tuple(self.listening),
             connections=connections,
             stored=self.metrics.stored_by_protocol(),
@@ -218,42 +208,26 @@ class Gateway:
         return TopicStatus(name=name, queues=len(queues), records=records, config=config)
 
 
-async def run(config: Config, *, on_ready: Callable[[Gateway], None] | None = None) -> None:
-    """Run a gateway until SIGTERM or SIGINT; a second signal ends the process at once. Raises `StartError`."""
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    signals = 0
+async def run(
+    config: Config, footing: AbstractAsyncContextManager[Footing], *, on_ready: Callable[[Gateway], None] | None = None
+) -> None:
+    """Run a gateway on a footing until SIGTERM or SIGINT; a second signal ends the process at once.
 
-    def stop(number: signal.Signals) -> None:
-        nonlocal signals
-        signals += 1
-        if signals > 1:
-            log.warning("forced", signal=number.name)
-            sys.stderr.flush()
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        log.info("stopping", signal=number.name)
-        stopped.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number)
+    Raises `StartError`, and what the footing raises.
+    """
+    stopped = stop_on_signals()
     async with contextlib.AsyncExitStack() as stack:
-        store = await _open_store(config)
-        stack.push_async_callback(store.close)
-        controller = LocalController.open(
-            config.store.data_dir / "controller",
-            limits=Limits(topics_max=config.topics.topics_max, default_queues=config.topics.default_queues),
-            now_ms=now_ms,
-        )
-        stack.push_async_callback(controller.close)
+        standing = await _unless(stopped, stack.enter_async_context(footing))
+        if standing is None:
+            return
         async with asyncio.TaskGroup() as tasks:
-            gateway = Gateway(config, store, controller, tasks)
+            gateway = Gateway(config, standing, tasks)
             stack.push_async_callback(gateway.stop_admin)
             try:
                 await gateway.start()
                 gc.collect()
                 gc.freeze()  # what a start leaves behind stays; a full collection need not walk it
-                log.info("ready", data_dir=str(config.store.data_dir))
+                log.info("ready", data=standing.where)
                 if on_ready is not None:
                     on_ready(gateway)
                 await stopped.wait()
@@ -263,22 +237,16 @@ async def run(config: Config, *, on_ready: Callable[[Gateway], None] | None = No
     log.info("stopped")
 
 
-async def _open_store(config: Config) -> LocalStore:
-    return await LocalStore.open(
-        config.store.data_dir,
-        segment_size_bytes=config.store.segment_size_bytes,
-        pending_bytes_max=config.store.pending_bytes_max,
-        flush_interval_ms=config.store.flush_interval_ms,
-        disk_reserve_bytes=config.store.disk_reserve_bytes,
-        retention=Retention(config.store.retention_ms, config.store.retention_bytes),
-        retention_interval_s=config.store.retention_interval_s,
-        scrub_bytes_per_s=config.store.scrub_bytes_per_s,
-        timer_limits=TimerLimits(
-            timers=config.store.timers_max,
-            size_bytes=config.store.timers_bytes_max,
-            horizon_ms=config.store.timer_horizon_days * DAY_MS,
-        ),
-    )
+async def _unless(stopped: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """What some work comes to, None when the process is asked to stop before."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stopped.wait())
+    await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not working.done():
+        working.cancel()
+        await asyncio.wait([working])
+        return None
+    return working.result()
 
 
 @contextlib.contextmanager
@@ -311,9 +279,20 @@ def raise_file_limit() -> None:
 
 
 def serve(config: Config, *, on_ready: Callable[[Gateway], None] | None = None) -> int:
-    """Run a gateway in this process; the exit status. Raises `StartError`."""
+    """Run gateway, store and controller in this process; the exit status. Raises `StartError`."""
+    return _serve(run(config, here(config), on_ready=on_ready))
+
+
+def serve_proxy(config: Config, *, on_ready: Callable[[Gateway], None] | None = None) -> int:
+    """Run a gateway over a cluster's store groups in this process; the exit status. Raises `StartError`."""
+    if not config.cluster.controllers:
+        raise ConfigError('cluster.controllers: is empty; write where the controllers are, { 1 = "10.0.0.1:8082" }')
+    return _serve(run(config, across(config), on_ready=on_ready))
+
+
+def _serve(running: Coroutine[Any, Any, None]) -> int:
     raise_file_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(GC_THRESHOLD)
-    uvloop.run(run(config, on_ready=on_ready))
+    uvloop.run(running)
     return 0

@@ -1,4 +1,4 @@
-"""`headgate controller`: a node that has one role in a cluster."""
+"""`headgate controller` and `headgate proxy`: nodes that have one role in a cluster."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,3 +37,22 @@ def register(app: typer.Typer, load: Load) -> None:
         mine = msgspec.structs.replace(mine, id=id_ or mine.id, data_dir=data_dir or mine.data_dir)
         logs.configure(settings.log)
         raise typer.Exit(serve(msgspec.structs.replace(settings, controller=mine), join=join))
+
+    @app.command()
+    def proxy(
+        config: Annotated[Path | None, typer.Option("--config", "-c", help="The TOML file.")] = None,
+        port_offset: Annotated[int | None, typer.Option("--port-offset", min=0, help="Added to every port.")] = None,
+        host: Annotated[
+            str | None,
+            typer.Option("--host", help="Where the protocols listen (0.0.0.0: everywhere); admin and rpc do not."),
+        ] = None,
+    ) -> None:
+        """Run a gateway that keeps nothing itself, over the store groups of a cluster, until SIGTERM or SIGINT."""
+        from gateway import logs  # noqa: PLC0415
+        from gateway.app import serve_proxy  # noqa: PLC0415
+        from gateway.banner import announce  # noqa: PLC0415
+
+        settings = load(config, None, port_offset, host)
+        logs.configure(settings.log)
+        where = ", ".join(settings.cluster.controllers.values())
+        raise typer.Exit(serve_proxy(settings, on_ready=lambda one: announce(one.listening, data_dir=where)))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-__all__ = ["DamageStatus", "Listening", "LogStatus", "ScrubStatus", "Status", "TopicStatus"]
+__all__ = ["DamageStatus", "GroupStatus", "Listening", "LogStatus", "ScrubStatus", "Status", "TopicStatus"]
 
 
 class Listening(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +45,17 @@ class DamageStatus(msgspec.Struct, frozen=True, kw_only=True):
     found_by: str  # "recovery", "read", "scrub"
 
 
+class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One store group of a cluster, as this process knows it. `reached`: its master answers here."""
+
+    number: int
+    master: int | None
+    master_epoch: int
+    sync_set: tuple[int, ...]
+    sync_epoch: int
+    reached: bool
+
+
 class ScrubStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How far the pass over closed log files is: at log offset `at`, of those up to `to`."""
 
@@ -65,6 +76,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     log: LogStatus = LogStatus(end=0, confirmed=0)
     damages: tuple[DamageStatus, ...] = ()
     scrub: ScrubStatus = ScrubStatus()
+    groups: tuple[GroupStatus, ...] = ()
     listeners: tuple[Listening, ...] = ()
     connections: Mapping[str, int] = msgspec.field(default_factory=dict)
     stored: Mapping[str, int] = msgspec.field(default_factory=dict)

@@ -13,11 +13,9 @@ from aiocoap import Context, Message, Unreliable
 from aiocoap.numbers.codes import DELETE, GET, POST, PUT
 
 from adapters.coap import FACTORY
-from controller.local import Limits, LocalController
 from gateway.app import Gateway
 from gateway.config import load
-from gateway.endpoint import now_ms
-from store.local import LocalStore
+from gateway.footing import here
 
 pytestmark = pytest.mark.anyio
 
@@ -38,22 +36,16 @@ async def serving(data_dir: Path) -> AsyncIterator[str]:
         "admin": {"port": 0},
     }
     config = load(None, {}, overrides, factories={"coap": FACTORY})
-    store = await LocalStore.open(data_dir)
-    controller = LocalController.open(data_dir / "controller", limits=Limits(), now_ms=now_ms)
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            gateway = Gateway(config, store, controller, tasks)
-            await gateway.start()
-            port = next(listening.port for listening in gateway.listening if listening.name == "coap")
-            try:
-                yield f"coap://127.0.0.1:{port}"
-            finally:
-                await gateway.stop()
-                await gateway.stop_admin()
-                gateway.hub.cancel_tasks()
-    finally:
-        await controller.close()
-        await store.close()
+    async with here(config) as footing, asyncio.TaskGroup() as tasks:
+        gateway = Gateway(config, footing, tasks)
+        await gateway.start()
+        port = next(listening.port for listening in gateway.listening if listening.name == "coap")
+        try:
+            yield f"coap://127.0.0.1:{port}"
+        finally:
+            await gateway.stop()
+            await gateway.stop_admin()
+            gateway.hub.cancel_tasks()
 
 
 @pytest.fixture(autouse=True)

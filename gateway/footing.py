@@ -1,0 +1,223 @@
+"""What a gateway process stands on: a store and a controller, in this process or across a network."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from controller.client import ControllerClient
+from controller.front import Limits
+from controller.local import LocalController
+from controller.remote import RemoteController
+from gateway import logs
+from gateway.config import Config
+from gateway.controller_process import node_credentials
+from gateway.endpoint import now_ms
+from gateway.metrics import Metrics
+from gateway.status import DamageStatus, GroupStatus, LogStatus, ScrubStatus
+from store.client import StoreClient
+from store.cluster import ClusterStore, Connect, connect_remote
+from store.errors import StoreError, StoreUnreachable
+from store.format import LogOffset
+from store.local import LocalStore
+from store.retention import Limits as Retention
+from store.timers import DAY_MS, TimerLimits
+
+__all__ = ["ClusterFooting", "Footing", "LocalFooting", "across", "here"]
+
+log = logs.get(__name__)
+
+
+class Footing(Protocol):
+    """Where messages go and metadata comes from, and what is to be said of both."""
+
+    @property
+    def store(self) -> StoreClient:
+        """The log, or all logs of a cluster."""
+
+    @property
+    def controller(self) -> ControllerClient:
+        """The metadata."""
+
+    @property
+    def where(self) -> str:
+        """What a person is told: a directory, or the controllers' addresses."""
+
+    @property
+    def alive(self) -> bool:
+        """False when only a restart helps."""
+
+    def troubles(self) -> Sequence[str]:
+        """Why it cannot serve now, a reason each."""
+
+    def log(self) -> LogStatus:
+        """Where the log is; in a cluster the home group's."""
+
+    def damages(self) -> Sequence[DamageStatus]:
+        """What is known to be damaged on this process's disk."""
+
+    def scrub(self) -> ScrubStatus:
+        """How far the search for damage is."""
+
+    def groups(self) -> Sequence[GroupStatus]:
+        """The store groups of a cluster."""
+
+    def watch(self, metrics: Metrics) -> None:
+        """Have the log's figures among the metrics."""
+
+
+class LocalFooting:
+    """Everything in this process."""
+
+    def __init__(self, config: Config, store: LocalStore, controller: ControllerClient) -> None:
+        self.store = store
+        self.controller = controller
+        self.where = str(config.store.data_dir)
+
+    @property
+    def alive(self) -> bool:
+        """See `Footing`."""
+        return self.store.error is None
+
+    def troubles(self) -> Sequence[str]:
+        """See `Footing`."""
+        if self.store.error is not None:
+            return [f"the store has failed: {self.store.error}"]
+        return [] if self.store.full is None else [f"the store takes nothing: {self.store.full}"]
+
+    def log(self) -> LogStatus:
+        """See `Footing`."""
+        store = self.store
+        return LogStatus(end=store.end, confirmed=store.confirmed, pending_bytes=store.pending_bytes)
+
+    def damages(self) -> Sequence[DamageStatus]:
+        """See `Footing`."""
+        return [DamageStatus(**damage._asdict()) for damage in self.store.damages]
+
+    def scrub(self) -> ScrubStatus:
+        """See `Footing`."""
+        return ScrubStatus(**self.store.scrubbed._asdict())
+
+    def groups(self) -> Sequence[GroupStatus]:
+        """See `Footing`: there is one, and nobody else in it."""
+        return ()
+
+    def watch(self, metrics: Metrics) -> None:
+        """See `Footing`."""
+        store = self.store
+        metrics.watch_log(end=lambda: store.end, confirmed=lambda: store.confirmed, pending=lambda: store.pending_bytes)
+        metrics.watch_damage(damages=lambda: len(store.damages), scrubbed=lambda: store.scrubbed.at)
+
+
+class ClusterFooting:
+    """Store groups and controllers elsewhere: this process keeps nothing."""
+
+    def __init__(self, config: Config, store: ClusterStore, controller: RemoteController) -> None:
+        self.store = store
+        self.controller = controller
+        self.alive = True
+        self.where = ", ".join(config.cluster.controllers.values())
+
+    def troubles(self) -> Sequence[str]:
+        """See `Footing`: without controllers all goes on, without a group what lies in it does not."""
+        return [f"store group {number} has no master that answers" for number in self.store.unreachable]
+
+    def log(self) -> LogStatus:
+        """See `Footing`."""
+        try:
+            confirmed = self.store.confirmed
+        except StoreError:  # never reached yet
+            confirmed = LogOffset(0)
+        return LogStatus(end=confirmed, confirmed=confirmed, pending_bytes=self.store.pending_bytes)
+
+    def damages(self) -> Sequence[DamageStatus]:
+        """See `Footing`: store nodes say what is theirs."""
+        return ()
+
+    def scrub(self) -> ScrubStatus:
+        """See `Footing`."""
+        return ScrubStatus()
+
+    def groups(self) -> Sequence[GroupStatus]:
+        """See `Footing`."""
+        gone = set(self.store.unreachable)
+        return [
+            GroupStatus(
+                number=group.number,
+                master=group.master,
+                master_epoch=group.master_epoch,
+                sync_set=group.sync_set,
+                sync_epoch=group.sync_epoch,
+                reached=group.number not in gone,
+            )
+            for group in self.controller.groups()
+        ]
+
+    def watch(self, metrics: Metrics) -> None:
+        """See `Footing`."""
+        metrics.watch_log(
+            end=lambda: self.log().end,
+            confirmed=lambda: self.log().confirmed,
+            pending=lambda: self.store.pending_bytes,
+        )
+
+
+@asynccontextmanager
+async def here(config: Config) -> AsyncIterator[LocalFooting]:
+    """Open store and controller in the data directory. Raises `StoreError`, `ControllerError`, OSError."""
+    said = config.store
+    store = await LocalStore.open(
+        said.data_dir,
+        group=said.group,
+        segment_size_bytes=said.segment_size_bytes,
+        pending_bytes_max=said.pending_bytes_max,
+        flush_interval_ms=said.flush_interval_ms,
+        disk_reserve_bytes=said.disk_reserve_bytes,
+        retention=Retention(said.retention_ms, said.retention_bytes),
+        retention_interval_s=said.retention_interval_s,
+        scrub_bytes_per_s=said.scrub_bytes_per_s,
+        timer_limits=TimerLimits(
+            timers=said.timers_max, size_bytes=said.timers_bytes_max, horizon_ms=said.timer_horizon_days * DAY_MS
+        ),
+    )
+    async with store:
+        controller = LocalController.open(said.data_dir / "controller", limits=metadata_limits(config), now_ms=now_ms)
+        try:
+            yield LocalFooting(config, store, controller)
+        finally:
+            await controller.close()
+
+
+@asynccontextmanager
+async def across(config: Config) -> AsyncIterator[ClusterFooting]:
+    """Reach a cluster; waits for its controllers and the master of its home group as long as that takes."""
+    cluster, proxy = config.cluster, config.proxy
+    credentials = node_credentials(cluster, host="localhost", key="cluster").channel
+    addresses = list(cluster.controllers.values())
+    controller = RemoteController(addresses, now_ms=now_ms, limits=metadata_limits(config), credentials=credentials)
+    try:
+        await controller.ready()
+        connect = connect_remote(
+            controller,
+            zone=cluster.zone if proxy.read_from == "nearest" else None,
+            credentials=credentials,
+            budget_s=proxy.failover_s,
+            pending_bytes_max=config.store.pending_bytes_max,
+        )
+        async with await _reached(controller, connect) as store:
+            yield ClusterFooting(config, store, controller)
+    finally:
+        await controller.close()
+
+
+async def _reached(controller: RemoteController, connect: Connect) -> ClusterStore:
+    """All groups, as soon as the home group answers: the nodes of a cluster may be started in any order."""
+    while True:
+        try:
+            return await ClusterStore.open(controller, connect)
+        except StoreUnreachable as error:
+            log.warning("waiting for the home store group", error=str(error))
+
+
+def metadata_limits(config: Config) -> Limits:
+    """What the cluster's metadata may come to."""
+    return Limits(topics_max=config.topics.topics_max, default_queues=config.topics.default_queues)
