@@ -31,17 +31,17 @@ from store.errors import (
     StoreOverloaded,
     StoreUnreachable,
 )
-from store.remoting import calls
-from store.remoting.calls import VALUE, Answer, Arguments, encode
+from store.remoting.arguments import Arguments, Cancel
+from store.remoting.calls import VALUE, Answer, encode
 from store.wire import BadAnswer, failure_of, revive
 
-__all__ = ["AGAIN", "HELD", "ONCE", "SESSION", "Caller", "SessionLost", "nothing"]
+__all__ = ["AGAIN", "HELD", "ONCE", "SESSION", "Caller", "Mode", "SessionLost", "nothing"]
 
 logger = logging.getLogger(__name__)
 
 CALLS_COUNT_MAX = 8_000  # under way, waiting ones included; less than a server refuses at
 MESSAGE_BYTES = 1 << 20
-MESSAGE_CALLS_MAX = 4_096
+MESSAGE_CALLS_COUNT_MAX = 4_096
 PAUSE_S = 0.05  # before calls are sent again to a store that takes nothing for now
 
 
@@ -54,14 +54,16 @@ class SessionLost(StoreError):
     retriable = True
 
 
-class _Mode(Enum):
+class Mode(Enum):
+    """What becomes of a call when its connection breaks."""
+
     AGAIN = "again"
     ONCE = "once"
     HELD = "held"
     SESSION = "session"
 
 
-AGAIN, ONCE, HELD, SESSION = _Mode.AGAIN, _Mode.ONCE, _Mode.HELD, _Mode.SESSION
+AGAIN, ONCE, HELD, SESSION = Mode.AGAIN, Mode.ONCE, Mode.HELD, Mode.SESSION
 _BOUND = frozenset({HELD, SESSION})
 
 
@@ -72,7 +74,7 @@ class _Pending:
     number: int
     method: str
     arguments: bytes
-    mode: _Mode
+    mode: Mode
     decode: Callable[[Any], Any]
     future: "asyncio.Future[Any]"
     orphaned: Callable[[Any], None] | None = None  # what to do with a value that nobody waits for any more
@@ -107,7 +109,7 @@ class Caller:
         method: str,
         arguments: Arguments,
         decode: Callable[[Any], T],
-        mode: _Mode,
+        mode: Mode,
         *,
         orphaned: Callable[[T], None] | None = None,
     ) -> T:
@@ -125,7 +127,7 @@ class Caller:
         method: str,
         arguments: Arguments,
         decode: Callable[[Any], T],
-        mode: _Mode,
+        mode: Mode,
         *,
         orphaned: Callable[[T], None] | None = None,
     ) -> _Pending:
@@ -156,7 +158,7 @@ class Caller:
     def _abandon(self, pending: _Pending) -> None:
         if self._sent.get(pending.number) is pending:
             if pending.mode not in {ONCE, HELD}:  # what changes something is done all the same
-                self.tell("cancel", calls.Cancel((pending.number,)))
+                self.tell("cancel", Cancel((pending.number,)))
         elif pending in self._waiting:
             self._waiting.remove(pending)
 
@@ -174,7 +176,7 @@ class Caller:
             return None
         taken: list[tuple[int, str, msgspec.Raw]] = []
         size = 0
-        while self._waiting and size < MESSAGE_BYTES and len(taken) < MESSAGE_CALLS_MAX:
+        while self._waiting and size < MESSAGE_BYTES and len(taken) < MESSAGE_CALLS_COUNT_MAX:
             pending = self._waiting.popleft()
             if pending.number:
                 self._sent[pending.number] = pending
@@ -304,7 +306,7 @@ class Caller:
             pending.future.set_exception(error)
 
 
-def _session_lost(mode: _Mode) -> StoreError:
+def _session_lost(mode: Mode) -> StoreError:
     if mode is HELD:
         return LeaseLost("what was held was given back when the connection to the store broke")
     return SessionLost("the connection to the store broke")

@@ -9,7 +9,7 @@ from typing import Any, Final
 from store.client import QueuesListener, TailListener, TimersHeld
 from store.errors import CorruptFrame, NotMaster, StoreError, StoreUnreachable
 from store.format import Frame, LogOffset, QueueNumber, origin_of
-from store.remoting import calls
+from store.remoting import arguments, calls
 from store.remoting.appender import Appender
 from store.remoting.caller import SESSION, Caller, nothing
 from store.remoting.frames import FramesKept, decode_acks, parse_tailed
@@ -203,7 +203,7 @@ class Connection:
 
     async def _open(self, target: str) -> Link:
         """Connect to a node, unless the master turns out to be another meanwhile."""
-        hello = calls.Hello(self._group, self._reading)
+        hello = arguments.Hello(self._group, self._reading)
         opening = asyncio.ensure_future(Link.open(target, hello, credentials=self._credentials, timeout_s=CONNECT_S))
         try:
             while not opening.done():
@@ -329,7 +329,7 @@ class Connection:
         """Notice that the other side is dead although the connection is not."""
         while True:
             before_s = self._loop.time()
-            self.caller.begin("ping", calls.Ping(), nothing, SESSION).future.add_done_callback(_ignore)
+            self.caller.begin("ping", arguments.Ping(), nothing, SESSION).future.add_done_callback(_ignore)
             await asyncio.sleep(PING_S)
             late_s = self._loop.time() - before_s - PING_S
             if late_s > PING_S:  # this process stood still: that says nothing of the other

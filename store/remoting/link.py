@@ -11,7 +11,7 @@ import msgspec
 
 from store.errors import RemoteFailure, StoreError, StoreUnreachable
 from store.format import LogOffset
-from store.remoting import calls
+from store.remoting import arguments, calls
 from store.remoting.calls import VALUE, Greeting
 from store.remoting.paths import APPEND, CALLS, CHANNEL_OPTIONS, TAIL, TailRequest, path
 from store.wire import ERROR_KEY, BadAnswer, encode, revive
@@ -33,7 +33,7 @@ class Link:
         self._appends: Any = None
 
     @classmethod
-    async def open(cls, target: str, hello: calls.Hello, *, credentials: Any, timeout_s: float) -> "Link":
+    async def open(cls, target: str, hello: arguments.Hello, *, credentials: Any, timeout_s: float) -> "Link":
         """Connect to `target`, host and port, and be greeted. Raises `NotMaster`, `StoreUnreachable`, `StoreError`."""
         channel = (
             grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)

@@ -11,7 +11,7 @@ from store.client import IndexKind, StoreClient
 from store.errors import StoreError
 from store.format import LogOffset, Position, QueueNumber, QueueOffset
 from store.queue_config import QueueConfig
-from store.remoting import calls
+from store.remoting import arguments
 from store.remoting.budget import Share
 from store.remoting.calls import encode
 
@@ -63,7 +63,7 @@ def _simple(ask: Callable[[StoreClient, Any], Coroutine[Any, Any, Any]], *, read
     return run
 
 
-async def _queue_configs(store: StoreClient, asked: calls.QueueConfigs) -> list[QueueConfig | None]:
+async def _queue_configs(store: StoreClient, asked: arguments.QueueConfigs) -> list[QueueConfig | None]:
     return [store.queue_config(QueueNumber(queue)) for queue in asked.queues]
 
 
@@ -72,7 +72,7 @@ async def _now(result: object) -> object:
     return result
 
 
-def _find(store: StoreClient, asked: calls.Find) -> Coroutine[Any, Any, Sequence[Position]]:
+def _find(store: StoreClient, asked: arguments.Find) -> Coroutine[Any, Any, Sequence[Position]]:
     below = None if asked.below is None else Position(LogOffset(asked.below[0]), asked.below[1])
     return store.find(
         IndexKind(asked.kind),
@@ -117,7 +117,7 @@ _MASTERS: Mapping[str, _Run] = {
         lambda store, a: store.kv_delete(a.key, expected_revision=a.expected_revision, namespace=a.namespace)
     ),
     "kv_transact": _simple(
-        lambda store, a: store.kv_transact(a.compares, calls.operations_of(a.operations), namespace=a.namespace)
+        lambda store, a: store.kv_transact(a.compares, arguments.operations_of(a.operations), namespace=a.namespace)
     ),
     "kv_prefix": _simple(
         lambda store, a: store.kv_prefix(a.prefix, after=a.after, limit=a.limit, namespace=a.namespace), reads=True
@@ -199,7 +199,7 @@ _HANDLES: Mapping[str, _Run] = {
 }
 
 METHODS: Mapping[str, Method] = {
-    name: Method(msgspec.msgpack.Decoder(calls.ARGUMENTS[name]).decode, run, name in _READS, name == "kv_watched")
+    name: Method(msgspec.msgpack.Decoder(arguments.ARGUMENTS[name]).decode, run, name in _READS, name == "kv_watched")
     for name, run in {**_READS, **_MASTERS, **_OWNERS, **_HANDLES}.items()
 }
-assert METHODS.keys() == calls.ARGUMENTS.keys()
+assert METHODS.keys() == arguments.ARGUMENTS.keys()

@@ -19,7 +19,7 @@ from store.client import Changes, StoreClient, TimersHeld
 from store.errors import NotMaster, RemoteFailure, StoreClosed, StoreError, StoreOverloaded
 from store.format import LogOffset, Position, QueueNumber, QueueOffset
 from store.queue_config import QueueConfig
-from store.remoting import calls
+from store.remoting import arguments, calls
 from store.remoting.budget import Budget, Share
 from store.remoting.calls import ERROR, VALUE, Admission, Answer, Answers, Greeting, News, encode
 from store.remoting.frames import FramesSent
@@ -136,7 +136,7 @@ class Session:
         if method is None:
             raise wire.BadRequest(f"there is no method {call.method[:64]!r}")
         try:
-            arguments = method.decode(call.arguments)
+            asked = method.decode(call.arguments)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise wire.BadRequest(f"{call.method}: {error}") from error
         if not self._greeted and call.method != "hello":
@@ -144,12 +144,12 @@ class Session:
         if self.standing_down is not None:
             raise self.standing_down
         if method.anywhere:
-            return await method.run(self, arguments, call.number, share)
+            return await method.run(self, asked, call.number, share)
         if not self._terms.master:
             raise self._not_master()
         self.changing += not method.waits
         try:
-            return await method.run(self, arguments, call.number, share)
+            return await method.run(self, asked, call.number, share)
         finally:
             self.changing -= not method.waits
 
@@ -211,7 +211,7 @@ class Session:
 
     # ---- methods that are more than the store's own
 
-    async def hello(self, asked: calls.Hello) -> bytes:
+    async def hello(self, asked: arguments.Hello) -> bytes:
         """Begin the session."""
         store, terms = self.store, self._terms
         if asked.group != store.group:
@@ -222,7 +222,7 @@ class Session:
         held = self._timers_said = store.timers_held if terms.master else TimersHeld(0, 0)
         return encode(Greeting(store.group, store.confirmed, terms.master, held, terms.admission))
 
-    async def cancel(self, asked: calls.Cancel) -> bytes:
+    async def cancel(self, asked: arguments.Cancel) -> bytes:
         """Let go of some calls."""
         for number in asked.numbers:
             task = self._tasks.get(number)
@@ -236,7 +236,7 @@ class Session:
         if task.cancelled():
             self._put(number, RemoteFailure("cancelled"))
 
-    async def scan(self, asked: calls.Scan, share: Share) -> bytes:
+    async def scan(self, asked: arguments.Scan, share: Share) -> bytes:
         """See `StoreClient.scan`."""
         max_bytes = min(asked.max_bytes, READ_BYTES_MAX)
         await share.acquire(max_bytes)
@@ -245,7 +245,7 @@ class Session:
         frames, following = await self.store.scan(start, queues, max_bytes=max_bytes)
         return self._frames.scanned(frames, following)
 
-    async def fetch(self, asked: calls.Fetch, share: Share) -> bytes:
+    async def fetch(self, asked: arguments.Fetch, share: Share) -> bytes:
         """See `StoreClient.fetch`. Waiting reserves nothing: what has come is read when there is room."""
         queue, offset = QueueNumber(asked.queue), QueueOffset(asked.offset)
         max_bytes = min(asked.max_bytes, READ_BYTES_MAX)
@@ -259,7 +259,7 @@ class Session:
                 fetched = await self.store.fetch(queue, offset, max_bytes=max_bytes, max_rows=asked.max_rows)
         return self._frames.fetched(fetched)
 
-    async def configure_queues(self, asked: calls.ConfigureQueues) -> bytes:
+    async def configure_queues(self, asked: arguments.ConfigureQueues) -> bytes:
         """See `StoreClient.configure_queues`. What is known already is not stored again."""
         known = self.store.queue_config
         new = [one for one in asked.configs if one != (known(QueueNumber(one.queue)) or QueueConfig(one.queue))]
@@ -273,7 +273,7 @@ class Session:
         self._holds[revision] += 1
         return encode(revision)
 
-    async def kv_release(self, asked: calls.KvRelease) -> bytes:
+    async def kv_release(self, asked: arguments.KvRelease) -> bytes:
         """See `StoreClient.kv_release`."""
         if self._holds[asked.revision] > 0:
             self._holds[asked.revision] -= 1
@@ -281,8 +281,8 @@ class Session:
             self.store.kv_release(asked.revision)
         return _VOID
 
-    async def kv_watch(self, asked: calls.KvWatch, number: int) -> bytes:
-        """See `calls.KvWatch`."""
+    async def kv_watch(self, asked: arguments.KvWatch, number: int) -> bytes:
+        """See `arguments.KvWatch`."""
         if len(self._watches) >= WATCHES_COUNT_MAX or not number:
             raise StoreOverloaded(f"{WATCHES_COUNT_MAX} watches are open")
         changes = self.store.kv_watch(
@@ -291,8 +291,8 @@ class Session:
         self._watches[number] = _Watch(changes)
         return _VOID
 
-    async def kv_watched(self, asked: calls.KvWatched, share: Share) -> bytes:
-        """See `calls.KvWatched`."""
+    async def kv_watched(self, asked: arguments.KvWatched, share: Share) -> bytes:
+        """See `arguments.KvWatched`."""
         watch = self._watches.get(asked.watch)
         if watch is None:
             raise wire.BadRequest(f"there is no watch {asked.watch}")
@@ -303,7 +303,7 @@ class Session:
         await share.acquire(VALUE_BYTES + sum(len(one.value) for one in changes.changes))
         return encode(changes)
 
-    async def kv_unwatch(self, asked: calls.KvWatched) -> bytes:
+    async def kv_unwatch(self, asked: arguments.KvWatched) -> bytes:
         """End a watch."""
         watch = self._watches.pop(asked.watch, None)
         if watch is not None:
@@ -314,7 +314,7 @@ class Session:
         """The store's owner for one of the client's, which may never have been lent anything."""
         return self._owners.get(owner, -1)
 
-    async def take(self, asked: calls.Take, share: Share) -> bytes:
+    async def take(self, asked: arguments.Take, share: Share) -> bytes:
         """See `StoreClient.take`."""
         owner = self._owners.get(asked.owner)
         if owner is None:
@@ -336,7 +336,7 @@ class Session:
             leases = ()
         return self._frames.taken(leases)
 
-    async def release(self, asked: calls.Release) -> bytes:
+    async def release(self, asked: arguments.Release) -> bytes:
         """See `StoreClient.release`."""
         owner = self._owners.pop(asked.owner, None)
         if owner is not None:

@@ -11,8 +11,9 @@ from store.client import Appended, Delete, Fetched, Lease, Put, TimersHeld
 from store.errors import CorruptFrame, StoreError
 from store.format import FRAME_ZSTD, ROW, Frame, LogOffset, QueueNumber, QueueOffset, UnplacedFrame
 from store.handle import Grant
-from store.remoting import calls, frames
-from store.remoting.calls import ARGUMENTS, Admission, Answer, Answers, Greeting, News
+from store.remoting import arguments, calls, frames
+from store.remoting.arguments import ARGUMENTS
+from store.remoting.calls import Admission, Answer, Answers, Greeting, News
 
 u32 = st.integers(0, (1 << 32) - 1)
 u63 = st.integers(0, (1 << 63) - 1)
@@ -49,15 +50,19 @@ def in_a_row(many):
 # ---- calls
 
 asked = st.one_of(
-    st.tuples(st.just("fetch"), st.builds(calls.Fetch, u32, i64, u63, u63, u63)),
-    st.tuples(st.just("scan"), st.builds(calls.Scan, i64, i64, st.none() | st.lists(u32).map(tuple), u63)),
-    st.tuples(st.just("kv_put"), st.builds(calls.KvPut, texts, st.binary(), st.none() | i64, texts, st.none(), u63)),
-    st.tuples(st.just("commit_offsets"), st.builds(calls.CommitOffsets, texts, st.dictionaries(u32, i64, max_size=4))),
+    st.tuples(st.just("fetch"), st.builds(arguments.Fetch, u32, i64, u63, u63, u63)),
+    st.tuples(st.just("scan"), st.builds(arguments.Scan, i64, i64, st.none() | st.lists(u32).map(tuple), u63)),
+    st.tuples(
+        st.just("kv_put"), st.builds(arguments.KvPut, texts, st.binary(), st.none() | i64, texts, st.none(), u63)
+    ),
+    st.tuples(
+        st.just("commit_offsets"), st.builds(arguments.CommitOffsets, texts, st.dictionaries(u32, i64, max_size=4))
+    ),
     st.tuples(
         st.just("settle"),
-        st.builds(calls.Settle, u32, i64, st.lists(st.tuples(i64, i64), max_size=4).map(tuple), texts),
+        st.builds(arguments.Settle, u32, i64, st.lists(st.tuples(i64, i64), max_size=4).map(tuple), texts),
     ),
-    st.tuples(st.just("find"), st.builds(calls.Find, i64, u63, i64, u63, st.none() | st.tuples(i64, i64), i64)),
+    st.tuples(st.just("find"), st.builds(arguments.Find, i64, u63, i64, u63, st.none() | st.tuples(i64, i64), i64)),
 )
 
 
@@ -84,7 +89,7 @@ def test_answers_come_back(confirmed, bodies, news):
 
 @given(st.lists(st.builds(Put, texts, st.binary(), st.none() | u63, st.none()) | st.builds(Delete, texts)))
 def test_operations_come_back(operations):
-    assert calls.operations_of(calls.packed_operations(operations)) == operations
+    assert arguments.operations_of(arguments.packed_operations(operations)) == operations
 
 
 def test_a_greeting_comes_back():
@@ -243,7 +248,10 @@ def decoders():
     answer = Answer(1, 0, msgspec.Raw(calls.encode(5)))
     appends = [part for n in range(2) for part in frames.packed(unplaced([b"a", b"b"], producer_id=n))]
     return {
-        "calls": (calls.decode_calls, calls.encode([(1, "kv_get", calls.KvGet("a", "b")), (2, "x", calls.Nothing())])),
+        "calls": (
+            calls.decode_calls,
+            calls.encode([(1, "kv_get", arguments.KvGet("a", "b")), (2, "x", arguments.Nothing())]),
+        ),
         "answers": (calls.decode_answers, calls.encode(Answers(5, [answer], News((1, 2), TimersHeld(1, 2))))),
         "appends": (frames.parse_appends, frames.packed_message(3, appends)),
         "acks": (

@@ -1,0 +1,156 @@
+"""Keys and values over the network, and where groups are."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any
+
+from store.client import (
+    Changes,
+    Delete,
+    Entry,
+    Namespace,
+    Page,
+    Put,
+    Transacted,
+)
+from store.format import QueueNumber
+from store.remoting import arguments
+from store.remoting.caller import AGAIN, ONCE, SESSION, SessionLost, nothing
+from store.remoting.core import Remote, decoder
+
+__all__ = ["RemoteKeys"]
+
+_an_entry: Callable[[Any], Entry | None] = decoder(Entry | None)
+_an_int: Callable[[Any], int] = decoder(int)
+_a_bool: Callable[[Any], bool] = decoder(bool)
+_entries: Callable[[Any], list[Entry]] = decoder(list[Entry])
+_a_page: Callable[[Any], Page] = decoder(Page)
+_some_changes: Callable[[Any], Changes] = decoder(Changes)
+_a_transacted: Callable[[Any], Transacted] = decoder(Transacted)
+_namespaces: Callable[[Any], list[Namespace]] = decoder(list[Namespace])
+_cursors: Callable[[Any], dict[QueueNumber, int]] = decoder(dict[QueueNumber, int])
+
+
+class RemoteKeys(Remote):
+    """Keys, values and cursors."""
+
+    async def kv_get(self, key: str, *, namespace: str = "") -> Entry | None:
+        """See `StoreClient.kv_get`."""
+        return await self._call("kv_get", arguments.KvGet(key, namespace), _an_entry, AGAIN)
+
+    async def kv_put(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        expected_revision: int | None = None,
+        namespace: str = "",
+        ttl_ms: int | None = None,
+        expires_at_ms: int | None = None,
+    ) -> int:
+        """See `StoreClient.kv_put`. Raises `AppendOutcomeUnknown`, as all that is not safe to do twice."""
+        asked = arguments.KvPut(key, value, expected_revision, namespace, ttl_ms, expires_at_ms)
+        return await self._call("kv_put", asked, _an_int, ONCE)
+
+    async def kv_delete(self, key: str, *, expected_revision: int | None = None, namespace: str = "") -> bool:
+        """See `StoreClient.kv_delete`."""
+        asked = arguments.KvDelete(key, expected_revision, namespace)
+        return await self._call("kv_delete", asked, _a_bool, ONCE)
+
+    async def kv_transact(
+        self, compares: Mapping[str, int], operations: Sequence[Put | Delete], *, namespace: str = ""
+    ) -> Transacted:
+        """See `StoreClient.kv_transact`."""
+        asked = arguments.KvTransact(dict(compares), arguments.packed_operations(operations), namespace)
+        done = await self._call("kv_transact", asked, _a_transacted, ONCE)
+        return done._replace(existed=tuple(done.existed))
+
+    async def kv_prefix(
+        self, prefix: str, *, after: str = "", limit: int = 1000, namespace: str = ""
+    ) -> Sequence[Entry]:
+        """See `StoreClient.kv_prefix`."""
+        asked = arguments.KvPrefix(prefix, after, limit, namespace)
+        return await self._call("kv_prefix", asked, _entries, AGAIN)
+
+    async def kv_range(
+        self,
+        start: str = "",
+        end: str | None = None,
+        *,
+        namespace: str = "",
+        after: str | None = None,
+        limit: int = 1000,
+        at_revision: int | None = None,
+    ) -> Page:
+        """See `StoreClient.kv_range`. A state that was held is lost with the connection."""
+        asked = arguments.KvRange(start, end, namespace, after, limit, at_revision)
+        return await self._call("kv_range", asked, _a_page, AGAIN)
+
+    async def kv_count(self, start: str = "", end: str | None = None, *, namespace: str = "") -> int:
+        """See `StoreClient.kv_count`."""
+        return await self._call("kv_count", arguments.KvCount(start, end, namespace), _an_int, AGAIN)
+
+    async def kv_hold(self) -> int:
+        """See `StoreClient.kv_hold`."""
+        return await self._call("kv_hold", arguments.Nothing(), _an_int, AGAIN, orphaned=self.kv_release)
+
+    def kv_release(self, revision: int) -> None:
+        """See `StoreClient.kv_release`."""
+        self._tell("kv_release", arguments.KvRelease(revision))
+
+    def kv_watch(
+        self, start: str = "", end: str | None = None, *, namespace: str = "", from_revision: int | None = None
+    ) -> AsyncGenerator[Changes, None]:
+        """See `StoreClient.kv_watch`. What is to be refused is, when the first changes are asked for."""
+        self._check_open()
+        if from_revision is None and self._connection.sessions:
+            from_revision = self.confirmed + 1
+        return self._watch(start, end, namespace, from_revision)
+
+    async def _watch(
+        self, start: str, end: str | None, namespace: str, at: int | None
+    ) -> AsyncGenerator[Changes, None]:
+        connection = self._connection
+        if at is None:
+            await self.connected()
+            at = self.confirmed + 1
+        while True:
+            watching = connection.caller.begin("kv_watch", arguments.KvWatch(start, end, namespace, at), nothing, AGAIN)
+            try:
+                await watching.future
+                sessions = connection.sessions
+                asked = arguments.KvWatched(watching.number)
+                while connection.sessions == sessions:
+                    changes: Changes = await self._call("kv_watched", asked, _some_changes, SESSION)
+                    at = changes.next
+                    yield changes
+            except SessionLost:
+                continue  # on another connection, from where it was
+            finally:
+                self._tell("kv_unwatch", arguments.KvWatched(watching.number))
+
+    async def kv_namespaces(self) -> Sequence[Namespace]:
+        """See `StoreClient.kv_namespaces`."""
+        return await self._call("kv_namespaces", arguments.Nothing(), _namespaces, AGAIN)
+
+    async def kv_limit(self, namespace: str, *, keys_max: int = 0, size_bytes_max: int = 0) -> None:
+        """See `StoreClient.kv_limit`."""
+        await self._call("kv_limit", arguments.KvLimit(namespace, keys_max, size_bytes_max), nothing, AGAIN)
+
+    # ---- groups
+
+    async def commit_offsets(self, group: str, offsets: Mapping[QueueNumber, int]) -> None:
+        """See `StoreClient.commit_offsets`."""
+        await self._call(
+            "commit_offsets",
+            arguments.CommitOffsets(group, {int(queue): at for queue, at in offsets.items()}),
+            nothing,
+            AGAIN,
+        )
+
+    async def offsets(self, group: str) -> Mapping[QueueNumber, int]:
+        """See `StoreClient.offsets`."""
+        return await self._call("offsets", arguments.OfGroup(group), _cursors, AGAIN)
+
+    async def delete_group(self, group: str) -> None:
+        """See `StoreClient.delete_group`."""
+        await self._call("delete_group", arguments.OfGroup(group), nothing, AGAIN)

@@ -1,0 +1,190 @@
+"""Lending messages over the network."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from store.client import (
+    Lease,
+)
+from store.errors import (
+    LeaseLost,
+    StoreError,
+)
+from store.format import QueueNumber, QueueOffset
+from store.policy import LeasePolicy
+from store.remoting import arguments
+from store.remoting.caller import AGAIN, HELD, ONCE, nothing
+from store.remoting.core import Remote, decoder
+from store.remoting.frames import TakenAnswer, leases_of
+from store.wire import failure_of, revive
+
+__all__ = ["RemoteLeases"]
+
+_a_taken: Callable[[Any], TakenAnswer] = decoder(TakenAnswer)
+_an_int: Callable[[Any], int] = decoder(int)
+_a_policy: Callable[[Any], LeasePolicy] = decoder(LeasePolicy)
+_offsets: Callable[[Any], list[QueueOffset]] = decoder(list[QueueOffset])
+_handled: Callable[[Any], list[tuple[str | None, bytes | None]]] = decoder(list[tuple[str | None, bytes | None]])
+
+
+class RemoteLeases(Remote):
+    """Leases."""
+
+    async def take(
+        self,
+        queue: QueueNumber,
+        owner: int,
+        *,
+        max_count: int,
+        max_bytes: int = 1 << 20,
+        group: str = "",
+        invisible_ms: int | None = None,
+    ) -> Sequence[Lease]:
+        """See `StoreClient.take`. Owners are this client's own: another one's with the same number is somebody else."""
+        self._connection.lends(queue)
+        asked = arguments.Take(queue, owner, max_count, max_bytes, group, invisible_ms)
+
+        def taken(body: Any) -> Sequence[Lease]:
+            answer: TakenAnswer = _a_taken(body)
+            return leases_of(answer, self._connection.frames, queue=queue, group=group, owner=owner)
+
+        def give_back(leases: Sequence[Lease]) -> None:
+            self._requeue(queue, owner, [lease.offset for lease in leases], group)
+
+        take = self._held.begin_take(owner, queue)
+        leases: Sequence[Lease] = ()
+        kept = False
+        try:
+            leases = await self._call("take", asked, taken, AGAIN, orphaned=give_back)
+        finally:
+            kept = self._held.end_take(take, owner, queue, group, leases)
+        return (leases or ()) if kept else []
+
+    def _requeue(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], group: str) -> None:
+        """What nobody waits for any more."""
+        if offsets:
+            self.requeue(queue, owner, offsets, delivered=False, group=group)
+
+    async def settle(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = "") -> None:
+        """See `StoreClient.settle`. Raises `LeaseLost` when some were lost with a connection; others are settled."""
+        ranges, lost = self._held.drop(owner, queue, group, offsets)
+        if ranges:
+            await self._call("settle", arguments.Settle(queue, owner, tuple(ranges), group), nothing, HELD)
+        _check_lost(queue, lost)
+
+    async def forward(
+        self,
+        queue: QueueNumber,
+        owner: int,
+        offsets: Sequence[QueueOffset],
+        rows: bytes,
+        payload: bytes,
+        *,
+        group: str = "",
+    ) -> None:
+        """See `StoreClient.forward`."""
+        ranges, lost = self._held.known(owner, queue, group, offsets)
+        _check_lost(queue, lost)
+        asked = arguments.Forward(queue, owner, tuple(ranges), rows, payload, group)
+        await self._call("forward", asked, nothing, HELD)
+        self._held.drop(owner, queue, group, offsets)
+
+    async def reject(
+        self,
+        queue: QueueNumber,
+        owner: int,
+        offsets: Sequence[QueueOffset],
+        *,
+        reason: str = "rejected",
+        group: str = "",
+    ) -> None:
+        """See `StoreClient.reject`. Raises `LeaseLost` as `settle` does."""
+        ranges, lost = self._held.drop(owner, queue, group, offsets)
+        if ranges:
+            await self._call("reject", arguments.Reject(queue, owner, tuple(ranges), reason, group), nothing, HELD)
+        _check_lost(queue, lost)
+
+    def requeue(
+        self,
+        queue: QueueNumber,
+        owner: int,
+        offsets: Sequence[QueueOffset],
+        *,
+        delivered: bool = True,
+        delay_ms: int | None = None,
+        group: str = "",
+    ) -> None:
+        """See `StoreClient.requeue`. What was lost with a connection was given back by that."""
+        ranges, _ = self._held.drop(owner, queue, group, offsets)
+        if ranges:
+            self._tell("requeue", arguments.Requeue(queue, owner, tuple(ranges), delivered, delay_ms, group))
+
+    async def extend(
+        self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, invisible_ms: int, group: str = ""
+    ) -> Sequence[QueueOffset]:
+        """See `StoreClient.extend`."""
+        ranges, _ = self._held.known(owner, queue, group, offsets)
+        asked = arguments.Extend(queue, owner, tuple(ranges), invisible_ms, group)
+        try:
+            return await self._call("extend", asked, _offsets, HELD)
+        except LeaseLost:
+            return ()
+
+    def release(self, owner: int) -> Sequence[QueueNumber]:
+        """See `StoreClient.release`."""
+        if self._held.has_taken(owner):
+            self._tell("release", arguments.Release(owner))
+        return self._held.release(owner)
+
+    async def settle_handles(self, handles: Sequence[str]) -> Sequence[StoreError | None]:
+        """See `StoreClient.settle_handles`."""
+        found = await self._call("settle_handles", arguments.SettleHandles(tuple(handles)), _handled, ONCE)
+        return [_error(described) if described is not None else None for _, described in found]
+
+    async def requeue_handles(
+        self, handles: Sequence[str], *, delay_ms: int | None = None
+    ) -> Sequence[StoreError | None]:
+        """See `StoreClient.requeue_handles`."""
+        found = await self._call("requeue_handles", arguments.RequeueHandles(tuple(handles), delay_ms), _handled, ONCE)
+        return [_error(described) if described is not None else None for _, described in found]
+
+    async def extend_handles(self, handles: Sequence[str], *, invisible_ms: int) -> Sequence[str | StoreError]:
+        """See `StoreClient.extend_handles`."""
+        found = await self._call(
+            "extend_handles", arguments.ExtendHandles(tuple(handles), invisible_ms), _handled, AGAIN
+        )
+        return [_error(described) if described is not None else text or "" for text, described in found]
+
+    async def set_lease_policy(self, queue: QueueNumber, policy: LeasePolicy, *, group: str = "") -> None:
+        """See `StoreClient.set_lease_policy`."""
+        await self._call("set_lease_policy", arguments.SetLeasePolicy(queue, policy, group), nothing, AGAIN)
+
+    async def lease_policy(self, queue: QueueNumber, *, group: str = "") -> LeasePolicy:
+        """See `StoreClient.lease_policy`."""
+        asked = arguments.OfQueueGroup(queue, group)
+        return await self._call("lease_policy", asked, _a_policy, AGAIN)
+
+    async def waiting(self, queue: QueueNumber, *, group: str = "") -> int:
+        """See `StoreClient.waiting`."""
+        return await self._call("waiting", arguments.OfQueueGroup(queue, group), _an_int, AGAIN)
+
+    async def purge(self, queue: QueueNumber, *, group: str = "") -> int:
+        """See `StoreClient.purge`."""
+        return await self._call("purge", arguments.OfQueueGroup(queue, group), _an_int, ONCE)
+
+    async def delete_queue(self, queue: QueueNumber) -> None:
+        """See `StoreClient.delete_queue`."""
+        await self._call("delete_queue", arguments.OfQueue(queue), nothing, AGAIN)
+        self._connection.forget(queue)
+        self._queue_configs.pop(queue, None)
+
+
+def _check_lost(queue: QueueNumber, lost: Sequence[int]) -> None:
+    if lost:
+        raise LeaseLost(f"{len(lost)} messages of queue {queue} were given back when the connection broke")
+
+
+def _error(described: bytes) -> StoreError:
+    """What became of a handle."""
+    error = revive(described)
+    return error if isinstance(error, StoreError) else failure_of(described, "a handle")
