@@ -82,7 +82,7 @@ class Progress:
                 self._inflight_bytes -= self._inflight.popleft()[1]
         elif index >= self.match and (self.state is ProgressState.PROBE or self.match + 1 >= first_index):
             self._become(ProgressState.REPLICATE, self.match + 1)
-        elif self.match >= self.next - 1:
+        elif self.state is ProgressState.SNAPSHOT and self.match >= self.next - 1:
             self.become_probe()  # it has the snapshot, and the log has been compacted further
         return news
 

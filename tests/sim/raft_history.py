@@ -1,0 +1,233 @@
+"""A history of a Raft cluster, made of its seed: faults, work, then healing, after which it must go on."""
+
+import random
+
+from raft_cluster import TICK_MS, Cluster
+
+from controller.raft import Change, ChangeKind, Settings
+
+ELECTION_TICKS = 10
+CALM_MS = 60 * TICK_MS  # until the last late message has arrived
+HEAL_MS = 3000 * TICK_MS  # with one entry in a message at a time
+HOSTS_MAX = 9
+
+
+class History:
+    def __init__(self, seed):
+        self.random = rng = random.Random(seed)
+        small = rng.random() < 0.7  # limits that are reached all the time
+        settings = Settings(
+            election_ticks=ELECTION_TICKS,
+            heartbeat_ticks=rng.choice([1, 2, 3]),
+            snapshot_ticks=30,
+            append_bytes_max=rng.choice([1, 60, 500]) if small else 1 << 20,
+            apply_bytes_max=rng.choice([1, 60, 500]) if small else 1 << 20,
+            inflight_max=rng.choice([1, 2, 8]) if small else 256,
+            inflight_bytes_max=rng.choice([1, 100]) if small else 1 << 20,
+            uncommitted_bytes_max=rng.choice([50, 500]) if small else 1 << 20,
+            cache_bytes_max=rng.choice([0, 0, 100]) if small else 1 << 20,
+            promote_lag_max=rng.choice([0, 5, 1000]),
+        )
+        self.cluster = Cluster(rng, range(1, rng.choice([1, 2, 3, 3, 3, 4, 5, 5]) + 1), settings)
+        self.proposals = 0
+        self.next_id = len(self.cluster.hosts) + 1
+        self.faults = rng.choices(FAULTS, k=rng.randrange(4, 3 * len(FAULTS)))  # some of them often, some not at all
+        self.pace_ms = rng.choice([3, 10, 10, 30])
+
+    def run(self, duration_ms):
+        self.cluster.at(0, self._work)
+        self.cluster.at(20 * TICK_MS, self._fault)
+        self.working = True
+        self.cluster.run(duration_ms)
+        self.working = False
+        self.heal()
+        self.demand_progress()
+
+    # ---- work
+
+    def _work(self):
+        if not self.working:
+            return
+        cluster, rng = self.cluster, self.random
+        hosts = cluster.up()
+        if hosts:
+            leading = [host for host in hosts if host.raft._leader is not None]
+            host = rng.choice(leading if leading and rng.random() < 0.9 else hosts)
+            for _ in range(rng.choice([1, 1, 2, 5])):
+                self.proposals += 1
+                cluster.propose(host, b"%d" % self.proposals)
+            if rng.random() < 0.4:
+                cluster.read(rng.choice(hosts))
+        cluster.at(rng.expovariate(1 / self.pace_ms), self._work)
+
+    def _fault(self):
+        if not self.working:
+            return
+        self.random.choice(self.faults)(self)
+        self.cluster.at(self.random.expovariate(1 / (4 * TICK_MS)), self._fault)
+
+    # ---- faults
+
+    def split(self):
+        """Two sides that do not hear each other."""
+        hosts = list(self.cluster.hosts)
+        side = set(self.random.sample(hosts, self.random.randrange(1, len(hosts) + 1)))
+        self.cluster.cut = {(a, b) for a in hosts for b in hosts if (a in side) != (b in side)}
+
+    def cut_one_way(self):
+        """Some connections carry messages in one direction."""
+        hosts = list(self.cluster.hosts)
+        for _ in range(self.random.randrange(1, 4)):
+            self.cluster.cut.add((self.random.choice(hosts), self.random.choice(hosts)))
+
+    def cut_leader(self):
+        """The leader hears nobody, is heard by nobody, or both."""
+        leader = self.cluster.leader()
+        if leader is not None:
+            hears, heard = self.random.choice([(False, False), (True, False), (False, True)])
+            for other in self.cluster.hosts:
+                self.cluster.cut |= {(leader.id, other)} if not heard else set()
+                self.cluster.cut |= {(other, leader.id)} if not hears else set()
+
+    def join(self):
+        self.cluster.cut = set()
+
+    def weather(self):
+        """The network gets better or worse."""
+        rng, cluster = self.random, self.cluster
+        cluster.drop = rng.choice([0, 0, 0.05, 0.3])
+        cluster.double = rng.choice([0, 0.1, 0.5])
+        cluster.late = rng.choice([0, 0.02, 0.3])
+        cluster.delay_ms = rng.choice([(0.5, 4), (0, 0.1), (1, 30)])
+
+    def crash(self):
+        hosts = self.cluster.up()
+        if hosts:
+            leader = self.cluster.leader()
+            self.cluster.crash(
+                leader if leader is not None and self.random.random() < 0.4 else self.random.choice(hosts)
+            )
+
+    def crash_all(self):
+        for host in self.cluster.up():
+            if self.random.random() < 0.8:
+                self.cluster.crash(host)
+
+    def restart(self):
+        for host in self.cluster.hosts.values():
+            if host.raft is None and self.random.random() < 0.7:
+                self.cluster.start(host)
+
+    def skew(self):
+        """A clock gets faster or slower."""
+        self.random.choice(list(self.cluster.hosts.values())).tick_ms = TICK_MS * self.random.choice(
+            [0.3, 1, 1, 1.5, 5]
+        )
+
+    def slow_disk(self):
+        host = self.random.choice(list(self.cluster.hosts.values()))
+        host.disk_ms = self.random.choice([(0, 3), (0, 0), (10, 60), (50, 300)])
+
+    def transfer(self):
+        leader = self.cluster.leader()
+        if leader is not None:
+            to = self.random.choice(list(self.cluster.hosts))
+            self.cluster.ask(leader, leader.raft.transfer, to)
+
+    def add(self):
+        leader = self.cluster.leader()
+        if leader is not None and len(self.cluster.hosts) < HOSTS_MAX:
+            change = Change(kind=ChangeKind.ADD_LEARNER, node=self.next_id, address=f"node{self.next_id}")
+            if self.cluster.ask(leader, leader.raft.propose_change, change):
+                self.cluster.add_host(self.next_id)
+                self.next_id += 1
+
+    def promote(self):
+        self._change(ChangeKind.PROMOTE)
+
+    def remove(self):
+        self._change(ChangeKind.REMOVE)
+
+    def _change(self, kind):
+        leader = self.cluster.leader()
+        if leader is not None:
+            change = Change(kind=kind, node=self.random.choice(leader.raft._node.membership.ids))
+            self.cluster.ask(leader, leader.raft.propose_change, change)
+
+    def reshape(self):
+        """Ask for many changes at once, of which one is taken at most."""
+        for change in self.random.choices([History.add, History.promote, History.remove], k=4):
+            change(self)
+
+    def compact(self):
+        hosts = self.cluster.up()
+        if hosts:
+            self.cluster.compact(self.random.choice(hosts), self.random.choice([0, 0, 3, 20]))
+
+    def unreachable(self):
+        leader = self.cluster.leader()
+        if leader is not None:
+            leader.raft.unreachable(self.random.choice(list(self.cluster.hosts)))
+
+    # ---- the end
+
+    def heal(self):
+        cluster = self.cluster
+        cluster.cut, cluster.drop, cluster.double, cluster.late, cluster.delay_ms = set(), 0, 0, 0, (0.5, 4)
+        for host in cluster.hosts.values():
+            host.tick_ms, host.disk_ms = TICK_MS, (0, 3)
+            if host.raft is None:
+                cluster.start(host)
+
+    def demand_progress(self):
+        """There is a leader that commits, everybody gets all of it, and everybody can read."""
+        cluster = self.cluster
+        cluster.run(CALM_MS)
+        assert cluster.run(HEAL_MS, self._has_settled), "there is no leader that has applied all"
+        entry = cluster.propose(cluster.leader(), b"last")
+        done = cluster.run(HEAL_MS, lambda: all(host.applied == entry.index for host in self._members()))
+        assert done, "somebody does not get everything"
+        assert cluster.checks.committed[entry.index] == entry.term, "what was proposed after healing was lost"
+        assert len({host.state for host in self._members()}) == 1
+        for host in self._members():
+            host.reads.clear()
+            assert cluster.read(host) is not None
+            assert cluster.run(HEAL_MS, lambda host=host: not host.reads), f"node {host.id} cannot read"
+        for index, data in cluster.acknowledged.items():
+            assert cluster.checks.entries[index, cluster.checks.committed[index]][1] == data
+
+    def _has_settled(self):
+        leader = self.cluster.leader()
+        if leader is None or leader.raft._leader.transferee:
+            return False
+        log = leader.raft._node.log
+        return log.applied == log.last_index >= leader.raft._leader.first and leader.raft.status().progress.keys() | {
+            leader.id
+        } == set(self.cluster.membership().ids)
+
+    def _members(self):
+        return [self.cluster.hosts[id] for id in self.cluster.membership().ids]
+
+
+FAULTS = [
+    History.split,
+    History.cut_one_way,
+    History.cut_leader,
+    History.join,
+    History.join,
+    History.weather,
+    History.crash,
+    History.crash_all,
+    History.restart,
+    History.restart,
+    History.skew,
+    History.slow_disk,
+    History.transfer,
+    History.add,
+    History.promote,
+    History.remove,
+    History.reshape,
+    History.reshape,
+    History.compact,
+    History.unreachable,
+]
