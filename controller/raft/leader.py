@@ -54,6 +54,7 @@ class Leader:
         self._heartbeat_elapsed = 0  # ticks
         self._quorum_elapsed = 0
         self.transferee = NOBODY
+        self._leaving = False  # whether somebody is among the peers who is being removed
         self._follow_membership()
         log.append([Entry(node.term, self.first, EntryKind.EMPTY)])
 
