@@ -61,6 +61,8 @@ DAY_MS = 86_400_000
 START_MS = 1_700_000_000_000
 IN_FLIGHT_MAX = 8
 TRIMS_CHANCE = 0.2
+REPLICATED_CHANCE = 0.3
+LATE_S_MAX = 0.02  # until other replicas have what the master has
 OFF_STEPS_MAX = (10, 50, 400)  # from when a power failure is decided until it comes
 REFUSED = (StoreFailed, StoreFull, StoreOverloaded, StoreClosed, SequenceOutOfOrder)
 UNKNOWN_OR_REFUSED = (AppendOutcomeUnknown, *REFUSED)
@@ -96,6 +98,23 @@ STEPS = {
     "restart": 1,
     "crash": 3,
 }
+
+
+class Others:
+    """Hooks of a master whose other replicas confirm a little later what it has on disk."""
+
+    def __init__(self, sim):
+        self.sim = sim
+        self.confirm = lambda end: None
+
+    def written(self, end):
+        pass
+
+    def flushed(self, end):
+        asyncio.get_running_loop().call_later(self.sim.chance.random() * LATE_S_MAX, lambda: self.confirm(end))
+
+    def failed(self, error):
+        pass
 
 
 class History:
@@ -236,8 +255,10 @@ class History:
     async def _open(self) -> None:
         chance = self.chance
         self.engine = None
+        others = Others(self.sim) if chance.random() < REPLICATED_CHANCE else None
         store = await LocalStore.open(
             self.path,
+            replication=others,
             files=self.disk,
             now_ms=self.now_ms,
             linger_s=chance.choice([0.0005, 0.1, 3600]),
@@ -249,6 +270,8 @@ class History:
             retention=Limits(size_bytes=2_000) if self.trims else UNLIMITED,
             retention_interval_s=1,
         )
+        if others is not None:
+            others.confirm = store.confirm
         recorder, report = store._recorder, store._recorder.report
 
         def remember(outcomes):
@@ -385,7 +408,8 @@ class History:
 
     def _acknowledged(self, frame: UnplacedFrame, outcome: Appended) -> None:
         """An acknowledged frame is on disk, whole, and where it is said to be, unless it is async."""
-        assert outcome.duplicate or not self.failed, "acknowledged after the store has failed"
+        waited = self.store is not None and self.store._gate is not None  # for others, with it on disk before
+        assert outcome.duplicate or waited or not self.failed, "acknowledged after the store has failed"
         if frame.flags & FRAME_ASYNC or outcome.frame < self._segments()[0]:
             return
         start = max(s for s in self._segments() if s <= outcome.frame)
