@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from controller.client import ControllerDamaged
-from gateway import cli_cluster_roles, cli_kv, cli_remote, cli_spark, cli_store
+from controller.client import ControllerError
+from gateway import cli_cluster, cli_cluster_roles, cli_kv, cli_remote, cli_spark, cli_store
 from gateway.errors import ConfigError, HeadgateError
 from gateway.remote_http import Unreachable
 from store.errors import StoreError
@@ -25,7 +25,7 @@ EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 130
 _EXPECTED = (
     HeadgateError,
     StoreError,
-    ControllerDamaged,
+    ControllerError,
     OSError,
 )  # said in one line; anything else is a bug and keeps its traceback
 
@@ -40,6 +40,7 @@ app = typer.Typer(
 app.add_typer(cli_spark.app, name="spark")
 app.add_typer(cli_store.app, name="store")
 app.add_typer(cli_kv.app, name="kv")
+app.add_typer(cli_cluster.app, name="cluster")
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="The TOML file.", show_default="headgate.toml, if it is there")

@@ -1,0 +1,266 @@
+"""`headgate cluster`: start one on this machine, look at one, change it."""
+
+import asyncio
+import json
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Start a cluster on this machine, look at one, change it.", no_args_is_help=True)
+members = typer.Typer(help="The controllers.", no_args_is_help=True)
+topics = typer.Typer(help="Where topics' queues lie.", no_args_is_help=True)
+app.add_typer(members, name="members")
+app.add_typer(topics, name="topics")
+
+PATIENCE_S = 5.0  # for the controllers to answer
+T = TypeVar("T")
+
+ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="A node's TOML file: names the controllers.")]
+ControllersOption = Annotated[
+    str | None, typer.Option("--controllers", help="host:port,... instead of a file.", show_default="127.0.0.1:8082")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+GroupArgument = Annotated[int, typer.Argument(min=0, help="The store group's number.")]
+
+
+@app.command()
+def up(
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=5, help="Controllers, and replicas of each group.")] = 3,
+    groups: Annotated[int, typer.Option("--groups", min=1, max=8, help="Store groups.")] = 2,
+    proxies: Annotated[int, typer.Option("--proxies", min=1, max=8, help="Proxies.")] = 2,
+    directory: Annotated[Path, typer.Option("--dir", help="Holds everything; the same one, the same cluster.")] = Path(
+        "headgate-cluster"
+    ),
+    port_offset: Annotated[int, typer.Option("--port-offset", min=0, max=50_000, help="Added to every port.")] = 0,
+) -> None:
+    """Start a whole cluster as processes on this machine, and stop it with Ctrl-C."""
+    from rich.console import Console  # noqa: PLC0415 - here and below: what only this command needs
+
+    from gateway.local_cluster import LocalCluster, Plan  # noqa: PLC0415
+
+    plan = Plan(directory.resolve(), nodes, groups, nodes, nodes // 2 + 1, proxies, port_offset)
+    cluster = LocalCluster(plan)
+    console = Console(stderr=True)
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
+    try:
+        cluster.write()
+        for role in ("controller", "store", "proxy"):
+            names = [node.name for node in cluster.nodes if node.role == role]
+            for name in names:
+                cluster.start(name)
+            if role == "controller":
+                _run(plan.addresses.values(), lambda controller: _add_groups(controller, plan))
+            for name in cluster.until_ready(names):
+                node = cluster.node(name)
+                console.print(f"{name:14} port {node.port}, admin {node.admin_port}", highlight=False)
+                if stopping.is_set():
+                    return
+        console.print(
+            f"\nready: MQTT on {', '.join(str(node.port) for node in cluster.nodes if node.role == 'proxy')}; "
+            f"all in {plan.directory}; stop with Ctrl-C\n"
+            f"look at it: headgate cluster status --controllers {','.join(plan.addresses.values())}",
+            highlight=False,
+        )
+        _watch(cluster, stopping, console)
+    finally:
+        cluster.stop_all()
+
+
+def _watch(cluster: Any, stopping: threading.Event, console: Any) -> None:
+    """Say when a process ends by itself, until we are asked to stop."""
+    gone: set[str] = set()
+    while not stopping.wait(0.5):
+        for node in cluster.nodes:
+            if not cluster.running(node.name) and node.name not in gone:
+                gone.add(node.name)
+                console.print(f"{node.name} has ended: {cluster.last_words(node.name)}", style="red")
+
+
+async def _add_groups(controller: Any, plan: Any) -> None:
+    from controller.client import GroupConfig  # noqa: PLC0415
+
+    config = GroupConfig(replicas=plan.replicas, min_in_sync=plan.min_in_sync)
+    for number in range(plan.groups):
+        if controller.group(number) is None:
+            await controller.add_group(number, config)
+
+
+# ---- looking
+
+
+@app.command()
+def status(config: ConfigOption = None, controllers: ControllersOption = None, *, as_json: JsonOption = False) -> None:
+    """Controllers, groups, masters, epochs, SyncStateSets and how far each replica is."""
+    from gateway import cluster_report  # noqa: PLC0415
+
+    found = _ask(config, controllers, cluster_report.gathered)
+    if as_json:
+        typer.echo(json.dumps(cluster_report.document(found)))
+    else:
+        cluster_report.show(found)
+
+
+# ---- changing
+
+
+@app.command()
+def elect(
+    group: GroupArgument,
+    replica: Annotated[int | None, typer.Option("--replica", min=1, help="Whom; the best one if not said.")] = None,
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+) -> None:
+    """Make a replica that is in sync a group's master, at once."""
+    found = _ask(config, controllers, lambda controller: controller.elect(group, replica))
+    typer.echo(f"group {group}: replica {found.master} is master of epoch {found.master_epoch}")
+
+
+@app.command("switch-over")
+def switch_over(
+    group: GroupArgument,
+    replica: Annotated[int, typer.Argument(min=1, help="The replica that is to be master.")],
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+) -> None:
+    """Hand a group over to another replica without a failed write: the master drains, then steps back."""
+    from gateway.switching import switch_over as switch  # noqa: PLC0415
+
+    found = _ask(config, controllers, lambda controller: switch(controller, group, replica, _channel(config)))
+    typer.echo(f"group {group}: replica {found.master} is master of epoch {found.master_epoch}")
+
+
+@members.command("list")
+def list_members(config: ConfigOption = None, controllers: ControllersOption = None) -> None:
+    """The controllers, and who leads."""
+    from gateway import cluster_report  # noqa: PLC0415
+
+    cluster_report.show_controllers(_ask(config, controllers, cluster_report.gathered))
+
+
+@members.command("add")
+def add_member(
+    id_: Annotated[int, typer.Argument(metavar="ID", min=1, help="A number that no controller ever had.")],
+    address: Annotated[str, typer.Argument(help="host:port of the new controller, started with --join.")],
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+) -> None:
+    """Add a controller; it votes when it has caught up."""
+    _ask(config, controllers, lambda controller: controller.add_member(id_, address))
+    typer.echo(f"controller {id_} is added")
+
+
+@members.command("remove")
+def remove_member(
+    id_: Annotated[int, typer.Argument(metavar="ID", min=1)],
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+) -> None:
+    """Remove a controller, dead or alive."""
+    _ask(config, controllers, lambda controller: controller.remove_member(id_))
+    typer.echo(f"controller {id_} is removed")
+
+
+@members.command("transfer")
+def transfer(
+    id_: Annotated[int, typer.Argument(metavar="ID", min=1)],
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+) -> None:
+    """Let another controller lead."""
+    _ask(config, controllers, lambda controller: controller.transfer(id_))
+    typer.echo(f"controller {id_} is asked to lead")
+
+
+@topics.command("move")
+def move_queue(
+    queue: Annotated[int, typer.Argument(min=16, help="The number of a topic's queue.")],
+    group: GroupArgument,
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+) -> None:
+    """Write to a new queue, in another group, in a queue's place; the old one can be read until it is dropped."""
+    found = _ask(config, controllers, lambda controller: controller.move_queue(queue, group))
+    typer.echo(f"{found.name}: queue {queue} is closed, {found.moved[queue]} in group {group} takes its place")
+
+
+@topics.command("close")
+def close_queue(
+    queue: Annotated[int, typer.Argument(min=16)],
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+) -> None:
+    """Write no more to a topic's queue; it can be read until it is dropped."""
+    found = _ask(config, controllers, lambda controller: controller.close_queue(queue))
+    typer.echo(f"{found.name}: queue {queue} is closed")
+
+
+@topics.command("drop")
+def drop_queue(
+    queue: Annotated[int, typer.Argument(min=16)],
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+) -> None:
+    """Forget a closed queue that everybody has read."""
+    _ask(config, controllers, lambda controller: controller.drop_queue(queue))
+    typer.echo(f"queue {queue} is dropped")
+
+
+# ---- asking
+
+
+def _ask(config: Path | None, controllers: str | None, work: Callable[[Any], Awaitable[T]]) -> T:
+    return _run(_addresses(config, controllers), work, credentials=_channel(config))
+
+
+def _addresses(config: Path | None, controllers: str | None) -> Sequence[str]:
+    """Where the controllers are."""
+    from gateway.config import load  # noqa: PLC0415
+    from gateway.errors import ConfigError  # noqa: PLC0415
+
+    if controllers is not None:
+        return [one.strip() for one in controllers.split(",") if one.strip()]
+    if config is None:
+        return ["127.0.0.1:8082"]
+    found = list(load(config).cluster.controllers.values())
+    if not found:
+        raise ConfigError(f"{config}: cluster.controllers is empty; write where the controllers are")
+    return found
+
+
+def _channel(config: Path | None) -> Any:
+    """The credentials of the configuration, if it has any."""
+    from gateway.config import load  # noqa: PLC0415
+    from gateway.controller_process import node_credentials  # noqa: PLC0415
+
+    if config is None:
+        return None
+    return node_credentials(load(config).cluster, host="localhost", key="cluster").channel
+
+
+def _run(addresses: Any, work: Callable[[Any], Awaitable[T]], *, credentials: Any = None) -> T:
+    """Do something with the controllers, in an event loop of its own. Raises `ControllerError`."""
+    from controller.client import ControllerUnreachable  # noqa: PLC0415
+    from controller.remote import RemoteController  # noqa: PLC0415
+    from gateway.endpoint import now_ms  # noqa: PLC0415
+
+    async def asked() -> T:
+        controller = RemoteController(list(addresses), now_ms=now_ms, credentials=credentials)
+        try:
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await controller.ready()
+            except TimeoutError as error:
+                raise ControllerUnreachable(f"no controller answers at {', '.join(addresses)}") from error
+            return await work(controller)
+        finally:
+            await controller.close()
+
+    return asyncio.run(asked())
