@@ -13,6 +13,7 @@ from controller.client import GroupConfig
 from controller.local import Limits, LocalController
 from gateway.app import Gateway
 from gateway.config import adapter_factories, load
+from gateway.footing import ClusterFooting
 from store.client import OnAppended, StoreClient, TailListener
 from store.cluster import ClusterStore
 from store.errors import StoreUnreachable
@@ -154,8 +155,8 @@ class Served:
         )
         self._stop = asyncio.Event()
         async with Machine(self._directory, groups=self.groups) as self.machine, asyncio.TaskGroup() as tasks:
-            store: Any = self.machine.store
-            self._gateway = Gateway(config, store, self.machine.controller, tasks)
+            controller: Any = self.machine.controller
+            self._gateway = Gateway(config, ClusterFooting(config, self.machine.store, controller), tasks)
             await self._gateway.start()
             ready.set_result(None)
             await self._stop.wait()
