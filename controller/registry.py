@@ -52,7 +52,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     from masters of older ones. `master`: it is the master of that epoch, and serves as such. `log_end` is where its log
     ends on its disk, and `log_epoch` the newest epoch that begins there or before: as if every epoch began with a frame
     of no length. `confirmed` is how far readers may go, `free_bytes` what its disk has left. `incarnation` is another
-    number after every start of its process: whoever was elected before has nothing of the role left.
+    number after every start of its process: whoever was elected before has nothing of the role left. `failed`: its disk
+    or its engine is, so it counts as dead.
     """
 
     group: int
@@ -69,6 +70,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     free_bytes: int = 0
     version: str = ""
     incarnation: int = 0
+    failed: bool = False
 
 
 class RouteReplica(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,6 +201,8 @@ class Registry:
         heard = self._heard.get((group, replica))
         if heard is None:
             return self.since_ms + self.dead_after_ms
+        if heard.said.failed:
+            return heard.at_ms
         dies = max(heard.at_ms, self.since_ms) + self.dead_after_ms
         return dies if heard.cut_ms is None else min(dies, heard.cut_ms + self._suspect_ms)
 
@@ -260,8 +264,8 @@ class Registry:
         self.forget(group, replica)
 
 
-def _roles(said: Heartbeat) -> tuple[bool, int, str, int]:
-    return said.master, said.master_epoch, said.address, said.incarnation
+def _roles(said: Heartbeat) -> tuple[bool, int, str, int, bool]:
+    return said.master, said.master_epoch, said.address, said.incarnation, said.failed
 
 
 def _check(said: Heartbeat) -> None:

@@ -161,6 +161,7 @@ def _load(config: Path | None, data_dir: Path | None, port_offset: int | None, h
 
 
 cli_cluster_roles.register(app, _load)
+cli_store.register(_load)
 
 if __name__ == "__main__":
     main()

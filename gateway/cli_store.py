@@ -1,19 +1,19 @@
-"""`headgate store`: what can be done to a data directory while no gateway runs on it."""
+"""`headgate store`: a store node; and what can be done to a data directory while nobody runs on it."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-__all__ = ["app"]
+__all__ = ["app", "register"]
 
 EXIT_DAMAGED = 1
 
-app = typer.Typer(
-    help="Look into, verify and repair the data directory of a gateway that is stopped.",
-    no_args_is_help=True,
-)
+app = typer.Typer()
+
+Load = Callable[[Path | None, Path | None, int | None, str | None], Any]
 
 DataDirArgument = Annotated[Path, typer.Argument(help="What store.data_dir names.", metavar="DATA_DIR")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object.")]
@@ -114,3 +114,35 @@ def stats(data_dir: DataDirArgument = HERE, *, as_json: JsonOption = False) -> N
         typer.echo(json.dumps({**found._asdict(), "views": [view._asdict() for view in found.views]}))
     else:
         report.print_stats(found)
+
+
+# ---- a store node
+
+
+def register(load: Load) -> None:
+    """Let `headgate store` by itself run a node. `load` reads the configuration: file, data directory, port offset."""
+
+    @app.callback(invoke_without_command=True)
+    def node(
+        context: typer.Context,
+        config: Annotated[Path | None, typer.Option("--config", "-c", help="The TOML file.")] = None,
+        data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Overrides store.data_dir.")] = None,
+        port_offset: Annotated[int | None, typer.Option("--port-offset", min=0, help="Added to every port.")] = None,
+        group: Annotated[int | None, typer.Option("--group", min=0, help="Overrides store.group.")] = None,
+    ) -> None:
+        """Run a replica of a store group in this process until SIGTERM or SIGINT.
+
+        The commands look into, verify and repair the data directory of a node or gateway that is stopped.
+        """
+        if context.invoked_subcommand is not None:
+            return
+        import msgspec  # noqa: PLC0415
+
+        from gateway import logs  # noqa: PLC0415
+        from gateway.store_process import serve  # noqa: PLC0415
+
+        settings = load(config, data_dir, port_offset, None)
+        if group is not None:
+            settings = msgspec.structs.replace(settings, store=msgspec.structs.replace(settings.store, group=group))
+        logs.configure(settings.log)
+        raise typer.Exit(serve(settings))

@@ -14,13 +14,12 @@ from gateway.controller_process import node_credentials
 from gateway.endpoint import now_ms
 from gateway.metrics import Metrics
 from gateway.status import DamageStatus, GroupStatus, LogStatus, ScrubStatus
+from gateway.store_options import store_options
 from store.client import StoreClient
 from store.cluster import ClusterStore, Connect, connect_remote
 from store.errors import StoreError, StoreUnreachable
 from store.format import LogOffset
 from store.local import LocalStore
-from store.retention import Limits as Retention
-from store.timers import DAY_MS, TimerLimits
 
 __all__ = ["ClusterFooting", "Footing", "LocalFooting", "across", "here"]
 
@@ -165,20 +164,7 @@ class ClusterFooting:
 async def here(config: Config) -> AsyncIterator[LocalFooting]:
     """Open store and controller in the data directory. Raises `StoreError`, `ControllerError`, OSError."""
     said = config.store
-    store = await LocalStore.open(
-        said.data_dir,
-        group=said.group,
-        segment_size_bytes=said.segment_size_bytes,
-        pending_bytes_max=said.pending_bytes_max,
-        flush_interval_ms=said.flush_interval_ms,
-        disk_reserve_bytes=said.disk_reserve_bytes,
-        retention=Retention(said.retention_ms, said.retention_bytes),
-        retention_interval_s=said.retention_interval_s,
-        scrub_bytes_per_s=said.scrub_bytes_per_s,
-        timer_limits=TimerLimits(
-            timers=said.timers_max, size_bytes=said.timers_bytes_max, horizon_ms=said.timer_horizon_days * DAY_MS
-        ),
-    )
+    store = await LocalStore.open(said.data_dir, group=said.group, **store_options(said))
     async with store:
         controller = LocalController.open(said.data_dir / "controller", limits=metadata_limits(config), now_ms=now_ms)
         try:

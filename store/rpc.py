@@ -11,7 +11,7 @@ when it is asked for.
 
 import errno
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -30,6 +30,7 @@ __all__ = ["STREAMS_MAX", "StoreService"]
 
 STREAMS_MAX = 64  # fetches served at the same time; each holds at most one chunk
 CALLS_MAX = 1_024  # of all kinds at the same time: beyond, gRPC answers RESOURCE_EXHAUSTED by itself
+SENT_BYTES_MAX = MESSAGE_BYTES_MAX + (16 << 20)  # frames to slaves go several in a message, a largest one among them
 KEEPALIVE_MIN_MS = 5_000  # clients may ping this often to find a dead connection
 
 Unary = Callable[[bytes], Awaitable[bytes]]
@@ -61,9 +62,11 @@ class StoreService:
         *,
         node: NodeService | None = None,
         credentials: Any = None,
+        more: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> "StoreService":
         """Serve on `address`, host and port; port 0 takes a free one. Raises OSError when it cannot be bound.
 
+        `more` are the handlers of other services on the same port, by service and method.
         `credentials` are `grpc.ServerCredentials` (`store.credentials`); without them everybody may connect.
         """
         service = cls(store, controller, node)
@@ -71,7 +74,7 @@ class StoreService:
             options=(
                 ("grpc.so_reuseport", 0),  # a second server on the port is a mistake, not a load balancer
                 ("grpc.max_receive_message_length", wire.REQUEST_BYTES_MAX if node is None else MESSAGE_BYTES_MAX),
-                ("grpc.max_send_message_length", max(wire.MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX)),
+                ("grpc.max_send_message_length", SENT_BYTES_MAX),
                 ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
             ),
@@ -80,6 +83,8 @@ class StoreService:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(wire.SERVICE, service._handlers()),))
         if node is not None:
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NODE_SERVICE, node.handlers()),))
+        for name, handlers in (more or {}).items():
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
         try:
             if credentials is None:
                 service.port = server.add_insecure_port(address)

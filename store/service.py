@@ -147,6 +147,12 @@ class NodeService:
                 break
             await asyncio.sleep(0.005)
 
+    def point_to(self, hint: str | None) -> None:
+        """The master is another one, while this node is a slave: clients that come now are sent there."""
+        self._hint = hint
+        if self._term is not None and not self._term.terms.master:
+            self._term.terms = self._term.terms._replace(hint=hint)
+
     @property
     def sessions(self) -> int:
         """Clients that are connected."""

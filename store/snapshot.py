@@ -31,7 +31,9 @@ from store.views import Views
 
 __all__ = [
     "SNAPSHOT_S_MAX",
+    "SNAPSHOT_VIEWS",
     "SnapshotInfo",
+    "describe_snapshot",
     "filling",
     "finish_install",
     "install_snapshot",
@@ -43,7 +45,8 @@ logger = logging.getLogger(__name__)
 
 SNAPSHOT_S_MAX = 600.0  # for one copy: while it is made, the views cannot use again what changes
 _PIPE_BYTES = 1 << 20
-_INFO, _VIEWS, _FILLING = "snapshot", "data.mdb", "filling"
+SNAPSHOT_VIEWS = "data.mdb"
+_INFO, _FILLING, _EPOCHS = "snapshot", "filling", "epochs"
 _INCOMING, _INSTALLED = "incoming", "installed"
 
 
@@ -69,15 +72,20 @@ def take_snapshot(
     """
     files = OsFiles()
     files.make_directory(directory)
-    path = directory / _VIEWS
+    path = directory / SNAPSHOT_VIEWS
     size = _copy(views, path, abandoned)
     dispatched, first = _dispatched(path), log.first  # after the copy: what was deleted meanwhile is not to be had
     if first > dispatched:
         raise SnapshotUnusable(f"the log begins at {first} by now, behind the copy of the views at {dispatched}")
     info = SnapshotInfo(group=group_of(first), first=first, dispatched=dispatched, size_bytes=size)
-    write_small_file(files, directory / _INFO, info)
+    describe_snapshot(directory, info)
     logger.info("a snapshot of the views was taken", extra=msgspec.structs.asdict(info))
     return info
+
+
+def describe_snapshot(directory: Path, info: SnapshotInfo) -> None:
+    """Say what the copy of the views in a directory is of: from now on it is a snapshot. Raises OSError."""
+    write_small_file(OsFiles(), directory / _INFO, info)
 
 
 def _copy(views: Views, path: Path, abandoned: Callable[[], bool]) -> int:
@@ -134,10 +142,11 @@ def snapshot_info(directory: Path) -> SnapshotInfo:
 def install_snapshot(data_dir: Path, snapshot: Path) -> SnapshotInfo:
     """Make a data directory that nobody has open what a snapshot says, in place of what it holds.
 
-    The snapshot's directory is used up. Raises `SnapshotUnusable`, `DataDirLocked`, OSError.
+    A file of epochs that the snapshot has with it takes the place of the log's, in the same step. The snapshot's
+    directory is used up. Raises `SnapshotUnusable`, `DataDirLocked`, OSError.
     """
     info = snapshot_info(snapshot)
-    path = snapshot / _VIEWS
+    path = snapshot / SNAPSHOT_VIEWS
     if not path.is_file() or path.stat().st_size != info.size_bytes or _dispatched(path) != info.dispatched:
         raise SnapshotUnusable(f"{path} is not what {snapshot / _INFO} says it is")
     if not origin_of(info.group) <= info.first <= info.dispatched < origin_of(info.group + 1):
@@ -150,10 +159,12 @@ def install_snapshot(data_dir: Path, snapshot: Path) -> SnapshotInfo:
         incoming = data_dir / _INCOMING
         shutil.rmtree(incoming, ignore_errors=True)
         files.make_directory(incoming / "views")
-        shutil.move(path, incoming / "views" / _VIEWS)
-        with (incoming / "views" / _VIEWS).open("rb") as file:
+        shutil.move(path, incoming / "views" / SNAPSHOT_VIEWS)
+        with (incoming / "views" / SNAPSHOT_VIEWS).open("rb") as file:
             os.fsync(file.fileno())
         files.sync_directory(incoming / "views")
+        if (snapshot / _EPOCHS).is_file():
+            (snapshot / _EPOCHS).rename(incoming / _EPOCHS)
         write_small_file(files, incoming / _FILLING, info)
         incoming.rename(data_dir / _INSTALLED)
         files.sync_directory(data_dir)
@@ -177,8 +188,9 @@ def finish_install(data_dir: Path) -> None:
         with suppress(FileNotFoundError):
             shutil.rmtree(data_dir / "views")
         (installed / "views").rename(data_dir / "views")
-    if (installed / _FILLING).is_file():
-        (installed / _FILLING).rename(data_dir / _FILLING)
+    for name in (_EPOCHS, _FILLING):
+        if (installed / name).is_file():
+            (installed / name).rename(data_dir / name)
     files.sync_directory(data_dir)
     shutil.rmtree(installed)
     files.sync_directory(data_dir)

@@ -388,6 +388,15 @@ class Master:
             raise CannotSwitchOver("this master is about to end already")
         self._target, self._target_ms = target, self._now_ms
 
+    def call_off(self) -> None:
+        """Hand over to nobody: appends are taken again. An election that was asked for may happen all the same."""
+        self._target = None
+
+    @property
+    def heir(self) -> int | None:
+        """To whom this master is about to hand over."""
+        return self._target
+
     @property
     def handover(self) -> int | None:
         """Who is ready to take over: everything is acknowledged, and it has it. To be named to the controller."""

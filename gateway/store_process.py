@@ -1,0 +1,299 @@
+"""`headgate store`: a replica of a store group in a process of its own."""
+
+import asyncio
+import contextlib
+import gc
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+
+import msgspec
+import uvloop
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from controller.client import Group
+from controller.heartbeats import Heartbeats
+from controller.registry import Heartbeat
+from controller.remote import RemoteController
+from gateway import logs
+from gateway.admin import AdminServer, ReadyState
+from gateway.cluster_settings import NodeAddress
+from gateway.config import Config
+from gateway.controller_process import NodeCredentials, node_credentials
+from gateway.endpoint import now_ms
+from gateway.errors import ConfigError, HeadgateError
+from gateway.signals import stop_on_signals
+from gateway.store_options import store_options
+from store.node.master_role import MasterRole
+from store.node.node import Credentials, NodeSettings, StoreNode
+from store.node.slave_role import SlaveRole
+
+__all__ = ["StoreNodeFailed", "StoreStatus", "run", "serve"]
+
+SWITCH_INTERVAL_S = 0.0005  # how long the loop may keep the interpreter from the store's threads
+GC_THRESHOLD = 50_000  # new containers between two looks for cycles: frames make none, so looks are mostly in vain
+
+log = logs.get(__name__)
+
+
+class StoreNodeFailed(HeadgateError):
+    """The node cannot start."""
+
+
+class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store node says of itself. `lag_bytes` are what each slave, or this one, does not have of the master's."""
+
+    version: str
+    ready: bool
+    reasons: tuple[str, ...]
+    uptime_s: float
+    data_dir: str
+    address: str
+    group: int
+    replica: int | None
+    role: str  # "master", "slave", "changing", "failed"
+    stage: str  # of a slave: what it is doing
+    master: int | None
+    master_epoch: int
+    promised_epoch: int
+    epochs: tuple[tuple[int, int], ...]  # the newest: epoch, and where it began
+    sync_set: tuple[int, ...]
+    sync_epoch: int
+    log_first: int
+    log_end: int
+    flushed: int
+    confirmed: int
+    lag_bytes: Mapping[int, int]
+    refusal: str
+    sessions: int
+    controllers: int
+
+
+def settings_of(config: Config) -> NodeSettings:
+    """What a node is told of its configuration."""
+    cluster, rpc = config.cluster, config.rpc
+    return NodeSettings(
+        data_dir=config.store.data_dir,
+        group=config.store.group,
+        name=cluster.node_name,
+        listen=str(NodeAddress(rpc.host, rpc.port)),
+        advertise=rpc.advertise,
+        zone=cluster.zone,
+        priority=config.store.priority,
+        learner=config.store.learner,
+        version=version("headgate"),
+        options=store_options(config.store),
+    )
+
+
+class _Process:
+    """The node with what is around it."""
+
+    def __init__(self, config: Config, credentials: NodeCredentials) -> None:
+        self._config = config
+        self._credentials = credentials
+        self._began_s = time.monotonic()
+        self._node: StoreNode | None = None
+        self._beats: Heartbeats | None = None
+        self._stopping = False
+
+    async def run(self, stack: contextlib.AsyncExitStack, stopped: asyncio.Event) -> None:
+        """Until it is stopped."""
+        config = self._config
+        admin = await self._admin()
+        stack.push_async_callback(admin.stop)
+        controller = RemoteController(
+            [str(at) for at in config.cluster.addresses.values()],
+            now_ms=now_ms,
+            credentials=self._credentials.channel,
+        )
+        stack.push_async_callback(controller.close)
+        starting = asyncio.ensure_future(self._start(controller))
+        stopping = asyncio.ensure_future(stopped.wait())
+        try:
+            await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                return
+            node = self._node = starting.result()
+            stack.push_async_callback(node.close)
+            gc.collect()
+            gc.freeze()  # what a start leaves behind stays; a full collection need not walk it
+            assert node.identity is not None
+            log.info(
+                "ready",
+                group=config.store.group,
+                replica=node.identity.id,
+                address=node.address,
+                admin_port=admin.port,
+                data_dir=str(config.store.data_dir),
+            )
+            await stopping
+        finally:
+            self._stopping = True
+            for task in (starting, stopping):
+                task.cancel()
+            await asyncio.gather(starting, stopping, return_exceptions=True)
+
+    async def _start(self, controller: RemoteController) -> StoreNode:
+        credentials = Credentials(self._credentials.server, self._credentials.channel)
+        try:
+            await controller.ready()
+            return await StoreNode.start(
+                settings_of(self._config),
+                controller,
+                lambda said, changed: self._connect(controller, said, changed),
+                credentials=credentials,
+            )
+        except OSError as error:
+            raise StoreNodeFailed(f"{error.filename or 'store'}: {error.strerror or error}") from error
+
+    def _connect(
+        self,
+        controller: RemoteController,
+        said: Callable[[], Sequence[Heartbeat]],
+        changed: Callable[[Group], None],
+    ) -> Heartbeats:
+        self._beats = Heartbeats(
+            [self._config.store.group],
+            controller.addresses,
+            said,
+            changed,
+            credentials=self._credentials.channel,
+        )
+        return self._beats
+
+    # ---- what it says of itself
+
+    async def _admin(self) -> AdminServer:
+        host, port = self._config.admin.host, self._config.admin.port
+        try:
+            return await AdminServer.start(host, port, ready=self.ready, status=self.status, registry=_metrics(self))
+        except OSError as error:
+            raise StoreNodeFailed(f"admin cannot listen on {host}:{port}: {error.strerror}") from error
+
+    def ready(self) -> ReadyState:
+        """Whether it serves in a role, and if not, why."""
+        node = self._node
+        reasons = []
+        if self._stopping:
+            reasons.append("shutting down")
+        elif node is None:
+            reasons.append("not registered with the controllers yet")
+        elif node.failed.done():
+            reasons.append(f"the store has failed: {node.failed.result()}")
+        elif isinstance(node.role, MasterRole):
+            if not node.role.serving:
+                reasons.append("about to be the master")
+        elif not isinstance(node.role, SlaveRole) or not node.role.streaming:
+            reasons.append("not connected to a master")
+        failed = node is not None and node.failed.done()
+        return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=not failed)
+
+    def status(self) -> StoreStatus:
+        """The document of /status."""
+        node, state, store = self._node, self.ready(), self._config.store
+        role = None if node is None else node.role
+        disk = None if node is None else node.disk
+        group = None if node is None else node.group
+        core = None if role is None else role.core
+        return StoreStatus(
+            version=version("headgate"),
+            ready=state.ready,
+            reasons=state.reasons,
+            uptime_s=round(time.monotonic() - self._began_s, 3),
+            data_dir=str(store.data_dir),
+            address="" if node is None else node.address,
+            group=store.group,
+            replica=None if node is None or node.identity is None else node.identity.id,
+            role=_role(node),
+            stage=role.core.stage.name.lower() if isinstance(role, SlaveRole) else "",
+            master=None if group is None else group.master,
+            master_epoch=0 if group is None else group.master_epoch,
+            promised_epoch=0 if disk is None else disk.promised,
+            epochs=() if disk is None else tuple((one.epoch, one.start) for one in disk.epochs.entries[-8:]),
+            sync_set=() if group is None else group.sync_set,
+            sync_epoch=0 if group is None else group.sync_epoch,
+            log_first=0 if core is None else core.first,
+            log_end=0 if core is None else core.end,
+            flushed=0 if core is None else core.flushed,
+            confirmed=0 if core is None else core.confirmed,
+            lag_bytes=self.lags(),
+            refusal=str(role.core.refusal or "") if isinstance(role, MasterRole) else "",
+            sessions=0 if node is None else node.sessions,
+            controllers=0 if self._beats is None else self._beats.connected,
+        )
+
+    def lags(self) -> Mapping[int, int]:
+        """What each replica does not have, as far as this one knows it: a master all of them, a slave itself."""
+        role = None if self._node is None else self._node.role
+        if isinstance(role, MasterRole):
+            end = role.core.end
+            return {replica: max(end - at, 0) for replica, at in role.core.positions().items()}
+        return {}
+
+    def value(self, name: str) -> float:
+        """A figure of `status`."""
+        found = getattr(self.status(), name)
+        return float(len(found) if isinstance(found, tuple) else found)
+
+
+def _role(node: StoreNode | None) -> str:
+    if node is not None and node.failed.done():
+        return "failed"
+    if node is None or node.role is None:
+        return "changing"
+    return "master" if node.role.master else "slave"
+
+
+_FIGURES = {
+    "master_epoch": "The epoch of the group's newest master that is known here",
+    "promised_epoch": "The newest epoch whose master is followed, or that is this node's",
+    "sync_set": "Replicas in the SyncStateSet",
+    "log_first": "Log offset of the first frame that is kept",
+    "log_end": "Log offset behind the last frame",
+    "flushed": "Log offset behind what is on this disk",
+    "confirmed": "Log offset behind what readers may see",
+    "sessions": "Clients that are connected",
+    "controllers": "Controllers that hear this node",
+}
+
+
+def _metrics(process: _Process) -> CollectorRegistry:
+    """What Prometheus is told, asked of the node when somebody looks."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    for name, what in _FIGURES.items():
+        Gauge(f"headgate_store_{name}", what, registry=registry).set_function(lambda name=name: process.value(name))  # type: ignore[misc]
+    for role in ("master", "slave"):
+        gauge = Gauge(f"headgate_store_{role}", f"Whether this node is {role} of its group", registry=registry)
+        gauge.set_function(lambda role=role: float(process.status().role == role))  # type: ignore[misc]
+    lag = Gauge("headgate_store_lag_bytes", "What the slave that is furthest behind does not have", registry=registry)
+    lag.set_function(lambda: float(max(process.lags().values(), default=0)))
+    return registry
+
+
+async def run(config: Config) -> None:
+    """Run a store node until SIGTERM or SIGINT. Raises `ConfigError`, `StoreNodeFailed`, `StoreError`."""
+    if not config.cluster.controllers:
+        raise ConfigError("cluster.controllers: names nobody; write where the controllers are")
+    if not config.rpc.port and not config.rpc.advertise:
+        log.info("rpc.port is 0: this node has another address after every start")
+    credentials = node_credentials(config.cluster, host=config.rpc.host, key="rpc.host")
+    stopped = stop_on_signals()
+    async with contextlib.AsyncExitStack() as stack:
+        await _Process(config, credentials).run(stack, stopped)
+    log.info("stopped")
+
+
+def serve(config: Config) -> int:
+    """Run a store node in this process; the exit status. Raises `ConfigError`, `StoreNodeFailed`, `StoreError`."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.set_threshold(GC_THRESHOLD)
+    uvloop.run(run(config))
+    return 0

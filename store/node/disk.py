@@ -1,0 +1,123 @@
+"""The data directory of a replica: its store, open in one role at a time, and the file of its epochs."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from store.errors import StoreError
+from store.files import Files, OsFiles
+from store.format import HEADER, Header, LogOffset, parse_header
+from store.local import LocalStore
+from store.node.reads import MasterStore
+from store.replication.epoch_file import EpochFile
+from store.replication.epochs import EpochList
+from store.replication.errors import BadEpochs
+from store.replication_hooks import ReplicationHooks
+
+__all__ = ["Disk"]
+
+logger = logging.getLogger(__name__)
+
+SCAN_BYTES = 8 << 20  # of the log at a time, where the epochs have to be found in it
+
+
+class Disk:
+    """Opens and closes; what the store tells goes to whoever is `listener` then.
+
+    `epochs` and `promised` are what is on disk: what the log's epochs are, and the newest one heard of. `options` are
+    those of `LocalStore.open` that both roles have.
+    """
+
+    def __init__(self, data_dir: Path, group: int, options: Mapping[str, Any]) -> None:
+        self.data_dir = data_dir
+        self.group = group
+        self.listener: ReplicationHooks | None = None
+        self.store: LocalStore | None = None
+        self.epochs = EpochList()
+        self.promised = 0
+        self.files: Files = options.get("files") or OsFiles()
+        self._options = options
+        self._file = EpochFile(self.files, data_dir)
+
+    # ---- opening and closing
+
+    async def open_slave(self, truncate_to: LogOffset | None = None) -> LocalStore:
+        """Open as a slave, having cut the log; then the epochs are known. Raises what `LocalStore.open` raises."""
+        store: LocalStore = await self._open(LocalStore, role="slave", truncate_to=truncate_to)
+        self.store = store
+        try:
+            found = await asyncio.to_thread(self._file.load)
+        except BadEpochs as error:
+            logger.error("the file of epochs is damaged: they are looked for in the log", exc_info=error)
+            found = None
+        if found is None:
+            epochs = await _epochs_of(store)
+            found = epochs, epochs.newest
+        self.epochs, self.promised = found[0], max(found[1], self.promised)
+        return store
+
+    async def open_master(self, epoch: int, confirmed: LogOffset) -> MasterStore:
+        """Open as the master of an epoch, with so much known to be confirmed. Raises what `LocalStore.open` raises."""
+        store: MasterStore = await self._open(MasterStore, role="master", epoch=epoch, confirmed=confirmed)
+        self.store = store
+        return store
+
+    async def _open(self, kind: Any, **role: Any) -> Any:
+        assert self.store is None
+        return await kind.open(self.data_dir, group=self.group, replication=self, **role, **self._options)
+
+    async def close(self, *, at_once: bool = False) -> None:
+        """Close; `at_once`: a master that is none any more does not wait for what is not confirmed."""
+        store, self.store = self.store, None
+        if store is not None:
+            await (store.step_down() if at_once else store.close())
+
+    async def save(self, epochs: EpochList, promised: int) -> None:
+        """Keep epochs, and the newest heard of. Raises OSError."""
+        if (epochs, promised) != (self.epochs, self.promised):
+            assert promised >= self.promised
+            await asyncio.to_thread(self._file.save, epochs, promised)
+            self.epochs, self.promised = epochs, promised
+
+    @property
+    def free_bytes(self) -> int:
+        """What the disk has left; 0 where that is not known."""
+        try:
+            return self.files.free_bytes(self.data_dir)
+        except OSError:
+            return 0
+
+    # ---- what the store tells
+
+    def written(self, end: LogOffset) -> None:
+        """See `ReplicationHooks`."""
+        if self.listener is not None:
+            self.listener.written(end)
+
+    def flushed(self, end: LogOffset) -> None:
+        """See `ReplicationHooks`."""
+        if self.listener is not None:
+            self.listener.flushed(end)
+
+    def failed(self, error: StoreError) -> None:
+        """See `ReplicationHooks`."""
+        if self.listener is not None:
+            self.listener.failed(error)
+
+
+async def _epochs_of(store: LocalStore) -> EpochList:
+    """The epochs that the frames of a log tell. Raises `CorruptFrame`."""
+    headers: list[Header] = []
+    at = store.first
+    while data := await store.read_log(at, SCAN_BYTES):
+        skip = 0
+        while skip < len(data):
+            header = parse_header(data[skip : skip + HEADER.size], log_offset=at)
+            assert header is not None, "whole frames were read"
+            if not headers or header.epoch != headers[-1].epoch:
+                headers.append(header)
+            skip += header.size_bytes
+            at = LogOffset(at + header.size_bytes)
+    return EpochList.of_frames(headers)

@@ -1,0 +1,85 @@
+"""Which replica of its group a data directory is: the file `replica` in it.
+
+An id is given once, and a crash may come between any two steps of being given one. So a node asks for the next id,
+keeps it in `replica.asked` with a check code of its own making, registers, and only then renames the file. After a
+crash it registers again by whichever file there is: the id is its own, or by another check code somebody else's; then
+the file is worth nothing.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from controller.client import ControllerClient, Group, Replica, ReplicaIdTaken
+from store.errors import WrongGroup
+from store.files import Files, OsFiles
+from store.small_file import read_small_file, write_small_file
+
+__all__ = ["ReplicaIdentity", "register"]
+
+logger = logging.getLogger(__name__)
+
+_GIVEN, _ASKED = "replica", "replica.asked"
+CHECK_BYTES = 16
+
+
+class ReplicaIdentity(msgspec.Struct, frozen=True):
+    """A replica of a group: its id, and the code that proves it."""
+
+    group: int
+    id: int
+    check: str
+
+
+async def register(
+    controller: ControllerClient,
+    data_dir: Path,
+    group: int,
+    about: Callable[[int, str], Replica],
+    *,
+    files: Files | None = None,
+) -> tuple[ReplicaIdentity, Group]:
+    """Be a replica of a group, and let the controllers know where it is now. Done again at every start.
+
+    `about` makes the `Replica` of an id and a check code. Raises `ControllerError`, `WrongGroup`, OSError.
+    """
+    files = files if files is not None else OsFiles()
+    while True:
+        found = await asyncio.to_thread(_load, files, data_dir)
+        if found is None:
+            next_id = await controller.next_replica_id(group)
+            found = ReplicaIdentity(group, next_id, secrets.token_hex(CHECK_BYTES))
+            await asyncio.to_thread(write_small_file, files, data_dir / _ASKED, found)
+        if found.group != group:
+            raise WrongGroup(f"{data_dir} is of replica {found.id} of store group {found.group}, not of group {group}")
+        try:
+            registered = await controller.register_replica(group, about(found.id, found.check))
+        except ReplicaIdTaken as taken:
+            logger.info("another id is asked for: %s", taken)
+            await asyncio.to_thread(_forget, files, data_dir)
+            continue
+        await asyncio.to_thread(_keep, files, data_dir, found)
+        return found, registered
+
+
+def _load(files: Files, data_dir: Path) -> ReplicaIdentity | None:
+    given = read_small_file(files, data_dir / _GIVEN, ReplicaIdentity)
+    return given if given is not None else read_small_file(files, data_dir / _ASKED, ReplicaIdentity)
+
+
+def _keep(files: Files, data_dir: Path, found: ReplicaIdentity) -> None:
+    if read_small_file(files, data_dir / _GIVEN, ReplicaIdentity) != found:
+        files.rename(data_dir / _ASKED, data_dir / _GIVEN)
+        files.sync_directory(data_dir)
+
+
+def _forget(files: Files, data_dir: Path) -> None:
+    names = files.names(data_dir)
+    for name in (_GIVEN, _ASKED):
+        if name in names:
+            files.unlink(data_dir / name)
+    files.sync_directory(data_dir)

@@ -1,0 +1,408 @@
+"""A replica as the master of one epoch: from being elected until there is a newer epoch.
+
+What happens is told to the core (`store.replication.master`); after each turn of the loop in which something did, what
+follows from it is done at once for all: readers and senders are answered, slaves are sent what is new, the controller
+is asked. Frames go to the slaves from the memory in which they were written, without waiting for the disk.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+from controller.client import (
+    ControllerClosed,
+    ControllerError,
+    ControllerOverloaded,
+    ControllerUnreachable,
+    Group,
+    StaleEpoch,
+)
+from store.errors import NotMaster, NotWritable, OffsetOutOfRange, StoreClosed, StoreError
+from store.format import LogOffset
+from store.node.place import TICK_S, Place
+from store.node.reads import MasterStore
+from store.node.snapshots import SnapshotSender
+from store.node.streams import SlaveStream
+from store.node.wire import SnapshotRequest
+from store.node.wire import decode as decode_request
+from store.replication.agreement import Acknowledge
+from store.replication.errors import BadMessage, CannotSwitchOver
+from store.replication.master import AlterSet, Master
+from store.replication.messages import FromSlave, Hello, decode, encode
+
+__all__ = ["MasterRole"]
+
+logger = logging.getLogger(__name__)
+
+PROBE_MS = 1_000  # how often the controller is asked for nothing, while a slave wants to be in sync
+FENCED_GRACE_S = 0.05  # for acknowledgements that are on their way, where no more will follow
+_UNANSWERED = (ControllerUnreachable, ControllerOverloaded, ControllerClosed)
+
+
+class _Read(NamedTuple):
+    """A read of keys that waits for a round."""
+
+    round: int
+    agreed: "asyncio.Future[None]"
+
+
+class MasterRole:
+    """One epoch. `run` does it; `heard` tells of the group."""
+
+    master = True
+
+    def __init__(self, place: Place, group: Group) -> None:
+        store = place.disk.store
+        assert store is not None
+        assert store.flushed == store.end, "all of the log is on disk"
+        self._place = place
+        self._group = group
+        self._loop = asyncio.get_running_loop()
+        self._store: MasterStore | None = None  # while it is open
+        self._core = Master(
+            group=place.group,
+            replica=place.replica,
+            epoch=group.master_epoch,
+            epochs=place.disk.epochs,
+            first=store.first,
+            end=store.end,
+            confirmed=store.confirmed,
+            replicas=_replicas(group),
+            sync_set=group.sync_set,
+            sync_epoch=group.sync_epoch,
+            min_in_sync=group.config.min_in_sync,
+            acknowledge=Acknowledge(group.config.acknowledge),
+            now_ms=place.now_ms(),
+            pace=place.pace,
+        )
+        self.serving = False
+        self._streams: dict[int, SlaveStream] = {}  # by replica
+        self._snapshots = SnapshotSender(place.disk.data_dir)
+        self._told = (store.confirmed, store.confirmed)  # to the store: confirmed, acknowledged
+        self._refused: str | None = None  # why the store refuses appends, as it was told
+        self._reads: list[_Read] = []
+        self._pumping = False  # it will be done on the loop's next turn
+        self._asking: asyncio.Task[None] | None = None
+        self._handing_over: asyncio.Task[None] | None = None
+        self._probed_ms = place.now_ms() - PROBE_MS
+        self._over: asyncio.Future[None] = self._loop.create_future()
+
+    # ---- from outside
+
+    @property
+    def core(self) -> Master:
+        """What is known of the group; for looking at."""
+        return self._core
+
+    @property
+    def slaves(self) -> list[int]:
+        """The replicas that are connected."""
+        return sorted(self._streams)
+
+    def heard(self, group: Group) -> None:
+        """The group is this now."""
+        core = self._core
+        self._group = group
+        core.fenced(group.master_epoch)
+        if group.master_epoch == core.epoch and core.ended is None:
+            config = group.config
+            core.configure(
+                _replicas(group), min_in_sync=config.min_in_sync, acknowledge=Acknowledge(config.acknowledge)
+            )
+            core.set_altered(group.sync_set, group.sync_epoch)
+        self._pump_soon()
+
+    async def switch_over(self, target: int | None = None) -> int:
+        """Hand over to a replica in sync, or to the one that has most; who is master then.
+
+        Raises `CannotSwitchOver`.
+        """
+        core = self._core
+        if target is None:
+            positions = core.positions()
+            ready = [one for one in core.sync_set if one != self._place.replica and one in self._streams]
+            target = max(ready, key=lambda one: (positions.get(one, 0), -one), default=None)
+            if target is None:
+                raise CannotSwitchOver("no other replica is in sync")
+        core.hand_over(target, now_ms=self._place.now_ms())
+        logger.info("handing store group %d over to replica %d", self._place.group, target)
+        self._pump_soon()
+        while core.ended is None:
+            if self._over.done() or core.heir is None:
+                raise CannotSwitchOver(f"replica {target} did not get everything in time")
+            await asyncio.sleep(TICK_S / 5)
+        if self._group.master is None:
+            raise CannotSwitchOver("the election is under way")
+        return self._group.master
+
+    # ---- what the store tells
+
+    def written(self, end: LogOffset) -> None:
+        """See `ReplicationHooks`."""
+        self._core.written(end)
+        self._pump_soon()
+
+    def flushed(self, end: LogOffset) -> None:
+        """See `ReplicationHooks`."""
+        if end > self._core.flushed:
+            self._core.flushed_to(end)
+            self._pump_soon()
+
+    def failed(self, error: StoreError) -> None:
+        """See `ReplicationHooks`."""
+        if not self._over.done():
+            self._over.set_exception(error)
+
+    # ---- the time as master
+
+    async def run(self) -> None:
+        """Be master until there is a newer epoch. Raises `StoreError`, OSError: the disk has failed, or is not fit."""
+        place, core = self._place, self._core
+        await place.disk.save(core.epochs, core.epoch)
+        place.disk.listener = self
+        ticking = self._loop.create_task(self._tick(), name="time of a master")
+        try:
+            store = await self._begin()
+            place.front.leading = self
+            place.front.serve(store, master=True)
+            self.serving = True
+            logger.info("this is the master of store group %d in epoch %d", place.group, core.epoch)
+            place.speak()
+            await asyncio.wait([ticking, self._over], return_when=asyncio.FIRST_COMPLETED)
+            if ticking.done():
+                ticking.result()
+            self._over.result()
+        finally:
+            place.front.leading = None
+            await self._end([ticking])
+
+    async def _begin(self) -> MasterStore:
+        """Open as master."""
+        disk = self._place.disk
+        await disk.close()
+        store = await disk.open_master(self._core.epoch, self._core.confirmed)
+        store.agreed = self._agreed
+        self._store = store
+        self._pump()
+        return store
+
+    async def _end(self, parts: "list[asyncio.Task[Any]]") -> None:
+        place = self._place
+        self.serving = False
+        tasks = [*parts, *filter(None, (self._asking, self._handing_over))]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._store = None
+        hint = place.address_of_master(self._group)
+        gone = NotMaster(f"this node is not the master of store group {place.group} any more", hint)
+        for read in self._reads:
+            if not read.agreed.done():
+                read.agreed.set_exception(gone)
+        self._reads.clear()
+        await place.front.stand_down(hint, grace_s=FENCED_GRACE_S)
+        for stream in list(self._streams.values()):
+            stream.end()
+        await place.disk.close(at_once=True)
+        place.disk.listener = None
+        logger.info("this is not the master of store group %d any more", place.group)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            core = self._core
+            core.tick(now_ms=self._place.now_ms())
+            if self._store is not None and self._store.first > core.first:
+                core.trimmed(self._store.first)
+            self._probe()
+            self._pump()
+
+    # ---- after whatever happened
+
+    def _pump_soon(self) -> None:
+        if not self._pumping:
+            self._pumping = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Do what follows from all that the core was told since the last time."""
+        self._pumping = False
+        core = self._core
+        if core.ended is not None:
+            if not self._over.done():
+                self._over.set_result(None)
+            return
+        if self._store is not None:
+            self._tell(self._store)
+        for replica, message in core.take():
+            if (stream := self._streams.get(replica)) is not None:
+                stream.put(message)
+        for stream in self._streams.values():
+            stream.news.set()
+        if self._reads:
+            self._answer_reads()
+        if self._asking is None and (ask := core.ask()) is not None:
+            self._asking = self._spawn(self._alter(ask), "changing who is in sync")
+        if self._handing_over is None and (target := core.handover) is not None:
+            self._handing_over = self._spawn(self._hand_over(target), "handing over")
+
+    def _tell(self, store: MasterStore) -> None:
+        """Let the store answer what is safe, and take or refuse appends."""
+        core = self._core
+        told = core.confirmed, core.acknowledged
+        if told != self._told:
+            self._told = told
+            store.confirm(*told)
+        refusal = core.refusal
+        why = None if refusal is None else str(refusal)
+        if why != self._refused:
+            self._refused = why
+            store.refuse_appends(refusal)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+        return self._loop.create_task(work, name=name)
+
+    # ---- slaves
+
+    async def attend(self, context: Any, hello: bytes) -> None:
+        """See `Leading`."""
+        first = decode(hello)
+        assert isinstance(first, Hello)
+        replica = first.replica
+        stream = SlaveStream(
+            replica,
+            context,
+            received=partial(self._received, replica),
+            data=partial(self._data, replica),
+            silence_s=2 * self._place.pace.silent_ms / 1000,
+        )
+        before = self._streams.get(replica)
+        if before is not None:
+            before.end()
+        self._streams[replica] = stream
+        try:
+            self._received(replica, first)
+            await stream.run()
+        finally:
+            if self._streams.get(replica) is stream:
+                del self._streams[replica]
+                self._core.left(replica)
+                self._pump_soon()
+
+    def _received(self, replica: int, message: FromSlave) -> None:
+        self._core.receive(replica, message, now_ms=self._place.now_ms())
+        self._pump_soon()
+
+    async def _data(self, replica: int) -> bytes | None:
+        """The next frames for a slave, as a message."""
+        core = self._core
+        while (store := self._store) is not None and (batch := core.batch(replica)) is not None:
+            limit = core.epochs.end_at(batch.start, core.end)
+            try:
+                frames = await store.read_log(batch.start, batch.end - batch.start, end=limit)
+                if not frames:
+                    return None
+                return encode(core.sent(replica, batch.start, frames))
+            except OffsetOutOfRange:  # retention was faster
+                core.trimmed(store.first)
+                self._pump_soon()
+                return None
+            except StoreClosed:
+                return None
+            except BadMessage:  # the slave has begun a new stream meanwhile
+                continue
+        return None
+
+    async def send_snapshot(self, context: Any, request: bytes) -> None:
+        """See `Leading`."""
+        asked = decode_request(request, SnapshotRequest)
+        core = self._core
+        store = self._store
+        if asked.group != self._place.group or asked.epoch != core.epoch or core.ended is not None or store is None:
+            raise NotMaster(f"this node is not the master of store group {asked.group} in epoch {asked.epoch}")
+        if self._group.replica(asked.replica) is None:
+            raise BadMessage(f"there is no replica {asked.replica}")
+        await self._snapshots.send(store, core.epochs, core.epoch, context)
+
+    # ---- reads of keys
+
+    async def _agreed(self) -> None:
+        """Return when nobody can have been a newer master when this was called. Raises `NotMaster`, `NotWritable`."""
+        core = self._core
+        if core.ended is not None or self._store is None:
+            raise NotMaster(f"this node is not the master of store group {self._place.group} any more")
+        number = core.ask_round()
+        if core.round_agreed >= number:
+            return
+        read = _Read(number, self._loop.create_future())
+        self._reads.append(read)
+        self._pump_soon()
+        try:
+            async with asyncio.timeout(self._place.pace.stall_ms / 1000):
+                await read.agreed
+        except TimeoutError as error:
+            raise NotWritable("too few replicas say that this is the master still") from error
+        finally:
+            with suppress(ValueError):
+                self._reads.remove(read)
+
+    def _answer_reads(self) -> None:
+        agreed = self._core.round_agreed
+        for read in self._reads:
+            if read.round <= agreed and not read.agreed.done():
+                read.agreed.set_result(None)
+
+    # ---- the controller
+
+    def _probe(self) -> None:
+        """Ask the controllers for nothing new, while somebody wants to join: so it is known that they answer."""
+        core, now_ms = self._core, self._place.now_ms()
+        joining = (self._streams.keys() & set(self._group.voters)) - core.sync_set
+        if joining and self._asking is None and now_ms - self._probed_ms >= PROBE_MS and core.ended is None:
+            self._probed_ms = now_ms
+            asked = AlterSet(core.group, core.replica, core.epoch, self._group.sync_epoch, core.sync_set)
+            self._asking = self._spawn(self._alter(asked), "asking whether a controller leads")
+
+    async def _alter(self, asked: AlterSet) -> None:
+        core, place = self._core, self._place
+        try:
+            group = await place.controller.alter_sync_set(
+                asked.group, asked.master, asked.master_epoch, asked.sync_epoch, sorted(asked.sync_set)
+            )
+        except _UNANSWERED as error:
+            logger.info("no controller answers who is in sync: %s", error)  # it is asked again
+        except StaleEpoch as error:
+            logger.info("who is in sync is known better by the controllers: %s", error)  # who tell every node
+            core.controller_heard(now_ms=place.now_ms())
+        except ControllerError as error:
+            logger.info("who is in sync is not changed: %s", error)
+            core.controller_heard(now_ms=place.now_ms())
+            core.set_refused(asked.sync_epoch)
+        else:
+            core.controller_heard(now_ms=place.now_ms())
+            place.heard(group)
+        finally:
+            self._asking = None
+            self._pump_soon()
+
+    async def _hand_over(self, target: int) -> None:
+        core, place = self._core, self._place
+        try:
+            group = await place.controller.elect(
+                place.group, target, master_epoch=core.epoch, sync_epoch=self._group.sync_epoch
+            )
+        except ControllerError as error:
+            logger.warning("replica %d is not elected: %s", target, error)
+            core.call_off()
+        else:
+            place.heard(group)
+        finally:
+            self._handing_over = None
+            self._pump_soon()
+
+
+def _replicas(group: Group) -> dict[int, bool]:
+    return {one.id: one.learner for one in group.replicas}

@@ -1,0 +1,326 @@
+"""A store node: a replica with its port, its heartbeats, and the roles that the controllers give it, one after another.
+
+It begins as slave, whatever it was before. A change of role closes the store and opens it again in the other role, in
+this process (docs/decisions/0011). When the disk fails it gives up its role for good, and says so: only a restart, with
+another disk perhaps, helps then.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from controller.client import ControllerClient, ControllerError, Group, Replica, UnknownGroup
+from controller.registry import Heartbeat
+from store.errors import StoreError, StoreFailed
+from store.node import wire
+from store.node.disk import Disk
+from store.node.identity import ReplicaIdentity, register
+from store.node.master_role import MasterRole
+from store.node.place import Front, Place
+from store.node.replication_service import ReplicationService
+from store.node.slave_role import Ending, SlaveRole, install
+from store.replication.errors import CannotSwitchOver
+from store.replication.pace import Pace
+from store.rpc import StoreService
+from store.service import NodeService
+from store.timers import TimerLimits
+
+__all__ = ["Beats", "NodeSettings", "StoreNode"]
+
+logger = logging.getLogger(__name__)
+
+REGISTER_S = 0.5  # between attempts to register
+COMPLAIN_S = 10.0  # between two lines in the log that say why that does not succeed
+LEAVE_S = 3.0  # that a master takes to hand over before it stops
+
+
+class Beats(Protocol):
+    """Who carries heartbeats to the controllers; `controller.heartbeats.Heartbeats` does."""
+
+    def speak(self) -> None:
+        """Say at once what is to be said."""
+
+    async def close(self) -> None:
+        """Fall silent."""
+
+
+Connect = Callable[[Callable[[], Sequence[Heartbeat]], Callable[[Group], None]], Beats]
+
+
+class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's configuration. `listen` and `advertise` are "host:port"; an empty `advertise` is where it listens."""
+
+    data_dir: Path
+    group: int = 0
+    name: str = "local"
+    listen: str = "127.0.0.1:0"
+    advertise: str = ""
+    zone: str = ""
+    priority: int = 0
+    learner: bool = False
+    version: str = ""
+    options: Mapping[str, Any] = {}  # of `LocalStore.open`, for both roles
+    pace: Pace = Pace()
+
+
+class Credentials(NamedTuple):
+    """gRPC credentials of a server and of channels; None: without TLS."""
+
+    server: Any = None
+    channel: Any = None
+
+
+class StoreNode:
+    """A running node; `start` makes one, `close` ends it. `failed` is set when it cannot go on."""
+
+    def __init__(self, settings: NodeSettings, controller: ControllerClient, credentials: Credentials) -> None:
+        self.settings = settings
+        self.address = ""
+        self.identity: ReplicaIdentity | None = None
+        self.group: Group | None = None  # the newest known
+        self.role: SlaveRole | MasterRole | None = None  # None: between two of them
+        self.disk = Disk(settings.data_dir, settings.group, settings.options)
+        self.failed: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()
+        self._controller = controller
+        self._credentials = credentials
+        self._node = NodeService(settings.group)
+        self.front = Front(self._node, settings.options.get("timer_limits") or TimerLimits())
+        self._incarnation = secrets.randbits(62)
+        self._place: Place | None = None
+        self._beats: Beats | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._unwatch: Callable[[], Any] = lambda: None
+        self._ends = 0, 0, 0  # log epoch, log end, confirmed: as they were last while the store was open
+
+    @classmethod
+    async def start(
+        cls,
+        settings: NodeSettings,
+        controller: ControllerClient,
+        connect: Connect,
+        *,
+        credentials: Credentials | None = None,
+    ) -> "StoreNode":
+        """Open, listen, register, and take part. Waits for the controllers as long as that takes.
+
+        `connect` is given what to say to the controllers and what to call with a group that is new, and begins to carry
+        heartbeats. Raises `StoreError` (`DataDirLocked`, `WrongGroup`), OSError.
+        """
+        node = cls(settings, controller, credentials or Credentials())
+        try:
+            await node._open()
+            await node._register()
+            node._begin(connect)
+        except BaseException:
+            await node.close()
+            raise
+        return node
+
+    # ---- up
+
+    async def _open(self) -> None:
+        settings = self.settings
+        await self.disk.open_slave()
+        replication = ReplicationService(settings.group, self.front, lambda: self.disk.promised)
+        self.front.rpc = await StoreService.start(
+            self.disk.store,
+            self._controller,
+            settings.listen,
+            node=self._node,
+            credentials=self._credentials.server,
+            more={wire.SERVICE: replication.handlers()},
+        )
+        host = settings.listen.rpartition(":")[0]
+        self.address = settings.advertise or f"{host}:{self.front.rpc.port}"
+
+    async def _register(self) -> None:
+        """Be known to the controllers."""
+        complained_s = -COMPLAIN_S
+        while True:
+            try:
+                self.identity, self.group = await register(
+                    self._controller, self.settings.data_dir, self.settings.group, self._about, files=self.disk.files
+                )
+            except ControllerError as error:
+                if time.monotonic() - complained_s >= COMPLAIN_S:
+                    complained_s = time.monotonic()
+                    missing = "it has to be added first" if isinstance(error, UnknownGroup) else str(error)
+                    logger.warning("not registered in store group %d yet: %s", self.settings.group, missing)
+                await asyncio.sleep(REGISTER_S)
+            else:
+                return
+
+    def _about(self, id_: int, check: str) -> Replica:
+        settings = self.settings
+        return Replica(
+            id=id_,
+            node=settings.name,
+            address=self.address,
+            priority=settings.priority,
+            zone=settings.zone,
+            learner=settings.learner,
+            check=check,
+        )
+
+    def _begin(self, connect: Connect) -> None:
+        assert self.identity is not None
+        place = self._place = Place(
+            group=self.settings.group,
+            replica=self.identity.id,
+            disk=self.disk,
+            front=self.front,
+            controller=self._controller,
+            speak=self._speak,
+            heard=self._heard,
+            dial=lambda address: wire.open_channel(address, self._credentials.channel),
+            now_ms=lambda: time.monotonic_ns() // 1_000_000,
+            pace=self.settings.pace,
+        )
+        self._beats = connect(self._said, self._heard)
+        self._unwatch = self._controller.watch(self._look)
+        self._task = asyncio.create_task(self._live(place), name=f"replica of store group {self.settings.group}")
+
+    # ---- down
+
+    async def close(self) -> None:
+        """End it: a master hands over first, if anybody can take over."""
+        self._unwatch()
+        if isinstance(self.role, MasterRole) and self.role.serving:
+            with suppress(CannotSwitchOver, TimeoutError):
+                async with asyncio.timeout(LEAVE_S):
+                    await self.role.switch_over()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._beats is not None:
+            await self._beats.close()
+        if self.front.rpc is not None:
+            await self.front.rpc.stop(0.5)
+        await self.disk.close()
+
+    async def switch_over(self, target: int | None = None) -> int:
+        """Let another replica be master, as planned; which one is. Raises `CannotSwitchOver`."""
+        if not isinstance(self.role, MasterRole) or not self.role.serving:
+            raise CannotSwitchOver("this node is not the master")
+        return await self.role.switch_over(target)
+
+    @property
+    def sessions(self) -> int:
+        """Clients that are connected."""
+        return self._node.sessions
+
+    # ---- roles
+
+    async def _live(self, place: Place) -> None:
+        """One role after the other."""
+        try:
+            while True:
+                await self._one_time(place)
+        except (StoreError, OSError) as error:
+            logger.critical("this replica has failed, and does nothing any more: %s", error)
+            self._fail(error if isinstance(error, StoreError) else StoreFailed(str(error)))
+        except Exception as error:
+            logger.exception("this replica does nothing any more")
+            self._fail(StoreFailed(f"{type(error).__name__}: {error}"))
+
+    def _fail(self, error: StoreError) -> None:
+        self.role = None
+        if not self.failed.done():
+            self.failed.set_result(error)
+        self._speak()
+
+    async def _one_time(self, place: Place) -> None:
+        """Be a slave, and then perhaps the master."""
+        if self.disk.store is None:
+            await self.disk.open_slave()
+        assert self.group is not None
+        role = self.role = SlaveRole(place, self.group)
+        self._speak()
+        ending = await role.run()
+        self._remember()
+        self.role = None
+        match ending:
+            case Ending.ANEW:
+                await self.disk.close()
+            case Ending.INSTALL:
+                await install(place)
+            case Ending.ELECTED:
+                await self._lead(place)
+
+    async def _lead(self, place: Place) -> None:
+        assert self.group is not None
+        epoch = self.group.master_epoch
+        if self.group.master != place.replica or epoch <= self.disk.epochs.newest:
+            return  # it has changed meanwhile
+        role = self.role = MasterRole(place, self.group)
+        try:
+            await role.run()
+        except StoreError as error:
+            store_failed = isinstance(error, StoreFailed)
+            if store_failed or role.serving:
+                raise
+            logger.error("this replica cannot be the master of epoch %d: %s", epoch, error)
+            place.unfit.add(epoch)
+        finally:
+            self.role = None
+
+    # ---- the controllers
+
+    def _heard(self, group: Group) -> None:
+        """A group that was pushed, or that a command was answered with: perhaps older than what is known."""
+        if group.number != self.settings.group:
+            return
+        known = self.group
+        if known is not None and (group.master_epoch, group.sync_epoch) < (known.master_epoch, known.sync_epoch):
+            return
+        self.group = group
+        if self.role is not None:
+            self.role.heard(group)
+
+    def _look(self) -> None:
+        found = self._controller.group(self.settings.group)
+        if found is not None and found != self.group:
+            self._heard(found)
+
+    def _speak(self) -> None:
+        if self._beats is not None:
+            self._beats.speak()
+
+    def _remember(self) -> None:
+        """How far the log is, while that is known."""
+        role, epochs = self.role, self.disk.epochs
+        if role is not None:
+            flushed = role.core.flushed
+            self._ends = epochs.cut(flushed).newest, flushed, role.core.confirmed
+
+    def _said(self) -> list[Heartbeat]:
+        """What the controllers are told of this replica."""
+        assert self.identity is not None
+        self._remember()
+        log_epoch, log_end, confirmed = self._ends
+        return [
+            Heartbeat(
+                group=self.settings.group,
+                replica=self.identity.id,
+                node=self.settings.name,
+                address=self.address,
+                zone=self.settings.zone,
+                priority=self.settings.priority,
+                master=isinstance(self.role, MasterRole) and self.role.serving,
+                master_epoch=self.disk.promised,
+                log_epoch=log_epoch,
+                log_end=log_end,
+                confirmed=confirmed,
+                free_bytes=self.disk.free_bytes,
+                version=self.settings.version,
+                incarnation=self._incarnation,
+                failed=self.failed.done(),
+            )
+        ]

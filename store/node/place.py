@@ -1,0 +1,88 @@
+"""What both roles of a replica work with, and what they serve to others."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from controller.client import ControllerClient, Group
+from store.client import StoreClient
+from store.local import LocalStore
+from store.node.disk import Disk
+from store.replication.pace import Pace
+from store.rpc import StoreService
+from store.service import GRACE_S, NodeService
+from store.timers import TimerLimits
+
+__all__ = ["Front", "Leading", "Place"]
+
+TICK_S = 0.05  # how often the cores are told the time
+
+
+class Leading(Protocol):
+    """What a node serves to slaves and operators while it is master."""
+
+    async def attend(self, context: Any, hello: bytes) -> None:
+        """Serve a slave's stream whose first message is given, until it ends. Raises `StoreError`."""
+
+    async def send_snapshot(self, context: Any, request: bytes) -> None:
+        """Send the views. Raises `StoreError`."""
+
+    async def switch_over(self, target: int | None) -> int:
+        """Hand over; who is master then. Raises `CannotSwitchOver`, `ControllerError`."""
+
+
+class Front:
+    """What a node serves on its port, in the role that it has: nothing while it has none."""
+
+    def __init__(self, node: NodeService, timers: TimerLimits) -> None:
+        self.rpc: StoreService | None = None  # once it listens
+        self.leading: Leading | None = None
+        self._node = node
+        self._timers = timers
+
+    def serve(self, store: LocalStore, *, master: bool, hint: str | None = None) -> None:
+        """Serve clients from now on; `hint` is where the master is, if it is another."""
+        self._node.serve(store, master=master, hint=hint, timers=self._timers)
+        self._read_from(store)
+
+    async def stand_down(self, hint: str | None = None, *, grace_s: float = GRACE_S) -> None:
+        """Serve clients nothing any more."""
+        self._read_from(None)
+        await self._node.stand_down(hint, grace_s=grace_s)
+
+    def point_to(self, hint: str | None) -> None:
+        """The master is another one, to which clients are sent."""
+        self._node.point_to(hint)
+
+    def _read_from(self, store: StoreClient | None) -> None:
+        if self.rpc is not None:
+            self.rpc.store = store
+
+
+@dataclass(slots=True, kw_only=True)
+class Place:
+    """A replica and its surroundings.
+
+    `speak` tells the controllers at once what has changed about epochs and roles. `dial` opens a gRPC channel to
+    another node. `heard` takes a group that a controller has answered with. `unfit` are epochs to which this replica
+    was elected and could not be their master.
+    """
+
+    group: int
+    replica: int
+    disk: Disk
+    front: Front
+    controller: ControllerClient
+    speak: Callable[[], None]
+    heard: Callable[[Group], None]
+    dial: Callable[[str], Any]
+    now_ms: Callable[[], int]
+    pace: Pace = field(default_factory=Pace)
+    unfit: set[int] = field(default_factory=set)
+
+    def address_of_master(self, group: Group) -> str | None:
+        """Where the master of a group serves, if it is another replica."""
+        if group.master in {None, self.replica}:
+            return None
+        found = group.replica(group.master) if group.master is not None else None
+        return found.address if found is not None else None

@@ -1,0 +1,87 @@
+"""What a node serves to the other nodes of its group, and to operators, on the port where it serves all else."""
+
+import logging
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import grpc
+
+from controller.client import ControllerError
+from store import wire as store_wire
+from store.errors import NotMaster, StoreError
+from store.node import wire
+from store.node.place import Front
+from store.node.wire import SwitchRequest
+from store.replication.errors import BadMessage
+from store.replication.messages import Hello, Refused, Why, decode, encode
+
+__all__ = ["ReplicationService"]
+
+logger = logging.getLogger(__name__)
+
+STREAMS_MAX = 64  # of slaves at the same time; a group has 16 replicas at most
+
+
+class ReplicationService:
+    """The handlers. `front.leading` is asked while this node is master; `epoch` says the newest epoch heard of."""
+
+    def __init__(self, group: int, front: Front, epoch: Callable[[], int]) -> None:
+        self._group = group
+        self._front = front
+        self._epoch = epoch
+        self._streams = 0  # <= STREAMS_MAX
+
+    def handlers(self) -> dict[str, Any]:
+        """Method name to handler; bytes go in and out as they are."""
+        return {
+            wire.REPLICATE: grpc.stream_stream_rpc_method_handler(self._replicate),
+            wire.SNAPSHOT: grpc.unary_stream_rpc_method_handler(self._snapshot),
+            wire.SWITCH_OVER: grpc.unary_unary_rpc_method_handler(self._switch_over),
+        }
+
+    async def _replicate(self, _requests: object, context: Any) -> None:
+        if self._streams >= STREAMS_MAX:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{STREAMS_MAX} slaves are served")
+        self._streams += 1
+        try:
+            message = await context.read()
+            if message is grpc.aio.EOF:
+                return
+            hello = decode(message)
+            if not isinstance(hello, Hello):
+                raise BadMessage("a stream begins with a Hello")
+            leading = self._front.leading
+            if leading is None:
+                why = Refused(session=hello.session, epoch=self._epoch(), why=Why.NOT_MASTER)
+                await context.write(encode(why))
+            else:
+                await leading.attend(context, message)
+        except StoreError as error:
+            await _refuse(context, error)
+        finally:
+            self._streams -= 1
+
+    async def _snapshot(self, request: bytes, context: Any) -> None:
+        try:
+            if self._front.leading is None:
+                raise NotMaster(f"this node is not the master of store group {self._group}")
+            await self._front.leading.send_snapshot(context, request)
+        except StoreError as error:
+            await _refuse(context, error)
+        except OSError as error:
+            logger.exception("a snapshot cannot be sent")
+            await _refuse(context, StoreError(str(error)))
+
+    async def _switch_over(self, request: bytes, context: Any) -> bytes:
+        try:
+            asked = wire.decode(request, SwitchRequest)
+            if asked.group != self._group or self._front.leading is None:
+                raise NotMaster(f"this node is not the master of store group {asked.group}")
+            return wire.encode(await self._front.leading.switch_over(asked.target))
+        except (StoreError, ControllerError) as error:
+            await _refuse(context, error)
+
+
+async def _refuse(context: Any, error: StoreError | ControllerError) -> NoReturn:
+    await context.abort(store_wire.status_of(error), f"{type(error).__name__}: {error}")
+    raise AssertionError("abort raises")

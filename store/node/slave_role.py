@@ -1,0 +1,344 @@
+"""A replica as slave: follows whoever is its group's master, until it is elected or has to begin anew.
+
+What the core (`store.replication.slave`) wants done is done by one task, one thing after the other. Another one keeps a
+stream to the master. The store is open as slave all the while and serves readers what is confirmed.
+"""
+
+import asyncio
+import logging
+import random
+from contextlib import suppress
+from enum import Enum, auto
+from typing import Any
+
+from controller.client import ControllerError, Group
+from store.errors import CorruptFrame, StoreError, StoreFailed, StoreFull, StoreOverloaded, StoreUnreachable
+from store.format import LogOffset
+from store.node import wire
+from store.node.place import TICK_S, Place
+from store.node.snapshots import fetch_snapshot, install_fetched
+from store.node.streams import MasterStream
+from store.replication.messages import FromMaster
+from store.replication.slave import (
+    Close,
+    Effect,
+    Prepare,
+    SaveEpochs,
+    Send,
+    Slave,
+    Stage,
+    TakeSnapshot,
+    Write,
+)
+
+__all__ = ["Ending", "SlaveRole"]
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 1.0  # between streams to the master
+AGAIN_S = 1.0  # before a role begins anew that could not go on, and between wishes to be elected
+
+
+class Ending(Enum):
+    """Why a replica is not a slave any more, or not this one. The store stays open as slave but after `INSTALL`."""
+
+    ELECTED = auto()
+    ANEW = auto()  # what the core believes of the log is not so, or what it may do has changed
+    INSTALL = auto()  # a snapshot was fetched: it takes the place of log and views
+
+
+class SlaveRole:
+    """One time of following. `run` does it; `heard` tells of the group."""
+
+    master = False
+
+    def __init__(self, place: Place, group: Group) -> None:
+        self._place = place
+        self._group = group
+        store = place.disk.store
+        assert store is not None
+        self._unclean = group.config.unclean_election
+        self._core = Slave(
+            group=place.group,
+            replica=place.replica,
+            epochs=place.disk.epochs,
+            promised=place.disk.promised,
+            first=store.first,
+            end=store.end,
+            confirmed=store.confirmed,
+            unclean_election=self._unclean,
+            pace=place.pace,
+        )
+        self._confirmed = store.confirmed  # as the store was told
+        self._stream: MasterStream | None = None
+        self._fetching: asyncio.Task[None] | None = None
+        self._work_wanted = asyncio.Event()
+        self._dial_wanted = asyncio.Event()
+        self._synced = asyncio.Event()
+        self._over: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        self._wishing: asyncio.Task[None] | None = None
+
+    # ---- from outside
+
+    @property
+    def core(self) -> Slave:
+        """What is known of the log; for looking at."""
+        return self._core
+
+    @property
+    def streaming(self) -> bool:
+        """Whether the log follows the master's."""
+        return self._core.stage is Stage.STREAMING
+
+    def heard(self, group: Group) -> None:
+        """The group is this now: promise its epoch, and follow its master, or be it."""
+        place, core = self._place, self._core
+        self._group = group
+        if group.master_epoch > core.promised:
+            core.promise(group.master_epoch)
+            self._after()
+        if group.master == place.replica:
+            self._elected(group)
+        elif core.stage is Stage.DIVERGED and group.config.unclean_election != self._unclean:
+            self._end(Ending.ANEW)
+        place.front.point_to(place.address_of_master(group))
+        self._dial_wanted.set()
+
+    def _elected(self, group: Group) -> None:
+        """Be the master of an epoch of which this replica has never been; of another one it may have been."""
+        if group.master_epoch < self._core.promised or group.master_epoch in self._place.unfit:
+            return
+        if group.master_epoch > self._core.epochs.newest:
+            self._end(Ending.ELECTED)
+        elif self._wishing is None or self._wishing.done():
+            self._wishing = asyncio.create_task(self._wish(group), name="wish to be elected")
+
+    async def _wish(self, group: Group) -> None:
+        """To be elected anew: what was promised to clients as master of this epoch is not known any more."""
+        with suppress(ControllerError):
+            elected = await self._place.controller.elect(
+                self._place.group, self._place.replica, master_epoch=group.master_epoch, sync_epoch=group.sync_epoch
+            )
+            self._place.heard(elected)
+        await asyncio.sleep(AGAIN_S)
+
+    # ---- what the store tells
+
+    def written(self, end: LogOffset) -> None:
+        """See `ReplicationHooks`; of masters only."""
+
+    def flushed(self, end: LogOffset) -> None:
+        """See `ReplicationHooks`."""
+        self._core.flushed_to(end)
+        self._synced.set()
+        self._after()
+
+    def failed(self, error: StoreError) -> None:
+        """See `ReplicationHooks`."""
+        self._fail(error)
+
+    # ---- the time of following
+
+    async def run(self) -> Ending:
+        """Follow until that is over. Raises `StoreError`, OSError: the disk has failed."""
+        place = self._place
+        assert place.disk.store is not None
+        place.disk.listener = self
+        place.front.serve(place.disk.store, master=False, hint=place.address_of_master(self._group))
+        parts: list[asyncio.Task[None]] = [
+            asyncio.create_task(self._follow(), name="stream to the master"),
+            asyncio.create_task(self._tick(), name="time of a slave"),
+        ]
+        working = asyncio.create_task(self._work(), name="work of a slave")
+        try:
+            self.heard(self._group)
+            events: list[asyncio.Future[Any]] = [*parts, working, self._over]
+            await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+            for part in (*parts, working):
+                if part.done():
+                    part.result()
+            ending = self._over.result()
+            await self._part([*parts, *filter(None, (self._fetching, self._wishing))])
+            self._core.close()
+            self._work_wanted.set()
+            await working
+            if ending is Ending.ELECTED:
+                await self._until_synced()
+            return ending
+        finally:
+            await self._part([*parts, *filter(None, (self._fetching, self._wishing)), working])
+            place.disk.listener = None
+            await place.front.stand_down(place.address_of_master(self._group))
+
+    async def _part(self, tasks: "list[asyncio.Task[None]]") -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _end(self, ending: Ending) -> None:
+        if not self._over.done():
+            self._over.set_result(ending)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._over.done():
+            self._over.set_exception(error)
+        self._synced.set()
+
+    async def _until_synced(self) -> None:
+        """Wait until all that was written is on disk."""
+        store = self._place.disk.store
+        assert store is not None
+        while self._core.flushed < self._core.end:
+            self._synced.clear()
+            if store.error is not None:
+                raise store.error
+            await self._synced.wait()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            core, store = self._core, self._place.disk.store
+            core.tick(now_ms=self._place.now_ms())
+            if store is not None and store.first > core.first:
+                core.trimmed(min(store.first, core.confirmed))
+            self._after()
+
+    # ---- the stream
+
+    async def _follow(self) -> None:
+        """Keep a stream to the master, whoever that is."""
+        backoff_s = BACKOFF_MIN_S
+        while True:
+            self._dial_wanted.clear()
+            address = self._place.address_of_master(self._group)
+            if address is None or not self._may_dial():
+                await self._dial_wanted.wait()
+                continue
+            began = self._core.confirmed, self._place.now_ms()
+            await self._dial(address)
+            if self._core.confirmed > began[0] or self._place.now_ms() - began[1] > 1000 * BACKOFF_MAX_S:
+                backoff_s = BACKOFF_MIN_S
+            with suppress(TimeoutError):
+                async with asyncio.timeout(backoff_s * random.uniform(0.5, 1.0)):
+                    await self._dial_wanted.wait()
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+
+    def _may_dial(self) -> bool:
+        idle = self._core.stage is Stage.IDLE and (self._fetching is None or self._fetching.done())
+        return idle and self._group.master_epoch >= self._core.promised and not self._over.done()
+
+    async def _dial(self, address: str) -> None:
+        """Follow until the stream breaks or is given up."""
+        core, now_ms = self._core, self._place.now_ms
+        channel = self._place.dial(address)
+        try:
+            call = channel.stream_stream(wire.path(wire.REPLICATE))()
+            stream = self._stream = MasterStream(call, random.getrandbits(63), self._received)
+            core.connect(self._group.master_epoch, session=stream.session, now_ms=now_ms())
+            self._after()
+            await stream.run()
+        finally:
+            self._stream = None
+            if core.stage is not Stage.SNAPSHOT:
+                core.close()
+            with suppress(Exception):
+                await channel.close()
+
+    def _received(self, message: FromMaster) -> None:
+        self._core.receive(message, now_ms=self._place.now_ms())
+        self._after()
+
+    def _hang_up(self) -> None:
+        if self._stream is not None:
+            self._stream.end()
+
+    # ---- what is to be done
+
+    def _after(self) -> None:
+        """After anything that the core was told."""
+        store = self._place.disk.store
+        if store is not None and self._core.confirmed > self._confirmed:
+            self._confirmed = self._core.confirmed
+            store.confirm(self._confirmed)
+        self._work_wanted.set()
+
+    async def _work(self) -> None:
+        """Do what the core wants, in order; at the end the rest of it."""
+        while True:
+            try:
+                while effects := self._core.take():
+                    for effect in effects:
+                        await self._carry_out(effect)
+            except (StoreFull, StoreOverloaded, CorruptFrame) as error:
+                logger.warning("what the master sends cannot be taken for now: %s", error)
+                await asyncio.sleep(AGAIN_S)
+                self._end(Ending.ANEW)
+                return
+            except (StoreError, OSError) as error:
+                self._fail(error if isinstance(error, StoreError) else StoreFailed(str(error)))
+                return
+            if self._over.done():
+                return
+            await self._work_wanted.wait()
+            self._work_wanted.clear()
+
+    async def _carry_out(self, effect: Effect) -> None:
+        place = self._place
+        match effect:
+            case Send(message):
+                if self._stream is not None and message.session == self._stream.session:
+                    self._stream.put(message)
+            case SaveEpochs(epochs, promised):
+                await place.disk.save(epochs, promised)
+                place.speak()
+            case Prepare(cut_to, epochs, promised):
+                if cut_to is not None:
+                    await self._cut(cut_to)
+                await place.disk.save(epochs, promised)
+                self._core.prepared()
+                place.speak()
+                self._after()
+            case Write(_, _, _, frames):
+                assert place.disk.store is not None
+                place.disk.store.receive(frames)
+            case TakeSnapshot(epoch):
+                self._fetching = asyncio.create_task(self._fetch(epoch), name="fetching a snapshot")
+                self._hang_up()
+            case Close(why):
+                logger.info("following ends: %s", why)
+                if self._core.stage in {Stage.IDLE, Stage.DIVERGED}:  # else there is a newer stream already
+                    self._hang_up()
+                    if self._fetching is not None:
+                        self._fetching.cancel()
+
+    async def _cut(self, end: LogOffset) -> None:
+        place = self._place
+        hint = place.address_of_master(self._group)
+        await place.front.stand_down(hint)
+        await place.disk.close()
+        store = await place.disk.open_slave(end)
+        place.front.serve(store, master=False, hint=hint)
+
+    async def _fetch(self, epoch: int) -> None:
+        place = self._place
+        address = place.address_of_master(self._group)
+        try:
+            if address is None or self._group.master_epoch != epoch:
+                raise StoreUnreachable("the master is another one by now")
+            await fetch_snapshot(place, address, epoch)
+        except (StoreError, OSError) as error:
+            logger.warning("no snapshot from the master: %s", error)
+            await asyncio.sleep(AGAIN_S)
+            self._core.close()
+        else:
+            self._end(Ending.INSTALL)
+        finally:
+            self._fetching = None
+            self._dial_wanted.set()
+
+
+async def install(place: Place) -> None:
+    """Put the snapshot that was fetched in the place of log and views, and open that. Raises `StoreError`, OSError."""
+    await place.disk.close()
+    await install_fetched(place)
+    await place.disk.open_slave()

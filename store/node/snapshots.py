@@ -1,0 +1,124 @@
+"""Snapshots of the views from one node to another: taken at the master, sent in parts with checksums, put together.
+
+A transfer that is cut short begins again from its beginning, with views that are newer by then. One snapshot is taken
+and sent at a time: the copy takes room on the master's disk.
+"""
+
+import asyncio
+import logging
+import shutil
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from google_crc32c import value
+
+from store.errors import SnapshotUnusable, StoreOverloaded
+from store.files import OsFiles, write_whole
+from store.format import LogOffset
+from store.local import LocalStore
+from store.node import wire
+from store.node.place import Place
+from store.node.wire import SnapshotHead, SnapshotPart, SnapshotRequest
+from store.replication.epoch_file import EpochFile
+from store.replication.epochs import EpochList
+from store.replication.errors import BadEpochs, BadMessage
+from store.snapshot import SNAPSHOT_VIEWS, SnapshotInfo, describe_snapshot, install_snapshot
+
+__all__ = ["SnapshotSender", "fetch_snapshot", "install_fetched"]
+
+logger = logging.getLogger(__name__)
+
+SILENCE_S = 30.0  # a master that sends nothing for so long is given up; taking the snapshot needs a moment
+TAKING_S = 660.0  # until the head comes: as long as taking one may need, and some
+_OUTGOING, _INCOMING = "snapshot.sent", "snapshot.fetched"
+
+
+class SnapshotSender:
+    """The master's side."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory / _OUTGOING
+        self._busy = False
+
+    async def send(self, store: LocalStore, epochs: EpochList, epoch: int, context: Any) -> None:
+        """Take a snapshot and send it; `epochs` are those of the log. Raises `StoreError`, OSError."""
+        if self._busy:
+            raise StoreOverloaded("a snapshot is being sent already")
+        self._busy = True
+        try:
+            await asyncio.to_thread(shutil.rmtree, self._directory, True)
+            info = await store.snapshot(self._directory)
+            first = LogOffset(info.first)
+            head = SnapshotHead(
+                epoch, info.group, first, info.dispatched, info.size_bytes, epochs.cut(first).trim(first).entries
+            )
+            await context.write(wire.encode(head))
+            with closing(OsFiles().open(self._directory / SNAPSHOT_VIEWS)) as file:
+                for at in range(0, info.size_bytes, wire.PART_BYTES):
+                    data = await asyncio.to_thread(file.pread, min(wire.PART_BYTES, info.size_bytes - at), at)
+                    await context.write(wire.encode(SnapshotPart(at, data, value(data))))
+        finally:
+            self._busy = False
+            await asyncio.to_thread(shutil.rmtree, self._directory, True)
+
+
+async def fetch_snapshot(place: Place, address: str, epoch: int) -> None:
+    """Get the views of the master of an epoch, whole, into a directory beside the log. Raises `StoreError`, OSError."""
+    directory = place.disk.data_dir / _INCOMING
+    await asyncio.to_thread(_begin, directory)
+    channel = place.dial(address)
+    try:
+        request = wire.encode(SnapshotRequest(place.group, place.replica, epoch))
+        call = channel.unary_stream(wire.path(wire.SNAPSHOT))(request)
+        head = wire.decode(await _timely(call, TAKING_S), SnapshotHead)
+        _check(head, place, epoch)
+        with closing(OsFiles().open(directory / SNAPSHOT_VIEWS, create=True)) as file:
+            at = 0
+            while at < head.size_bytes:
+                part = wire.decode(await _timely(call, SILENCE_S), SnapshotPart)
+                if part.at != at or at + len(part.data) > head.size_bytes or value(part.data) != part.crc32c:
+                    raise BadMessage(f"a part at {part.at} is not what belongs at {at}")
+                await asyncio.to_thread(write_whole, file, part.data, at)
+                at += len(part.data)
+            await asyncio.to_thread(file.sync)
+        epochs = EpochList.of(head.epochs)
+        await asyncio.to_thread(EpochFile(OsFiles(), directory).save, epochs, max(epoch, place.disk.promised))
+        info = SnapshotInfo(group=head.group, first=head.first, dispatched=head.dispatched, size_bytes=head.size_bytes)
+        await asyncio.to_thread(describe_snapshot, directory, info)  # last: it makes it a snapshot
+        logger.info("a snapshot was fetched", extra={"bytes": at, "dispatched": head.dispatched, "from": address})
+    finally:
+        with suppress(Exception):
+            await channel.close()
+
+
+def _begin(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    OsFiles().make_directory(directory)
+
+
+def _check(head: SnapshotHead, place: Place, epoch: int) -> None:
+    if head.group != place.group or head.epoch != epoch:
+        raise SnapshotUnusable(f"group {head.group}, epoch {head.epoch}: not what was asked for")
+    try:
+        EpochList.of(head.epochs)
+    except BadEpochs as error:
+        raise SnapshotUnusable(str(error)) from error
+
+
+async def _timely(call: Any, timeout_s: float) -> bytes:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await wire.read(call)
+    except TimeoutError as error:
+        raise SnapshotUnusable(f"nothing has come for {timeout_s:g} s") from error
+
+
+async def install_fetched(place: Place) -> None:
+    """Let what was fetched be the data directory's, with what was promised since. Raises `StoreError`, OSError."""
+    directory = place.disk.data_dir / _INCOMING
+    file = EpochFile(OsFiles(), directory)
+    found = await asyncio.to_thread(file.load)
+    assert found is not None
+    await asyncio.to_thread(file.save, found[0], max(found[1], place.disk.promised))
+    await asyncio.to_thread(install_snapshot, place.disk.data_dir, directory)

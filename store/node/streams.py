@@ -1,0 +1,157 @@
+"""Both ends of the stream between a slave and its master."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from store.errors import StoreUnreachable
+from store.node import wire
+from store.replication.errors import BadMessage
+from store.replication.messages import Ack, FromMaster, FromSlave, Hello, Refused, decode, encode
+
+__all__ = ["MasterStream", "SlaveStream"]
+
+logger = logging.getLogger(__name__)
+
+_BROKEN = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
+
+
+class SlaveStream:
+    """A slave's stream, at the master: messages in, as they come; messages and data out, in order.
+
+    `received` takes what the slave says. `data` gives the next message with frames, None when there is none for now;
+    it is asked whenever `news` is set.
+    """
+
+    def __init__(
+        self,
+        replica: int,
+        context: Any,
+        *,
+        received: Callable[[FromSlave], None],
+        data: Callable[[], Awaitable[bytes | None]],
+        silence_s: float,
+    ) -> None:
+        self.replica = replica
+        self.news = asyncio.Event()
+        self._context = context
+        self._received = received
+        self._data = data
+        self._silence_s = silence_s
+        self._out: deque[FromMaster] = deque()
+        self._ended = asyncio.Event()
+
+    def put(self, message: FromMaster) -> None:
+        """Send a message, behind the data that were sent before."""
+        self._out.append(message)
+        self.news.set()
+
+    def end(self) -> None:
+        """End the stream, when what was put is sent."""
+        self._ended.set()
+        self.news.set()
+
+    async def run(self) -> None:
+        """Serve until either side ends it. Raises `StoreError`."""
+        parts = [asyncio.ensure_future(self._read()), asyncio.ensure_future(self._write())]
+        try:
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            for part in parts:
+                if part.done():
+                    part.result()
+        except _BROKEN:  # the slave went away while something was sent to it
+            logger.debug("a stream to replica %d has broken", self.replica, exc_info=True)
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+
+    async def _read(self) -> None:
+        with suppress(TimeoutError):
+            while True:
+                async with asyncio.timeout(self._silence_s):
+                    message = await self._context.read()
+                if message is grpc.aio.EOF:
+                    return
+                parsed = decode(message)
+                if not isinstance(parsed, Hello | Ack | Refused):
+                    raise BadMessage("a master speaks where a slave is expected")
+                self._received(parsed)
+
+    async def _write(self) -> None:
+        while True:
+            await self.news.wait()
+            self.news.clear()
+            while True:
+                while self._out:
+                    message = self._out.popleft()
+                    await self._context.write(encode(message))
+                    if isinstance(message, Refused):
+                        return
+                if self._ended.is_set():
+                    return
+                data = await self._data()
+                if data is None:
+                    break
+                await self._context.write(data)
+
+
+class MasterStream:
+    """The stream to the master, at a slave. `received` takes what the master says."""
+
+    def __init__(self, call: Any, session: int, received: Callable[[FromMaster], None]) -> None:
+        self.session = session
+        self._call = call
+        self._received = received
+        self._out: deque[FromSlave] = deque()
+        self._news = asyncio.Event()
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def put(self, message: FromSlave) -> None:
+        """Send a message; of acknowledgements that wait only the newest is sent."""
+        if self._out and isinstance(message, Ack) and isinstance(self._out[-1], Ack):
+            self._out.pop()
+        self._out.append(message)
+        self._news.set()
+
+    def end(self) -> None:
+        """Hang up."""
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    async def run(self) -> None:
+        """Speak and listen until either side ends it; says in the log why."""
+        parts = [asyncio.ensure_future(self._read()), asyncio.ensure_future(self._write())]
+        try:
+            await asyncio.wait([*parts, self._ended], return_when=asyncio.FIRST_COMPLETED)
+            for part in parts:
+                if part.done():
+                    part.result()
+        except (StoreUnreachable, BadMessage) as error:
+            logger.info("the stream to the master is over: %s", error)
+        except _BROKEN as error:
+            logger.debug("the stream to the master has broken: %s", error)
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+
+    async def _read(self) -> None:
+        while True:
+            message = decode(await wire.read(self._call))
+            if isinstance(message, Hello | Ack):
+                raise BadMessage("a slave speaks where the master is expected")
+            self._received(message)
+
+    async def _write(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._out:
+                await self._call.write(encode(self._out.popleft()))

@@ -1,0 +1,127 @@
+"""What the nodes of a store group say to each other beside the messages of replication, as MessagePack over gRPC.
+
+Replicate   slave -> master      messages of `store.replication.messages`, both ways; a Hello comes first
+Snapshot    slave -> master      a `SnapshotRequest`; back come a `SnapshotHead` and the views in parts
+SwitchOver  operator -> master   a `SwitchRequest`, unary
+"""
+
+from typing import Annotated, Any, TypeVar
+
+import grpc
+import grpc.aio
+import msgspec
+from msgspec import Meta
+
+from store.errors import StoreUnreachable
+from store.replication.errors import BadMessage
+from store.replication.messages import DATA_BYTES_MAX, Epochs, Group, Number, Offset
+
+__all__ = [
+    "CHANNEL_OPTIONS",
+    "MESSAGE_BYTES_MAX",
+    "PART_BYTES",
+    "REPLICATE",
+    "SERVICE",
+    "SNAPSHOT",
+    "SWITCH_OVER",
+    "SnapshotHead",
+    "SnapshotPart",
+    "SnapshotRequest",
+    "SwitchRequest",
+    "decode",
+    "encode",
+    "open_channel",
+    "path",
+    "read",
+]
+
+SERVICE = "headgate.store.v1.Replication"
+REPLICATE, SNAPSHOT, SWITCH_OVER = "Replicate", "Snapshot", "SwitchOver"
+MESSAGE_BYTES_MAX = DATA_BYTES_MAX + (1 << 20)
+PART_BYTES = 1 << 20  # of a snapshot in one message
+
+CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.enable_http_proxy", 0),  # a node is reached directly, whatever the environment says of proxies
+    ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, which ends with the channel
+    ("grpc.enable_retries", 0),  # what is sent again is decided here
+)
+
+_T = TypeVar("_T")
+
+
+class SnapshotRequest(msgspec.Struct, frozen=True, array_like=True):
+    """A replica asks the master of an epoch for the views."""
+
+    group: Group
+    replica: Number
+    epoch: Number
+
+
+class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
+    """What follows: views up to `dispatched` of a log that begins at `first`, in whose part `epochs` are the epochs."""
+
+    epoch: Number
+    group: Group
+    first: Offset
+    dispatched: Offset
+    size_bytes: Number
+    epochs: Epochs
+
+
+class SnapshotPart(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes of the views' file, from `at` on, and their CRC-32C."""
+
+    at: Number
+    data: Annotated[bytes, Meta(min_length=1, max_length=PART_BYTES)]
+    crc32c: Number
+
+
+class SwitchRequest(msgspec.Struct, frozen=True, array_like=True):
+    """The master is to hand over: to `target`, or to whoever in sync is best (None). Answered when it is elected."""
+
+    group: Group
+    target: Number | None = None
+
+
+encode = msgspec.msgpack.Encoder().encode
+_decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+
+
+def decode(data: bytes, kind: type[_T]) -> _T:
+    """A message of this kind. Raises `BadMessage`."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+    try:
+        found: _T = decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadMessage(str(error)) from error
+    return found
+
+
+def path(method: str) -> str:
+    """A method as gRPC names it."""
+    return f"/{SERVICE}/{method}"
+
+
+def open_channel(target: str, credentials: Any) -> Any:
+    """A gRPC channel of its own to a node ("host:port"); `credentials` are a channel's, or None."""
+    if credentials is None:
+        return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(target, credentials, options=CHANNEL_OPTIONS)
+
+
+async def read(call: Any) -> bytes:
+    """The next message of a call. Raises `StoreUnreachable`: there is none, the stream is over."""
+    try:
+        message = await call.read()
+    except grpc.aio.AioRpcError as error:
+        raise StoreUnreachable(f"{error.code().name}: {error.details()}") from error
+    except grpc.aio.BaseError as error:
+        raise StoreUnreachable(str(error)) from error
+    if message is grpc.aio.EOF:
+        raise StoreUnreachable("the other node has ended the stream")
+    assert isinstance(message, bytes)
+    return message

@@ -1,0 +1,202 @@
+"""A store group for tests: nodes with real sockets, disks and controllers, in one process."""
+
+import asyncio
+import contextlib
+
+from controllers import until
+from store_kit import begin, frame
+
+from controller.client import GroupConfig
+from controller.heartbeats import Heartbeats
+from controller.remote import RemoteController
+from store.node.master_role import MasterRole
+from store.node.node import NodeSettings, StoreNode
+from store.node.slave_role import SlaveRole
+from store.remoting import RemoteStore
+from store.replication.pace import Pace
+
+GROUP = 3
+PACE = Pace(heartbeat_ms=50, lag_ms=1_000, gone_ms=200, fresh_ms=2_000, refused_ms=300, hold_again_ms=300)
+
+
+class StoreGroup:
+    """A group of nodes n1, n2, ..., which keep their ports and directories when they are started again."""
+
+    def __init__(self, directory, controllers, *, count=3, config=None, pace=PACE, **options):
+        self.directory = directory
+        self.controllers = controllers
+        self.config = config or GroupConfig(replicas=count, min_in_sync=min(2, count))
+        self.pace = pace
+        self.options = {"disk_reserve_bytes": 0, **options}
+        self.names = [f"n{i + 1}" for i in range(count)]
+        self.nodes: dict[str, StoreNode] = {}
+        self.clients: dict[str, RemoteController] = {}
+        self.learners = set()
+        self.ports = {}
+        self.client: RemoteController | None = None
+        self.stores = []
+
+    async def start(self, *names):
+        if self.client is None:
+            self.client = self.controllers.remote()
+            await self.client.ready()
+            await self.client.add_group(GROUP, self.config)
+        await asyncio.gather(*(self._start(name) for name in names or self.names))
+        return self
+
+    async def _start(self, name):
+        controller = self.controllers.remote()
+        await controller.ready()
+        settings = NodeSettings(
+            data_dir=self.directory / name,
+            group=GROUP,
+            name=name,
+            listen=f"127.0.0.1:{self.ports.get(name, 0)}",
+            learner=name in self.learners,
+            options=self.options,
+            pace=self.pace,
+        )
+
+        def connect(said, changed):
+            return Heartbeats([GROUP], controller.addresses, said, changed, interval_s=0.2)
+
+        node = self.nodes[name] = await StoreNode.start(settings, controller, connect)
+        self.ports[name] = node.front.rpc.port
+
+    async def stop(self, name):
+        """Politely."""
+        await self.nodes.pop(name).close()
+
+    async def kill(self, name):
+        """All connections end without a word, and the node is gone."""
+        node = self.nodes.pop(name)
+        await node._beats.close()
+        node._beats = None
+        await node.front.rpc._server.stop(0)
+        node.front.rpc = None
+        node._task.cancel()
+        await asyncio.gather(node._task, return_exceptions=True)
+        await node.close()
+
+    async def close(self):
+        for store in self.stores:
+            await store.close()
+        for name in list(self.nodes):
+            with contextlib.suppress(Exception):
+                await self.kill(name)
+
+    async def __aenter__(self):
+        return await self.start()
+
+    async def __aexit__(self, *_):
+        await self.close()
+
+    # ---- looking
+
+    @property
+    def group(self):
+        return self.client.group(GROUP)
+
+    def id(self, name):
+        return self.nodes[name].identity.id
+
+    def name_of(self, replica):
+        return next((name for name, node in self.nodes.items() if node.identity.id == replica), None)
+
+    async def master(self, *, after=0):
+        """The name of the node that serves as master, in an epoch after this one."""
+
+        def found():
+            return [
+                name
+                for name, node in self.nodes.items()
+                if isinstance(node.role, MasterRole) and node.role.serving and node.role.core.epoch > after
+            ]
+
+        await until(found, 15)
+        return found()[0]
+
+    def role(self, name):
+        return self.nodes[name].role
+
+    def is_streaming(self, name):
+        role = self.role(name)
+        return isinstance(role, SlaveRole) and role.streaming
+
+    async def in_sync(self, *names):
+        """Wait until these, by name, are the SyncStateSet."""
+        ids = {self.id(name) for name in names or self.names}
+        await until(lambda: set(self.group.sync_set) == ids, 15)
+
+    async def settled(self):
+        """Wait until every node has all of the master's log, confirmed."""
+
+        def same():
+            return all(
+                node.disk.store is not None
+                and node.disk.store.flushed == node.disk.store.end == node.disk.store.confirmed == end
+                for node in self.nodes.values()
+            )
+
+        master = await self.master()
+        end = self.nodes[master].disk.store.end
+        await until(same, 15)
+
+    def resolve(self):
+        group = self.group
+        replica = group.replica(group.master) if group.master is not None else None
+        return replica.address if replica is not None else None
+
+    def store(self, **options):
+        """A client of the group."""
+        store = RemoteStore(GROUP, self.resolve, **options)
+        self.client.watch(store.moved)
+        self.stores.append(store)
+        return store
+
+
+class Load:
+    """Appends by an idempotent producer, one after the other with some under way, until it is stopped."""
+
+    def __init__(self, store, *, producer=7, window=8, queue=16, size=100, pause_s=0.0):
+        self.store, self.producer, self.queue, self.size = store, producer, queue, size
+        self.window, self.pause_s = window, pause_s
+        self.acknowledged = []  # sequence numbers
+        self.errors = []
+        self.longest_s = 0.0  # between two acknowledgements
+        self.task = asyncio.ensure_future(self._run())
+        self.stopping = False
+
+    def body(self, sequence):
+        return b"%d %08d" % (self.producer, sequence) + b"." * self.size
+
+    async def _run(self):
+        loop = asyncio.get_running_loop()
+        under_way = {}
+        sequence, last_s = 0, loop.time()
+        while not self.stopping or under_way:
+            while not self.stopping and len(under_way) < self.window:
+                sequence += 1
+                one = frame((self.queue, self.body(sequence)), producer_id=self.producer, sequence=sequence)
+                under_way[begin(self.store, one)[0]] = sequence
+            done, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+            for future in sorted(done, key=under_way.__getitem__):
+                number = under_way.pop(future)
+                if future.exception() is not None:
+                    self.errors.append(future.exception())
+                else:
+                    self.acknowledged.append(number)
+            self.longest_s = max(self.longest_s, loop.time() - last_s)
+            last_s = loop.time()
+            await asyncio.sleep(self.pause_s)
+
+    async def until(self, count):
+        """Wait for so many acknowledgements more."""
+        goal = len(self.acknowledged) + count
+        await until(lambda: len(self.acknowledged) >= goal or self.task.done(), 20)
+
+    async def stop(self):
+        self.stopping = True
+        await self.task
+        assert self.acknowledged == sorted(self.acknowledged)
+        return self.acknowledged
