@@ -12,7 +12,7 @@ in the order given, each finished before the next is begun:
     SaveEpochs      `EpochFile.save`
     Prepare         cut the log durably, then `EpochFile.save`, then call `prepared`
     Write           append the frames to the log as they are; when they are synced, call `flushed_to`, once for many
-    TakeSnapshot    fetch the views, begin the log anew behind them, then call `snapshot_installed`
+    TakeSnapshot    fetch the master's views and begin anew: with another log, and another `Slave`
     Close           end the stream; `connect` again when the controller names a master
 
 Everything may be lost at any moment between two of them. The views follow `confirmed` and nothing else.
@@ -103,9 +103,10 @@ class Write:
 class TakeSnapshot:
     """The master's log begins behind this one's end, or has nothing to do with it.
 
-    To be fetched from the master of that epoch: its views at some offset it has confirmed, and its epochs up to there.
-    Views, log and epochs are replaced in one step, as a directory that was made beside them is renamed: a log whose
-    epochs are another's would pass for what it is not. Answered by `snapshot_installed`; on failure by `close`.
+    To be fetched from the master of that epoch: its views at some offset it has confirmed, where its log begins, and
+    its epochs up to there. The new log is empty and begins where the master's does. Views, log and epochs are replaced
+    in one step, as a directory is renamed: a log whose epochs are another's would pass for what it is not. When there
+    is no snapshot to be had: `close`, and connect again.
     """
 
     epoch: int
@@ -125,7 +126,8 @@ class Slave:
     """One replica's log while it is not master. From opening the store as slave until it is closed.
 
     `epochs` and `promised` are what `EpochFile.load` gave (nothing was saved: an empty list and 0). All of the log from
-    `first` to `end` is on disk. `confirmed` is what is known to be: where the views are. With `unclean_election` a
+    `first` to `end` is on disk. `confirmed` is what is known to be: where the views are, or, behind a snapshot, all of
+    the log until it has come to where they are. With `unclean_election` a
     master that lacks what was confirmed is followed all the same, by way of a snapshot; otherwise such a replica stands
     still until somebody looks at it, because the cluster has lost what it acknowledged.
     """
@@ -273,16 +275,6 @@ class Slave:
             self.flushed = end
             self._confirm()
             self._ack()
-
-    def snapshot_installed(self, at: LogOffset, epochs: EpochList) -> None:
-        """The views are those of a log offset, the log is empty and begins there, `epochs` are saved.
-
-        Also when the stream has ended meanwhile: what this replica has is something else now, so it greets again.
-        """
-        assert at >= self.confirmed or self._unclean_election
-        self.first = self.end = self.flushed = self.confirmed = at
-        self.epochs = epochs.cut(at).trim(at)
-        self.close()
 
     def trimmed(self, first: LogOffset) -> None:
         """Retention has deleted the front of the log."""

@@ -90,7 +90,7 @@ class History:
         # How far each replica's log is known to be the common one; what it has said is confirmed.
         self.same = {node.number: ORIGIN for node in self.nodes}
         self.cuts = {node.number: node.log.cuts for node in self.nodes}
-        self.said = {node.number: ORIGIN for node in self.nodes}
+        self.said = {(node.number, node.log.begun): ORIGIN for node in self.nodes}
         self.history: list = []
         numbers = list(self.replicas)
         self.producers = [
@@ -127,11 +127,12 @@ class History:
             if node.core is not None and node.core.confirmed > self.same[node.number]:
                 self._compare(node, node.core.confirmed)
             if node.core is not None:
-                assert node.core.confirmed >= self.said[node.number], "confirmed goes back"
+                said = (node.number, node.log.begun)
+                assert node.core.confirmed >= self.said.get(said, ORIGIN), "confirmed goes back"
                 assert node.core.confirmed <= node.log.durable, "confirmed and not on disk"
                 diverged = isinstance(node.core, Slave) and node.core.stage is Stage.DIVERGED
                 assert not diverged, f"replica {node.number} is left with a log that nobody else has"
-                self.said[node.number] = node.core.confirmed
+                self.said[said] = node.core.confirmed
         self._check_electable()
 
     def _compare(self, node: Node, until: LogOffset) -> None:

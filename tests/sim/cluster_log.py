@@ -36,6 +36,7 @@ class CountedLog:
         self.starts: list[int] = []
         self.frames: list[bytes] = []
         self.cuts = getattr(self, "cuts", 0) + 1  # a sync that began before a cut tells nothing of what came after
+        self.begun = getattr(self, "begun", 0) + 1  # how often it began anew
 
     def append(self, frame: bytes) -> LogOffset:
         assert header_of(frame).log_offset == self.end

@@ -134,6 +134,11 @@ class Node:
         self.log.lose_unsynced(self.chance)
         self._forget()
 
+    def _fall(self) -> None:
+        """Crash, and be started again."""
+        self.crash()
+        self.world.after(RESTART_MS, lambda: None if self.up else self.start())
+
     def _later(self, delay_ms: int, call: Callable[[], None]) -> None:
         """Unless this process dies before."""
         life = self.life
@@ -164,8 +169,7 @@ class Node:
                 then()
 
         if self.chance.random() < self.torn_chance * (1 if len(steps) == 1 else 10):  # the order is what is tried
-            self._later(self.chance.randint(*self.disk_ms), self.crash)
-            self.world.after(RESTART_MS, lambda: None if self.up else self.start())
+            self._later(self.chance.randint(*self.disk_ms), self._fall)
         self._later(self.chance.randint(*self.disk_ms), done)
 
     def _save(self, epochs: EpochList, promised: int) -> Callable[[], None]:
@@ -219,7 +223,7 @@ class Node:
                 promised=promised,
                 first=self.log.first,
                 end=self.log.end,
-                confirmed=self.views.applied,
+                confirmed=min(self.views.applied, self.log.end),  # behind a snapshot the views are ahead
                 pace=self.pace,
             )
             self._later(self.chance.randint(*RECONNECT_MS), self._connect)
@@ -297,8 +301,8 @@ class Node:
                 self._serve(source, message)
             case ("snapshot?", epoch, question):
                 self._give_snapshot(source, epoch, question)
-            case ("snapshot", question, at, epochs, views):
-                self._take_snapshot(question, at, epochs, views)
+            case ("snapshot", question, first, epochs, views):
+                self._take_snapshot(question, first, epochs, views)
             case bytes():
                 if self.core is None:
                     return
@@ -475,7 +479,8 @@ class Node:
     def trim(self) -> None:
         if self.core is None or self.busy or self.work:
             return
-        first = self.log.boundary(LogOffset(self.chance.randint(self.log.first, self.views.applied)))
+        until = min(self.views.applied, self.core.confirmed)
+        first = self.log.boundary(LogOffset(self.chance.randint(self.log.first, until)))
         self.log.trim(first)
         self.core.trimmed(first)
 
@@ -490,27 +495,25 @@ class Node:
         core = self.core
         if isinstance(core, Master) and core.epoch == epoch and core.ended is None:
             self._apply()
-            at = self.views.applied
-            self.world.send(self.number, source, ("snapshot", question, at, core.epochs.cut(at), self.views.copy()))
+            first = self.log.first
+            epochs = core.epochs.cut(first)
+            self.world.send(self.number, source, ("snapshot", question, first, epochs, self.views.copy()))
 
-    def _take_snapshot(self, question: int, at: LogOffset, epochs: EpochList, views: Views) -> None:
+    def _take_snapshot(self, question: int, first: LogOffset, epochs: EpochList, views: Views) -> None:
+        """Begin anew: an empty log from where the master's begins, and views that are ahead of it."""
         core = self.core
         if self.question != question or not isinstance(core, Slave) or core.stage is not Stage.SNAPSHOT:
             return
         self.question = None
 
         def install() -> None:
-            self.log.reset(at)
+            self.log.reset(first)
             self.syncing = False
             self.views = views.copy()
             self._save(epochs, core.promised)()
 
-        def then() -> None:
-            core.snapshot_installed(at, epochs)
-            self._pump()
-
         self.busy = False
-        self._disk(install, then=then)
+        self._disk(install, then=self._open_slave)
 
     def _give_up_snapshot(self, question: int) -> None:
         if self.question == question:

@@ -409,10 +409,10 @@ def test_a_slave_behind_the_first_segment_needs_a_snapshot():
     leading = Leading(2, Log(400).fill(1, 2), [(1, 0)], followers=[follower]).connect(2)
     assert follower.snapshots == [2]
     assert follower.slave.stage is Stage.SNAPSHOT
-    follower.log = Log(600)
-    follower.slave.snapshot_installed(600, leading.master.epochs.cut(600))
+    anew = Following(2, Log(400), leading.master.epochs.cut(400).entries, promised=2)
+    leading.followers[2] = anew
     leading.connect(2).append().settle()
-    assert follower.log.frames == leading.log.frames[1:]
+    assert anew.log.frames == leading.log.frames
     assert leading.master.sync_set == {1, 2}
 
 

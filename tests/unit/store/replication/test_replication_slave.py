@@ -3,7 +3,6 @@ import pytest
 from replication_kit import Following, Leading, Log, frame_at
 
 from store.format import HEADER
-from store.replication.epochs import EpochList
 from store.replication.messages import Ack, Confirmed, Data, Hello, Refused, Welcome, Why
 from store.replication.pace import Pace
 from store.replication.slave import Prepare, SaveEpochs, Send, Stage, Write
@@ -161,18 +160,16 @@ def test_what_a_master_has_confirmed_says_nothing_of_a_log_that_is_not_its_own()
     assert follower.slave.confirmed == 400
 
 
-def test_a_snapshot_counts_though_the_stream_has_ended_meanwhile():
+def test_without_a_snapshot_it_greets_again():
     follower = Following(2, Log().fill(1, 2), [(1, 0)])
     greeting(follower)
     snapshot = welcome(epochs=((3, 900),), first=900, cut_to=900, confirmed=950, needs_snapshot=True)
     follower.slave.receive(snapshot, now_ms=0)
     follower.slave.close()
     follower.slave.connect(3, session=9, now_ms=0)
-    follower.slave.snapshot_installed(950, EpochList.of([(3, 900)]))
-    assert follower.slave.stage is Stage.IDLE
-    assert (follower.slave.first, follower.slave.end, follower.slave.confirmed) == (950, 950, 950)
-    follower.slave.receive(snapshot, now_ms=0)
-    assert follower.slave.stage is Stage.IDLE
+    follower.work()
+    assert follower.slave.stage is Stage.GREETING
+    assert follower.sent[-1].epochs == ((1, 0),)
 
 
 def test_a_master_that_has_confirmed_less_gives_no_snapshot():
