@@ -22,6 +22,7 @@ from gateway import logs, topic_settings
 from gateway.admin import AdminServer, ReadyState
 from gateway.config import Config, ListenerConfig, adapter_factories
 from gateway.connection import Connection
+from gateway.controller_process import node_credentials
 from gateway.datagram import DatagramEndpoint
 from gateway.errors import ConfigError, HeadgateError
 from gateway.footing import Footing, across, here
@@ -77,8 +78,11 @@ class Gateway:
         config = self.config
         if config.rpc.enabled:
             address = f"{config.rpc.host}:{config.rpc.port}"
+            credentials = node_credentials(config.cluster, host="localhost", key="rpc.host").server
             with _taken("rpc", config.rpc.host, config.rpc.port):
-                self._rpc = await StoreService.start(self.store, self.controller, address=address)
+                self._rpc = await StoreService.start(
+                    self.store, self.controller, address=address, credentials=credentials
+                )
             self._listens("rpc", config.rpc.host, self._rpc.port, summary="gRPC, for Spark")
         with _taken("admin", config.admin.host, config.admin.port):
             self._admin = await AdminServer.start(

@@ -6,16 +6,20 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast, get_args
 
 import typer
+
+from controller.client import Acknowledge as _Acknowledge
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Start a cluster on this machine, look at one, change it.", no_args_is_help=True)
 members = typer.Typer(help="The controllers.", no_args_is_help=True)
+groups = typer.Typer(help="The store groups.", no_args_is_help=True)
 topics = typer.Typer(help="Where topics' queues lie.", no_args_is_help=True)
 app.add_typer(members, name="members")
+app.add_typer(groups, name="groups")
 app.add_typer(topics, name="topics")
 
 PATIENCE_S = 5.0  # for the controllers to answer
@@ -135,6 +139,60 @@ def switch_over(
 
     found = _ask(config, controllers, lambda controller: switch(controller, group, replica, _channel(config)))
     typer.echo(f"group {group}: replica {found.master} is master of epoch {found.master_epoch}")
+
+
+@groups.command("add")
+def add_group(
+    group: GroupArgument,
+    replicas: Annotated[int, typer.Option("--replicas", min=1, max=5, help="How many, learners not counted.")] = 3,
+    min_in_sync: Annotated[
+        int | None,
+        typer.Option("--min-in-sync", min=1, help="Fewer, and nothing is written.", show_default="a majority"),
+    ] = None,
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+    *,
+    acknowledge: Annotated[
+        str, typer.Option("--acknowledge", help="Who has a write when it is answered: all_in_sync, quorum or master.")
+    ] = "all_in_sync",
+) -> None:
+    """Add a store group, or say that it is there: its nodes wait for that. Topics made from now on use it too."""
+    from controller.client import GroupConfig  # noqa: PLC0415
+    from gateway.errors import ConfigError  # noqa: PLC0415
+
+    if acknowledge not in get_args(_Acknowledge):
+        raise ConfigError(f"--acknowledge: {acknowledge!r} is none of {', '.join(get_args(_Acknowledge))}")
+    wanted = GroupConfig(
+        replicas=replicas, min_in_sync=min_in_sync or replicas // 2 + 1, acknowledge=cast("_Acknowledge", acknowledge)
+    )
+    _ask(config, controllers, lambda controller: controller.add_group(group, wanted))
+    typer.echo(f"group {group}: {wanted.replicas} replicas, {wanted.min_in_sync} in sync, answers by {acknowledge}")
+
+
+@groups.command("close")
+def close_group(group: GroupArgument, config: ConfigOption = None, controllers: ControllersOption = None) -> None:
+    """Place no new queues on a group."""
+    _ask(config, controllers, lambda controller: controller.close_group(group))
+    typer.echo(f"group {group} gets no new queues")
+
+
+@groups.command("remove")
+def remove_group(group: GroupArgument, config: ConfigOption = None, controllers: ControllersOption = None) -> None:
+    """Forget a group that has no queues any more."""
+    _ask(config, controllers, lambda controller: controller.remove_group(group))
+    typer.echo(f"group {group} is removed")
+
+
+@groups.command("forget-replica")
+def forget_replica(
+    group: GroupArgument,
+    replica: Annotated[int, typer.Argument(min=1, help="A replica that will not come back.")],
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+) -> None:
+    """Forget a replica that is gone for good."""
+    _ask(config, controllers, lambda controller: controller.forget_replica(group, replica))
+    typer.echo(f"group {group}: replica {replica} is forgotten")
 
 
 @members.command("list")
