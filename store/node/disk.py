@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ class Disk:
         self.promised = 0
         self.files: Files = options.get("files") or OsFiles()
         self._options = options
+        self._closing: asyncio.Future[None] | None = None  # the newest one that was begun
         self._file = EpochFile(self.files, data_dir)
 
     # ---- opening and closing
@@ -66,13 +68,22 @@ class Disk:
 
     async def _open(self, kind: Any, **role: Any) -> Any:
         assert self.store is None
-        return await kind.open(self.data_dir, group=self.group, replication=self, **role, **self._options)
+        opening = asyncio.ensure_future(
+            kind.open(self.data_dir, group=self.group, replication=self, **role, **self._options)
+        )
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:  # it is opened all the same, and has to be closed
+            self._closing = asyncio.ensure_future(_close_late(opening))
+            raise
 
     async def close(self, *, at_once: bool = False) -> None:
         """Close; `at_once`: a master that is none any more does not wait for what is not confirmed."""
         store, self.store = self.store, None
         if store is not None:
-            await (store.step_down() if at_once else store.close())
+            self._closing = asyncio.ensure_future(store.step_down() if at_once else store.close())
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
 
     async def save(self, epochs: EpochList, promised: int) -> None:
         """Keep epochs, and the newest heard of. Raises OSError."""
@@ -121,3 +132,8 @@ async def _epochs_of(store: LocalStore) -> EpochList:
             skip += header.size_bytes
             at = LogOffset(at + header.size_bytes)
     return EpochList.of_frames(headers)
+
+
+async def _close_late(opening: "asyncio.Future[Any]") -> None:
+    with suppress(StoreError, OSError):
+        await (await opening).close()

@@ -225,11 +225,19 @@ class MasterRole:
     def _pump_soon(self) -> None:
         if not self._pumping:
             self._pumping = True
-            self._loop.call_soon(self._pump)
+            self._loop.call_soon(self._pump_now)
+
+    def _pump_now(self) -> None:
+        self._pumping = False
+        try:
+            self._pump()
+        except Exception as error:  # nobody above would see it
+            if self._over.done():
+                raise
+            self._over.set_exception(error)
 
     def _pump(self) -> None:
         """Do what follows from all that the core was told since the last time."""
-        self._pumping = False
         core = self._core
         if core.ended is not None:
             if not self._over.done():

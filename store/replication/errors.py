@@ -1,6 +1,5 @@
 """What replication raises."""
 
-from store import errors
 from store.errors import NotWritable, StoreError
 
 __all__ = [
@@ -8,17 +7,8 @@ __all__ = [
     "BadMessage",
     "CannotSwitchOver",
     "NotEnoughInSync",
-    "NotMaster",
     "SwitchingOver",
 ]
-
-
-class NotMaster(errors.NotMaster):
-    """Not stored: this replica is not the group's master, or not any more; `epoch` is the newest one it knows of."""
-
-    def __init__(self, epoch: int) -> None:
-        super().__init__(f"not the master of epoch {epoch}")
-        self.epoch = epoch
 
 
 class NotEnoughInSync(NotWritable):

@@ -30,11 +30,11 @@ when the master ends may be stored or not.
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from store.errors import StoreError
+from store.errors import NotMaster, StoreError
 from store.format import LogOffset
 from store.replication.agreement import Acknowledge, agreed, needed
 from store.replication.epochs import EpochList, Standing
-from store.replication.errors import BadMessage, CannotSwitchOver, NotEnoughInSync, NotMaster, SwitchingOver
+from store.replication.errors import BadMessage, CannotSwitchOver, NotEnoughInSync, SwitchingOver
 from store.replication.messages import Ack, Confirmed, Data, FromMaster, FromSlave, Hello, Refused, Welcome, Why, listed
 from store.replication.pace import Pace
 from store.replication.peer import NEVER_MS, Peer, Stream
@@ -94,7 +94,7 @@ class Master:
         self._held_ms = NEVER_MS
         self._round = 0
         self._round_told = False
-        self._target: int | None = None  # of a switch-over
+        self.heir: int | None = None  # to whom it is about to hand over
         self._target_ms = NEVER_MS
         self._out: list[tuple[int, FromMaster]] = []
         self._peers: dict[int, Peer] = {}
@@ -132,9 +132,9 @@ class Master:
     def refusal(self) -> StoreError | None:
         """Why an append is not taken now; None: it is. Nothing that is refused is stored."""
         if self.ended is not None:
-            return NotMaster(self.ended)
-        if self._target is not None:
-            return SwitchingOver(self._target)
+            return NotMaster(f"store group {self.group} is at epoch {self.ended}, this is the master of {self.epoch}")
+        if self.heir is not None:
+            return SwitchingOver(self.heir)
         for members in self._set.both():
             live = sum(self._behind_ms(member) <= self._pace.stall_ms for member in members)
             need = max(needed(len(members), self._acknowledge, self._min_in_sync), self._least)
@@ -333,8 +333,8 @@ class Master:
         for peer in self._peers.values():
             if peer.stream is not None and self._now_ms - peer.stream.heard_ms > self._pace.silent_ms:
                 peer.stream = None
-        if self._target is not None and self._now_ms - self._target_ms > self._pace.drain_ms:
-            self._target = None
+        if self.heir is not None and self._now_ms - self._target_ms > self._pace.drain_ms:
+            self.heir = None
         self._consider()
         self._advance()
 
@@ -371,7 +371,7 @@ class Master:
         """There is a newer epoch, or one is being elected: nothing more is confirmed, sent or taken."""
         if epoch > self.epoch:
             self.ended = max(epoch, self.ended or 0)
-            self._target = None
+            self.heir = None
 
     # ---- switching over
 
@@ -384,23 +384,18 @@ class Master:
         peer = self._peers.get(target)
         if peer is None or target not in self._set.members or peer.learner or not peer.ready:
             raise CannotSwitchOver(f"replica {target} is not in sync")
-        if self.ended is not None or self._target not in {None, target}:
+        if self.ended is not None or self.heir not in {None, target}:
             raise CannotSwitchOver("this master is about to end already")
-        self._target, self._target_ms = target, self._now_ms
+        self.heir, self._target_ms = target, self._now_ms
 
     def call_off(self) -> None:
         """Hand over to nobody: appends are taken again. An election that was asked for may happen all the same."""
-        self._target = None
-
-    @property
-    def heir(self) -> int | None:
-        """To whom this master is about to hand over."""
-        return self._target
+        self.heir = None
 
     @property
     def handover(self) -> int | None:
         """Who is ready to take over: everything is acknowledged, and it has it. To be named to the controller."""
-        target = self._target
+        target = self.heir
         if target is None or self._set.pending is not None or target not in self._set.members:
             return None
         return target if self._peers[target].acked == self.end == self.confirmed else None

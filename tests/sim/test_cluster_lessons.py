@@ -9,12 +9,12 @@ from cluster_node import ORIGIN
 from faulty_files import Disk
 from replication_kit import Following, Leading, Log
 
-from store.errors import StoreError
+from store.errors import NotMaster, StoreError
 from store.format import LogOffset
 from store.replication.agreement import Acknowledge
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
-from store.replication.errors import NotEnoughInSync, NotMaster
+from store.replication.errors import NotEnoughInSync
 from store.replication.master import Master
 from store.replication.messages import Hello, Welcome, decode, encode
 from store.replication.pace import Pace

@@ -1,8 +1,9 @@
 import pytest
 from replication_kit import Following, Leading, Log
 
+from store.errors import NotMaster
 from store.replication.agreement import Acknowledge
-from store.replication.errors import BadMessage, CannotSwitchOver, NotEnoughInSync, NotMaster, SwitchingOver
+from store.replication.errors import BadMessage, CannotSwitchOver, NotEnoughInSync, SwitchingOver
 from store.replication.messages import Ack, Confirmed, Data, Hello, Refused, Welcome, Why
 from store.replication.pace import Pace
 from store.replication.slave import Stage
