@@ -5,7 +5,6 @@ was written to disk and only then lets readers and senders know. Frames marked `
 written; their sync follows within an interval, and readers see them after it, like any other.
 """
 
-import errno
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from store.format import FRAME_ASYNC, UnplacedFrame
 from store.log import CommitLog, Placed
 from store.producers import ProducerTable
 from store.run import Run, RunBuilder
-from store.space import Space
+from store.space import NO_ROOM, Space
 
 __all__ = ["FLUSH_INTERVAL_MS", "Committed", "Committer", "Late"]
 
@@ -30,7 +29,6 @@ logger = logging.getLogger(__name__)
 GROUP_BYTES_MAX = 8 << 20  # in one write: what arrives later need not wait for more than that
 UNSYNCED_BYTES_MAX = 64 << 20  # written and not on disk: beyond, nothing more is written until it is
 FLUSH_INTERVAL_MS = 20  # what was acknowledged without a sync is on disk after this and the time of a sync
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 Late: TypeAlias = Callable[[], UnplacedFrame]  # makes a frame when nothing can come before it in the log any more
 
@@ -211,7 +209,7 @@ class Committer:
 
     def _placing_failed(self, error: OSError) -> StoreError:
         """A new segment could not be begun; nothing of the frame is in the log."""
-        return self._space.ran_out(error) if error.errno in _NO_ROOM else self._break(error)
+        return self._space.ran_out(str(error.strerror)) if error.errno in NO_ROOM else self._break(error)
 
     def _hand_over(self, batch: _Batch) -> None:
         """Write a batch and let the sync thread have it; answer it now if all of it may be."""
@@ -249,7 +247,7 @@ class Committer:
 
     def _writing_failed(self, batch: _Batch, error: OSError) -> None:
         """Take a batch back that the disk had no room for; anything else breaks the log."""
-        if error.errno not in _NO_ROOM:
+        if error.errno not in NO_ROOM:
             self._break(error)
             return
         start = batch.placed[0].start
@@ -258,7 +256,7 @@ class Committer:
         except OSError as worse:
             self._break(worse)
             return
-        full = self._space.ran_out(error)
+        full = self._space.ran_out(str(error.strerror))
         self._watch.took_back()
         self._producers.take_back()
         batch.outcomes = [

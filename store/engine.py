@@ -1,21 +1,21 @@
 """The engine: the threads around the log and the views.
 
 On a master the committer's threads write, sync and report what is appended (`store.commit`), on a slave the receiver's
-what comes from the master (`store.receiver`). The dispatcher thread follows behind with the views, off the path of an
-acknowledgement. Readers use the log and the views directly.
+what comes from the master (`store.receiver`). The dispatcher's follows behind with the views (`store.dispatcher`).
+Readers use the log and the views directly.
 """
 
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from typing import Literal, TypeAlias
 
 from store.client import OnAppended
 from store.commit import FLUSH_INTERVAL_MS, Committed, Committer, Late
 from store.compaction import RowWatch
+from store.dispatcher import LINGER_S, Dispatcher
 from store.errors import NotMaster, ReplicaIncomplete, StoreError, StoreFailed, StoreFull
 from store.files import Files, OsFiles
 from store.format import LogOffset, QueueNumber, UnplacedFrame
@@ -37,11 +37,7 @@ __all__ = ["Committed", "Engine", "Role"]
 
 logger = logging.getLogger(__name__)
 
-LINGER_S = 0.1  # how long the dispatcher lets runs gather: one transaction, and its sync, for all of them
-EAGER_BYTES = 16 << 20  # gathered, it does not wait any longer
 Role: TypeAlias = Literal["master", "slave"]
-
-LAG_BYTES_MAX = 256 << 20  # the views may be behind before commits wait for them: bounds what memory holds for them
 
 
 class Engine:
@@ -85,7 +81,7 @@ class Engine:
 
         What a master with other replicas has behind `confirmed` (None: nothing) is for the owner to `inherit`. A
         slave's log is cut at `truncate_to`. Raises `DataDirLocked`, `WrongGroup`, `NotRebuildable`,
-        `ReplicaIncomplete`, `TruncationRefused`, OSError.
+        `ReplicaIncomplete`, `TruncationRefused`, `StoreFull`, OSError.
         """
         assert truncate_to is None or role == "slave"
         assert confirmed is None or on_written is not None
@@ -93,16 +89,10 @@ class Engine:
         self.group = group
         self.role = role
         self.refusal: StoreError | None = NotMaster("this replica is a slave") if role == "slave" else None
-        self._on_dispatched = on_dispatched
         self._on_failed = on_failed
-        self._linger_s = linger_s
         self._error: Exception | None = None  # set once; from then on nothing more is stored
-        self._views_failed = False  # they stay where they are; the log gives the rest again after a restart
         self._failing = Lock()
-        self._runs: SimpleQueue[Run | None] = SimpleQueue()
-        self._wanted = LogOffset(0)  # somebody waits until the views are here
-        self._kick = Event()  # wakes the dispatcher when _wanted has grown
-        self._progress = Event()  # the dispatcher has got on
+        self._ending = Event()
         with ExitStack() as opened:
             self._directory = directory = open_data_dir(
                 files,
@@ -125,7 +115,16 @@ class Engine:
             for at in inherited:
                 if at.frame.producer_id:
                     producers.follow(at.frame.producer_id, at.frame.sequence, at.start)
-            self._space = Space(files, data_dir, disk_reserve_bytes)
+            self._space = Space(files, data_dir, disk_reserve_bytes, owed=lambda: self._dispatcher.owed_bytes)
+            self._dispatcher = Dispatcher(
+                self.views,
+                self._space,
+                linger_s=linger_s,
+                ahead=lambda: self._ahead,
+                applied=on_dispatched,
+                fail=self._fail,
+            )
+            self._space.look()
             self._opened = opened.pop_all()
         watch = RowWatch()
         self.tail = LogTail()
@@ -165,7 +164,6 @@ class Engine:
                 fail=self._fail,
                 error=lambda: self.error,
             )
-        self._dispatching = Thread(target=self._dispatch_forever, name="store-dispatch", daemon=True)
         self.trimmer = Trimmer(
             self.log,
             self.views,
@@ -185,7 +183,7 @@ class Engine:
             ]
         )
         self._writer.start()
-        self._dispatching.start()
+        self._dispatcher.start()
         self._keeper.start()
 
     def _recover(
@@ -228,7 +226,7 @@ class Engine:
     def refuse(self, why: StoreError | None) -> None:
         """Store nothing that is not written yet, and answer so; None: as usual again."""
         self.refusal = why
-        self._progress.set()
+        self._dispatcher.wake()
 
     def receive(self, placed: Sequence[Placed]) -> None:
         """Store frames of a slave's master, verified, the first of which is the log's next."""
@@ -252,24 +250,23 @@ class Engine:
 
     def dispatch(self, run: Run) -> None:
         """Let the views have the run of a `Committed`, in order: so they are never ahead of whoever was told of it."""
-        self._runs.put(run)
+        self._dispatcher.give(run)
 
     def hurry(self, until: LogOffset) -> None:
         """Somebody waits for the views to hold what lies before a log offset: do not linger."""
-        self._wanted = max(self._wanted, until)
-        self._kick.set()
+        self._dispatcher.hurry(until)
 
     def end_appends(self) -> None:
         """Store what was appended and report it. Again does nothing."""
         self._keeper.stop()
         self.scrub.save()
+        self._ending.set()
+        self._dispatcher.wake()
         self._writer.end()
 
     def end_dispatch(self) -> None:
         """Bring the views up to what was given to `dispatch`; reading goes on. Again does nothing."""
-        self._runs.put(None)
-        self.hurry(self.log.end)
-        self._dispatching.join()
+        self._dispatcher.end()
 
     def close(self) -> None:
         """End all threads and close. Again does nothing. Nobody may be reading."""
@@ -284,13 +281,14 @@ class Engine:
     # ---- the writer's threads
 
     def _wait_for_views(self) -> None:
-        lag = self._ahead - self.views.dispatched
-        if lag > EAGER_BYTES:
-            self.hurry(self._ahead)
-        while lag > LAG_BYTES_MAX and self._error is None and (self.role == "slave" or self.refusal is None):
-            self._progress.wait()
-            self._progress.clear()
-            lag = self._ahead - self.views.dispatched
+        self._dispatcher.wait_until_near(unless=self._cannot_wait)
+
+    def _cannot_wait(self) -> bool:
+        if self._error is not None:
+            return True
+        if self.role == "slave":
+            return self._ending.is_set()
+        return self.refusal is not None or self._space.refusal is not None  # nothing is written anyway
 
     @property
     def _ahead(self) -> LogOffset:
@@ -305,35 +303,4 @@ class Engine:
         if first:
             logger.critical("the store takes no more until it is restarted")
             self._on_failed()
-        self._progress.set()
-
-    # ---- the dispatcher thread
-
-    def _dispatch_forever(self) -> None:
-        stopping = False
-        while not stopping:
-            run = self._runs.get()  # the first of those to gather
-            if run is not None and self._wanted <= self.views.dispatched:
-                self._kick.wait(self._linger_s)
-            self._kick.clear()
-            runs: list[Run] = []
-            while run is not None:
-                runs.append(run)
-                try:
-                    run = self._runs.get_nowait()
-                except Empty:
-                    break
-            stopping = run is None
-            if runs and not self._views_failed:
-                self._dispatch(runs)
-
-    def _dispatch(self, runs: list[Run]) -> None:
-        try:
-            self.views.apply(runs)
-        except Exception as error:
-            logger.exception("the views cannot be brought up")
-            self._views_failed = True
-            self._fail(error)
-            return
-        self._progress.set()
-        self._on_dispatched(self.views.dispatched)
+        self._dispatcher.wake()

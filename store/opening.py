@@ -4,13 +4,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from store.errors import NotRebuildable
+from store.errors import NotRebuildable, StoreFull
 from store.files import Files
 from store.format import LogOffset, origin_of
 from store.identity import belong_to
 from store.lock import DataDirLock
 from store.log import CommitLog
 from store.snapshot import filling, finish_install
+from store.space import NO_ROOM
 from store.views import Views
 
 __all__ = ["DataDir", "open_data_dir"]
@@ -40,8 +41,21 @@ def open_data_dir(
 ) -> DataDir:
     """Lock and open a data directory, or make one; `opened` closes it.
 
-    Raises `DataDirLocked`, `WrongGroup`, `NotRebuildable`, OSError.
+    Raises `DataDirLocked`, `WrongGroup`, `NotRebuildable`, `StoreFull`, OSError.
     """
+    try:
+        return _open(
+            files, path, opened, group=group, segment_size_bytes=segment_size_bytes, map_size_bytes=map_size_bytes
+        )
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise StoreFull(f"{path} cannot be opened: {error}") from error
+        raise
+
+
+def _open(
+    files: Files, path: Path, opened: ExitStack, *, group: int, segment_size_bytes: int, map_size_bytes: int
+) -> DataDir:
     files.make_directory(path)
     opened.callback(DataDirLock(path).release)
     finish_install(path)

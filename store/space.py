@@ -1,33 +1,50 @@
-"""Room on the disk: writing is refused while some is left, so that what must be written still can be."""
+"""Room on the disk: writing is refused while some is left, so that what must be written still can be.
 
+What is in the log has to go into the views too, so the room that will take is counted as gone already.
+"""
+
+import errno
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from store.errors import StoreFull
 from store.files import Files
 
-__all__ = ["DISK_RESERVE_BYTES", "LOOK_S", "Space"]
+__all__ = ["DISK_RESERVE_BYTES", "LOOK_S", "NO_ROOM", "Space"]
 
 logger = logging.getLogger(__name__)
 
 DISK_RESERVE_BYTES = 256 << 20  # for the views, which follow, and for the records that retention writes to make room
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 LOOK_S = 1.0  # between looks while nothing is written
 _LOOKS = 8  # while the reserve's size is written: so often is looked again
 _LOOK_BYTES_MIN = 1 << 20
+_VIEWS_FACTOR = 12  # bytes of the views for a byte of the log, at most: for the smallest records
 _MARGIN = 8  # a refusal ends when an eighth more than the reserve is free, so that it does not flutter
 
 
 class Space:
     """Decides whether there is room to write. The commit thread asks; any thread may `look` or read `refusal`."""
 
-    def __init__(self, files: Files, path: Path, reserve_bytes: int = DISK_RESERVE_BYTES) -> None:
-        """Room on the file system of `path`; looks at once."""
+    def __init__(
+        self,
+        files: Files,
+        path: Path,
+        reserve_bytes: int = DISK_RESERVE_BYTES,
+        *,
+        owed: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Room on the file system of `path`, from the first `look` on.
+
+        `owed`: bytes that the views will take for what they lack.
+        """
         self._files = files
         self._path = path
         self._reserve_bytes = reserve_bytes
+        self._owed = owed
         self._allowed = 0  # bytes that may be written before the next look
         self.refusal: StoreFull | None = None  # why nothing may be written now
-        self.look()
 
     def before_write(self, size: int) -> StoreFull | None:
         """Why that many bytes may not be written. Costs a subtraction, and now and then a look."""
@@ -38,24 +55,32 @@ class Space:
 
     def look(self) -> None:
         """Ask the file system, and refuse or allow from now on."""
-        try:
-            free = self._files.free_bytes(self._path)
-        except OSError:
-            logger.exception("the free space is not known")
+        free = self.free_bytes
+        if free < 0:
             return
-        reserve = self._reserve_bytes
+        reserve, owed = self._reserve_bytes, self._owed()
         if self.refusal is not None:
-            if free < reserve + reserve // _MARGIN:
+            if free < reserve + reserve // _MARGIN + owed:
                 return
             logger.warning("the disk has room again", extra={"free_bytes": free, "reserve_bytes": reserve})
             self.refusal = None
-        elif free < reserve:
-            self._refuse(f"{free} bytes are free on the disk and {reserve} are kept in reserve")
-        self._allowed = max(min(free - reserve, reserve // _LOOKS), _LOOK_BYTES_MIN)
+        elif free < reserve + owed:
+            views = f", and {owed} for the views, which are behind" if owed else ""
+            self._refuse(f"{free} bytes are free on the disk and {reserve} are kept in reserve{views}")
+        self._allowed = max(min((free - reserve - owed) // (1 + _VIEWS_FACTOR), reserve // _LOOKS), _LOOK_BYTES_MIN)
 
-    def ran_out(self, error: OSError) -> StoreFull:
+    @property
+    def free_bytes(self) -> int:
+        """What the file system has left; -1 when it does not say."""
+        try:
+            return self._files.free_bytes(self._path)
+        except OSError:
+            logger.exception("the free space is not known")
+            return -1
+
+    def ran_out(self, why: str) -> StoreFull:
         """A write met a full disk, whatever the last look said."""
-        return self._refuse(f"the disk is full: {error.strerror}")
+        return self._refuse(f"the disk is full: {why}")
 
     def _refuse(self, why: str) -> StoreFull:
         if self.refusal is None:

@@ -5,7 +5,9 @@ the views are a prefix of the log. What a view holds depends on the frames alone
 a rebuilt view is the same byte for byte.
 """
 
+import errno
 import logging
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from typing import Any
 import lmdb
 
 from controller.lmdb_file import is_cut_short
-from store.errors import NotRebuildable
+from store.errors import NotRebuildable, StoreFull
 from store.files import FILE_MODE, OsFiles
 from store.format import LogOffset
 from store.records import LogTrimmed
@@ -44,6 +46,9 @@ _READERS_MAX = 126
 _SPARE_READERS = 8  # read transactions kept for the next reader
 _MARGIN = 8  # the map grows when less than an eighth of it is left
 START = LogOffset(0)
+_ROOM_BYTES_MIN = 1 << 20  # for what LMDB writes through a map: without room for that a signal kills the process
+_SHORT_BYTES = 16 << 20  # LMDB says of a write that was cut short EIO; with less than this it was for want of room
+_NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  # py-lmdb keeps the text alone
 
 
 class Views:
@@ -60,7 +65,7 @@ class Views:
         """Open or create the environment, of a log that began at `origin`.
 
         One that is damaged or of another format is begun anew, empty; where the log cannot give it all again,
-        `NotRebuildable` is raised instead.
+        `NotRebuildable` is raised instead, and `StoreFull` where the disk has no room for a new one.
         """
         self._path = path
         self._origin = origin
@@ -77,6 +82,10 @@ class Views:
         except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError):
             logger.exception("the views are damaged")
             self.reset(map_size_bytes=map_size_bytes)
+        except lmdb.Error as error:
+            if self._is_for_want_of_room(error):
+                raise StoreFull(f"the views cannot be opened: {error}") from error
+            raise
 
     @staticmethod
     def dispatched_of(path: Path) -> LogOffset:
@@ -93,6 +102,8 @@ class Views:
 
     def _open(self, map_size_bytes: int) -> None:
         OsFiles().make_directory(self._path)
+        if not (self._path / "lock.mdb").exists() and (free := OsFiles().free_bytes(self._path)) < _ROOM_BYTES_MIN:
+            raise StoreFull(f"the views need {_ROOM_BYTES_MIN} bytes to begin with, and {free} are free")
         # metasync off: a crash may take back the newest transaction, which the log then gives again, but never
         # leaves a torn one; one sync a transaction instead of two.
         self._env = lmdb.open(
@@ -137,7 +148,7 @@ class Views:
             self.stored_at_ms = int.from_bytes(txn.get(b"stored_at_ms", b"", db=self._meta), "big")
             self.first = self._offset(txn, b"first")
         if found is None:
-            with self._env.begin(write=True) as txn:
+            with self._writing() as txn:
                 txn.put(b"format", _FORMAT, db=self._meta)
         elif found != _FORMAT:
             logger.warning("the views are of another format")
@@ -163,7 +174,10 @@ class Views:
         self._open(map_size_bytes)
 
     def apply(self, runs: Sequence[Run]) -> None:
-        """Apply consecutive runs, the first of which begins at `dispatched`, in one durable transaction."""
+        """Apply consecutive runs, the first of which begins at `dispatched`, in one durable transaction.
+
+        Raises `StoreFull` where the disk has no room for it, and `lmdb.Error`; then nothing has changed.
+        """
         assert runs[0].start >= self.dispatched
         newest = runs[-1].placed[-1]
         trims = [min(rec.first, at.frame) for run in runs for at, rec in run.records if isinstance(rec, LogTrimmed)]
@@ -172,7 +186,7 @@ class Views:
             self._grow()
         while True:
             try:
-                with self._env.begin(write=True) as txn:
+                with self._writing() as txn:
                     for view in self._all:
                         view.apply(txn, runs)
                     txn.put(b"dispatched", newest.end.to_bytes(8, "big"), db=self._meta)
@@ -184,6 +198,22 @@ class Views:
             else:
                 self.dispatched, self.stored_at_ms, self.first = newest.end, newest.stored_at_ms, first
                 return
+
+    @contextmanager
+    def _writing(self) -> Iterator[Any]:
+        try:
+            with self._env.begin(write=True) as txn:
+                yield txn
+        except lmdb.Error as error:
+            if self._is_for_want_of_room(error):
+                raise StoreFull(f"the views cannot be written: {error}") from error
+            raise
+
+    def _is_for_want_of_room(self, error: lmdb.Error) -> bool:
+        said = str(error)
+        if isinstance(error, lmdb.DiskError) or any(reason in said for reason in _NO_ROOM):
+            return True
+        return os.strerror(errno.EIO) in said and OsFiles().free_bytes(self._path) < _SHORT_BYTES
 
     def _is_nearly_full(self) -> bool:
         info = self._env.info()

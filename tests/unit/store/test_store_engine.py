@@ -8,6 +8,7 @@ import lmdb
 import pytest
 from store_kit import FaultyFiles, frame, records_frame
 
+from store import dispatcher as dispatcher_module
 from store import engine as engine_module
 from store.client import Appended
 from store.engine import Engine
@@ -165,7 +166,7 @@ def test_views_that_cannot_be_brought_up_fail_the_store(open_engine, monkeypatch
     harness = open_engine()
 
     def refuse(_):
-        raise lmdb.DiskError("full")
+        raise lmdb.PanicError("no")
 
     monkeypatch.setattr(harness.engine.views, "apply", refuse)
     assert isinstance(harness.store(frame((16, b"a")))[0], Appended)
@@ -178,7 +179,7 @@ def test_views_that_cannot_be_brought_up_fail_the_store(open_engine, monkeypatch
 
 
 def test_commits_wait_for_views_far_behind(open_engine, monkeypatch):
-    monkeypatch.setattr(engine_module, "LAG_BYTES_MAX", 100)
+    monkeypatch.setattr(dispatcher_module, "LAG_BYTES_MAX", 100)
     harness = open_engine(linger_s=WAIT_S)
     apply, held, resume = harness.engine.views.apply, Event(), Event()
 
@@ -188,7 +189,7 @@ def test_commits_wait_for_views_far_behind(open_engine, monkeypatch):
         apply(runs)
 
     monkeypatch.setattr(harness.engine.views, "apply", slow)
-    monkeypatch.setattr(engine_module, "EAGER_BYTES", 10)
+    monkeypatch.setattr(dispatcher_module, "EAGER_BYTES", 10)
     harness.store(frame((16, b"x" * 200)))
     harness.append(frame((16, b"y")))
     assert held.wait(WAIT_S)

@@ -47,6 +47,7 @@ async def test_frames_are_stored_as_they_are_and_shown_when_confirmed(pair, tmp_
     for one in (frame((16, b"a")), packed, frame((17, b"c", 9), producer_id=4, sequence=1)):
         await append(master, one)
     await feed(master, slave)
+    await until(lambda: slave.hooks.told)
     assert slave.hooks.told == [("flushed", master.end)]
     assert log_bytes(tmp_path / "slave") == log_bytes(tmp_path / "master")
     assert slave.confirmed == origin_of(2)
