@@ -27,7 +27,7 @@ from store.replication.errors import BadEpochs
 
 __all__ = ["EPOCHS_MAX", "Common", "Epoch", "EpochList", "Standing", "decode_epochs", "encode_epochs"]
 
-EPOCHS_MAX = 4096  # the newest ones are kept; a replica that shares only older ones starts from a snapshot
+EPOCHS_MAX = 1 << 16  # the newest are kept: elections, within what retention leaves, that were written in
 OFFSET_MAX = (1 << 63) - 1
 _MAGIC = 0x31454748  # "HGE1"
 _HEAD = Struct("<II")

@@ -127,9 +127,9 @@ class Slave:
 
     `epochs` and `promised` are what `EpochFile.load` gave (nothing was saved: an empty list and 0). All of the log from
     `first` to `end` is on disk. `confirmed` is what is known to be: where the views are, or, behind a snapshot, all of
-    the log until it has come to where they are. With `unclean_election` a
-    master that lacks what was confirmed is followed all the same, by way of a snapshot; otherwise such a replica stands
-    still until somebody looks at it, because the cluster has lost what it acknowledged.
+    the log until it has come to where they are. With `unclean_election` a master that lacks what was confirmed is
+    followed all the same, by way of a snapshot; otherwise such a replica stands still until somebody looks at it,
+    because the cluster has lost what it acknowledged.
     """
 
     def __init__(
@@ -149,9 +149,8 @@ class Slave:
         self.group = group
         self.replica = replica
         self.epochs = epochs.cut(end).trim(first)
-        self.promised = max(
-            promised, epochs.newest
-        )  # nothing is taken from a master of an older epoch; never goes back
+        # Nothing is taken from a master of an older epoch; never goes back.
+        self.promised = max(promised, epochs.newest)
         self.first = first
         self.end = end  # of what was handed out to be written
         self.flushed = end  # confirmed <= flushed <= end

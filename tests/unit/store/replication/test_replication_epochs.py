@@ -88,11 +88,12 @@ def test_a_list_can_be_made_from_frames():
 
 
 def test_only_so_many_are_kept():
-    made = EpochList()
-    for n in range(EPOCHS_MAX + 10):
-        made = made.append(n + 1, n * 10)
+    full = [(n + 1, n * 10) for n in range(EPOCHS_MAX)]
+    made = EpochList.of(full).append(EPOCHS_MAX + 1, EPOCHS_MAX * 10)
     assert len(made) == EPOCHS_MAX
-    assert made.entries[0] == (11, 100)
+    assert made.entries[0] == (2, 10)
+    with pytest.raises(BadEpochs):
+        EpochList.of([*full, (EPOCHS_MAX + 1, EPOCHS_MAX * 10)])
 
 
 @pytest.mark.parametrize("entries", [[], [(1, 0)], [(1, 1 << 62), (1 << 40, (1 << 63) - 1)]])
