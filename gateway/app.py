@@ -56,7 +56,7 @@ class Gateway:
         self.store = footing.store
         self.controller = footing.controller
         self.metrics = Metrics()
-        self.hub = Hub(config, self.store, self.controller, self.metrics, tasks)
+        self.hub = Hub(config, self.store, self.controller, self.metrics, tasks, owners=footing.owners)
         self.listening: list[Listening] = []
         self._started = time.monotonic()
         self._open = False  # every listener is up
@@ -156,6 +156,7 @@ class Gateway:
         for endpoint in self._sockets:
             endpoint.close("")
         await self.hub.queues.close()
+        await self.hub.owners.close()
         if self._rpc is not None:
             await self._rpc.stop(1.0)
 

@@ -172,6 +172,9 @@ class Endpoint:
     def supersede(self) -> None:
         """Another connection has this one's session now."""
 
+    def shut_down(self) -> None:
+        """Nobody is served here any more."""
+
     def guard(self, work: Callable[[], None]) -> None:
         """Do something with the adapter; if it raises, this endpoint ends and nothing else does."""
         try:

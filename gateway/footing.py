@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from random import SystemRandom
 from typing import Protocol
 
 from controller.client import ControllerClient
@@ -9,10 +10,12 @@ from controller.front import Limits
 from controller.local import LocalController
 from controller.remote import RemoteController
 from gateway import logs
+from gateway.cluster_owners import ClusterOwners
 from gateway.config import Config
 from gateway.controller_process import node_credentials
 from gateway.endpoint import now_ms
 from gateway.metrics import Metrics
+from gateway.owners import LocalOwners, Owners
 from gateway.status import DamageStatus, GroupStatus, LogStatus, ScrubStatus
 from gateway.store_options import store_options
 from store.client import StoreClient
@@ -36,6 +39,10 @@ class Footing(Protocol):
     @property
     def controller(self) -> ControllerClient:
         """The metadata."""
+
+    @property
+    def owners(self) -> Owners:
+        """Who owns sessions and queues among the processes on the same store."""
 
     @property
     def where(self) -> str:
@@ -70,6 +77,7 @@ class LocalFooting:
     def __init__(self, config: Config, store: LocalStore, controller: ControllerClient) -> None:
         self.store = store
         self.controller = controller
+        self.owners: Owners = LocalOwners(store)
         self.where = str(config.store.data_dir)
 
     @property
@@ -113,6 +121,7 @@ class ClusterFooting:
     def __init__(self, config: Config, store: ClusterStore, controller: RemoteController) -> None:
         self.store = store
         self.controller = controller
+        self.owners: Owners = ClusterOwners(store, ttl_s=config.proxy.ttl_s, random=SystemRandom())
         self.alive = True
         self.where = ", ".join(config.cluster.controllers.values())
 

@@ -19,6 +19,7 @@ from gateway.hearing import Hearing
 from gateway.ingest import Ingest, refusal_of
 from gateway.kv import KeyValues
 from gateway.metrics import Metrics
+from gateway.owners import LocalOwners, Owners
 from gateway.port import DONE, AdapterFactory, Call, Consume, Outcome, SettleLeased
 from gateway.queues import NamedQueues
 from gateway.requests import answer
@@ -59,6 +60,8 @@ class Hub:
         controller: ControllerClient,
         metrics: Metrics,
         tasks: asyncio.TaskGroup,
+        *,
+        owners: Owners | None = None,
     ) -> None:
         self.store = store
         self.controller = controller
@@ -66,6 +69,7 @@ class Hub:
         self.random = random.SystemRandom()
         self.write_buffer_bytes_max = config.gateway.write_buffer_bytes_max
         self.authenticator = Authenticator(config.auth)
+        self.owners = owners or LocalOwners(store)
         self.connections: dict[int, Connection] = {}
         self._config = config
         self._tasks = tasks
@@ -111,8 +115,8 @@ class Hub:
             drained=self._drained,
             compress_bytes_min=config.store.compress_bytes_min,
         )
-        wills = Wills(store, self.ingest.publish, now_ms=now_ms)
-        self.sessions = Sessions(store, self.fanout, wills, now_ms=now_ms)
+        wills = Wills(store, self.ingest.publish, now_ms=now_ms, random=self.random)
+        self.sessions = Sessions(store, self.fanout, wills, now_ms=now_ms, owners=self.owners)
 
     async def start(self) -> None:
         """Load what the store remembers and begin the periodic work."""
@@ -120,6 +124,10 @@ class Hub:
         await self.queues.load()
         await self.keys.start()
         self.store.watch_queues(self.queues.appended)
+        orphans = await self.sessions.load()
+        await self.owners.start(self.spawn)
+        if orphans:
+            self.spawn(self.sessions.bury(orphans))
         self.spawn(self._every(TOPICS_INTERVAL_MS, self._follow_topics))
         self.spawn(self._every(COMMIT_INTERVAL_MS, self.sessions.commit))
         self.spawn(self._every(SWEEP_INTERVAL_MS, self.sessions.sweep))

@@ -120,6 +120,8 @@ class Ingest:
         waiting, self._waiting = self._waiting, []
         last = self._last
         for n, (publisher, effect, size_bytes) in enumerate(waiting):
+            if effect.once:
+                self._append_all()  # it shares its frames with nobody
             receipt = Receipt(publisher, effect.token, effect.messages, size_bytes)
             missing = self._add(receipt)
             if missing is _OWN_FRAME:
@@ -142,8 +144,11 @@ class Ingest:
                     self._answer(receipt)
             for frame in receipt.parts:
                 frame.receipts.append(receipt)
+                frame.once = effect.once
                 if len(frame.rows) >= FRAME_ROWS or frame.pos >= FRAME_PAYLOAD_BYTES:
                     self._append(self._building.pop(frame.group))
+            if effect.once:
+                self._append_all()
         self._append_all()
         if self._parked is not None:
             self._create_topic(self._parked)
@@ -352,7 +357,7 @@ class Ingest:
         if not frame.receipts:
             return
         group = frame.group
-        producer = self._producers.get(group)
+        producer = Producer(frame.once) if frame.once else self._producers.get(group)
         if producer is None:
             producer = self._producers[group] = Producer(self._new_producer())
         producer.sequence += 1
@@ -378,7 +383,7 @@ class Ingest:
         """A frame has ended. A store that refuses one says so ahead of those it is still writing; we do not."""
         frame.result = result
         self._metrics.append_seconds.observe(self._clock() - frame.began_s)
-        if isinstance(result, StoreError):
+        if isinstance(result, StoreError) and not frame.once:
             # Its sequence number stays unused, which the store takes for a lost frame: begin another sequence.
             self._producers[frame.group] = Producer(self._new_producer())
         for receipt in frame.receipts:

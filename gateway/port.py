@@ -37,13 +37,13 @@ __all__ = [
     "Deliverable",
     "Deliveries",
     "Disposition",
+    "DropWill",
     "Effect",
     "EndSession",
     "FindMessages",
     "FoundMessages",
     "LastValue",
     "Leased",
-    "LeaveWill",
     "ListAddresses",
     "Listener",
     "OpenSession",
@@ -64,6 +64,7 @@ __all__ = [
     "SubscriptionId",
     "Token",
     "Unsubscribe",
+    "Will",
 ]
 
 Token = NewType("Token", int)  # chosen by the adapter; unique among its outstanding effects
@@ -107,6 +108,7 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
 
     messages: Sequence[Message]
     token: Token
+    once: int = 0  # stored once under this number, however often it is published, and by whichever process; 0: as ever
 
 
 class Subscribe(_Value, frozen=True, kw_only=True):
@@ -227,6 +229,18 @@ class Authenticate(Request, frozen=True, kw_only=True):
     client_id: str = ""
 
 
+class Will(_Value, frozen=True, kw_only=True):
+    """What to publish when a connection is gone that has not taken it back (`DropWill`).
+
+    That is `delay_ms` later, or when its session ends, if that is before, and not at all when the session is taken up
+    again before. `message` is as of the time 0, without a time to live: it has `lives_ms` from its delivery on.
+    """
+
+    message: Message
+    delay_ms: int = 0
+    lives_ms: int | None = None
+
+
 class OpenSession(Request, frozen=True, kw_only=True):
     """Take over or begin the durable session of a client. Answer: `OpenedSession`.
 
@@ -237,6 +251,7 @@ class OpenSession(Request, frozen=True, kw_only=True):
     session_id: str  # the protocol's own name for it: an MQTT client identifier
     clean: bool
     expiry_s: int | None = 0
+    will: Will | None = None
 
 
 class OpenedSession(_Value, frozen=True, kw_only=True):
@@ -260,13 +275,8 @@ class SaveSession(Request, frozen=True, kw_only=True):
     expiry_s: int | None = 0
 
 
-class LeaveWill(Request, frozen=True, kw_only=True):
-    """Publish this at its `deliver_at_ms`, unless the connection's session is taken up again before. Answer: None.
-
-    When the session ends before that time, it is published then. For connections that are gone.
-    """
-
-    message: Message
+class DropWill(Request, frozen=True, kw_only=True):
+    """Do not publish this connection's will. Answer: None."""
 
 
 class EndSession(Request, frozen=True, kw_only=True):

@@ -33,7 +33,7 @@ class Producer:
 class Building:
     """A frame of one store group, under construction and then on its way."""
 
-    __slots__ = ("_before", "began_s", "group", "named", "pos", "receipts", "records", "result", "rows", "sync")
+    __slots__ = ("_before", "began_s", "group", "named", "once", "pos", "receipts", "records", "result", "rows", "sync")
 
     def __init__(self, group: int) -> None:
         self.group = group
@@ -42,6 +42,7 @@ class Building:
         self.pos = 0  # the payload's length so far
         self.receipts: list[Receipt] = []
         self.named: dict[int, None] = {}  # the named queues it has rows for
+        self.once = 0  # what it is stored once by, if it is not by its producer's sequence
         self.sync = False  # whether it must be on disk before it is acknowledged
         self.began_s = 0.0  # when it was handed to the store
         self.result: Appended | StoreError | None = None

@@ -15,11 +15,11 @@ from gateway.message import Message, decode
 from gateway.port import (
     Authenticate,
     CancelTimer,
+    DropWill,
     EndSession,
     FindMessages,
     FoundMessages,
     LastValue,
-    LeaveWill,
     ListAddresses,
     OpenedSession,
     OpenSession,
@@ -77,8 +77,8 @@ async def _save_session(hub: "Hub", endpoint: Endpoint, request: SaveSession) ->
     await hub.sessions.save(endpoint, request)
 
 
-async def _leave_will(hub: "Hub", endpoint: Endpoint, request: LeaveWill) -> None:
-    await hub.sessions.leave_will(endpoint, request.message)
+async def _drop_will(hub: "Hub", endpoint: Endpoint, request: DropWill) -> None:
+    hub.sessions.drop_will(endpoint)
 
 
 async def _end_session(hub: "Hub", endpoint: Endpoint, request: EndSession) -> None:
@@ -110,7 +110,7 @@ _HANDLERS: dict[type[Request], Callable[["Hub", Endpoint, Any], Awaitable[Any]]]
     CancelTimer: _cancel_timer,
     OpenSession: _open_session,
     SaveSession: _save_session,
-    LeaveWill: _leave_will,
+    DropWill: _drop_will,
     EndSession: _end_session,
     LastValue: _last_value,
     Retained: _retained,

@@ -2,26 +2,32 @@
 
 The record is what the adapter saved, opaque here, beside the session's expiry; what changes with every message has a
 record of its own, so that a large session does not make small messages large. The cursor is where deliveries go on, in
-each log; it is committed as the offsets of a group, every `COMMIT_INTERVAL_MS` while it moves and when the connection
-ends, so a crash repeats at most what was acknowledged since. A log that the cursor says nothing of has joined since it
-was committed, and what is in it is owed to the session from its beginning on.
+each log; it is committed every `COMMIT_INTERVAL_MS` while it moves and when the connection ends, so a crash repeats at
+most what was acknowledged since. A log that the cursor says nothing of has joined since it was committed, and what is
+in it is owed to the session from its beginning on.
+
+A session is served by the process that owns it (`gateway.owners`), from before its connection is let in until the last
+word behind it is written. A connection elsewhere takes it over by asking its owner; of an owner that is gone, one that
+is left does what the end of the connections would have done.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from gateway import logs
 from gateway.cursor import Cursor, beginning_of, by_log, earlier, later
+from gateway.errors import Refusal
 from gateway.fanout import Fanout, Subscriber
 from gateway.keys import kv_key
-from gateway.message import Message
+from gateway.owners import LocalOwners, Operations, Owned, Owners, OwnershipLost, Taken
 from gateway.port import OpenedSession, OpenSession, SaveSession
-from gateway.wills import Wills
-from store.client import Entry, StoreClient
+from gateway.wills import WillRecord, Wills
+from store.client import Delete, Entry, Put, StoreClient
+from store.errors import StoreError
 from store.format import LogOffset, Position, QueueNumber
 
 __all__ = ["COMMIT_INTERVAL_MS", "Holder", "Sessions"]
@@ -32,6 +38,7 @@ IDLE_COMMIT_BYTES = 16 << 20  # an idle session's cursor is moved once it is thi
 NAMESPACE = "sessions"
 EXCHANGES = "session-exchanges"  # the namespace of what changes with every message
 PAGE = 500
+ORPHANS_AT_ONCE = 64
 
 log = logs.get(__name__)
 
@@ -56,11 +63,15 @@ class Holder(Protocol):
     def supersede(self) -> None:
         """Another connection has taken the session over: say so, and close."""
 
+    def shut_down(self) -> None:
+        """The session cannot be served here any more: say so, and close."""
+
 
 class _Held:
     """A session that a connection of this process holds."""
 
     __slots__ = (
+        "armed",
         "committed",
         "durable",
         "exchanges",
@@ -69,15 +80,18 @@ class _Held:
         "key",
         "left_ms",
         "oldest",
+        "owned",
         "passed",
         "session_id",
         "settled",
         "state",
         "taken",
+        "will",
     )
 
-    def __init__(self, key: str, session_id: str, holder: Holder) -> None:
+    def __init__(self, key: str, session_id: str, holder: Holder, owned: Owned) -> None:
         self.key = key
+        self.owned = owned
         self.session_id = session_id
         self.holder = holder
         self.durable = False  # has a record in the KV
@@ -90,21 +104,54 @@ class _Held:
         self.settled: Cursor = ()  # everything before it is acknowledged
         self.passed: Cursor = ()  # how far it had been handed out at the last commit
         self.committed: Cursor = ()  # committed <= settled
+        self.armed = False  # there may be a record of a will
+        self.will: WillRecord | None = None  # to be published when the connection is gone
 
 
 class Sessions:
     """All sessions that connections of this process hold. It belongs to the event loop."""
 
-    def __init__(self, store: StoreClient, fanout: Fanout, wills: Wills, *, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        store: StoreClient,
+        fanout: Fanout,
+        wills: Wills,
+        *,
+        now_ms: Callable[[], int],
+        owners: Owners | None = None,
+    ) -> None:
         self._store = store
         self._fanout = fanout
         self._wills = wills
         self._now_ms = now_ms
+        self._owners = owners or LocalOwners(store)
         self._held: dict[str, _Held] = {}
         self._by_holder: dict[Holder, _Held] = {}
         self._unclosed: dict[str, _Held] = {}  # whose connection has ended, and whose last word the store refused
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by key: one change at a time
         self._started_ms = now_ms()
+        self._owners.serve(f"{NAMESPACE}/", self)
+
+    async def load(self) -> list[str]:
+        """Take stock before anybody connects; the sessions that `bury` is to be called with. Raises `StoreError`."""
+        return list(await self._wills.load()) if self._owners.alone else []
+
+    async def bury(self, orphans: list[str]) -> None:
+        """See to the wills of connections that ended with a former run of this process."""
+        while orphans:
+            some, orphans = orphans[:ORPHANS_AT_ONCE], orphans[ORPHANS_AT_ONCE:]
+            found = await asyncio.gather(
+                *(self.inherited(key, lambda key=key: self._owners.take(key)) for key in some),  # type: ignore[misc]
+                return_exceptions=True,
+            )
+            for key, error in zip(some, found, strict=True):
+                if isinstance(error, StoreError | Refusal):
+                    log.warning("a will is not published yet", session=key, error=str(error))
+                    orphans.append(key)
+                elif isinstance(error, BaseException):
+                    raise error
+            if any(found):
+                await asyncio.sleep(COMMIT_INTERVAL_MS / 1_000)
 
     # ---- what connections ask for
 
@@ -115,30 +162,62 @@ class Sessions:
             return await self._open(key, holder, request)
 
     async def _open(self, key: str, holder: Holder, request: OpenSession) -> OpenedSession:
+        owned = await self._take(key)
+        if holder.gone:
+            await owned.release()
+            return OpenedSession(present=False)  # nobody is left to hold it
+        held = _Held(key, request.session_id, holder, owned)
+        self._held[key] = self._by_holder[holder] = held
+        held.expiry_s = request.expiry_s
+        try:
+            return await self._begin(held, request)
+        except OwnershipLost:
+            self._lose(held)
+            raise
+
+    async def _take(self, key: str) -> Owned:
+        """Own a session that nobody holds, its last holder's last word written."""
         before = self._held.get(key)
         if before is not None:
             before.holder.supersede()
-            await self._close(before)
-        if holder.gone:
-            return OpenedSession(present=False)  # nobody is left to hold it
-        held = _Held(key, request.session_id, holder)
-        self._held[key] = self._by_holder[holder] = held
-        held.expiry_s = request.expiry_s
-        await self._close_late(key)
+            await self._close(before, keep=True)
+            return before.owned
+        unclosed = self._unclosed.get(key)
+        if unclosed is not None:
+            await self._close_late(key, keep=True)
+            return unclosed.owned
+        return await self._owners.take(key)
+
+    async def _begin(self, held: _Held, request: OpenSession) -> OpenedSession:
+        """Read what the session remembers, or have it remember nothing, and write that its connection is there."""
+        key, owned = held.key, held.owned
         record = await self._load(key)
-        if record is not None and (request.clean or self._expired(record)):
-            await self._forget(key)
-            record = None
-        if record is None:
-            if request.expiry_s != 0:
-                held.committed = held.settled = held.passed = self._fanout.now()
-                await self._save(held, left_ms=None)
-                await self._store.commit_offsets(key, _offsets(held.committed))
+        new = record is None or request.clean or self._expired(record)
+        if record is not None and new:
+            await self._forget(key, owned)
+        else:
+            await self._wills.settle(owned, key, ended=new)
+        operations: list[Put | Delete] = []
+        if request.will is not None:
+            held.armed = True
+            will, put = self._wills.arm(key, request.will)
+            operations.append(put)
+        if new and request.expiry_s != 0:
+            held.committed = held.settled = held.passed = self._fanout.now()
+            operations.append(self._record(held, left_ms=None))
+            await owned.write(operations, cursor=_offsets(held.committed))
+        elif record is not None and not new:
+            held.state, held.durable = record.state, True
+            held.committed = held.settled = held.passed = _cursor(await owned.cursor())
+            operations.append(self._record(held, left_ms=None))
+            await owned.write(operations)
+        elif operations:
+            await owned.write(operations)
+        if request.will is not None:
+            held.will = will
+        if new:
             return OpenedSession(present=False)
-        held.state, held.durable = record.state, True
-        held.committed = held.settled = held.passed = _cursor(await self._store.offsets(key))
-        await self._save(held, left_ms=None)
-        entry, _ = await asyncio.gather(self._store.kv_get(_exchanges_key(key)), self._wills.settle(key, ended=False))
+        entry = await self._store.kv_get(_exchanges_key(key))
         exchanges = entry.value if entry is not None else b""
         return OpenedSession(present=True, state=held.state, exchanges=exchanges, cursor=held.committed)
 
@@ -156,25 +235,37 @@ class Sessions:
         if held.durable or request.expiry_s != 0:
             async with self._lock(held.key):
                 if self._by_holder.get(holder) is held:
-                    await self._save_exchanges(held)
-                    if whole:
-                        await self._save(held, left_ms=None)
+                    await self._save(held, whole=whole)
 
-    async def leave_will(self, holder: Holder, message: Message) -> None:
-        """A connection that is gone leaves a will: `deliver_at_ms` is when the time to come back is over."""
+    async def _save(self, held: _Held, *, whole: bool) -> None:
+        exchanges = held.exchanges
+        operations: list[Put | Delete] = []
+        if exchanges is not None:
+            operations.append(Put(_exchanges_key(held.key), exchanges))
+        if whole:
+            operations.append(self._record(held, left_ms=None))
+        try:
+            await held.owned.write(operations)
+        except OwnershipLost:
+            self._lose(held)
+            raise
+        if held.exchanges is exchanges:
+            held.exchanges = None
+
+    def drop_will(self, holder: Holder) -> None:
+        """A connection's will is not to be published."""
         held = self._by_holder.get(holder)
         if held is not None:
-            async with self._lock(held.key):
-                if self._by_holder.get(holder) is held:  # else it has been taken up again
-                    await self._wills.leave(held.key, message)
+            held.will = None
 
     async def end(self, holder: Holder) -> None:
         """Forget a connection's session now."""
         held = self._by_holder.get(holder)
         if held is not None:
             async with self._lock(held.key):
-                if self._release(held) and held.durable:
-                    await self._forget(held.key)
+                if self._by_holder.get(holder) is held:
+                    held.expiry_s = 0
+                    await self._close(held)
 
     def settled(self, holder: Holder, oldest: Cursor) -> None:
         """A connection's deliveries before `oldest` are acknowledged; of a log that it leaves out, all of them."""
@@ -191,27 +282,96 @@ class Sessions:
             async with self._lock(held.key):
                 await self._close(held)
 
-    async def _close(self, held: _Held) -> None:
-        if not self._release(held) or not held.durable:
+    async def _close(self, held: _Held, *, keep: bool = False) -> None:
+        """A session's connection has ended; with `keep` its next one is here."""
+        if not self._release(held):
             return
         held.left_ms = self._now_ms()
         held.settled = later(held.settled, self._settled_now(held))
         self._unclosed[held.key] = held
-        await self._close_late(held.key)
+        await self._close_late(held.key, keep=keep)
 
-    async def _close_late(self, key: str) -> None:
+    async def _close_late(self, key: str, *, keep: bool = False) -> None:
         """Write the last word of a session whose connection has ended; while the store refuses it, it is kept."""
         held = self._unclosed.get(key)
         if held is None:
             return
-        if held.expiry_s == 0:
-            await self._forget(key)
-        else:
-            if held.settled != held.committed:
-                await self._store.commit_offsets(key, _offsets(held.settled))
-            await self._save_exchanges(held)
-            await self._save(held, left_ms=held.left_ms)
+        try:
+            await self._last_word(held, keep=keep)
+        except OwnershipLost:
+            log.warning("a session has gone on elsewhere without its last word", session=key)
+            del self._unclosed[key]
+            if keep:
+                raise
+            return
         del self._unclosed[key]
+
+    async def _last_word(self, held: _Held, *, keep: bool) -> None:
+        key, owned, ends = held.key, held.owned, held.expiry_s == 0
+        operations: list[Put | Delete] = []
+        over = False  # there is no will any more
+        if held.armed:
+            will = await self._wills.find(key) if held.will is not None else None
+            over = will is None or not await self._wills.leave(owned, key, will, expiry_s=held.expiry_s)
+            operations += [self._wills.disarm(key)] if over else []
+        cursor = None
+        if ends and held.durable:
+            await self._delete(key, owned, operations)
+            operations = []
+        elif held.durable:
+            if held.exchanges is not None:
+                operations.append(Put(_exchanges_key(key), held.exchanges))
+            operations.append(self._record(held, left_ms=held.left_ms))
+            cursor = _offsets(held.settled) if held.settled != held.committed else None
+        await (owned.write if keep else owned.release)(operations, cursor=cursor)
+        if over:
+            self._wills.forgotten(key)
+
+    def _lose(self, held: _Held) -> None:
+        """A session has gone on elsewhere: its connection here has nothing to say any more."""
+        if self._release(held):
+            held.holder.supersede()
+
+    # ---- what other proxies ask for, or leave behind
+
+    async def wanted(self, name: str) -> None:
+        """See `owners.Listener`."""
+        async with self._lock(name):
+            held = self._held.get(name)
+            if held is not None:
+                held.holder.supersede()
+                await self._close(held)
+            else:
+                await self._close_late(name)
+
+    async def inherited(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
+        """See `owners.Listener`: the connection has ended without a last word."""
+        async with self._lock(name):
+            if name in self._held or name in self._unclosed:
+                return
+            owned = await take()
+            record = await self._load(name)
+            will = await self._wills.find(name)
+            operations: list[Put | Delete] = []
+            expiry_s = 0 if record is None else record.expiry_s
+            over = will is not None and not await self._wills.leave(owned, name, will, expiry_s=expiry_s)
+            operations += [self._wills.disarm(name)] if over else []
+            if record is not None and expiry_s == 0:
+                await self._delete(name, owned, operations)
+                operations = []
+            elif record is not None and record.left_ms is None:
+                left = msgspec.structs.replace(record, left_ms=self._now_ms())
+                operations.append(Put(name, msgspec.msgpack.encode(left)))
+            await owned.release(operations)
+            if over:
+                self._wills.forgotten(name)
+
+    async def deposed(self) -> None:
+        """See `owners.Listener`."""
+        self._unclosed.clear()
+        for held in list(self._held.values()):
+            if self._release(held):
+                held.holder.shut_down()
 
     # ---- what time asks for
 
@@ -235,7 +395,11 @@ class Sessions:
         held.settled = later(held.settled, idle)
         if acknowledged or _distance(held.committed, held.settled) > IDLE_COMMIT_BYTES:
             cursor = held.settled
-            await self._store.commit_offsets(held.key, _offsets(cursor))
+            try:
+                await held.owned.write(cursor=_offsets(cursor))
+            except OwnershipLost:
+                self._lose(held)
+                return
             held.committed = later(held.committed, cursor)
 
     async def _close_again(self, key: str) -> None:
@@ -260,8 +424,16 @@ class Sessions:
             entry = await self._store.kv_get(key)
             if entry is None or not self._is_over(entry):
                 return False
-            await self._forget(key)
-            return True
+            try:
+                owned = await self._owners.take(key, wait=False)
+            except Taken:
+                return False
+            entry = None if self._owners.alone else await self._store.kv_get(key)
+            over = self._owners.alone or (entry is not None and self._is_over(entry))
+            if over:
+                await self._forget(key, owned)
+            await owned.release()
+            return over
 
     def _is_over(self, entry: Entry) -> bool:
         if entry.key in self._held or entry.key in self._unclosed:
@@ -300,8 +472,8 @@ class Sessions:
         return earlier(self._reached(held), held.oldest)
 
     def _expired(self, record: SessionRecord) -> bool:
-        if record.expiry_s is None:
-            return False
+        if record.expiry_s is None or (record.left_ms is None and not self._owners.alone):
+            return False  # it is connected, or whoever takes over what its proxy has left will say when it was not
         # A session that was connected when the gateway died is counted from the gateway's start.
         left = self._started_ms if record.left_ms is None else record.left_ms
         return left + record.expiry_s * 1000 <= self._now_ms()
@@ -310,7 +482,7 @@ class Sessions:
         entry = await self._store.kv_get(key)
         return None if entry is None else msgspec.msgpack.decode(entry.value, type=SessionRecord)
 
-    async def _save(self, held: _Held, *, left_ms: int | None) -> None:
+    def _record(self, held: _Held, *, left_ms: int | None) -> Put:
         held.durable = True
         record = SessionRecord(
             protocol=held.holder.protocol,
@@ -319,21 +491,18 @@ class Sessions:
             expiry_s=held.expiry_s,
             left_ms=left_ms,
         )
-        await self._store.kv_put(held.key, msgspec.msgpack.encode(record))
+        return Put(held.key, msgspec.msgpack.encode(record))
 
-    async def _save_exchanges(self, held: _Held) -> None:
-        exchanges = held.exchanges
-        if exchanges is not None:
-            await self._store.kv_put(_exchanges_key(held.key), exchanges)
-            if held.exchanges is exchanges:
-                held.exchanges = None
+    async def _forget(self, key: str, owned: Owned) -> None:
+        """A session has ended, and so has the wait of its will."""
+        await self._wills.settle(owned, key, ended=True)
+        await self._delete(key, owned)
 
-    async def _forget(self, key: str) -> None:
+    async def _delete(self, key: str, owned: Owned, operations: Operations = ()) -> None:
+        gone: list[Put | Delete] = [*operations, Delete(key)]
         if await self._store.kv_get(_exchanges_key(key)) is not None:
-            await self._store.kv_delete(_exchanges_key(key))
-        await self._wills.settle(key, ended=True)
-        await self._store.kv_delete(key)
-        await self._store.logs[self._store.group].delete_group(key)  # it has settled nothing: a cursor is all it is
+            gone.append(Delete(_exchanges_key(key)))
+        await owned.forget(gone)
 
 
 def _exchanges_key(key: str) -> str:

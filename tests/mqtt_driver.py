@@ -70,6 +70,7 @@ class Driver:
         self.retained: list[Message] = []
         self.saves = True  # answer SaveSession at once
         self.saved: list[SaveSession] = []
+        self.asked: OpenSession | None = None  # for which session
 
     # ---- in
 
@@ -158,7 +159,8 @@ class Driver:
         match effect.request:
             case Authenticate():
                 return self.principal
-            case OpenSession():
+            case OpenSession() as request:
+                self.asked = request
                 return self.opened
             case Retained():
                 return Outcome(value=RetainedPage(messages=self.retained, after=None))

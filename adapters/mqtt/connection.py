@@ -11,7 +11,7 @@ from adapters.mqtt.codec.packets import Connect, Disconnect
 from adapters.mqtt.codec.primitives import clean_text
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.codec.reason import CONNACK_CODES, DISCONNECTING, ReasonCode
-from adapters.mqtt.handshake import Terms, agree, authentication, granted_expiry, refusal, welcome, will_message
+from adapters.mqtt.handshake import Terms, agree, authentication, granted_expiry, refusal, welcome, will_of
 from adapters.mqtt.link import Link
 from adapters.mqtt.options import Options
 from adapters.mqtt.session import Session
@@ -22,14 +22,13 @@ from gateway.port import (
     ConnectionInfo,
     Deliverable,
     Deliveries,
+    DropWill,
     Effect,
     EndSession,
-    LeaveWill,
     OpenedSession,
     OpenSession,
     Outcome,
     Principal,
-    Publish,
     Random,
     Token,
 )
@@ -72,7 +71,6 @@ class Connection:
         "_random",
         "_session",
         "_terms",
-        "_will_due",
         "info",
         "phase",
         "wants_data",
@@ -92,7 +90,6 @@ class Connection:
         self._needed = 0  # bytes of it that make parsing worth while
         self._connect_by_ms: int | None = None  # None: nobody has told yet what time it is
         self._heard_ms = 0  # when input came last
-        self._will_due = False  # connected, and no DISCONNECT has taken the will back
 
     # ---- the port
 
@@ -156,8 +153,6 @@ class Connection:
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
         """The client has connected again, here or elsewhere (MQTT-3.1.4-3)."""
-        if self._terms is not None and self._terms.will is not None and self._terms.will.properties.will_delay_s:
-            self._will_due = False  # back before the delay was over (MQTT-3.1.3-9)
         connected = self.phase is Phase.CONNECTED  # DISCONNECT knows the code, CONNACK does not
         code = ReasonCode.SESSION_TAKEN_OVER if connected else ReasonCode.SERVER_BUSY
         self._fail(code, "the session was taken over")
@@ -172,18 +167,9 @@ class Connection:
         return self._finish(now_ms)
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
-        """The connection is gone. What is owed to others, and to a later connection, is done now."""
+        """The connection is gone. What is owed to a later connection is done now."""
         if self.phase is not Phase.CLOSED:
-            self.phase = Phase.CLOSED
-            self._session.delivery.last_report()
-        if self._will_due and self._terms is not None:
-            self._will_due = False
-            link = self._link
-            will = will_message(self._terms, device=link.device, durable=link.durable, now_ms=now_ms)
-            if will.deliver_at_ms is None:
-                link.effects.append(Publish((will,), link.token()))
-            else:
-                link.call(LeaveWill(message=will))
+            self._end()
         self._session.end()
         return self._link.take_effects()
 
@@ -279,7 +265,12 @@ class Connection:
         principal: Principal = outcome.value
         self._link.device = terms.client_id if principal.anonymous else principal.name
         self.phase = _NEXT[self.phase]
-        request = OpenSession(session_id=terms.client_id, clean=terms.clean, expiry_s=terms.expiry_s)
+        request = OpenSession(
+            session_id=terms.client_id,
+            clean=terms.clean,
+            expiry_s=terms.expiry_s,
+            will=will_of(terms, device=self._link.device),
+        )
         self._link.call(request, self._opened)
 
     def _opened(self, outcome: Outcome, now_ms: int) -> None:
@@ -294,11 +285,11 @@ class Connection:
         state, exchanges = load(opened.state, NO_STATE), load(opened.exchanges, NO_EXCHANGES)
         present = opened.present and not terms.clean and state is not None and exchanges is not None
         if not self._link.send(welcome(terms, self._options, session_present=present)):
+            self._drop_will()
             self._close("the client takes no packet as large as a CONNACK")
             return
         self.phase = _NEXT[self.phase]
         self._heard_ms = now_ms
-        self._will_due = terms.will is not None
         self._session.begin(expiry_s=terms.expiry_s, inflight_max=terms.inflight_max)
         if present and state is not None and exchanges is not None:
             self._session.resume(state, exchanges, opened.cursor)
@@ -320,7 +311,7 @@ class Connection:
         if asked_s and not link.durable:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a session without expiry cannot be given one")
         if packet.code == ReasonCode.SUCCESS:
-            self._will_due = False
+            self._drop_will()
         if asked_s == 0 and link.durable:
             link.durable = False
             link.call(EndSession())
@@ -329,6 +320,10 @@ class Connection:
             self._terms = replace(self._terms, expiry_s=granted_expiry(asked_s, self._options))
             self._session.keeper.save_now(self._terms.expiry_s)
         self._close("")
+
+    def _drop_will(self) -> None:
+        if self._terms is not None and self._terms.will is not None:
+            self._link.call(DropWill())
 
     def _not_saved(self, why: Refusal) -> None:
         """What waited for the save can never be said: the client has to try again on a new connection."""
@@ -350,8 +345,13 @@ class Connection:
 
     def _close(self, reason: str) -> None:
         if self.phase is not Phase.CLOSED:
-            self.phase = Phase.CLOSED
             self._held.clear()
             self._link.close()
-            self._session.delivery.last_report()
+            self._end()
             self._link.effects.append(Close(reason=reason))
+
+    def _end(self) -> None:
+        if self.phase is Phase.OPENING:
+            self._drop_will()  # it was never told that it is connected
+        self.phase = Phase.CLOSED
+        self._session.delivery.last_report()

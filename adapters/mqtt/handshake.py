@@ -10,11 +10,12 @@ from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.codec.reason import RETURN_CODES, ReasonCode
 from adapters.mqtt.messages import Template, told_apart
 from adapters.mqtt.options import Options
+from gateway import port
 from gateway.errors import ProtocolError, Refusal
 from gateway.message import Message
 from gateway.port import Authenticate, Random
 
-__all__ = ["Terms", "agree", "authentication", "granted_expiry", "refusal", "welcome", "will_message"]
+__all__ = ["Terms", "agree", "authentication", "granted_expiry", "refusal", "welcome", "will_of"]
 
 NEVER_EXPIRES_S = 0xFFFF_FFFF  # 3.1.2.11.2
 _ASSIGNED_BITS = 128
@@ -36,24 +37,17 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     will: Will | None
 
 
-def will_message(terms: Terms, *, device: str, durable: bool, now_ms: int) -> Message:
-    """The will (3.1.2.5). With `deliver_at_ms` when it is to wait for its client to come back (3.1.3.2.2).
-
-    A session that is not `durable` ends now, and with it the delay (MQTT-3.1.3-9).
-    """
+def will_of(terms: Terms, *, device: str) -> port.Will | None:
+    """The will, if there is one (3.1.2.5). It may wait for its client to come back (3.1.3.2.2)."""
     will = terms.will
-    assert will is not None
-    message = _message_of(will, device=device, client_id=told_apart(terms.client_id, device), now_ms=now_ms)
-    delay_s = will.properties.will_delay_s or 0
-    if not durable:
-        delay_s = 0
-    elif terms.expiry_s is not None:
-        delay_s = min(delay_s, terms.expiry_s)
-    if not delay_s:
-        return message
-    delay_ms = delay_s * 1_000
-    expires_at_ms = None if message.expires_at_ms is None else message.expires_at_ms + delay_ms
-    return replace(message, deliver_at_ms=now_ms + delay_ms, expires_at_ms=expires_at_ms)
+    if will is None:
+        return None
+    message = _message_of(will, device=device, client_id=told_apart(terms.client_id, device), now_ms=0)
+    return port.Will(
+        message=replace(message, expires_at_ms=None),
+        delay_ms=(will.properties.will_delay_s or 0) * 1_000,
+        lives_ms=message.expires_at_ms,
+    )
 
 
 def _message_of(will: Will, *, device: str, client_id: str | None, now_ms: int) -> Message:

@@ -1,11 +1,12 @@
 import asyncio
+import random
 import time
 
 import pytest
 
 from gateway.fanout import Fanout, Subscriber
 from gateway.message import Message, encode
-from gateway.port import DONE, OpenSession, Outcome, SaveSession, SubscriptionId
+from gateway.port import DONE, OpenSession, Outcome, SaveSession, SubscriptionId, Will
 from gateway.sessions import IDLE_COMMIT_BYTES, Sessions
 from gateway.wills import Wills
 from store.errors import StoreOverloaded
@@ -40,7 +41,7 @@ class Rig:
         self.clock = clock
         self.fanout = Fanout(store, queues_of=lambda _: None, group_of=lambda _: 0, spawn=asyncio.ensure_future)
         self.published = []
-        wills = Wills(store, self.publish, now_ms=lambda: self.clock[0])
+        wills = Wills(store, self.publish, now_ms=lambda: self.clock[0], random=random.Random(1))
         self.sessions = Sessions(store, self.fanout, wills, now_ms=lambda: self.clock[0])
 
     def publish(self, publisher, effect, size_bytes):
@@ -69,10 +70,10 @@ class Rig:
         self.store.append(UnplacedFrame.build(b"".join(rows), b"".join(records)), done.set_result)
         return (await done).frame
 
-    async def open(self, session_id="dev", *, clean=False, expiry_s=None):
+    async def open(self, session_id="dev", *, clean=False, expiry_s=None, will=None):
         holder = Holder()
-        opened = await self.sessions.open(holder, OpenSession(session_id=session_id, clean=clean, expiry_s=expiry_s))
-        return holder, opened
+        request = OpenSession(session_id=session_id, clean=clean, expiry_s=expiry_s, will=will)
+        return holder, await self.sessions.open(holder, request)
 
 
 @pytest.fixture
@@ -367,10 +368,8 @@ async def test_a_session_that_ends_during_a_commit_stays_ended(rig, monkeypatch)
     assert await rig.store.offsets("sessions/mqtt/b") == {}
 
 
-def will(rig, delay_ms=30_000):
-    """A will whose time comes in a while by the rig's clock and never by the store's."""
-    now = rig.clock[0]
-    return Message("w", b"gone", deliver_at_ms=now + delay_ms, expires_at_ms=now + delay_ms + 5_000)
+def will(delay_ms=30_000):
+    return Will(message=Message("w", b"gone"), delay_ms=delay_ms, lives_ms=5_000)
 
 
 @pytest.fixture
@@ -380,35 +379,112 @@ def later(rig):
     return rig
 
 
+async def no_records(rig):
+    return await rig.store.kv_prefix("session-wills/") == []
+
+
 async def test_a_will_is_called_off_when_its_session_is_taken_up_again(later):
     rig = later
-    holder, _ = await rig.open()
-    await asyncio.gather(rig.sessions.leave_will(holder, will(rig)), rig.sessions.close(holder))
+    holder, _ = await rig.open(will=will())
+    await rig.sessions.close(holder)
     assert len(await rig.store.timers()) == 1
     await rig.open()
     assert await rig.store.timers() == []
-    assert await rig.store.kv_prefix("session-wills/") == []
+    assert await no_records(rig)
     assert len(rig.published) == 1
 
 
 @pytest.mark.parametrize("by", ["clean start", "expiry"])
 async def test_a_will_waits_no_longer_than_its_session(later, by):
     rig = later
-    holder, _ = await rig.open(expiry_s=10)
-    await asyncio.gather(rig.sessions.leave_will(holder, will(rig)), rig.sessions.close(holder))
-    rig.clock[0] += 10_000
+    holder, _ = await rig.open(expiry_s=40, will=will())
+    await rig.sessions.close(holder)
     if by == "expiry":
+        rig.clock[0] += 40_000
         assert await rig.sessions.sweep() == 1
     else:
         await rig.open(clean=True)
     assert await rig.store.timers() == []
     _, published = rig.published
     assert (published.deliver_at_ms, published.expires_at_ms) == (None, rig.clock[0] + 5_000)
+    assert await no_records(rig)
 
 
-async def test_a_will_left_by_a_connection_whose_session_has_gone_on_is_nobodys(later):
+@pytest.mark.parametrize(("expiry_s", "delay_s"), [(100, 30), (7, 7), (None, 30)])
+async def test_a_will_with_a_delay_says_when(later, expiry_s, delay_s):
     rig = later
-    holder, _ = await rig.open()
-    await rig.open()
-    await rig.sessions.leave_will(holder, will(rig))
+    holder, _ = await rig.open(expiry_s=expiry_s, will=will())
+    await rig.sessions.close(holder)
+    (published,) = rig.published
+    now = rig.clock[0]
+    assert (published.address, published.body, published.time_ms) == ("w", b"gone", now)
+    assert published.deliver_at_ms == now + delay_s * 1_000
+    assert published.expires_at_ms == now + delay_s * 1_000 + 5_000
+
+
+async def test_a_will_is_published_when_a_session_ends_with_its_connection(rig):
+    holder, _ = await rig.open(expiry_s=0, will=will())
+    assert not await no_records(rig)
+    await rig.sessions.close(holder)
+    (published,) = rig.published
+    assert published.deliver_at_ms is None
+    assert published.id
+    assert await no_records(rig)
+
+
+async def test_a_will_that_was_dropped_is_not_published(rig):
+    for expiry_s in (0, 100):
+        holder, _ = await rig.open(expiry_s=expiry_s, will=will(0))
+        rig.sessions.drop_will(holder)
+        await rig.sessions.close(holder)
     assert rig.published == []
+    assert await no_records(rig)
+
+
+async def test_wills_of_one_client_are_different_messages(rig):
+    for _ in range(2):
+        holder, _ = await rig.open(will=will(0))
+        await rig.sessions.close(holder)
+    first, second = rig.published
+    assert first.id != second.id
+
+
+@pytest.mark.parametrize(
+    ("clean", "delay_ms", "wills"), [(False, 0, 1), (True, 0, 1), (False, 30_000, 0), (True, 30_000, 1)]
+)
+async def test_whether_a_takeover_publishes_the_will(later, clean, delay_ms, wills):
+    rig = later
+    await rig.open(will=will(delay_ms))
+    await rig.open(clean=clean)
+    assert len([one for one in rig.published if one.deliver_at_ms is None]) == wills
+    assert await rig.store.timers() == []
+    assert await no_records(rig)
+
+
+@pytest.mark.parametrize(
+    ("clean", "delay_ms", "wills"), [(False, 0, 1), (True, 0, 1), (False, 30_000, 0), (True, 30_000, 1)]
+)
+async def test_whether_the_first_connection_after_a_crash_publishes_the_will(later, clean, delay_ms, wills):
+    await later.open(will=will(delay_ms))
+    rig = Rig(later.store, later.clock)
+    await rig.open(clean=clean)
+    assert len(rig.published) == wills
+    assert await rig.store.timers() == []
+    assert await no_records(rig)
+
+
+@pytest.mark.parametrize("expiry_s", [0, 100])
+async def test_wills_of_a_former_run_are_published(later, expiry_s):
+    await later.open("one", expiry_s=expiry_s, will=will(0))
+    await later.open("two", expiry_s=expiry_s, will=will())
+    await later.open("none", expiry_s=expiry_s)
+    rig = Rig(later.store, later.clock)
+    orphans = await rig.sessions.load()
+    await rig.sessions.bury(orphans)
+    assert len(rig.published) == 2
+    assert len(await rig.store.timers()) == (1 if expiry_s else 0)
+    again = Rig(later.store, later.clock)
+    assert await again.sessions.load() == []
+    await again.open("two")
+    assert await no_records(rig)
+    assert await rig.store.timers() == []

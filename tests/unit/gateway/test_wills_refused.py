@@ -1,17 +1,20 @@
 """Wills that wait, when the store refuses what they need."""
 
+import random
+
 import pytest
 
 from gateway.errors import Cause, Refusal
 from gateway.message import Message
-from gateway.port import Outcome
+from gateway.owners import LocalOwners
+from gateway.port import Outcome, Will
 from gateway.wills import Wills
-from store.client import Entry
+from store.client import Entry, Put
 from store.format import LogOffset, Position
 
 pytestmark = pytest.mark.anyio
 
-WILL = Message("t/will", b"gone", deliver_at_ms=5_000)
+WILL = Will(message=Message("t/will", b"gone"), delay_ms=4_000)
 
 
 class Store:
@@ -20,6 +23,7 @@ class Store:
     def __init__(self):
         self.kv = {}
         self.pending = False
+        self.found = []
 
     async def kv_get(self, key):
         return Entry(key, self.kv[key], 1, 1, 1) if key in self.kv else None
@@ -34,17 +38,22 @@ class Store:
         was, self.pending = self.pending, False
         return was
 
+    async def find(self, _kind, _hash):
+        return self.found
+
 
 class Rig:
     def __init__(self):
         self.store = Store()
-        self.refuse = False
+        self.refuse = None
         self.published = []
-        self.wills = Wills(self.store, self.publish, now_ms=lambda: 1_000)
+        self.numbers = []
+        self.wills = Wills(self.store, self.publish, now_ms=lambda: 1_000, random=random.Random(1))
 
     def publish(self, ended, effect, _size):
-        if self.refuse:
-            ended.published(effect.token, Outcome(error=Refusal(Cause.OVERLOAD)), 0)
+        self.numbers.append(effect.once)
+        if self.refuse is not None:
+            ended.published(effect.token, Outcome(error=Refusal(self.refuse)), 0)
             return
         [message] = effect.messages
         if message.deliver_at_ms is None:
@@ -53,26 +62,42 @@ class Rig:
             self.store.pending = True
         ended.published(effect.token, Outcome(first=Position(LogOffset(0), 0)), 0)
 
+    async def arm(self, will=WILL):
+        self.owned = await LocalOwners(self.store).take("session")
+        record, put = self.wills.arm("session", will)
+        assert isinstance(put, Put)
+        await self.owned.write([put])
+        return record
+
+    async def leave(self):
+        record = await self.wills.find("session")
+        return await self.wills.leave(self.owned, "session", record, expiry_s=None)
+
+    async def settle(self, *, ended):
+        await self.wills.settle(self.owned, "session", ended=ended)
+
 
 async def test_a_will_whose_publishing_is_refused_is_published_by_the_next_attempt():
     rig = Rig()
-    await rig.wills.leave("session", WILL)
-    rig.refuse = True
+    await rig.arm()
+    assert await rig.leave()
+    rig.refuse = Cause.OVERLOAD
     with pytest.raises(Refusal):
-        await rig.wills.settle("session", ended=True)
+        await rig.settle(ended=True)
     assert not rig.store.pending
-    rig.refuse = False
-    await rig.wills.settle("session", ended=True)
+    rig.refuse = None
+    await rig.settle(ended=True)
     assert rig.published == [b"gone"]
-    await rig.wills.settle("session", ended=True)
+    await rig.settle(ended=True)
     assert rig.published == [b"gone"]
     assert not rig.store.kv
 
 
 async def test_a_session_that_is_taken_up_again_has_no_will_left():
     rig = Rig()
-    await rig.wills.leave("session", WILL)
-    await rig.wills.settle("session", ended=False)
+    await rig.arm()
+    await rig.leave()
+    await rig.settle(ended=False)
     assert not rig.published
     assert not rig.store.pending
     assert not rig.store.kv
@@ -80,7 +105,30 @@ async def test_a_session_that_is_taken_up_again_has_no_will_left():
 
 async def test_a_will_that_was_delivered_in_its_time_is_not_published_again():
     rig = Rig()
-    await rig.wills.leave("session", WILL)
+    await rig.arm()
+    await rig.leave()
     rig.store.pending = False
-    await rig.wills.settle("session", ended=True)
+    await rig.settle(ended=True)
     assert not rig.published
+
+
+async def test_a_will_of_which_nobody_knows_whether_it_is_there_is_tried_under_the_same_number():
+    rig = Rig()
+    await rig.arm(Will(message=Message("t/will", b"gone")))
+    rig.refuse = Cause.UNKNOWN
+    for _ in range(2):
+        with pytest.raises(Refusal):
+            await rig.leave()
+    rig.refuse = None
+    assert not await rig.leave()
+    assert rig.published == [b"gone"]
+    first, *others = rig.numbers
+    assert others == [first, first]
+    assert first > 0
+
+
+async def test_a_will_that_nobody_may_publish_is_given_up():
+    rig = Rig()
+    await rig.arm(Will(message=Message("t/will", b"gone")))
+    rig.refuse = Cause.FORBIDDEN
+    assert not await rig.leave()

@@ -216,60 +216,53 @@ def test_a_client_we_do_not_listen_to_is_not_silent():
     assert driver.adapter.wants_data
 
 
-def test_disconnect_takes_the_will_back():
-    driver = Driver(4)
+def will_of(driver: Driver) -> port.Will | None:
+    assert driver.asked is not None
+    return driver.asked.will
+
+
+@pytest.mark.parametrize(("code", "dropped"), [(ReasonCode.SUCCESS, 1), (ReasonCode.DISCONNECT_WITH_WILL, 0)])
+def test_disconnect_takes_the_will_back_unless_it_says_otherwise(code, dropped):
+    driver = Driver(5)
     driver.connect(will=Will(topic="w", payload=b"bye"))
-    driver.send(Disconnect())
+    driver.send(Disconnect(code=code))
     assert driver.closed == ""
     driver.lose()
-    assert driver.published() == []
+    assert len(driver.calls(port.DropWill)) == dropped
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_the_will_of_a_lost_connection(version):
+def test_the_will_of_a_connection_is_given_with_its_session(version):
     driver = Driver(version)
     driver.connect(will=Will(topic="w/1", payload=b"bye", qos=1, retain=True))
-    driver.now_ms += 5
+    will = will_of(driver)
+    assert will is not None
+    message = will.message
+    assert (message.address, message.body, message.qos, message.retain) == ("w/1", b"bye", 1, True)
+    assert (message.device, message.time_ms, message.protocol) == ("c1", 0, "mqtt")
+    assert (will.delay_ms, will.lives_ms) == (0, None)
     driver.lose()
-    (will,) = driver.published()
-    assert (will.address, will.body, will.qos, will.retain) == ("w/1", b"bye", 1, True)
-    assert (will.device, will.time_ms, will.protocol) == ("c1", NOW_MS + 5, "mqtt")
-    driver.lose()
+    assert driver.calls(port.DropWill) == []
     assert driver.published() == []
 
 
-def test_the_will_is_sent_when_the_client_says_so():
+def test_a_will_says_how_long_it_waits_and_lives():
     driver = Driver(5)
-    driver.connect(will=Will(topic="w", payload=b""))
-    driver.send(Disconnect(code=ReasonCode.DISCONNECT_WITH_WILL))
-    driver.lose()
-    assert len(driver.published()) == 1
-
-
-def test_a_will_with_a_delay_says_when():
     properties = Properties(will_delay_s=60, content_type="text/plain", message_expiry_s=9)
-    will = Will(topic="w", payload=b"", properties=properties)
-    for expiry_s, delay_s in ((100, 60), (30, 30), (0, 0)):
-        driver = Driver(5)
-        driver.connect(will=will, properties=Properties(session_expiry_s=expiry_s))
-        driver.lose()
-        waiting = [call.request.message for call in driver.calls(port.LeaveWill)]
-        (message,) = waiting or driver.published()
-        assert bool(waiting) is bool(delay_s)
-        assert message.deliver_at_ms == (NOW_MS + delay_s * 1_000 if delay_s else None)
-        assert message.content_type == "text/plain"
-        assert message.expires_at_ms == NOW_MS + delay_s * 1_000 + 9_000
+    driver.connect(will=Will(topic="w", payload=b"", properties=properties))
+    will = will_of(driver)
+    assert will is not None
+    assert (will.delay_ms, will.lives_ms) == (60_000, 9_000)
+    assert (will.message.content_type, will.message.expires_at_ms) == ("text/plain", None)
 
 
-@pytest.mark.parametrize(("expiry_s", "delay_s"), [(None, 60), (7, 7), (0, 0)])
-def test_a_will_waits_no_longer_than_the_session_that_disconnect_asked_for(expiry_s, delay_s):
+def test_what_disconnect_asks_of_the_session_is_said_before_the_connection_ends():
     driver = Driver(5)
-    will = Will(topic="w", payload=b"", properties=Properties(will_delay_s=60))
-    driver.connect(will=will, properties=Properties(session_expiry_s=100))
-    driver.send(Disconnect(code=ReasonCode.DISCONNECT_WITH_WILL, properties=Properties(session_expiry_s=expiry_s)))
+    driver.connect(will=Will(topic="w", payload=b""), properties=Properties(session_expiry_s=100))
+    driver.send(Disconnect(code=ReasonCode.DISCONNECT_WITH_WILL, properties=Properties(session_expiry_s=7)))
+    assert driver.saved[-1].expiry_s == 7
     driver.lose()
-    (message,) = [call.request.message for call in driver.calls(port.LeaveWill)] or driver.published()
-    assert message.deliver_at_ms == (NOW_MS + delay_s * 1_000 if delay_s else None)
+    assert driver.calls(port.DropWill) == []
 
 
 def test_no_will_of_a_client_that_was_not_let_in():
@@ -277,23 +270,31 @@ def test_no_will_of_a_client_that_was_not_let_in():
     driver.principal = Outcome(error=Refusal(Cause.UNAUTHENTICATED))
     driver.connect(will=Will(topic="w", payload=b""))
     driver.lose()
-    assert driver.published() == []
+    assert driver.asked is None
+
+
+@pytest.mark.parametrize("how", ["lost", "superseded"])
+def test_no_will_of_a_client_that_was_not_told_that_it_was_let_in(how):
+    driver = plain(version=5)
+    driver.send(Connect(version=5, client_id="c", will=Will(topic="w", payload=b"")))
+    (who,) = driver.calls(Authenticate)
+    driver.complete(who, Outcome(value=Principal(name="")))
+    assert len(driver.calls(OpenSession)) == 1
+    if how == "superseded":
+        driver._act(driver.adapter.superseded(now_ms=driver.now_ms))
+    driver.lose()
+    assert len(driver.calls(port.DropWill)) == 1
 
 
 def test_takeover():
-    for delay_s, wills in ((None, 1), (10, 0)):
-        driver = Driver(5)
-        properties = Properties(will_delay_s=delay_s)
-        driver.connect(
-            will=Will(topic="w", payload=b"", properties=properties), properties=Properties(session_expiry_s=60)
-        )
-        driver._act(driver.adapter.superseded(now_ms=driver.now_ms))
-        (bye,) = driver.out()
-        assert bye.code == ReasonCode.SESSION_TAKEN_OVER
-        assert driver.closed
-        driver.lose()
-        assert len(driver.published()) == wills
-        assert driver.calls(SaveSession) == []
+    driver = Driver(5)
+    driver.connect(will=Will(topic="w", payload=b""), properties=Properties(session_expiry_s=60))
+    driver._act(driver.adapter.superseded(now_ms=driver.now_ms))
+    (bye,) = driver.out()
+    assert bye.code == ReasonCode.SESSION_TAKEN_OVER
+    assert driver.closed
+    driver.lose()
+    assert driver.calls(SaveSession) == []
 
 
 def test_shutdown():

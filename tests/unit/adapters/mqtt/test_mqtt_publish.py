@@ -462,6 +462,8 @@ def test_a_client_whose_device_has_another_name_is_named_too(version, qos):
     driver.send(*packets, *packets[:1])
     driver.lose()
     sent = driver.published()
+    assert driver.asked.will is not None
+    sent.append(driver.asked.will.message)
     assert len(sent) == len(packets) + 2 - (qos == 2)
     assert {(m.device, m.native["mqtt"]["client_id"]) for m in sent} == {("bridge", "c1")}
 

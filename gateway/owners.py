@@ -1,0 +1,148 @@
+"""Who owns a name: a session or an exclusive queue, which one proxy at a time may serve.
+
+What is written for a name is written by its owner alone. A gateway that is alone with its store owns every name, and
+that costs nothing; of several proxies each owns what it has a key for (`gateway.cluster_owners`).
+"""
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from gateway.errors import Cause, Refusal
+from store.client import Delete, Put, StoreClient
+from store.format import QueueNumber
+
+__all__ = ["Listener", "LocalOwners", "Operations", "Owned", "Owners", "OwnershipLost", "Spawn", "Taken"]
+
+Operations: TypeAlias = Sequence[Put | Delete]
+Cursor: TypeAlias = Mapping[QueueNumber, int]  # as `StoreClient.commit_offsets` takes it
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, object]], object]
+
+
+class Taken(Refusal):
+    """Another proxy owns the name, and keeps it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(Cause.CONFLICT, f"{name!r} is in use elsewhere")
+
+
+class OwnershipLost(Refusal):
+    """Another proxy owns the name by now: nothing was written."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(Cause.CONFLICT, f"{name!r} was taken over elsewhere")
+
+
+class Owned(Protocol):
+    """A name that this process owns. What it writes is written if it still does."""
+
+    async def write(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
+        """Make changes, all or none, and move the name's cursor. Raises `OwnershipLost`, `StoreError`."""
+
+    async def release(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
+        """Make the last changes, and let go of the name or hand it to who waits for it. Raises the same."""
+
+    async def forget(self, operations: Operations = ()) -> None:
+        """Make changes, and forget the cursor. Raises the same."""
+
+    async def cursor(self) -> Cursor:
+        """The name's cursor, empty when it has none. Raises `StoreError`."""
+
+
+class Listener(Protocol):
+    """Who uses names. Its methods are called as tasks and may raise `StoreError` and `Refusal`, which is logged."""
+
+    async def wanted(self, name: str) -> None:
+        """Another proxy waits for a name that this process owns: let go of it soon, or lose it."""
+
+    async def inherited(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
+        """The owner of a name is gone: take it, do what is left to do, and release it."""
+
+    async def deposed(self) -> None:
+        """This process owns nothing any more: others may go on with all that it owned."""
+
+
+class Owners(Protocol):
+    """Gives names to this process."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other process can own anything, so that what is known here is all there is."""
+
+    def serve(self, prefix: str, listener: Listener) -> None:
+        """Names that begin with a prefix belong to a listener."""
+
+    async def start(self, spawn: Spawn) -> None:
+        """Begin; `spawn` runs a coroutine as a supervised task. Raises `StoreError`."""
+
+    async def close(self) -> None:
+        """Everything is released: say good-bye."""
+
+    async def take(self, name: str, *, wait: bool = True) -> Owned:
+        """Own a name from now on. Calls for one name may not overlap.
+
+        A living owner is asked for it, and given up after a while; without `wait` that raises `Taken`. Raises `Taken`
+        too when somebody else asks for it meanwhile; `StoreError`.
+        """
+
+
+class _LocalOwned:
+    """A name of which nobody else can know."""
+
+    __slots__ = ("_name", "_store")
+
+    def __init__(self, store: StoreClient, name: str) -> None:
+        self._store = store
+        self._name = name
+
+    async def write(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
+        """See `Owned`. A cursor that moves is seen before the rest."""
+        if cursor is not None:
+            await self._store.commit_offsets(self._name, cursor)
+        if len(operations) > 1:
+            await self._store.kv_transact({}, operations)
+            return
+        for one in operations:
+            if isinstance(one, Put):
+                await self._store.kv_put(one.key, one.value)
+            else:
+                await self._store.kv_delete(one.key)
+
+    async def release(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
+        """See `Owned`."""
+        await self.write(operations, cursor=cursor)
+
+    async def forget(self, operations: Operations = ()) -> None:
+        """See `Owned`."""
+        await self.write(operations)
+        await forget_cursor(self._store, self._name)
+
+    async def cursor(self) -> Cursor:
+        """See `Owned`."""
+        return await self._store.offsets(self._name)
+
+
+class LocalOwners:
+    """Of a process that is alone with its store."""
+
+    alone = True
+
+    def __init__(self, store: StoreClient) -> None:
+        self._store = store
+
+    def serve(self, prefix: str, listener: Listener) -> None:
+        """See `Owners`: there is nobody to hear of."""
+
+    async def start(self, spawn: Spawn) -> None:
+        """See `Owners`."""
+
+    async def close(self) -> None:
+        """See `Owners`."""
+
+    async def take(self, name: str, *, wait: bool = True) -> Owned:
+        """See `Owners`."""
+        return _LocalOwned(self._store, name)
+
+
+async def forget_cursor(store: StoreClient, name: str) -> None:
+    """Forget the cursor of a name that is kept as a group's offsets: it has settled nothing, a cursor is all it is."""
+    await store.logs[store.group].delete_group(name)
