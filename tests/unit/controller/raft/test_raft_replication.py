@@ -148,14 +148,14 @@ def test_a_follower_commits_no_further_than_it_agrees():
     assert net[1].status.commit == 3
 
 
-def test_what_is_committed_is_never_replaced():
+def test_what_is_committed_is_never_replaced_and_no_more_than_it_is_acknowledged_for_late_entries():
     net = Net(3)
-    net.nodes[1] = net.make(1, storage_with(1, 2, 2, commit=4))
+    net.nodes[1] = net.make(1, storage_with(1, 2, 2, 2, commit=4))
     net[1].raft.step(append(4, 3, 2, 4, 4))  # before the commit index: answered with it
     assert [reply.index for reply in net[1].work()] == [4]
     with pytest.raises(BadMessage):
         net[1].raft.step(Heartbeat(sender=2, to=1, term=4, commit=99))
-    assert logs(net[1]) == [1, 2, 2]
+    assert logs(net[1]) == [1, 2, 2, 2]
 
 
 # Paper, figure 7: what the leader of term 8 finds, and what becomes of it.
