@@ -16,7 +16,10 @@ from store.remoting import RemoteStore
 from store.replication.pace import Pace
 
 GROUP = 3
-PACE = Pace(heartbeat_ms=50, lag_ms=1_000, gone_ms=200, fresh_ms=2_000, refused_ms=300, hold_again_ms=300)
+PATIENCE_S = 30.0  # of clients, and of tests: the machine may be busy with others
+PACE = Pace(
+    heartbeat_ms=50, lag_ms=1_000, gone_ms=200, stall_ms=1_500, fresh_ms=2_000, refused_ms=300, hold_again_ms=300
+)
 
 
 class StoreGroup:
@@ -28,6 +31,7 @@ class StoreGroup:
         self.config = config or GroupConfig(replicas=count, min_in_sync=min(2, count))
         self.pace = pace
         self.options = {"disk_reserve_bytes": 0, **options}
+        self.own = {}  # options by name
         self.names = [f"n{i + 1}" for i in range(count)]
         self.nodes: dict[str, StoreNode] = {}
         self.clients: dict[str, RemoteController] = {}
@@ -53,7 +57,7 @@ class StoreGroup:
             name=name,
             listen=f"127.0.0.1:{self.ports.get(name, 0)}",
             learner=name in self.learners,
-            options=self.options,
+            options={**self.options, **self.own.get(name, {})},
             pace=self.pace,
         )
 
@@ -113,7 +117,7 @@ class StoreGroup:
                 if isinstance(node.role, MasterRole) and node.role.serving and node.role.core.epoch > after
             ]
 
-        await until(found, 15)
+        await until(found, PATIENCE_S)
         return found()[0]
 
     def role(self, name):
@@ -126,7 +130,7 @@ class StoreGroup:
     async def in_sync(self, *names):
         """Wait until these, by name, are the SyncStateSet."""
         ids = {self.id(name) for name in names or self.names}
-        await until(lambda: set(self.group.sync_set) == ids, 15)
+        await until(lambda: set(self.group.sync_set) == ids, PATIENCE_S)
 
     async def settled(self):
         """Wait until every node has all of the master's log, confirmed."""
@@ -140,7 +144,7 @@ class StoreGroup:
 
         master = await self.master()
         end = self.nodes[master].disk.store.end
-        await until(same, 15)
+        await until(same, PATIENCE_S)
 
     def resolve(self):
         group = self.group
@@ -149,7 +153,7 @@ class StoreGroup:
 
     def store(self, **options):
         """A client of the group."""
-        store = RemoteStore(GROUP, self.resolve, **options)
+        store = RemoteStore(GROUP, self.resolve, **{"budget_s": PATIENCE_S, **options})
         self.client.watch(store.moved)
         self.stores.append(store)
         return store
@@ -193,7 +197,7 @@ class Load:
     async def until(self, count):
         """Wait for so many acknowledgements more."""
         goal = len(self.acknowledged) + count
-        await until(lambda: len(self.acknowledged) >= goal or self.task.done(), 20)
+        await until(lambda: len(self.acknowledged) >= goal or self.task.done(), PATIENCE_S)
 
     async def stop(self):
         self.stopping = True

@@ -38,6 +38,7 @@ __all__ = ["MasterRole"]
 logger = logging.getLogger(__name__)
 
 PROBE_MS = 1_000  # how often the controller is asked for nothing, while a slave wants to be in sync
+ELECTED_MS = 6_000  # that the controllers may take from naming no master to naming the next one
 FENCED_GRACE_S = 0.05  # for acknowledgements that are on their way, where no more will follow
 _UNANSWERED = (ControllerUnreachable, ControllerOverloaded, ControllerClosed)
 
@@ -134,9 +135,12 @@ class MasterRole:
             if self._over.done() or core.heir is None:
                 raise CannotSwitchOver(f"replica {target} did not get everything in time")
             await asyncio.sleep(TICK_S / 5)
-        if self._group.master is None:
-            raise CannotSwitchOver("the election is under way")
-        return self._group.master
+        deadline_ms = self._place.now_ms() + ELECTED_MS
+        while (found := self._place.known().master) is None:  # by quorum it takes two elections
+            if self._place.now_ms() > deadline_ms:
+                raise CannotSwitchOver("this is the master no more, and nobody else is yet")
+            await asyncio.sleep(TICK_S / 5)
+        return found
 
     # ---- what the store tells
 

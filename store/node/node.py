@@ -178,6 +178,7 @@ class StoreNode:
             front=self.front,
             controller=self._controller,
             speak=self._speak,
+            known=self._known,
             heard=self._heard,
             dial=lambda address: wire.open_channel(address, self._credentials.channel),
             now_ms=lambda: time.monotonic_ns() // 1_000_000,
@@ -283,6 +284,10 @@ class StoreNode:
         self.group = group
         if self.role is not None:
             self.role.heard(group)
+
+    def _known(self) -> Group:
+        assert self.group is not None
+        return self.group
 
     def _look(self) -> None:
         found = self._controller.group(self.settings.group)

@@ -63,9 +63,9 @@ class Front:
 class Place:
     """A replica and its surroundings.
 
-    `speak` tells the controllers at once what has changed about epochs and roles. `dial` opens a gRPC channel to
-    another node. `heard` takes a group that a controller has answered with. `unfit` are epochs to which this replica
-    was elected and could not be their master.
+    `speak` tells the controllers at once what has changed about epochs and roles. `known` is the newest group that is
+    known, `heard` takes one that a controller has answered with. `dial` opens a gRPC channel to another node. `unfit`
+    are epochs to which this replica was elected and could not be their master.
     """
 
     group: int
@@ -74,6 +74,7 @@ class Place:
     front: Front
     controller: ControllerClient
     speak: Callable[[], None]
+    known: Callable[[], Group]
     heard: Callable[[Group], None]
     dial: Callable[[str], Any]
     now_ms: Callable[[], int]

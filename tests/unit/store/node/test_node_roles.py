@@ -1,10 +1,23 @@
 """A store group of real nodes: masters that go away, switch-overs, slaves that come back."""
 
+import asyncio
+import contextlib
+import errno
+
+import grpc
 import pytest
 from controllers import Controllers, until
-from node_kit import Load, StoreGroup
+from node_kit import GROUP, PATIENCE_S, Load, StoreGroup
 from replica_kit import log_bytes
-from store_kit import append, bodies, frame
+from store_kit import FaultyFiles, append, begin, bodies, frame
+
+from controller.client import ControllerError, GroupConfig
+from store.errors import NotWritable, StoreError
+from store.format import origin_of
+from store.node.wire import SWITCH_OVER, SwitchRequest, decode, encode, open_channel, path
+from store.remoting import RemoteStore
+from store.replication.errors import CannotSwitchOver
+from store.retention import Limits
 
 pytestmark = pytest.mark.anyio
 
@@ -81,3 +94,295 @@ async def test_a_slave_that_was_away_catches_up(group):
     await group.in_sync()
     await group.settled()
     assert await bodies(group.nodes[away].disk.store, 16) == [b"%d" % i for i in range(50)]
+
+
+async def test_slaves_answer_readers_and_send_writers_to_the_master(group):
+    store = group.store()
+    await append(store, frame((16, b"a")))
+    await group.settled()
+    master = await group.master()
+    slave = next(name for name in group.names if name != master)
+    reader = RemoteStore(GROUP, lambda: group.nodes[slave].address, reading=True)
+    assert await bodies(reader, 16) == [b"a"]
+    seen = []
+    reader.tail(seen.extend)
+    misled = RemoteStore(GROUP, lambda: group.nodes[slave].address)
+    await append(misled, frame((16, b"b")))  # by way of the hint
+    await until(lambda: seen)
+    assert await bodies(reader, 16) == [b"a", b"b"]
+    await reader.close()
+    await misled.close()
+
+
+async def test_all_nodes_may_be_started_again_at_once(group, tmp_path):
+    store = group.store(budget_s=20)
+    await append(store, frame((16, b"a")))
+    epoch = group.group.master_epoch
+    for name in list(group.nodes):
+        await group.kill(name)
+    await group.start()
+    assert await group.master(after=epoch)
+    await group.in_sync()
+    await append(store, frame((16, b"b")))
+    assert await bodies(store, 16) == [b"a", b"b"]
+    await group.settled()
+    assert len({log_bytes(tmp_path / name) for name in group.names}) == 1
+
+
+async def test_a_node_that_is_stopped_politely_hands_over(group):
+    load = Load(group.store())
+    await load.until(20)
+    master = await group.master()
+    epoch = group.group.master_epoch
+    await group.stop(master)
+    assert group.group.master_epoch == epoch + 1
+    assert await group.master(after=epoch) != master
+    await load.until(20)
+    await load.stop()
+    assert not load.errors
+    assert load.longest_s < 1.5
+
+
+async def test_without_enough_in_sync_nothing_is_taken_and_with_them_all_is(group):
+    store = group.store(budget_s=0.5)
+    await append(store, frame((16, b"a")))
+    master = await group.master()
+    slaves = [name for name in group.names if name != master]
+    for name in slaves:
+        await group.kill(name)
+    core = group.role(master).core
+    await until(lambda: core.refusal is not None)
+    with pytest.raises(NotWritable, match="in sync"):
+        await append(store, frame((16, b"refused")))
+    assert len(group.group.sync_set) >= 2  # it never gets smaller than what may acknowledge
+    await group.start(slaves[0])
+    await until(lambda: core.refusal is None)
+    await append(store, frame((16, b"b")))
+    assert await bodies(store, 16) == [b"a", b"b"]
+
+
+async def test_a_learner_follows_and_is_never_counted_nor_elected(tmp_path, controllers):
+    group = StoreGroup(tmp_path, controllers, config=GroupConfig(replicas=2, min_in_sync=2))
+    group.learners.add("n3")
+    async with group:
+        await group.in_sync("n1", "n2")
+        store = group.store()
+        await append(store, frame((16, b"a")))
+        await group.settled()
+        assert await bodies(group.nodes["n3"].disk.store, 16) == [b"a"]
+        await group.kill("n3")
+        await append(store, frame((16, b"b")))
+        await group.start("n3")
+        epoch = group.group.master_epoch
+        await group.kill(await group.master())
+        assert await group.master(after=epoch) != "n3"
+
+
+async def test_an_operator_asks_a_node_to_switch_over(group):
+    master = await group.master()
+    node = group.nodes[master]
+    with pytest.raises(CannotSwitchOver):
+        await node.switch_over(99)
+    slave = next(name for name in group.names if name != master)
+    with pytest.raises(CannotSwitchOver):
+        await group.nodes[slave].switch_over()
+
+    async def ask(target):
+        return decode(await call(encode(SwitchRequest(GROUP, target))), int)
+
+    channel = open_channel(node.address, None)
+    call = channel.unary_unary(path(SWITCH_OVER))
+    with pytest.raises(grpc.aio.AioRpcError, match="replica 99 is not in sync"):
+        await ask(99)
+    assert await ask(group.id(slave)) == group.id(slave)
+    with pytest.raises(grpc.aio.AioRpcError, match="NotMaster"):
+        await ask(None)
+    await channel.close()
+
+
+async def test_a_master_whose_disk_fails_gives_up_at_once(tmp_path, controllers):
+    group = StoreGroup(tmp_path, controllers)
+    files = {name: FaultyFiles() for name in group.names}
+    group.own = {name: {"files": files[name]} for name in group.names}
+    async with group:
+        await group.in_sync()
+        load = Load(group.store())
+        await load.until(20)
+        old = await group.master()
+        epoch = group.group.master_epoch
+        files[old].sync_error = errno.EIO
+        assert await group.master(after=epoch) != old
+        await load.until(20)
+        acknowledged = await load.stop()
+        assert not load.errors
+        assert await bodies(group.store(), 16) == [load.body(one) for one in acknowledged]
+        node = group.nodes[old]
+        assert isinstance(await node.failed, StoreError)
+        assert node._said()[0].failed
+        await group.kill(old)
+        del group.own[old]
+        await group.start(old)
+        await group.in_sync()
+
+
+async def test_a_slave_that_is_too_far_behind_begins_with_a_snapshot(tmp_path, controllers):
+    group = StoreGroup(
+        tmp_path, controllers, segment_size_bytes=20_000, retention=Limits(-1, 30_000), retention_interval_s=0.05
+    )
+    async with group:
+        await group.in_sync()
+        store = group.store()
+        await store.kv_put("k", b"v")
+        await append(store, frame((16, b"first")))
+        master = await group.master()
+        away = next(name for name in group.names if name != master)
+        await group.kill(away)
+        was = group.nodes[master].disk.store
+        load = Load(store, size=2_000, pause_s=0.005)
+        await until(lambda: was.first > origin_of(GROUP) + 40_000, PATIENCE_S)
+        await group.start(away)
+        await group.in_sync()
+        await load.stop()
+        assert not load.errors
+        await group.settled()
+        fresh = group.nodes[away].disk.store
+        assert fresh.first > origin_of(GROUP)
+        assert (await fresh.kv_get("k")).value == b"v"
+        assert (await bodies(fresh, 16, (await fresh.bounds(16)).first))[-1] == load.body(load.acknowledged[-1])
+        epoch = group.group.master_epoch
+        await group.nodes[master].switch_over(group.id(away))
+        assert await group.master(after=epoch) == away
+        assert (await store.kv_get("k")).value == b"v"
+        await append(store, frame((16, b"last")))
+
+
+async def test_keys_are_not_read_from_a_master_that_may_be_none(group):
+    """Its slaves are gone, and it has not heard of it: somebody else may be master."""
+    store = group.store()
+    await store.kv_put("k", b"v")
+    assert (await store.kv_get("k")).value == b"v"
+    master = await group.master()
+    local = group.nodes[master].disk.store
+    assert (await local.kv_get("k")).value == b"v"
+    for name in group.names:
+        if name != master:
+            await group.kill(name)
+    reads = [local.kv_get("k"), local.kv_range(), local.kv_prefix("k"), local.kv_count(), local.kv_hold()]
+    assert all(isinstance(one, NotWritable) for one in await asyncio.gather(*reads, return_exceptions=True))
+
+
+async def test_reads_of_keys_share_rounds_and_end_with_the_role(group):
+    master = await group.master()
+    role, local = group.role(master), group.nodes[master].disk.store
+    await local.kv_put("k", b"v")
+    before = role.core.ask_round()
+    found = await asyncio.gather(*(local.kv_get("k") for _ in range(500)))
+    assert {one.value for one in found} == {b"v"}
+    assert role.core.ask_round() - before < 20
+    epoch = group.group.master_epoch
+    waiting = asyncio.ensure_future(_read_for_ever(local))
+    await group.nodes[master].switch_over()
+    await group.master(after=epoch)
+    with pytest.raises(StoreError):
+        await waiting
+
+
+async def _read_for_ever(store):
+    while True:
+        await store.kv_get("k")
+
+
+@pytest.mark.parametrize("acknowledge", ["quorum", "master"])
+async def test_other_rules_of_acknowledgement(tmp_path, controllers, acknowledge):
+    config = GroupConfig(replicas=3, min_in_sync=2 if acknowledge == "quorum" else 1, acknowledge=acknowledge)
+    async with StoreGroup(tmp_path, controllers, config=config) as group:
+        await group.in_sync()
+        load = Load(group.store())
+        await load.until(50)
+        epoch = group.group.master_epoch
+        await group.nodes[await group.master()].switch_over()
+        await group.master(after=epoch)
+        await load.until(50)
+        old = await group.master()
+        epoch = group.group.master_epoch
+        if acknowledge == "quorum":
+            await group.kill(old)
+            await group.master(after=epoch)
+            await load.until(50)
+        acknowledged = await load.stop()
+        assert not load.errors
+        await group.settled()
+        assert await bodies(group.store(), 16) == [load.body(one) for one in acknowledged]
+
+
+async def test_a_group_may_acknowledge_by_another_rule_from_now_on(group):
+    store = group.store()
+    await append(store, frame((16, b"a")))
+    await group.client.configure_group(GROUP, GroupConfig(replicas=3, min_in_sync=2, acknowledge="quorum"))
+    await append(store, frame((16, b"b")))
+    await group.in_sync()
+    epoch = group.group.master_epoch
+    await group.kill(await group.master())
+    await group.master(after=epoch)
+    await append(store, frame((16, b"c")))
+    assert await bodies(store, 16) == [b"a", b"b", b"c"]
+
+
+async def test_an_epoch_without_data_is_told_apart(group, tmp_path):
+    """A writes what nobody has and dies; B's epoch begins where A's began; A comes back and cuts what it wrote."""
+    store = group.store()
+    await append(store, frame((16, b"common")))
+    await group.settled()
+    a = await group.master()
+    others = [name for name in group.names if name != a]
+    for name in others:
+        await group.kill(name)
+    local = group.nodes[a].disk.store
+    lost = begin(local, frame((16, b"of A alone")), frame((16, b"and more")))
+    await until(lambda: local.flushed == local.end > local.confirmed)
+    epoch = group.group.master_epoch
+    await group.kill(a)
+    for future in lost:
+        with pytest.raises(StoreError):
+            await future
+    await group.start(*others)
+    await group.master(after=epoch)
+    await append(store, frame((16, b"of B")))
+    await group.start(a)
+    await group.in_sync()
+    await group.settled()
+    assert await bodies(group.nodes[a].disk.store, 16) == [b"common", b"of B"]
+    assert len({log_bytes(tmp_path / name) for name in group.names}) == 1
+
+
+async def test_unclean_election_goes_on_with_less_and_says_so(group, caplog):
+    """Whoever had what was lost takes the views of the new master in place of its own."""
+    store = group.store()
+    await append(store, frame((16, b"a")))
+    await group.settled()
+    master = await group.master()
+    behind = next(name for name in group.names if name != master)
+    ahead = [name for name in group.names if name != behind]
+    await group.kill(behind)
+    await until(lambda: len(group.group.sync_set) == 2)
+    await append(store, frame((16, b"acknowledged, and lost")))
+    await group.settled()
+    epoch = group.group.master_epoch
+    for name in ahead:
+        await group.kill(name)
+    await group.start(behind)
+    config = GroupConfig(replicas=3, min_in_sync=1, unclean_election=True)
+    await group.client.configure_group(GROUP, config)
+    await until(lambda: group.id(behind) in {one.id for one in group.group.replicas})
+    async with asyncio.timeout(PATIENCE_S):
+        while group.group.master_epoch == epoch:
+            with contextlib.suppress(ControllerError):  # the others are alive as long as they may only be silent
+                await group.client.elect(GROUP, group.id(behind))
+    assert await group.master(after=epoch) == behind
+    await append(store, frame((16, b"b")))
+    await group.start(*ahead)
+    await group.in_sync()
+    await group.settled()
+    for name in group.names:
+        assert await bodies(group.nodes[name].disk.store, 16) == [b"a", b"b"]
+    assert "UNCLEAN" in caplog.text

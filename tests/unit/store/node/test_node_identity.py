@@ -1,0 +1,161 @@
+"""A replica's id is its own, whenever it crashes."""
+
+import asyncio
+
+import pytest
+
+from controller.client import GroupConfig, Replica, UnknownGroup
+from controller.local import LocalController
+from store.errors import WrongGroup
+from store.files import OsFiles
+from store.node.identity import register
+
+pytestmark = pytest.mark.anyio
+
+GROUP = 3
+
+
+class Crash(Exception):
+    """The process ends here."""
+
+
+class CrashingFiles(OsFiles):
+    """Ends the process before its n-th change, or right after it."""
+
+    def __init__(self, at, *, after=False):
+        self.at, self.after, self.count = at, after, 0
+
+    def _step(self, call, *arguments, **options):
+        self.count += 1
+        if self.count == self.at and not self.after:
+            raise Crash
+        result = call(*arguments, **options)
+        if self.count == self.at:
+            raise Crash
+        return result
+
+    def open(self, path, *, create=False):
+        return self._step(super().open, path, create=create) if create else super().open(path)
+
+    def rename(self, source, target):
+        self._step(super().rename, source, target)
+
+    def unlink(self, path):
+        self._step(super().unlink, path)
+
+    def sync_directory(self, path):
+        self._step(super().sync_directory, path)
+
+
+class CrashingController:
+    """Loses the answer to one command, or the command."""
+
+    def __init__(self, controller, lost):
+        self.controller, self.lost = controller, lost
+
+    async def next_replica_id(self, group):
+        return await self.controller.next_replica_id(group)
+
+    async def register_replica(self, group, replica):
+        if self.lost == "command":
+            raise Crash
+        found = await self.controller.register_replica(group, replica)
+        if self.lost == "answer":
+            raise Crash
+        return found
+
+
+def about(address="host:1"):
+    return lambda id_, check: Replica(id=id_, node="n", address=address, check=check)
+
+
+@pytest.fixture
+async def controller(tmp_path):
+    found = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
+    await found.add_group(GROUP, GroupConfig(replicas=3))
+    yield found
+    await found.close()
+
+
+@pytest.fixture
+def home(tmp_path):
+    path = tmp_path / "data"
+    path.mkdir()
+    return path
+
+
+async def test_an_id_is_given_once_and_every_start_says_where_the_node_is(controller, home):
+    first, group = await register(controller, home, GROUP, about())
+    assert (first.id, group.replica(1).address) == (1, "host:1")
+    again, group = await register(controller, home, GROUP, about("host:2"))
+    assert again == first
+    assert [one.address for one in group.replicas] == ["host:2"]
+    assert sorted(path.name for path in home.iterdir()) == ["replica"]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("step", range(1, 6))
+async def test_a_crash_at_any_step_gives_no_second_id(controller, home, step, after):
+    files = CrashingFiles(step, after=after)
+    with pytest.raises(Crash):
+        await register(controller, home, GROUP, about(), files=files)
+    found, group = await register(controller, home, GROUP, about())
+    assert found.id == 1
+    assert [one.id for one in group.replicas] == [1]
+    assert (await register(controller, home, GROUP, about()))[0] == found
+
+
+@pytest.mark.parametrize("lost", ["command", "answer"])
+async def test_a_crash_around_the_command_gives_no_second_id(controller, home, lost):
+    with pytest.raises(Crash):
+        await register(CrashingController(controller, lost), home, GROUP, about())
+    found, group = await register(controller, home, GROUP, about())
+    assert found.id == 1
+    assert [one.id for one in group.replicas] == [1]
+
+
+async def test_after_a_crash_somebody_else_may_have_got_the_id(controller, home, tmp_path):
+    with pytest.raises(Crash):
+        await register(CrashingController(controller, "command"), home, GROUP, about())
+    other = tmp_path / "other"
+    other.mkdir()
+    assert (await register(controller, other, GROUP, about()))[0].id == 1
+    found, group = await register(controller, home, GROUP, about())
+    assert found.id == 2
+    assert [one.id for one in group.replicas] == [1, 2]
+
+
+async def test_nodes_that_begin_together_get_different_ids(controller, tmp_path):
+    homes = [tmp_path / f"h{i}" for i in range(5)]
+    for home in homes:
+        home.mkdir()
+    found = await asyncio.gather(*(register(controller, home, GROUP, about()) for home in homes))
+    assert sorted(identity.id for identity, _ in found) == [1, 2, 3, 4, 5]
+
+
+async def test_a_replica_that_was_forgotten_gets_another_id(controller, home):
+    await register(controller, home, GROUP, about())
+    await controller.forget_replica(GROUP, 1)
+    found, group = await register(controller, home, GROUP, about())
+    assert found.id == 2
+    assert [one.id for one in group.replicas] == [2]
+
+
+@pytest.mark.parametrize("asked_too", [False, True])
+async def test_a_damaged_file_is_as_good_as_none(controller, home, asked_too):
+    await register(controller, home, GROUP, about())
+    (home / "replica").write_bytes(b"nonsense")
+    if asked_too:
+        with pytest.raises(Crash):
+            await register(CrashingController(controller, "answer"), home, GROUP, about())
+    assert (await register(controller, home, GROUP, about()))[0].id == 2
+    assert (await register(controller, home, GROUP, about()))[0].id == 2
+
+
+async def test_what_is_not_a_replica_of_this_group_is_refused(controller, home):
+    await register(controller, home, GROUP, about())
+    await controller.add_group(4, GroupConfig())
+    with pytest.raises(WrongGroup, match="replica 1 of store group 3"):
+        await register(controller, home, 4, about())
+    with pytest.raises(UnknownGroup):
+        await register(controller, home.parent, 9, about())
