@@ -70,6 +70,8 @@ def store_section(figures: Sequence[Kept]) -> str:
         rows = [head, ["---", *["---:"] * (len(head) - 1)], *body]
         parts += [f"{kept.about}\n", "\n".join("| " + " | ".join(cells) + " |" for cells in rows) + "\n"]
         parts += [f"Failed: {case}: {why}\n" for case, why in kept.failed.items()]
+        if kept.note:
+            parts.append(f"{kept.note}\n")
     return "\n".join(parts) or NONE_YET
 
 

@@ -25,6 +25,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     machine: Machine
     rows: Mapping[str, Mapping[str, Spread]]
     failed: Mapping[str, str] = {}
+    note: str = ""  # written by hand: what has to be known of this run
 
 
 def save_kept(kept: Kept, directory: Path) -> Path:
