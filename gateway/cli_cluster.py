@@ -17,9 +17,11 @@ __all__ = ["app"]
 app = typer.Typer(help="Start a cluster on this machine, look at one, change it.", no_args_is_help=True)
 members = typer.Typer(help="The controllers.", no_args_is_help=True)
 groups = typer.Typer(help="The store groups.", no_args_is_help=True)
+users = typer.Typer(help="Who may connect, on all proxies.", no_args_is_help=True)
 topics = typer.Typer(help="Where topics' queues lie.", no_args_is_help=True)
 app.add_typer(members, name="members")
 app.add_typer(groups, name="groups")
+app.add_typer(users, name="users")
 app.add_typer(topics, name="topics")
 
 PATIENCE_S = 5.0  # for the controllers to answer
@@ -235,6 +237,57 @@ def transfer(
     """Let another controller lead."""
     _ask(config, controllers, lambda controller: controller.transfer(id_))
     typer.echo(f"controller {id_} is asked to lead")
+
+
+@users.command("set")
+def set_user(
+    name: Annotated[str, typer.Argument(help="The name that clients give.")],
+    password_file: Annotated[
+        Path | None, typer.Option("--password-file", help="Holds the password; asked for if not said.")
+    ] = None,
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+    *,
+    trusted_gateway: Annotated[bool, typer.Option("--trusted-gateway", help="May speak for other devices.")] = False,
+) -> None:
+    """Add a user, or give one another password. Only an argon2id hash of it is kept."""
+    from controller.client import User  # noqa: PLC0415
+    from gateway.auth import TRUSTED_GATEWAY  # noqa: PLC0415
+    from gateway.errors import ConfigError  # noqa: PLC0415
+    from gateway.passwords import hash_password  # noqa: PLC0415
+
+    if password_file is not None:
+        password = password_file.read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+    else:
+        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True).encode()
+    try:
+        hashed = hash_password(password)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    user = User(name=name, password=hashed, rights={TRUSTED_GATEWAY: trusted_gateway})
+    _ask(config, controllers, lambda controller: controller.set_user(user))
+    typer.echo(f"user {name} is set")
+
+
+@users.command("list")
+def list_users(config: ConfigOption = None, controllers: ControllersOption = None) -> None:
+    """The users' names."""
+
+    async def found(controller: Any) -> Sequence[Any]:
+        return list(controller.users())
+
+    for user in _ask(config, controllers, found):
+        rights = [name for name, held in user.rights.items() if held is True]
+        typer.echo(f"{user.name} ({', '.join(rights)})" if rights else user.name)
+
+
+@users.command("remove")
+def remove_user(
+    name: Annotated[str, typer.Argument()], config: ConfigOption = None, controllers: ControllersOption = None
+) -> None:
+    """Let a user connect no more; who is connected stays."""
+    _ask(config, controllers, lambda controller: controller.delete_user(name))
+    typer.echo(f"user {name} is removed")
 
 
 @topics.command("move")

@@ -68,7 +68,7 @@ class Hub:
         self.metrics = metrics
         self.random = random.SystemRandom()
         self.write_buffer_bytes_max = config.gateway.write_buffer_bytes_max
-        self.authenticator = Authenticator(config.auth)
+        self.authenticator = Authenticator(config.auth, controller.user)
         self.owners = owners or LocalOwners(store)
         self.connections: dict[int, Connection] = {}
         self._config = config

@@ -61,7 +61,7 @@ async def last_value(store: StoreClient, address: str) -> Message | None:
 
 
 async def _authenticate(hub: "Hub", endpoint: Endpoint, request: Authenticate) -> Principal:
-    principal = hub.authenticator.authenticate(request, loopback=endpoint.loopback)
+    principal = await hub.authenticator.authenticate(request, loopback=endpoint.loopback)
     endpoint.principal = principal
     return principal
 

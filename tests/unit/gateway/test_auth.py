@@ -1,17 +1,22 @@
+import asyncio
+
 import pytest
 
-from gateway.auth import Authenticator
+from controller.client import User
+from gateway.auth import TRUSTED_GATEWAY, Authenticator
 from gateway.config import AuthConfig, UserConfig
 from gateway.config_reader import Secret
 from gateway.errors import Cause, Refusal
+from gateway.passwords import PASSWORD_BYTES_MAX, WAITING_COUNT_MAX, Passwords, hash_password
 from gateway.port import Authenticate, Principal
 
 CONFIG = AuthConfig(users={"bridge": UserConfig(password=Secret("s3cret"), trusted_gateway=True)})
 
 
-def ask(username, password, config=CONFIG, *, loopback=True, mechanism="password"):
+def ask(username, password, config=CONFIG, *, loopback=True, mechanism="password", users=()):
     request = Authenticate(mechanism=mechanism, username=username, password=password)
-    return Authenticator(config).authenticate(request, loopback=loopback)
+    known = {user.name: user for user in users}
+    return asyncio.run(Authenticator(config, known.get).authenticate(request, loopback=loopback))
 
 
 def test_a_user_is_admitted_by_the_password_from_anywhere():
@@ -51,3 +56,60 @@ def test_a_configured_guest_needs_the_configured_password():
     config = AuthConfig(users={"guest": UserConfig(password=Secret("other"))})
     with pytest.raises(Refusal):
         ask("guest", b"guest", config)
+
+
+# ---- users of the cluster
+
+
+def test_a_user_of_the_cluster_is_admitted_and_one_of_the_configuration_comes_first():
+    users = [
+        User(name="fleet", password=hash_password(b"pw"), rights={TRUSTED_GATEWAY: True}),
+        User(name="bridge", password=hash_password(b"other")),
+    ]
+    assert ask("fleet", b"pw", users=users) == Principal(name="fleet", trusted_gateway=True)
+    assert ask("bridge", b"s3cret", users=users).trusted_gateway
+    for name, password in (("fleet", b"PW"), ("fleet", b""), ("bridge", b"other"), ("nobody", b"pw")):
+        with pytest.raises(Refusal) as refused:
+            ask(name, password, users=users)
+        assert refused.value.cause is Cause.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize("hashed", ["", "plain", "$argon2id$v=19$m=19456,t=2,p=1$broken"])
+def test_a_hash_that_is_none_admits_nobody(hashed):
+    with pytest.raises(Refusal):
+        ask("fleet", b"pw", users=[User(name="fleet", password=hashed)])
+
+
+@pytest.mark.parametrize("password", [b"", bytes(PASSWORD_BYTES_MAX + 1)])
+def test_a_password_has_a_length(password):
+    with pytest.raises(ValueError, match="has 1 to"):
+        hash_password(password)
+
+
+def test_what_was_right_is_remembered_and_another_password_is_not():
+    async def main():
+        passwords, hashed = Passwords(), hash_password(b"pw")
+        compared = []
+        monitored = passwords._pool.submit
+        passwords._pool.submit = lambda *args: compared.append(args) or monitored(*args)
+        assert await passwords.verify(hashed, b"pw")
+        assert await passwords.verify(hashed, b"pw")
+        assert len(compared) == 1
+        assert not await passwords.verify(hashed, b"PW")
+        assert not await passwords.verify(hash_password(b"new"), b"pw")
+        assert len(compared) == 3
+        assert not await passwords.verify(hashed, bytes(PASSWORD_BYTES_MAX + 1))
+
+    asyncio.run(main())
+
+
+def test_a_flood_of_passwords_is_refused_beyond_a_limit():
+    async def main():
+        passwords = Passwords()
+        asked = [passwords.verify("none", b"%d" % n) for n in range(WAITING_COUNT_MAX + 10)]
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        refused = [one for one in results if isinstance(one, Refusal)]
+        assert len(refused) == 10
+        assert {one.cause for one in refused} == {Cause.OVERLOAD}
+
+    asyncio.run(main())
