@@ -20,7 +20,7 @@ BENCH ?=
 SIM_SEEDS ?= 2000
 SIM_FIRST ?= $(shell date +%y%j)0000
 
-.PHONY: help setup run serve test nightly check format bench lock java clean
+.PHONY: help setup run serve test nightly check format bench chart lock java clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,10 @@ format: $(STAMP) ## Put the code into its one format
 
 bench: $(STAMP) ## Measure beside the peers that are installed (BENCH=mqtt-publish ARGS="--rounds 5")
 	@$(BIN)/python -m tests.bench $(BENCH) $(ARGS)
+
+chart: $(STAMP) ## Render the Helm chart for its tests (needs helm)
+	@command -v helm >/dev/null || { echo "helm is needed for this: https://helm.sh/" >&2; exit 1; }
+	$(BIN)/python -m tests.unit.deploy.render
 
 lock: ## Resolve requirements.lock again (needs uv)
 	@command -v uv >/dev/null || { echo "uv is needed for this: https://docs.astral.sh/uv/" >&2; exit 1; }

@@ -1,0 +1,10 @@
+"""What helm makes of the chart, beside the tests that read it: `make chart`."""
+
+import subprocess
+
+from tests.unit.deploy.test_deploy_files import CHART, RENDERED, digest
+
+made = subprocess.run(
+    ["helm", "template", "headgate", str(CHART)], check=True, capture_output=True, text=True, timeout=60
+).stdout
+RENDERED.write_text(f"# What `helm template headgate` makes of the chart; by `make chart`.\n# of {digest()}\n{made}")
