@@ -68,11 +68,18 @@ _wanted = msgspec.msgpack.Decoder(WantedRecord).decode
 class _Waiting:
     """Somebody here who has asked another proxy for a name."""
 
-    __slots__ = ("changed", "outbid")
+    __slots__ = ("asked", "changed", "mine", "others")
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
-        self.outbid = False  # a third proxy has asked since: the newest one is given it
+        self.asked = ""  # the proxy that was asked
+        self.mine = 1 << 63  # the revision of our asking, the newest one
+        self.others = 0  # that of a third proxy's
+
+    @property
+    def outbid(self) -> bool:
+        """Whether another proxy has asked since: the newest one is given it."""
+        return self.others > self.mine
 
 
 class _Owned:
@@ -217,10 +224,11 @@ class ClusterOwners:
                     break
                 if not wait:
                     raise Taken(name)
-                if not until_s:
-                    until_s = loop.time() + self._takeover_s
+                if waiting.asked != owner:
+                    until_s = until_s or loop.time() + self._takeover_s
                     self._waiting[name] = waiting
-                    await self._ask(WantedRecord(name, self.presence.id, owner))
+                    waiting.asked = owner
+                    waiting.mine = await self._ask(WantedRecord(name, self.presence.id, owner))
                     continue  # it may have been released before the owner could hear of this
                 if loop.time() >= until_s:
                     log.warning("a proxy does not let go", name=name, proxy=owner)
@@ -228,8 +236,8 @@ class ClusterOwners:
                 await _until(waiting.changed, until_s - loop.time())
                 self._check_present()
 
-    async def _ask(self, record: WantedRecord) -> None:
-        await self.store.kv_put(_wanted_key(record.name), _encode(record), ttl_ms=WANTED_TTL_MS)
+    async def _ask(self, record: WantedRecord) -> int:
+        return await self.store.kv_put(_wanted_key(record.name), _encode(record), ttl_ms=WANTED_TTL_MS)
 
     def _check_present(self) -> None:
         if self.presence.remaining_s <= 0:
@@ -256,7 +264,7 @@ class ClusterOwners:
 
     async def _look_for_wanted(self) -> None:
         async for entry in _entries(self.store, WANTED):
-            self._was_wanted(_wanted(entry.value))
+            self._was_wanted(_wanted(entry.value), entry.revision)
 
     def _changed(self, change: Change) -> None:
         if change.key.startswith(ALIVE) and change.kind != "put":
@@ -265,11 +273,12 @@ class ClusterOwners:
             for waiting in self._waiting.values():
                 waiting.changed.set()
         elif change.key.startswith(WANTED) and change.kind == "put":
-            self._was_wanted(_wanted(change.value))
+            self._was_wanted(_wanted(change.value), change.revision)
         elif change.key.startswith(WANTED):
             name = self._name_of(change.key)
             self.asked.pop(name, None)
             if (there := self._waiting.get(name)) is not None:
+                there.asked = ""
                 there.changed.set()
 
     def _name_of(self, wanted_key: str) -> str:
@@ -279,11 +288,11 @@ class ClusterOwners:
         shortened = (one for one in (*self._waiting, *self.asked) if len(one) >= SHORTENED)
         return next((one for one in shortened if _wanted_key(one) == wanted_key), name)
 
-    def _was_wanted(self, record: WantedRecord) -> None:
+    def _was_wanted(self, record: WantedRecord, revision: int) -> None:
         name = record.name
         waiting = self._waiting.get(name)
         if waiting is not None and record.by != self.presence.id:
-            waiting.outbid = True
+            waiting.others = max(waiting.others, revision)
             waiting.changed.set()
         if record.of == self.presence.id:
             self.asked[name] = record
@@ -296,6 +305,8 @@ class ClusterOwners:
             listener = self._listener(name)
             if listener is not None:
                 await listener.wanted(name)
+        except Taken:
+            log.debug("a name is somebody else's already", name=name)
         except (StoreError, Refusal) as error:  # taken from us when the other one's patience is over
             log.warning("a name could not be handed over", name=name, error=str(error))
         finally:

@@ -341,8 +341,10 @@ class Sessions:
             if held is not None:
                 held.holder.supersede()
                 await self._close(held)
-            else:
+            elif name in self._unclosed:
                 await self._close_late(name)
+            else:  # handed to us when nobody here waited for it any more
+                await (await self._owners.take(name, wait=False)).release()
 
     async def inherited(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
         """See `owners.Listener`: the connection has ended without a last word."""

@@ -1,0 +1,160 @@
+"""Several proxies over one store in one process: owners, sessions and wills, with clocks that the test sets."""
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+from gateway.address import hash64
+from gateway.cluster_owners import ClusterOwners
+from gateway.fanout import Fanout, Subscriber
+from gateway.message import Message, decode, encode
+from gateway.port import OpenedSession, OpenSession, Outcome, Publish, Will
+from gateway.sessions import Sessions
+from gateway.wills import Wills
+from store.client import Appended
+from store.format import ROW, Position, QueueNumber, QueueOffset, UnplacedFrame
+from store.local import LocalStore
+from store.records import TIMERS_QUEUE, TimerSet
+from store.records import encode as encode_record
+
+QUEUE = 16
+TTL_S = 6.0
+
+
+class Clock:
+    """The time of the store and of all proxies: ms since 1970, and what never goes back in s."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def now_s(self) -> float:
+        return self.ms / 1_000
+
+
+class Holder:
+    """A connection."""
+
+    protocol = "mqtt"
+
+    def __init__(self) -> None:
+        self.gone = False
+        self.subscriber = Subscriber(self)
+        self.superseded = 0
+        self.shut = 0
+        self.got: list[bytes] = []
+
+    def deliver(self, deliveries: Any) -> int:
+        self.got += [deliveries.batch.messages[index].body for index in deliveries.picks]
+        return len(deliveries.picks)
+
+    def supersede(self) -> None:
+        self.superseded += 1
+
+    def shut_down(self) -> None:
+        self.shut += 1
+
+
+class Proxy:
+    """One process. `die` is kill -9: nothing more is done by it."""
+
+    def __init__(self, store: Any, clock: Clock, *, seed: int, takeover_s: float = 0.2) -> None:
+        self.store = store
+        self.clock = clock
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.published: list[Message] = []
+        self.on_publish: Any = None  # called with each will before it is stored; True: it dies instead
+        chance = random.Random(seed)
+        self.owners = ClusterOwners(store, ttl_s=TTL_S, random=chance, clock=clock.now_s, takeover_s=takeover_s)
+        self.fanout = Fanout(store, queues_of=lambda _: None, group_of=lambda _: 0, spawn=self.spawn)
+        wills = Wills(store, self.publish, now_ms=clock.now_ms, random=chance)
+        self.sessions = Sessions(store, self.fanout, wills, now_ms=clock.now_ms, owners=self.owners)
+
+    async def start(self) -> "Proxy":
+        await self.owners.start(self.spawn)
+        return self
+
+    def spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled():
+            task.result()
+
+    async def die(self) -> None:
+        tasks = list(self.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def publish(self, publisher: Any, effect: Publish, size_bytes: int) -> None:
+        """As `Ingest.publish`, to one queue."""
+        (message,) = effect.messages
+        if self.on_publish is not None and self.on_publish(effect):
+            return
+        self.published.append(message)
+        record = encode(message)
+        id_hash = hash_of(message)
+        if message.deliver_at_ms is not None:
+            row = ROW.pack(QUEUE, 0, len(record), 0, 0, 0, id_hash, 0)
+            record = encode_record(TimerSet(message.deliver_at_ms, row, record))
+            rows = ROW.pack(TIMERS_QUEUE, 0, len(record), 0, 0, 0, 0, 0)
+        else:
+            rows = ROW.pack(QUEUE, 0, len(record), 0, 0, 0, id_hash, 0)
+        frame = UnplacedFrame.build(rows, record, producer_id=effect.once, sequence=1)
+
+        def done(appended: Any) -> None:
+            assert isinstance(appended, Appended)
+            publisher.published(effect.token, Outcome(first=Position(appended.frame, 0)), size_bytes)
+
+        self.store.append(frame, done)
+
+    async def open(
+        self,
+        session_id: str = "dev",
+        *,
+        clean: bool = False,
+        expiry_s: int | None = None,
+        will: Will | None = None,
+        holder: Holder | None = None,
+    ) -> tuple[Holder, OpenedSession]:
+        holder = holder or Holder()
+        request = OpenSession(session_id=session_id, clean=clean, expiry_s=expiry_s, will=will)
+        return holder, await self.sessions.open(holder, request)
+
+    async def close(self, holder: Holder) -> None:
+        holder.gone = True
+        await self.sessions.close(holder)
+        self.fanout.leave(holder.subscriber)
+
+
+def hash_of(message: Message) -> int:
+    return hash64(message.id) if message.id else 0
+
+
+async def wills_in(store: LocalStore) -> list[bytes]:
+    """The bodies of all that is in the log for anybody to read."""
+    bounds = await store.bounds(QueueNumber(QUEUE))
+    fetched = await store.fetch(QueueNumber(QUEUE), QueueOffset(bounds.first), max_bytes=1 << 20)
+    return [
+        decode(frame.record(row)).body for frame, rows in zip(fetched.frames, fetched.rows, strict=True) for row in rows
+    ]
+
+
+async def until(condition: Any, *, timeout_s: float = 10.0) -> None:
+    """Wait for a condition, which may be a coroutine function."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            found = condition()
+            if asyncio.iscoroutine(found):
+                found = await found
+            if found:
+                return
+            await asyncio.sleep(0.005)
