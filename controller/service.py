@@ -60,7 +60,12 @@ logger = logging.getLogger(__name__)
 STREAMS_MAX = 2_048  # of all kinds at the same time; of each kind half as many
 SNAPSHOTS_MAX = 8  # states being sent at the same time
 REPLICAS_PER_NODE_MAX = 1_024  # that a store node speaks for
+WRITE_S = 1.0  # for what is being written when a stream is to be ended
 KEEPALIVE_MIN_MS = 5_000  # clients may ping this often to find a dead connection
+
+
+class _Gone(Exception):
+    """The client is not there any more."""
 
 
 class ControllerService:
@@ -73,7 +78,6 @@ class ControllerService:
         self._commanders: dict[str, asyncio.Task[Any]] = {}  # client -> its stream of commands
         self._beats: dict[tuple[int, int], object] = {}  # (group, replica) -> the stream by which it speaks
         self._snapshots = asyncio.Semaphore(SNAPSHOTS_MAX)
-        self._stopping = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.port = 0  # where it listens, once started
 
@@ -110,7 +114,6 @@ class ControllerService:
 
     async def stop(self) -> None:
         """End all streams, and listen no more."""
-        self._stopping.set()
         for task in list(self._tasks):
             task.cancel()
         await self._server.stop(0.2)
@@ -153,15 +156,18 @@ class ControllerService:
                 await serve(context, asyncio.get_running_loop())
         except ControllerError as error:
             await _refuse(context, error)
+        except _Gone:
+            return
         except BaseExceptionGroup as group:
             refused = group.subgroup(ControllerError)
-            if refused is None:
+            if refused is not None:
+                await _refuse(context, next(_leaves(refused)))
+            elif group.split(_Gone)[1] is not None:
                 raise
-            await _refuse(context, next(_leaves(refused)))
         except asyncio.CancelledError:
-            if not self._stopping.is_set():
+            if context.cancelled():  # by the client
                 raise
-            await _refuse(context, ControllerClosed("this controller is shut down"))
+            await _refuse(context, ControllerClosed("this stream is ended by the controller"))
         finally:
             self._tasks.discard(task)
 
@@ -207,7 +213,7 @@ class ControllerService:
         node = self._node
         index = decode(await _read(context), FollowRequest).index
         while not node.current.is_set():
-            await context.write(encode(Fed(index, leader=node.leader_address)))
+            await _write(context, encode(Fed(index, leader=node.leader_address)))
             await _wait(node.current, ALIVE_S)
         wake = asyncio.Event()
         with node.feed.wakes(wake):
@@ -221,7 +227,9 @@ class ControllerService:
                 elif found[0] > index or loop.time() - said_s >= ALIVE_S:
                     index = found[0]
                     said_s = loop.time()
-                    await context.write(encode(Fed(index, found[1], leader=node.leader_address, applied=node.applied)))
+                    await _write(
+                        context, encode(Fed(index, found[1], leader=node.leader_address, applied=node.applied))
+                    )
                 else:
                     await _wait(wake, ALIVE_S)
 
@@ -232,8 +240,8 @@ class ControllerService:
             for at in range(0, max(len(data), 1), PART_BYTES):
                 part = data[at : at + PART_BYTES]
                 left = len(data) - at - len(part)
-                await context.write(
-                    encode(Fed(index, part=part, left=left, leader=node.leader_address, applied=node.applied))
+                await _write(
+                    context, encode(Fed(index, part=part, left=left, leader=node.leader_address, applied=node.applied))
                 )
         return index
 
@@ -257,7 +265,7 @@ class ControllerService:
             before.cancel()  # what of it was not read yet never is: it may have been asked again since
         self._commanders[client] = task
         try:
-            await context.write(encode(Greeting(term)))
+            await _write(context, encode(Greeting(term)))
             await _Commands(node, context, term, loop).serve()
         finally:
             if self._commanders.get(client) is task:
@@ -303,7 +311,7 @@ class ControllerService:
                 if news or loop.time() - said_s >= ALIVE_S:
                     said_s = loop.time()
                     told = now
-                    await context.write(encode([Pushed(number, node.applied, now[number]) for number in news]))
+                    await _write(context, encode([Pushed(number, node.applied, now[number]) for number in news]))
                 await _wait(wake, ALIVE_S)
 
     # ---- questions
@@ -359,7 +367,7 @@ class _Commands:
                 self._wake.clear()
                 if self._answers or self._loop.time() - said_s >= ALIVE_S:
                     said_s = self._loop.time()
-                    await self._context.write(encode(Answers(self._take())))
+                    await _write(self._context, encode(Answers(self._take())))
                 elif self._node.leading != self._term:
                     raise NotLeading(self._node.leader_address)
                 else:
@@ -373,6 +381,23 @@ class _Commands:
             size += len(found[-1].answer)
             self._room.release()
         return tuple(found)
+
+
+async def _write(context: Any, message: bytes) -> None:
+    """Write to a stream. Raises `_Gone`.
+
+    Who is cancelled meanwhile lets the write end: were it given up half-way, the call could not be ended.
+    """
+    writing = asyncio.ensure_future(context.write(message))
+    writing.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to ask
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait([writing], timeout=WRITE_S)
+        writing.cancel()
+        raise
+    except grpc.aio.BaseError as error:
+        raise _Gone from error
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

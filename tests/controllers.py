@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import subprocess
 import time
 
 from controller.driver import Driver
@@ -10,6 +11,7 @@ from controller.node import ControllerNode
 from controller.raft import Member, Membership, MemoryStorage, decode, encode, first_snapshot
 from controller.remote import RemoteController
 from controller.service import ControllerService
+from store.credentials import CredentialFiles
 
 TICK_S = 0.01
 
@@ -154,6 +156,10 @@ class Controllers:
         await until(lambda: any(node.leading for node in self.nodes.values()))
         return next(id_ for id_, node in self.nodes.items() if node.leading)
 
+    async def followers(self):
+        leader = await self.leader()
+        return [id_ for id_ in self.nodes if id_ != leader]
+
     async def __aenter__(self):
         return await self.start()
 
@@ -162,3 +168,23 @@ class Controllers:
             await remote.close()
         with contextlib.suppress(KeyError):
             await self.stop()
+
+
+def certificates(directory):
+    """Makes a CA, certificates of it for "node" and "client", and a "stranger" that is its own."""
+
+    def run(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True)
+
+    directory.mkdir()
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    for name in ("ca", "stranger"):
+        run("req", "-x509", *key, "-days", "2", "-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}")
+    (directory / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+    for name in ("node", "client"):
+        run("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        run(
+            *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"),
+            *("-out", f"{name}.pem", "-days", "2", "-extfile", "names"),
+        )
+    return lambda name: CredentialFiles(directory / f"{name}.pem", directory / f"{name}.key", directory / "ca.pem")
