@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 import subprocess
+import sys
 import time
+import urllib.request
 
 from controller.driver import Driver
 from controller.node import ControllerNode
@@ -188,3 +191,104 @@ def certificates(directory):
             *("-out", f"{name}.pem", "-days", "2", "-extfile", "names"),
         )
     return lambda name: CredentialFiles(directory / f"{name}.pem", directory / f"{name}.key", directory / "ca.pem")
+
+
+class ControllerProcess:
+    """`headgate controller` in a process of its own; `kill` is kill -9."""
+
+    def __init__(self, directory, id_, addresses, *arguments):
+        self.id = id_
+        self.admin_port = free_port()
+        self.log = directory / f"c{id_}.log"
+        self.directory = directory
+        self.data_dir = directory / f"c{id_}"
+        self.addresses = addresses
+        self.arguments = arguments
+        self.process = None
+
+    def spawn(self, *arguments):
+        """Start it, and do not wait."""
+        config = self.directory / f"c{self.id}.toml"
+        listed = ", ".join(f'{id_} = "{address}"' for id_, address in sorted(self.addresses.items()))
+        port = self.addresses[self.id].rpartition(":")[2]
+        config.write_text(
+            f"[cluster]\nnode = 'c{self.id}'\ncontrollers = {{ {listed} }}\n"
+            f"[controller]\nid = {self.id}\nport = {port}\ndata_dir = '{self.data_dir}'\n"
+            f"[admin]\nport = {self.admin_port}\n"
+        )
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "gateway.cli", "controller", "-c", str(config), *self.arguments, *arguments],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+        return self
+
+    def wait(self, timeout_s=20):
+        """Wait until it is ready."""
+        deadline = time.monotonic() + timeout_s
+        while self.page("/readyz") is None:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"controller {self.id} is not ready:\n{self.log.read_text()[-4000:]}")
+            time.sleep(0.02)
+        return self
+
+    def page(self, path):
+        """A page of the admin port; None where it answers no 2xx."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}{path}", timeout=5) as answer:
+                return answer.read().decode()
+        except OSError:
+            return None
+
+    def status(self):
+        return json.loads(self.page("/status"))
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(20)
+
+    def stop(self):
+        """Ask it to stop; its exit status."""
+        self.process.terminate()
+        return self.process.wait(20)
+
+
+class ControllerProcesses:
+    """A cluster's controllers as processes."""
+
+    def __init__(self, directory, count=3):
+        self.directory = directory
+        self.addresses = {id_: f"127.0.0.1:{free_port()}" for id_ in range(1, count + 1)}
+        self.all = {id_: ControllerProcess(directory, id_, dict(self.addresses)) for id_ in self.addresses}
+
+    def start(self, *ids):
+        for id_ in ids or self.all:
+            self.all[id_].spawn()
+        for id_ in ids or self.all:
+            self.all[id_].wait()
+        return self
+
+    def join(self, id_):
+        self.addresses[id_] = f"127.0.0.1:{free_port()}"
+        self.all[id_] = ControllerProcess(self.directory, id_, dict(self.addresses), "--join")
+        return self.all[id_].spawn()
+
+    def leader(self):
+        """The process of the one that leads; waits until there is one."""
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            for one in self.all.values():
+                if one.process.poll() is None and "headgate_controller_leading 1.0" in (one.page("/metrics") or ""):
+                    return one
+            time.sleep(0.02)
+        raise AssertionError("nobody leads")
+
+    def close(self):
+        for one in self.all.values():
+            if one.process is not None and one.process.poll() is None:
+                one.kill()

@@ -1,0 +1,96 @@
+"""`headgate controller`: what it makes of its configuration, and what its admin port says."""
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from controller.node import ControllerNode
+from controller.raft import StorageFailed
+from gateway.cli import app
+from gateway.cluster_settings import ClusterConfig, ControllerConfig, NodesTls
+from gateway.config import AdminConfig, Config
+from gateway.controller_process import _admin, _place, node_credentials
+from gateway.endpoint import now_ms
+from gateway.errors import ConfigError
+
+pytestmark = pytest.mark.anyio
+THREE = ClusterConfig(controllers={"1": "10.0.0.1:8082", "2": "10.0.0.2:8082", "3": "[::1]:8082"})
+
+
+def place(cluster=THREE, *, join=False, **mine):
+    return _place(Config(cluster=cluster, controller=ControllerConfig(**mine)), join=join)
+
+
+def test_it_is_one_of_those_that_are_named():
+    found = place(id=2)
+    assert found.address == "10.0.0.2:8082"
+    assert found.members == {1: "10.0.0.1:8082", 2: "10.0.0.2:8082", 3: "[::1]:8082"}
+    assert not found.join
+
+
+def test_alone_it_is_a_cluster_of_one():
+    found = place(ClusterConfig(), id=5, port=9000)
+    assert (found.address, found.members) == ("127.0.0.1:9000", {5: "127.0.0.1:9000"})
+
+
+def test_who_joins_need_not_be_named_and_may_be_elsewhere_than_it_listens():
+    found = place(id=4, join=True, advertise="c4.example:1")
+    assert (found.address, found.join, sorted(found.members)) == ("c4.example:1", True, [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[cluster]\ncontrollers = { 1 = '127.0.0.1:1' }\n[controller]\nid = 7\n", "controller.id: 7 is none of 1"),
+        ("[controller]\nhost = '0.0.0.0'\n", "controller.host: 0.0.0.0 can be reached from other machines"),
+        ("[controller]\njoin = true\n", "cluster.controllers: names nobody to join"),
+        ("[controller]\nport = 0\n", "controller.port: 0 is found by nobody"),
+    ],
+)
+def test_a_wrong_configuration_is_said_in_one_line(tmp_path, text, expected):
+    file = tmp_path / "wrong.toml"
+    file.write_text(text)
+    found = CliRunner().invoke(app, ["controller", "-c", str(file), "--data-dir", str(tmp_path)])
+    assert isinstance(found.exception, ConfigError)
+    assert str(found.exception).startswith(expected)
+    assert "\n" not in str(found.exception)
+
+
+def test_without_certificates_only_this_machine_is_served():
+    assert node_credentials(ClusterConfig(), host="127.0.0.1", key="x") == (None, None)
+    assert node_credentials(ClusterConfig(insecure=True), host="0.0.0.0", key="x") == (None, None)
+    with pytest.raises(ConfigError, match=r"x: 0\.0\.0\.0 can be reached"):
+        node_credentials(ClusterConfig(), host="0.0.0.0", key="x")
+
+
+def test_certificates_that_cannot_be_read_are_named(tmp_path):
+    file = tmp_path / "none.pem"
+    cluster = ClusterConfig(tls=NodesTls(cert_file=file, key_file=file, ca_file=file))
+    with pytest.raises(ConfigError, match=r"none\.pem cannot be read"):
+        node_credentials(cluster, host="127.0.0.1", key="x")
+
+
+async def test_the_admin_port_says_how_it_is(tmp_path):
+    node = await ControllerNode.open(tmp_path / "data", address="", now_ms=now_ms)
+    admin = await _admin(Config(admin=AdminConfig(port=0)), node)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{admin.port}") as http:
+        await node.create_topic("a", queues=1)
+        assert (await http.get("/readyz")).status_code == 200
+        status = (await http.get("/status")).json()
+        assert (status["role"], status["topics"], status["members"][0]["id"]) == ("leader", 1, 1)
+        page = (await http.get("/metrics")).text
+        assert "headgate_controller_leading 1.0" in page
+        assert "headgate_controller_topics 1.0" in page
+
+        def failing(_ready):
+            raise StorageFailed("no space left on device")
+
+        node._storage.save = failing
+        with pytest.raises(StorageFailed):
+            await node.create_topic("b", queues=1)
+        await node.failed
+        for path in ("/readyz", "/healthz"):
+            answer = await http.get(path)
+            assert (answer.status_code, "no space left" in answer.text) == (503, True)
+    await admin.stop()
+    await node.close()
