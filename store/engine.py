@@ -28,7 +28,7 @@ from store.recovery import OnProgress, cut_off, recover, settle
 from store.retention import UNLIMITED, Limits
 from store.run import QueueEnd, Run, RunBuilder
 from store.scrub import SCRUB_BYTES_PER_S, STEP_S, Scrub
-from store.space import DISK_RESERVE_BYTES, LOOK_S, Space
+from store.space import DISK_RESERVE_BYTES, LOOK_S, Space, no_room_is_full
 from store.tail import LogTail
 from store.trimming import RETENTION_INTERVAL_S, Trimmer
 from store.views import MAP_SIZE_BYTES
@@ -93,7 +93,7 @@ class Engine:
         self._error: Exception | None = None  # set once; from then on nothing more is stored
         self._failing = Lock()
         self._ending = Event()
-        with ExitStack() as opened:
+        with no_room_is_full(data_dir), ExitStack() as opened:
             self._directory = directory = open_data_dir(
                 files,
                 data_dir,

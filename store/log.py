@@ -3,7 +3,7 @@
 import errno
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 from threading import Lock
@@ -13,7 +13,7 @@ from store.damage import Damage, DamageLog
 from store.errors import CorruptFrame, TruncationRefused
 from store.files import Files
 from store.format import HEADER, Frame, Header, LogOffset, UnplacedFrame, group_of, origin_of, parse_header
-from store.segment import SCAN_BYTES, BadRange, OpenFiles, Segment, segment_name, segment_start
+from store.segment import SCAN_BYTES, BadRange, OpenFiles, Segment, segment_name, segment_start, split_at
 
 __all__ = ["SEGMENT_SIZE_BYTES", "CommitLog", "Placed"]
 
@@ -344,7 +344,13 @@ class CommitLog:
     # ---- recovery
 
     def recover(
-        self, start: LogOffset, *, replica: bool = False, confirmed: LogOffset | None = None
+        self,
+        start: LogOffset,
+        *,
+        replica: bool = False,
+        confirmed: LogOffset | None = None,
+        durable: LogOffset = START,
+        on_damage: Callable[[BadRange], None] = lambda _bad: None,
     ) -> Iterator[Frame]:
         """The valid frames from a frame boundary on. When exhausted the torn tail is cut and the log may be used.
 
@@ -353,6 +359,7 @@ class CommitLog:
         What is yielded is on disk. The tail begins at the first bad range of the last segment that may not have been
         synced: pages are written in any order, so there may be valid frames behind it, of which nobody was told. A bad
         range in front of a frame that knows better is damage: it is reported, kept in `corruptions` and left as it is.
+        So is one in front of `durable`, which is known to have been on disk and to lie between frames.
         """
         last = self._segments[-1]
         # A sync that has failed may have left in memory only what the next one takes for written (fsync(2)).
@@ -360,16 +367,20 @@ class CommitLog:
         for found in self.scan(start, last.end):
             if isinstance(found, Frame):
                 yield found
-            elif found.start >= last.start and (replica or found.start >= self._known_synced(found.end)):
+                continue
+            torn = found.start >= last.start and (replica or found.start >= self._known_synced(found.end))
+            damage, tail = split_at(found, durable) if torn else (found, None)
+            if damage is not None:
+                self.damaged(damage, "recovery")
+                self.corruptions.append(damage)
+                on_damage(damage)
+            if tail is not None:
                 logger.warning(
                     "cut a torn tail off the log",
-                    extra={"log_offset": found.start, "bytes": last.end - found.start, "why": found.why},
+                    extra={"log_offset": tail.start, "bytes": last.end - tail.start, "why": tail.why},
                 )
-                last.truncate(found.start)
+                last.truncate(tail.start)
                 break
-            else:
-                self.damaged(found, "recovery")
-                self.corruptions.append(found)
         self.end = self.written = self.flushed = last.end
         self.confirmed = self.end if confirmed is None else min(confirmed, self.end)
 

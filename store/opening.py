@@ -4,15 +4,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from store.errors import NotRebuildable, StoreFull
+from store.errors import NotRebuildable
 from store.files import Files
 from store.format import LogOffset, origin_of
 from store.identity import belong_to
 from store.lock import DataDirLock
 from store.log import CommitLog
 from store.snapshot import filling, finish_install
-from store.space import NO_ROOM
 from store.views import Views
+from store.views.old import set_aside
 
 __all__ = ["DataDir", "open_data_dir"]
 
@@ -43,19 +43,6 @@ def open_data_dir(
 
     Raises `DataDirLocked`, `WrongGroup`, `NotRebuildable`, `StoreFull`, OSError.
     """
-    try:
-        return _open(
-            files, path, opened, group=group, segment_size_bytes=segment_size_bytes, map_size_bytes=map_size_bytes
-        )
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            raise StoreFull(f"{path} cannot be opened: {error}") from error
-        raise
-
-
-def _open(
-    files: Files, path: Path, opened: ExitStack, *, group: int, segment_size_bytes: int, map_size_bytes: int
-) -> DataDir:
     files.make_directory(path)
     opened.callback(DataDirLock(path).release)
     finish_install(path)
@@ -70,6 +57,8 @@ def _open(
     opened.callback(log.close)
     files.sync_directory(path)
     files.sync_directory(path.resolve().parent)
+    if log.end > log.first and not (path / "views" / "data.mdb").exists():
+        set_aside(path / "views")  # they are gone, and what new ones lack in their place is to be asked for
     views = Views(path / "views", map_size_bytes=map_size_bytes, rebuildable=log.first == log.origin, origin=log.origin)
     opened.callback(views.close)
     if views.dispatched < log.first:

@@ -6,15 +6,18 @@ have not applied. Those of a slave stay where they are: only its master knows ho
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from typing import TypeAlias
 
-from store.errors import TruncationRefused
-from store.format import Frame, LogOffset
+from store.errors import NotRebuildable, TruncationRefused
+from store.format import FIRST_QUEUE, Frame, LogOffset
 from store.log import CommitLog, Placed
 from store.run import Run, RunBuilder
+from store.segment import BadRange, split_at
 from store.views import Views
+from store.views.old import OldViews
 
-__all__ = ["OnProgress", "cut_off", "recover", "replay", "settle"]
+__all__ = ["OnProgress", "cut_off", "keep_offsets", "recover", "replay", "settle"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +34,16 @@ def recover(
     *,
     confirmed: LogOffset | None = None,
     on_progress: OnProgress = lambda _at, _end: None,
+    force: bool = False,
 ) -> list[Run]:
     """Bring the views up, and cut a torn tail off the log; the runs of what is behind `confirmed` (None: nothing is).
 
-    Raises `NotRebuildable`, OSError.
+    Where views are made anew the old ones tell what they know; with `force` what nobody knows is done without. Raises
+    `NotRebuildable`, `StoreFull`, OSError.
     """
     if views.dispatched > log.end:
         _begin_again(log, views)
+    old = views.old()
     if views.dispatched < log.first:
         logger.error(
             "the views have lost what the log does not hold any more: keys, group offsets and settlements of that time",
@@ -58,19 +64,35 @@ def recover(
     until = None if confirmed is None else max(confirmed, views.dispatched)
     unconfirmed: list[Placed] = []
 
-    def applied() -> Iterator[Frame]:
-        for frame in log.recover(start, confirmed=until):
+    def applied() -> Iterator[Frame | BadRange]:
+        damaged: list[BadRange] = []
+        durable = _durable(log, old)
+        for frame in log.recover(start, confirmed=until, durable=durable, on_damage=damaged.append):
+            yield from damaged
+            damaged.clear()
             if until is not None and frame.end > until:
                 unconfirmed.append(Placed.of(frame))
             else:
                 yield frame
+        yield from damaged
 
-    replay(applied(), views, builder, on_run)
+    def pass_over(bad: BadRange) -> None:
+        if old is not None:
+            keep_offsets(bad, old, views, builder, force=force)
+
+    replay(applied(), views, builder, on_run, pass_over)
+    if old is not None:
+        old.discard()
     if views.first > log.first:  # a crash has left files of what was trimmed off
         log.trim(views.first)
     if log.end > start:
         logger.info("recovered", extra={"from": start, "to": log.end, "damaged": len(log.corruptions)})
     return [builder.build(some) for some in _pieces(unconfirmed)]
+
+
+def _durable(log: CommitLog, old: OldViews | None) -> LogOffset:
+    """How far the log is known to have been on disk; of one that has lost its end nothing is."""
+    return old.dispatched if old is not None and old.dispatched <= log.end else LogOffset(0)
 
 
 def _pieces(placed: Iterable[Placed]) -> Iterator[list[Placed]]:
@@ -95,8 +117,11 @@ def settle(log: CommitLog, views: Views, *, filling: bool) -> None:
     if views.dispatched > log.end and not filling:
         _begin_again(log, views)
     start = log.sealed if views.dispatched > log.end else max(views.dispatched, log.sealed)
-    for _ in log.recover(start, replica=True, confirmed=views.dispatched):
+    old = views.old()
+    for _ in log.recover(start, replica=True, confirmed=views.dispatched, durable=_durable(log, old)):
         pass
+    if old is not None and not old.dispatched:  # it knows nothing, and a slave stops at damage anyway
+        old.discard()
     if views.first > log.first:
         log.trim(views.first)
 
@@ -122,8 +147,49 @@ def _begin_again(log: CommitLog, views: Views) -> None:
     views.reset()
 
 
-def replay(frames: Iterable[Frame], views: Views, builder: RunBuilder, on_run: Callable[[], None]) -> None:
-    """Apply frames to views, a run at a time; `on_run` is called after each."""
-    for some in _pieces(map(Placed.of, frames)):
-        views.apply([builder.build(some)])
-        on_run()
+def replay(
+    items: Iterable[Frame | BadRange],
+    views: Views,
+    builder: RunBuilder,
+    on_run: Callable[[], None],
+    pass_over: Callable[[BadRange], None] = lambda _bad: None,
+) -> None:
+    """Apply frames to views, a run at a time; `on_run` is called after each, `pass_over` where they are damaged."""
+    for bad, frames in groupby(items, lambda item: isinstance(item, BadRange)):
+        if bad:
+            for item in frames:
+                assert isinstance(item, BadRange)
+                pass_over(item)
+            continue
+        for some in _pieces(Placed.of(frame) for frame in frames if isinstance(frame, Frame)):
+            views.apply([builder.build(some)])
+            on_run()
+
+
+def keep_offsets(bad: BadRange, old: OldViews, views: Views, builder: RunBuilder, *, force: bool) -> None:
+    """Let views made anew hold of a damaged stretch what the old ones do: how many records of which queue.
+
+    So what lies behind keeps its offsets, which consumers and settlements name. Raises `NotRebuildable` where the old
+    ones do not know, or know of changes of the store's own that are lost, unless that is to be accepted.
+    """
+    if old.dispatched:  # what comes behind nobody had numbered yet
+        known, _ = split_at(bad, old.dispatched)
+        if known is None:
+            return
+        bad = known
+    chunks = old.chunks(bad.start, bad.end)
+    if chunks is None:
+        lost = "what lies behind it gets other offsets in its queues than consumers and settlements name"
+    elif own := sum(chunk.row_count for queue, chunk in chunks if queue < FIRST_QUEUE):
+        lost = f"with it {own} changes of keys, group offsets, settlements, timers or queues are lost to new views"
+    else:
+        lost = ""
+    if lost:
+        why = f"the log is damaged from {bad.start} to {bad.end}: {lost}"
+        if not force:
+            raise NotRebuildable(why)
+        logger.error(why)
+    if chunks is not None:
+        kept = [(queue, chunk) for queue, chunk in chunks if chunk.first >= builder.end(queue).next]
+        builder.pass_over(kept)
+        views.pass_over(kept, bad.end)

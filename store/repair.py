@@ -7,7 +7,7 @@ Everything here takes the lock that a running store holds, so it raises `DataDir
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -22,11 +22,12 @@ from store.files import OsFiles
 from store.format import Frame, LogOffset, QueueNumber
 from store.lock import DataDirLock
 from store.log import CommitLog
-from store.recovery import OnProgress, recover, replay
+from store.recovery import OnProgress, keep_offsets, recover, replay
 from store.replication.epoch_file import EPOCH_FILE
 from store.run import QueueEnd, RunBuilder
-from store.segment import BadRange, segment_start
+from store.segment import BadRange, segment_start, split_at
 from store.views import MAP_SIZE_BYTES, Views
+from store.views.old import OldViews, old_path, read_marks, set_aside
 
 __all__ = ["NoDataDir", "NotRebuildable", "Stats", "StoppedStore", "Verified", "ViewStats", "ViewsVerified"]
 
@@ -117,19 +118,30 @@ class StoppedStore:
         """Frames in log order, verified, and the ranges between that hold none. A frame begins at `start`."""
         return self._log.scan(self.first if start is None else start, self.end if end is None else min(end, self.end))
 
+    @property
+    def _durable(self) -> LogOffset:
+        """How far the log is known to have been on disk."""
+        found = [read_marks(path) for path in (self._views_path, old_path(self._views_path))]
+        return max((marks.dispatched for marks in found if marks is not None), default=self.first)
+
     # ---- verify
 
     def verify(self, on_bytes: OnBytes = lambda _at: None) -> Verified:
-        """Read the whole log and check both checksums of every frame."""
+        """Read the whole log and check both checksums of every frame.
+
+        What the views have followed was on disk: where that is not what it was, no crash has left it so.
+        """
         frames = records = size = 0
         torn = None
+        durable = self._durable
         for item in self.items():
             if isinstance(item, Frame):
                 frames, records, size = frames + 1, records + item.header.row_count, size + item.header.size_bytes
-            elif item.end == self.end and item.start >= self._log.sealed:
-                torn = item
             else:
-                self._log.damaged(item, _BY_VERIFY)
+                last = item.end == self.end and item.start >= self._log.sealed
+                damage, torn = split_at(item, durable) if last else (item, None)
+                if damage is not None:
+                    self._log.damaged(damage, _BY_VERIFY)
             on_bytes(item.end)
         return Verified(frames, records, size, self._log.damages.all(), torn)
 
@@ -153,32 +165,46 @@ class StoppedStore:
     def _replayed(self, path: Path, end: LogOffset, on_progress: OnProgress) -> Views:
         """Views made from the log up to a log offset."""
         views = Views(path, origin=self._log.origin)
-        frames = (item for item in self.items(end=end) if isinstance(item, Frame))
-        replay(frames, views, _builder(views), lambda: on_progress(views.dispatched, end))
+        old, builder = OldViews(self._views_path), _builder(views)
+        replay(
+            self.items(end=end),
+            views,
+            builder,
+            lambda: on_progress(views.dispatched, end),
+            lambda bad: keep_offsets(bad, old, views, builder, force=True),
+        )
         return views
 
     # ---- rebuild
 
     def rebuild_views(self, on_progress: OnProgress = lambda _at, _end: None, *, force: bool = False) -> LogOffset:
-        """Throw the views away and make them anew; how far they have come. Interrupted, the next start goes on.
+        """Make the views anew; how far they have come. Interrupted, the next start goes on.
 
-        Cuts a torn tail off the log, as every start does. With `force` also where the log has lost its beginning, and
-        with it keys, group offsets and settlements of that time. Raises `NotRebuildable`.
+        Takes the room of the old ones again meanwhile: they are kept until it is done. Cuts a torn tail off the log, as
+        every start does. Raises `NotRebuildable`, and leaves the views as they were, where the log has lost its
+        beginning, and with it keys, group offsets and settlements of that time, or where it is damaged and the old
+        views cannot say what is missing; not with `force`.
 
-        Those of a replica are only thrown away: how much of its log is confirmed is for the group to say, and its views
+        Those of a replica are only set aside: how much of its log is confirmed is for the group to say, and its views
         follow that when it is started.
         """
         if not force:
             self._check_rebuildable()
-        shutil.rmtree(self._views_path, ignore_errors=True)
+        set_aside(self._views_path)
         if (self._data_dir / EPOCH_FILE).exists():
             return self.first
-        views = Views(self._views_path, origin=self._log.origin)
         try:
-            recover(self._log, views, _builder(views), on_progress=on_progress)
-            return views.dispatched
-        finally:
-            views.close()
+            with closing(Views(self._views_path, origin=self._log.origin)) as views:
+                recover(self._log, views, _builder(views), on_progress=on_progress, force=force)
+                return views.dispatched
+        except NotRebuildable:
+            self._put_back()
+            raise
+
+    def _put_back(self) -> None:
+        """Have the old views again."""
+        shutil.rmtree(self._views_path)
+        old_path(self._views_path).rename(self._views_path)
 
     def _check_rebuildable(self) -> None:
         if self.first > self._log.origin:

@@ -6,7 +6,7 @@ The same code makes runs of frames just written and of frames read in recovery, 
 import logging
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 
 import numpy as np
@@ -125,6 +125,15 @@ class RunBuilder:
         if any(isinstance(record, QueueDeleted) for _, record in records):  # which begin again in between
             return self._listed(placed, rows, list(zip(keys.tolist(), counts.tolist(), strict=True)))
         return Run(placed, rows, Chunks(columns=self._columns(placed, keys, counts)), records)
+
+    def end(self, queue: QueueNumber) -> QueueEnd:
+        """Where a queue ends, as far as was built."""
+        return QueueEnd(*(self._ends.get(queue) or self._look_up(queue)))
+
+    def pass_over(self, chunks: Iterable[tuple[QueueNumber, Chunk]]) -> None:
+        """The next frames hold these chunks and cannot be read."""
+        for queue, chunk in chunks:
+            self._ends[queue] = chunk.next, chunk.bytes_end
 
     def _listed(self, placed: Sequence[Placed], rows: npt.NDArray[np.void], keys: Sequence[tuple[int, int]]) -> Run:
         """One chunk after the other; `keys` are as `_counts` has them."""

@@ -11,7 +11,7 @@ from store.errors import CorruptFrame
 from store.files import File, Files, write_whole
 from store.format import HEADER, MAGIC, Frame, LogOffset, parse_header
 
-__all__ = ["SCAN_BYTES", "BadRange", "OpenFiles", "Segment", "segment_name", "segment_start"]
+__all__ = ["SCAN_BYTES", "BadRange", "OpenFiles", "Segment", "segment_name", "segment_start", "split_at"]
 
 _IOV_MAX = 1024  # parts in one pwritev (POSIX sysconf _SC_IOV_MAX on Linux)
 _WRITE_BYTES = 1 << 20  # in one pwritev: several times as much was several times as dear a byte (decision 5)
@@ -27,6 +27,15 @@ class BadRange(NamedTuple):
     start: LogOffset
     end: LogOffset
     why: str
+
+
+def split_at(bad: BadRange, at: LogOffset) -> tuple[BadRange | None, BadRange | None]:
+    """The parts of a bad range in front of a log offset and from there on."""
+    if at <= bad.start:
+        return None, bad
+    if at >= bad.end:
+        return bad, None
+    return bad._replace(end=at), bad._replace(start=at)
 
 
 def segment_name(start: LogOffset) -> str:

@@ -28,6 +28,7 @@ from store.lock import DataDirLock
 from store.log import CommitLog
 from store.small_file import read_small_file, write_small_file
 from store.views import Views
+from store.views.old import old_path
 
 __all__ = [
     "SNAPSHOT_S_MAX",
@@ -187,6 +188,7 @@ def finish_install(data_dir: Path) -> None:
     if (installed / "views").is_dir():
         with suppress(FileNotFoundError):
             shutil.rmtree(data_dir / "views")
+        shutil.rmtree(old_path(data_dir / "views"), ignore_errors=True)
         (installed / "views").rename(data_dir / "views")
     for name in (_EPOCHS, _FILLING):
         if (installed / name).is_file():

@@ -5,13 +5,14 @@ What is in the log has to go into the views too, so the room that will take is c
 
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from store.errors import StoreFull
 from store.files import Files
 
-__all__ = ["DISK_RESERVE_BYTES", "LOOK_S", "NO_ROOM", "Space"]
+__all__ = ["DISK_RESERVE_BYTES", "LOOK_S", "NO_ROOM", "Space", "no_room_is_full"]
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +23,17 @@ _LOOKS = 8  # while the reserve's size is written: so often is looked again
 _LOOK_BYTES_MIN = 1 << 20
 _VIEWS_FACTOR = 12  # bytes of the views for a byte of the log, at most: for the smallest records
 _MARGIN = 8  # a refusal ends when an eighth more than the reserve is free, so that it does not flutter
+
+
+@contextmanager
+def no_room_is_full(path: Path) -> Iterator[None]:
+    """Raise `StoreFull` where opening what is at `path` meets a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise StoreFull(f"{path} cannot be opened: {error}") from error
+        raise
 
 
 class Space:

@@ -8,7 +8,6 @@ a rebuilt view is the same byte for byte.
 import errno
 import logging
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +17,10 @@ from typing import Any
 import lmdb
 
 from controller.lmdb_file import is_cut_short
+from store.chunks import Chunk
 from store.errors import NotRebuildable, StoreFull
 from store.files import FILE_MODE, OsFiles
-from store.format import LogOffset
+from store.format import LogOffset, QueueNumber
 from store.records import LogTrimmed
 from store.run import Run
 from store.views.addresses import AddressesView
@@ -32,6 +32,7 @@ from store.views.index import IndexView
 from store.views.kv import KvView
 from store.views.last import LastView
 from store.views.leases import SettledView
+from store.views.old import FORMAT, OldViews, old_path, set_aside
 from store.views.producers import ProducersView
 from store.views.snapshots import Snapshot
 from store.views.timers import TimersView
@@ -41,7 +42,6 @@ __all__ = ["MAP_SIZE_BYTES", "Views"]
 logger = logging.getLogger(__name__)
 
 MAP_SIZE_BYTES = 64 << 30  # address space, not disk: the file grows as it is used
-_FORMAT = b"4"  # of all views together; another one found means: rebuild
 _READERS_MAX = 126
 _SPARE_READERS = 8  # read transactions kept for the next reader
 _MARGIN = 8  # the map grows when less than an eighth of it is left
@@ -93,7 +93,7 @@ class Views:
         with lmdb.open(str(path), subdir=False, readonly=True, create=False, lock=False, max_dbs=1) as env:
             meta = env.open_db(b"meta", create=False)
             with env.begin() as txn:
-                if txn.get(b"format", db=meta) != _FORMAT:
+                if txn.get(b"format", db=meta) != FORMAT:
                     raise lmdb.VersionMismatchError("the views are of another format")
                 found = txn.get(b"dispatched", db=meta)
         if found is None:
@@ -149,8 +149,8 @@ class Views:
             self.first = self._offset(txn, b"first")
         if found is None:
             with self._writing() as txn:
-                txn.put(b"format", _FORMAT, db=self._meta)
-        elif found != _FORMAT:
+                txn.put(b"format", FORMAT, db=self._meta)
+        elif found != FORMAT:
             logger.warning("the views are of another format")
             try:
                 self.reset(map_size_bytes=map_size_bytes)
@@ -163,14 +163,14 @@ class Views:
         return self._origin if found is None else LogOffset(int.from_bytes(found, "big"))
 
     def reset(self, *, map_size_bytes: int = MAP_SIZE_BYTES) -> None:
-        """Throw everything away and begin where the log began. Nobody may be reading. Raises `NotRebuildable`."""
+        """Set everything aside and begin where the log began. Nobody may be reading. Raises `NotRebuildable`."""
         if not self._rebuildable:
             raise NotRebuildable(f"the log does not have all of what {self._path} is made from any more")
         env = getattr(self, "_env", None)
         if env is not None:
             env.close()
         logger.warning("the views are rebuilt from the log")
-        shutil.rmtree(self._path, ignore_errors=True)
+        set_aside(self._path)
         self._open(map_size_bytes)
 
     def apply(self, runs: Sequence[Run]) -> None:
@@ -198,6 +198,24 @@ class Views:
             else:
                 self.dispatched, self.stored_at_ms, self.first = newest.end, newest.stored_at_ms, first
                 return
+
+    def pass_over(self, chunks: Sequence[tuple[QueueNumber, Chunk]], end: LogOffset) -> None:
+        """Hold chunks of frames that cannot be read, and go on at `end`. Raises as `apply` does."""
+        with self._writing() as txn:
+            self.queues.put(txn, chunks)
+            txn.put(b"dispatched", end.to_bytes(8, "big"), db=self._meta)
+        self.dispatched = end
+
+    def old(self) -> OldViews | None:
+        """Those that were here before, while these are made anew; None when they are not, or hold as much by now."""
+        path = old_path(self._path)
+        if not path.is_dir():
+            return None
+        old = OldViews(path)
+        if self.dispatched > self._origin and self.dispatched >= old.dispatched > 0:
+            old.discard()
+            return None
+        return old
 
     @contextmanager
     def _writing(self) -> Iterator[Any]:

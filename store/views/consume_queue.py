@@ -65,6 +65,10 @@ class ConsumeQueueView:
             listed = chunks[done:]
         self._put(txn, listed, columns)
 
+    def put(self, txn: Any, chunks: Sequence[tuple[QueueNumber, Chunk]]) -> None:
+        """Add chunks."""
+        self._put(txn, chunks, ())
+
     def _put(self, txn: Any, listed: Sequence[tuple[QueueNumber, Chunk]], columns: Sequence[ChunkColumns]) -> None:
         key, value = _KEY.pack, _VALUE.pack
         items = [(key(queue, c[0]), value(c[2], c[3], c[1], c[4], c[5])) for queue, c in listed]

@@ -197,8 +197,8 @@ class History:
                 closed = loop.run_until_complete(live())
             except PowerLoss:
                 pass
-            except OSError as error:  # the store did not open
-                if error.errno not in {errno.EIO, errno.ENOSPC} or self.store is not None:
+            except (OSError, StoreFull) as error:  # the store did not open
+                if (isinstance(error, OSError) and error.errno != errno.EIO) or self.store is not None:
                     raise
                 self.counts["unopened"] += 1
                 self.disk.heal()
