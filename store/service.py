@@ -11,7 +11,7 @@ streams: leases, held states and watches end with them.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from itertools import count
 from typing import Any, NoReturn
@@ -23,7 +23,8 @@ import msgspec
 from store import wire
 from store.client import StoreClient
 from store.errors import NotMaster, StoreError, StoreOverloaded
-from store.format import LogOffset, Position
+from store.format import Frame, LogOffset, Position
+from store.remoting.awaiting import Awaiting
 from store.remoting.budget import Budget
 from store.remoting.calls import Admission
 from store.remoting.frames import encode_tailed
@@ -72,11 +73,16 @@ class _Term:
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
         self.pulse = _Pulse()
+        self.awaiting = Awaiting()
         self.over: asyncio.Future[NotMaster] = asyncio.get_running_loop().create_future()
         self.refusal: NotMaster | None = None  # set first: nothing more is begun
         self.intakes: set[Intake] = set()
         self.sessions: set[Session] = set()
-        self.unlisten = terms.store.tail(self.pulse.beat)
+        self.unlisten = terms.store.tail(self._grown)
+
+    def _grown(self, frames: Sequence[Frame]) -> None:
+        self.pulse.beat(frames)
+        self.awaiting.appended(frames)
 
     def refuse(self, refusal: NotMaster) -> None:
         """Begin nothing any more."""
@@ -187,7 +193,7 @@ class NodeService:
 
     async def _calls(self, _requests: object, context: Any) -> None:
         async with self._stream(CALLS, context) as term:
-            session = Session(term.terms, self._owners)
+            session = Session(term.terms, self._owners, term.awaiting)
             heard, grown = asyncio.Event(), asyncio.Event()
             term.sessions.add(session)
             try:

@@ -63,6 +63,17 @@ def _simple(ask: Callable[[StoreClient, Any], Coroutine[Any, Any, Any]], *, read
     return run
 
 
+def _given_back(run: _Run) -> _Run:
+    """A method behind which there is something to lend, and others may wait for that."""
+
+    async def then_tell(session: "Session", asked: Any, number: int, share: Share) -> bytes:
+        answer = await run(session, asked, number, share)
+        session.given_back(QueueNumber(asked.queue))
+        return answer
+
+    return then_tell
+
+
 async def _queue_configs(store: StoreClient, asked: arguments.QueueConfigs) -> list[QueueConfig | None]:
     return [store.queue_config(QueueNumber(queue)) for queue in asked.queues]
 
@@ -170,9 +181,11 @@ _OWNERS: Mapping[str, _Run] = {
     "reject": _owned(
         lambda store, owner, offsets, a: store.reject(a.queue, owner, offsets, reason=a.reason, group=a.group)
     ),
-    "requeue": _owned(
-        lambda store, owner, offsets, a: _now(
-            store.requeue(a.queue, owner, offsets, delivered=a.delivered, delay_ms=a.delay_ms, group=a.group)  # type: ignore[func-returns-value]
+    "requeue": _given_back(
+        _owned(
+            lambda store, owner, offsets, a: _now(
+                store.requeue(a.queue, owner, offsets, delivered=a.delivered, delay_ms=a.delay_ms, group=a.group)  # type: ignore[func-returns-value]
+            )
         )
     ),
     "extend": _owned(

@@ -20,6 +20,7 @@ from store.errors import NotMaster, RemoteFailure, StoreClosed, StoreError, Stor
 from store.format import LogOffset, Position, QueueNumber, QueueOffset
 from store.queue_config import QueueConfig
 from store.remoting import arguments, calls
+from store.remoting.awaiting import Awaiting
 from store.remoting.budget import Budget, Share
 from store.remoting.calls import ERROR, VALUE, Admission, Answer, Answers, Greeting, News, encode
 from store.remoting.frames import FramesSent
@@ -71,7 +72,8 @@ class _Watch:
 class Session:
     """One client's calls on a store. Belongs to the thread of the event loop."""
 
-    def __init__(self, terms: Terms, owners: Iterator[int]) -> None:
+    def __init__(self, terms: Terms, owners: Iterator[int], awaiting: Awaiting | None = None) -> None:
+        """`awaiting` is shared by the sessions of a node."""
         self.store = terms.store
         self._terms = terms
         self._loop = asyncio.get_running_loop()
@@ -85,6 +87,7 @@ class Session:
         self._outgoing: list[_Outgoing] = []
         self._frames = FramesSent()
         self._awakened: dict[QueueNumber, None] = {}
+        self._awaiting = awaiting or Awaiting()
         self._timers_said: TimersHeld | None = None
         self._confirmed_said = LogOffset(-1)
         self._greeted = False
@@ -191,6 +194,7 @@ class Session:
     async def close(self) -> None:
         """The client is gone: so is all that it had."""
         self._unlisten()
+        self._awaiting.leave(self._wake_up)
         tasks = [*self._tasks.values(), *self._asides]
         for task in tasks:
             task.cancel()
@@ -204,7 +208,7 @@ class Session:
     def _release_all(self) -> None:
         owners, self._owners = self._owners, {}
         for owner in owners.values():
-            self.store.release(owner)
+            self._awaiting.lendable(self.store.release(owner))
         holds, self._holds = self._holds, Counter()
         for revision in holds.elements():
             self.store.kv_release(revision)
@@ -323,8 +327,10 @@ class Session:
             owner = self._owners[asked.owner] = next(self._numbers)
         max_bytes = min(asked.max_bytes, READ_BYTES_MAX)
         await share.acquire(max_bytes)
+        queue = QueueNumber(asked.queue)
+        self._awaiting.wait(queue, self._wake_up)  # first: what comes meanwhile is not overlooked
         leases = await self.store.take(
-            QueueNumber(asked.queue),
+            queue,
             owner,
             max_count=asked.max_count,
             max_bytes=max_bytes,
@@ -334,14 +340,20 @@ class Session:
         if self._owners.get(asked.owner) != owner:  # released meanwhile
             self.store.release(owner)
             leases = ()
+        if leases:
+            self._awaiting.served(queue, self._wake_up)
         return self._frames.taken(leases)
 
     async def release(self, asked: arguments.Release) -> bytes:
         """See `StoreClient.release`."""
         owner = self._owners.pop(asked.owner, None)
         if owner is not None:
-            self.store.release(owner)
+            self._awaiting.lendable(self.store.release(owner))
         return _VOID
+
+    def given_back(self, queue: QueueNumber) -> None:
+        """Another session may be lent what this one has given back."""
+        self._awaiting.lendable((queue,))
 
 
 def _release(shares: Iterable[Share]) -> None:
