@@ -26,7 +26,7 @@ BODY_BYTES_SHOWN = 200
 def verified_document(found: Verified, compared: ViewsVerified | None) -> dict[str, Any]:
     """What `--json` says of a verified directory."""
     document: dict[str, Any] = {
-        "sound": not found.damages and not (compared is not None and compared.different),
+        "sound": not found.damages and (compared is None or compared.is_sound),
         "frames": found.frames,
         "records": found.records,
         "sound_bytes": found.sound_bytes,
@@ -47,7 +47,9 @@ def print_verified(found: Verified, compared: ViewsVerified | None) -> None:
         typer.echo(f"DAMAGED {damage.segment}: {size:,} bytes at log offset {damage.start}: {damage.why}")
     if len(found.damages) > DAMAGES_SHOWN:
         typer.echo(f"and {len(found.damages) - DAMAGES_SHOWN} more")
-    if compared is not None:
+    if compared is not None and compared.problem is not None:
+        typer.echo(f"NOT COMPARED: {compared.problem}; headgate store rebuild-views makes them anew")
+    elif compared is not None:
         typer.echo(f"{compared.same:,} entries of the views are as a rebuild makes them")
         for view, count in compared.different.items():
             typer.echo(f"DIFFERENT {view}: {count:,} entries; headgate store rebuild-views makes them anew")

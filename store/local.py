@@ -232,8 +232,9 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
 
     @property
     def damages(self) -> Sequence[Damage]:
-        """Damage that anybody met in what the log keeps: recovery, a reader, the scrub."""
-        return [damage for damage in self._engine.log.damages.all() if damage.end > self._engine.log.first]
+        """Damage that anybody met in what the log keeps, or should: recovery, a reader, the scrub."""
+        first = min(self._engine.log.first, self._engine.views.first)
+        return [damage for damage in self._engine.log.damages.all() if damage.end > first]
 
     @property
     def scrubbed(self) -> Scrubbed:

@@ -138,6 +138,14 @@ class CommitLog:
         if segment is not None:  # else it was deleted meanwhile
             self.damages.report(Damage(segment.path.name, *bad, found_by))
 
+    def look_for_missing(self, first: LogOffset, end: LogOffset, found_by: str) -> None:
+        """Say what is missing of a log that is known to be kept from `first` on, and to have reached to `end`."""
+        first = max(first, self.origin)
+        for start, stop in ((first, self.first), (self.end, end)):
+            if start < stop:
+                why = "segments are missing, or the last one has lost its end"
+                self.damages.report(Damage(segment_name(start), start, stop, why, found_by))
+
     def close(self) -> None:
         """Close the files."""
         for segment in self._segments:

@@ -61,6 +61,7 @@ def open_data_dir(
         set_aside(path / "views")  # they are gone, and what new ones lack in their place is to be asked for
     views = Views(path / "views", map_size_bytes=map_size_bytes, rebuildable=log.first == log.origin, origin=log.origin)
     opened.callback(views.close)
+    log.look_for_missing(views.first, log.end, "recovery")
     if views.dispatched < log.first:
         raise NotRebuildable(f"{path / 'views'} ends where the log does not begin yet: {log.first}")
     from_snapshot = begun is not None and views.dispatched == begun.dispatched

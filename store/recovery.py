@@ -144,6 +144,7 @@ def _begin_again(log: CommitLog, views: Views) -> None:
         "the views are ahead of the log, which has lost its end; they are rebuilt from what it has",
         extra={"dispatched": views.dispatched, "log_end": log.end, "log_first": log.first},
     )
+    log.look_for_missing(log.first, views.dispatched, "recovery")
     views.reset()
 
 

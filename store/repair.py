@@ -26,8 +26,9 @@ from store.recovery import OnProgress, keep_offsets, recover, replay
 from store.replication.epoch_file import EPOCH_FILE
 from store.run import QueueEnd, RunBuilder
 from store.segment import BadRange, segment_start, split_at
+from store.snapshot import filling
 from store.views import MAP_SIZE_BYTES, Views
-from store.views.old import OldViews, old_path, read_marks, set_aside
+from store.views.old import Entry, OldViews, entries, old_path, opened_to_read, read_marks, set_aside
 
 __all__ = ["NoDataDir", "NotRebuildable", "Stats", "StoppedStore", "Verified", "ViewStats", "ViewsVerified"]
 
@@ -52,10 +53,19 @@ class Verified(NamedTuple):
 
 
 class ViewsVerified(NamedTuple):
-    """How views compare with a rebuild from the log: entries that are the same, and by view those that differ."""
+    """How views compare with a rebuild from the log: entries that are the same, and by view those that differ.
+
+    With a `problem` they could not be compared.
+    """
 
     same: int
     different: dict[str, int]
+    problem: str | None = None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether they are what a rebuild makes."""
+        return not self.different and self.problem is None
 
 
 class ViewStats(NamedTuple):
@@ -118,6 +128,17 @@ class StoppedStore:
         """Frames in log order, verified, and the ranges between that hold none. A frame begins at `start`."""
         return self._log.scan(self.first if start is None else start, self.end if end is None else min(end, self.end))
 
+    def _look_for_missing(self) -> None:
+        marks = read_marks(self._views_path)
+        if marks is None:
+            return
+        begun = filling(self._data_dir)
+        self._log.look_for_missing(
+            marks.first,
+            self.end if begun is not None and begun.dispatched == marks.dispatched else marks.dispatched,
+            _BY_VERIFY,
+        )
+
     @property
     def _durable(self) -> LogOffset:
         """How far the log is known to have been on disk."""
@@ -129,7 +150,7 @@ class StoppedStore:
     def verify(self, on_bytes: OnBytes = lambda _at: None) -> Verified:
         """Read the whole log and check both checksums of every frame.
 
-        What the views have followed was on disk: where that is not what it was, no crash has left it so.
+        What the views have followed was on disk: where that is not what it was, or not there, no crash has left it so.
         """
         frames = records = size = 0
         torn = None
@@ -143,24 +164,30 @@ class StoppedStore:
                 if damage is not None:
                     self._log.damaged(damage, _BY_VERIFY)
             on_bytes(item.end)
+        self._look_for_missing()
         return Verified(frames, records, size, self._log.damages.all(), torn)
 
     def verify_views(self, on_progress: OnProgress = lambda _at, _end: None) -> ViewsVerified:
-        """Compare the views with a rebuild from the log, up to where they have followed it.
+        """Compare the views with a rebuild from the log, up to where they have followed it; changes nothing.
 
         Takes as much room again in the data directory meanwhile. Raises `NotRebuildable`.
         """
         self._check_rebuildable()
+        marks = read_marks(self._views_path)
+        if marks is None:
+            missing = not (self._views_path / "data.mdb").exists()
+            return ViewsVerified(0, {}, "the views are missing" if missing else "the views cannot be read")
+        if not marks.is_current:
+            return ViewsVerified(0, {}, "the views are of another format")
         with TemporaryDirectory(dir=self._data_dir, prefix="verify-") as directory:
-            there = Views(self._views_path, origin=self._log.origin)
             try:
-                rebuilt = self._replayed(Path(directory) / "views", there.dispatched, on_progress)
-                try:
-                    return _compared(there, rebuilt)
-                finally:
-                    rebuilt.close()
-            finally:
-                there.close()
+                with (
+                    opened_to_read(self._views_path) as there,
+                    closing(self._replayed(Path(directory) / "views", marks.dispatched, on_progress)) as rebuilt,
+                ):
+                    return _compared(entries(there), rebuilt.entries())
+            except lmdb.Error as error:
+                return ViewsVerified(0, {}, f"the views cannot be read: {error}")
 
     def _replayed(self, path: Path, end: LogOffset, on_progress: OnProgress) -> Views:
         """Views made from the log up to a log offset."""
@@ -256,10 +283,9 @@ def _builder(views: Views) -> RunBuilder:
     return RunBuilder(end)
 
 
-def _compared(one: Views, other: Views) -> ViewsVerified:
+def _compared(left: Iterator[Entry], right: Iterator[Entry]) -> ViewsVerified:
     """Entry by entry; both come in the order of view and key."""
     same, different = 0, Counter[str]()
-    left, right = one.entries(), other.entries()
     ours, theirs = next(left, None), next(right, None)
     while ours is not None or theirs is not None:
         first = min(entry[:2] for entry in (ours, theirs) if entry is not None)

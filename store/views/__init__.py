@@ -32,7 +32,7 @@ from store.views.index import IndexView
 from store.views.kv import KvView
 from store.views.last import LastView
 from store.views.leases import SettledView
-from store.views.old import FORMAT, OldViews, old_path, set_aside
+from store.views.old import FORMAT, Entry, OldViews, entries, old_path, set_aside
 from store.views.producers import ProducersView
 from store.views.snapshots import Snapshot
 from store.views.timers import TimersView
@@ -290,12 +290,9 @@ class Views:
             self._snapshots.add(snapshot)
             return snapshot
 
-    def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
+    def entries(self) -> Iterator[Entry]:
         """Every entry of every view as (view, key, value): for comparing two environments."""
-        with self._env.begin() as txn:
-            for name in [key for key, _ in txn.cursor()]:
-                for key, value in txn.cursor(db=self._env.open_db(name, txn=txn, create=False)):
-                    yield name, key, value
+        return entries(self._env)
 
     def copy(self, path: Path) -> None:
         """A consistent copy of the environment, while it is in use, into an existing empty directory."""

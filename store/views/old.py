@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import lmdb
 
@@ -20,13 +20,16 @@ from store.files import OsFiles
 from store.format import LogOffset, QueueNumber
 from store.views.consume_queue import ConsumeQueueView
 
-__all__ = ["FORMAT", "Marks", "OldViews", "old_path", "opened_to_read", "read_marks", "set_aside"]
+__all__ = ["FORMAT", "Entry", "Marks", "OldViews", "entries", "old_path", "opened_to_read", "read_marks", "set_aside"]
 
 logger = logging.getLogger(__name__)
 
 FORMAT = b"4"  # of all views together
 _MAP_BYTES = 1 << 40  # address space: as large as any views are
 _DBS_MAX = 64
+
+
+Entry: TypeAlias = tuple[bytes, bytes, bytes]  # view, key, value
 
 
 class Marks(NamedTuple):
@@ -45,6 +48,14 @@ def opened_to_read(path: Path) -> Iterator[Any]:
     env = lmdb.open(str(path), map_size=_MAP_BYTES, max_dbs=_DBS_MAX, readonly=True, create=False, lock=False)
     with closing(env):
         yield env
+
+
+def entries(env: Any) -> Iterator[Entry]:
+    """Every entry of every view, in the order of view and key."""
+    with env.begin() as txn:
+        for name in [key for key, _ in txn.cursor()]:
+            for key, value in txn.cursor(db=env.open_db(name, txn=txn, create=False)):
+                yield name, key, value
 
 
 def read_marks(path: Path) -> Marks | None:

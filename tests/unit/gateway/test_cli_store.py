@@ -150,3 +150,15 @@ def test_one_line_where_there_is_nothing_or_a_store_runs(data_dir, tmp_path_fact
             return said(data_dir)
 
     assert asyncio.run(running()).startswith(f"headgate: {data_dir} is in use by process")
+
+
+def test_verify_fails_where_the_views_cannot_be_compared(data_dir):
+    path = data_dir / "views" / "data.mdb"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    kept = path.read_bytes()
+    result = run("verify", data_dir, "--views")
+    assert result.exit_code == 1
+    assert "NOT COMPARED: the views cannot be read" in result.output
+    document = json.loads(run("verify", data_dir, "--views", "--json").stdout)
+    assert (document["sound"], document["views"]["problem"]) == (False, "the views cannot be read")
+    assert path.read_bytes() == kept

@@ -118,7 +118,8 @@ def test_views_that_are_behind_are_compared_as_far_as_they_are(data_dir):
     (data_dir / "views" / "data.mdb").unlink()
     Views(data_dir / "views").close()
     with StoppedStore(data_dir) as store:
-        assert store.verify_views().different == {}
+        found = store.verify_views()
+        assert (found.different, found.is_sound) == ({}, False)
         assert store.stats().dispatched == 0
 
 
@@ -149,8 +150,56 @@ def test_what_the_log_has_lost_is_not_rebuilt_unless_forced(data_dir):
         for work in (store.rebuild_views, store.verify_views):
             with pytest.raises(NotRebuildable, match=str(second)):
                 work()
-        assert store.verify().damages == []
+        assert [(damage.start, damage.end) for damage in store.verify().damages] == [(0, second)]
         assert store.rebuild_views(force=True) == store.end
+
+
+def test_a_log_without_its_last_segment_is_damaged(data_dir):
+    last = max((data_dir / "log").iterdir())
+    start, size = int(last.stem), last.stat().st_size
+    last.unlink()
+    with StoppedStore(data_dir) as store:
+        assert [(damage.start, damage.end) for damage in store.verify().damages] == [(start, start + size)]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("which", [0, -1])
+async def test_a_store_tells_which_segments_are_missing(data_dir, which):
+    paths = sorted((data_dir / "log").iterdir())
+    start, end = int(paths[which].stem), int(paths[which].stem) + paths[which].stat().st_size
+    paths[which].unlink()
+    async with await LocalStore.open(data_dir, segment_size_bytes=1000) as store:
+        assert [(damage.start, damage.end) for damage in store.damages] == [(start, end)]
+
+
+def files_of(directory):
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file() and path.name != "lock.mdb"}
+
+
+@pytest.mark.parametrize("how", ["missing", "cut", "junk", "format"])
+def test_views_that_cannot_be_compared_are_told_and_left_as_they_are(data_dir, how):
+    path = data_dir / "views" / "data.mdb"
+    if how == "missing":
+        path.unlink()
+    elif how == "cut":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 3])
+    elif how == "junk":
+        path.write_bytes(b"this is no LMDB" * 1000)
+    else:
+        views = Views(data_dir / "views")
+        with views._env.begin(write=True) as txn:
+            txn.put(b"format", b"0", db=views._meta)
+        views.close()
+    before = files_of(data_dir)
+    with StoppedStore(data_dir) as store:
+        found = store.verify_views()
+        assert not found.is_sound
+        assert found.problem == {
+            "missing": "the views are missing",
+            "format": "the views are of another format",
+        }.get(how, "the views cannot be read")
+        assert store.verify().damages == []
+    assert files_of(data_dir) == before
 
 
 @pytest.mark.anyio
