@@ -23,7 +23,7 @@ from controller.raft.errors import BadMessage, ChangeRefused
 
 __all__ = ["Change", "ChangeKind", "History", "Member", "Membership", "decode_change", "encode_change"]
 
-MEMBERS_MAX = 64
+MEMBERS_MAX = 64  # voters and learners: each is sent everything
 ADDRESS_BYTES_MAX = 1024
 
 
