@@ -18,7 +18,8 @@ records again. Spark keeps positions in its checkpoint; starting options count o
 - A queue in the checkpoint goes on at its offset, whatever the store's bounds are by now.
 - A queue that appears later, because a topic was created or grew, begins at 0.
 - A queue whose records from the checkpoint on are gone, by retention, fails the query with `DataLoss`, unless
-  `failOnDataLoss` is false: then it goes on at the first record there is.
+  `failOnDataLoss` is false: then it goes on at the first record there is. So does one whose records are damaged in the
+  store, with `CorruptFrame`, and goes on behind the damage.
 - A queue that ends before the checkpoint was begun anew in another store. That too is `DataLoss`; else it is
   read from 0.
 - A queue that is gone with its topic keeps its place in the position and is not read.
@@ -41,7 +42,7 @@ from spark.columns import Columns, schema_of
 from spark.errors import DataLoss
 from spark.options import EARLIEST, LATEST, SourceOptions
 from store.client import Bounds
-from store.errors import OffsetOutOfRange
+from store.errors import CorruptFrame, OffsetOutOfRange
 from store.remote import RemoteReader
 
 __all__ = ["HeadgateDataSource"]
@@ -135,6 +136,10 @@ class _Reader:
                     if self._options.failOnDataLoss:
                         raise DataLoss(queue, at, error.first, error.next) from error
                     at, end = max(at, error.first), min(end, error.next)
+                except CorruptFrame as error:
+                    if self._options.failOnDataLoss or error.next is None:
+                        raise
+                    at = max(at, error.next)
 
 
 class BatchReader(_Reader, DataSourceReader):

@@ -254,7 +254,7 @@ class StoreClient(Protocol):
     ) -> Fetched:
         """Records of a queue from an offset on; empty at the end. Raises `OffsetOutOfRange`.
 
-        At the end it waits up to `max_wait_ms`, at most a minute, for the next one.
+        Where the first of them is damaged it raises `CorruptFrame`, which says where to go on. At the end it waits up to `max_wait_ms`, at most a minute, for the next one.
         """
 
     async def read(self, position: Position) -> bytes | None:
@@ -377,7 +377,7 @@ class StoreClient(Protocol):
 
         What is past is read from the log, and so is what a slow reader has missed: nothing is queued for it. Raises
         `RevisionCompacted`, at once where retention has taken the first revision, and when it was faster than the
-        reader; `CorruptFrame`; `StoreClosed`. Close it (`aclose`).
+        reader, or where the log is damaged; `StoreClosed`. Close it (`aclose`).
         """
 
     async def kv_namespaces(self) -> Sequence[Namespace]:

@@ -197,11 +197,15 @@ class LeaseLost(StoreError):
 
 
 class CorruptFrame(StoreError):
-    """Bytes in the log that are not the frame they should be."""
+    """Bytes in the log that are not the frame they should be.
 
-    def __init__(self, log_offset: int, why: str) -> None:
+    Whoever reads a queue may go on at `next`, its first offset behind the damage, and whoever reads the log at `end`;
+    None where that is not known. Either may meet damage again.
+    """
+
+    def __init__(self, log_offset: int, why: str, next_: int | None = None, end: int | None = None) -> None:
         super().__init__(f"corrupt frame at log offset {log_offset}: {why}")
-        self.log_offset, self.why = log_offset, why
+        self.log_offset, self.why, self.next, self.end = log_offset, why, next_, end
 
 
 class NotRebuildable(StoreError):

@@ -185,10 +185,11 @@ class Reader:
         for chunk in chunks:
             try:
                 frame, found = self._chunk_frame(chunk, queue, in_memory=in_memory)
-            except CorruptFrame:
+            except CorruptFrame as error:
                 if frames:  # what is sound comes first; the next fetch meets the damage
                     break
-                raise
+                end = chunk.frame + chunk.frame_size_bytes
+                raise CorruptFrame(error.log_offset, error.why, chunk.next, end) from error
             picked = found[at - chunk.first :][: max_rows - (at - offset)]
             frames.append(frame)
             rows.append(picked)

@@ -239,7 +239,7 @@ _KINDS: Mapping[str, type[StoreError | ValueError]] = {
     if isinstance(kind, type) and issubclass(kind, StoreError | ValueError)
 }
 _FIELDS: Mapping[type[StoreError | ValueError], Sequence[str]] = {
-    CorruptFrame: ("log_offset", "why"),
+    CorruptFrame: ("log_offset", "why", "next", "end"),
     DamagedExport: ("offset", "why"),
     NamespaceFull: ("namespace", "keys_max", "size_bytes_max"),
     NoSuchTimer: ("timer",),

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from store.client import Bounds, Change, Changes, Fetched
-from store.errors import OffsetOutOfRange, RevisionCompacted, StoreClosed
+from store.errors import CorruptFrame, OffsetOutOfRange, RevisionCompacted, StoreClosed
 from store.format import LogOffset, Position, QueueNumber, QueueOffset, group_of, origin_of
 from store.kv.feed import Feeds
 from store.kv.rules import KV_RECORDS, changes_of, revision
@@ -104,6 +104,13 @@ class Watching:
                 if first <= offset:
                     raise
                 offset = first  # what was below is of no revision asked for
+                continue
+            except CorruptFrame as error:
+                if error.next is None or error.end is None:
+                    raise
+                if at <= error.end:
+                    raise RevisionCompacted(at, error.end + 1) from error
+                offset = QueueOffset(error.next)  # likewise
                 continue
             if fetched.next == offset:
                 break

@@ -107,6 +107,7 @@ ERRORS = [
     errors.NoSuchTimer("x" * 100),
     errors.DamagedExport(7, "why"),
     errors.CorruptFrame(64, "why"),
+    errors.CorruptFrame(64, "why", 7, 128),
     errors.NotMaster("text", None),
     errors.NotMaster("text", "host:1"),
     ValueError("a value"),

@@ -6,7 +6,7 @@ import pytest
 from store_kit import append, frame, records_frame
 
 from store.client import Change, Delete, Put
-from store.errors import CorruptFrame, RevisionCompacted, RevisionConflict
+from store.errors import RevisionCompacted, RevisionConflict
 from store.format import LogOffset
 from store.kv import feed as feed_module
 from store.kv import watch as watch_module
@@ -238,9 +238,10 @@ async def test_damage_is_no_gap_in_silence(tmp_path):
         path.write_bytes(data)
         watching = store.kv_watch(from_revision=0)
         assert brief((await anext(watching)).changes) == [("put", "a", b"1")]
-        with pytest.raises(CorruptFrame) as caught:
+        with pytest.raises(RevisionCompacted) as caught:
             await anext(watching)
-        assert caught.value.log_offset == second - 1
+        assert caught.value.revision == second
+        assert caught.value.earliest == store.end + 1
 
 
 def test_a_feed_forgets_whole_revisions():

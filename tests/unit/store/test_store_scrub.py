@@ -12,6 +12,7 @@ from store.local import LocalStore
 from store.log import CommitLog
 from store.scrub import PASS_INTERVAL_MS, Scrub
 from store.segment import segment_name
+from store.views.old import set_aside
 
 pytestmark = pytest.mark.anyio
 
@@ -220,12 +221,12 @@ async def test_a_flip_is_found_reported_and_never_served(tmp_path, region, caplo
         (damage,) = store.damages
         assert (damage.segment, damage.start, damage.end, damage.found_by) == (name, hurt.start, hurt.end, "scrub")
         assert "the log is damaged" in caplog.text
-    # By recovery, when the views have to read it again.
-    (tmp_path / "views" / "data.mdb").unlink()
+    # By recovery, when the views have to read it again; the other records keep their offsets.
+    set_aside(tmp_path / "views")
     async with await LocalStore.open(tmp_path, segment_size_bytes=2_000) as store:
         (damage,) = store.damages
         assert (damage.segment, damage.start, damage.end, damage.found_by) == (name, hurt.start, hurt.end, "recovery")
-        assert [b[:3] for b in await bodies(store, 16)] == [b"%03d" % n for n in range(40) if n != 13]
+        assert [b[:3] for b in await bodies(store, 16, 14)] == [b"%03d" % n for n in range(14, 40)]
 
 
 def test_segments_are_named_in_what_is_reported(tmp_path):
