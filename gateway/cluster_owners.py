@@ -14,7 +14,7 @@ the others: while that one writes what is left to be written, nobody else can.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -26,7 +26,8 @@ from gateway.keys import kv_key
 from gateway.owners import Cursor, Listener, Operations, Owned, OwnershipLost, Spawn, Taken, forget_cursor
 from gateway.port import Random
 from gateway.presence import ALIVE, Presence
-from store.client import Change, Delete, Entry, Put, StoreClient
+from gateway.queue_remains import stored_entries
+from store.client import Change, Delete, Put, StoreClient
 from store.errors import AppendOutcomeUnknown, RevisionConflict, StoreError
 from store.format import QueueNumber
 
@@ -36,7 +37,6 @@ OWNERS, WANTED, HEIRS, CURSORS = "owners", "proxies/wanted", "proxies/heirs", "s
 WATCHED = ("proxies/", "proxies0")  # "0" is the character behind "/"
 TAKEOVER_S = 3.0  # that a living owner has to let go of a name
 WANTED_TTL_MS = 60_000  # of what was asked for and never answered
-PAGE = 500
 INHERITED_AT_ONCE = 64
 RETRY_S = 1.0
 SHORTENED = 300  # characters of a name whose key may not hold all of it
@@ -166,6 +166,15 @@ class ClusterOwners:
         self._spawn: Spawn = asyncio.ensure_future
         self._closed = False
 
+    @property
+    def id(self) -> str:
+        """See `Owners`."""
+        return self.presence.id
+
+    async def is_first(self) -> bool:
+        """See `Owners`."""
+        return not [one async for one in stored_entries(self.store, ALIVE) if not one.key.endswith(self.id)]
+
     def serve(self, prefix: str, listener: Listener) -> None:
         """See `Owners`."""
         self._listeners[prefix] = listener
@@ -263,7 +272,7 @@ class ClusterOwners:
             await asyncio.sleep(RETRY_S)
 
     async def _look_for_wanted(self) -> None:
-        async for entry in _entries(self.store, WANTED):
+        async for entry in stored_entries(self.store, WANTED):
             self._was_wanted(_wanted(entry.value), entry.revision)
 
     def _changed(self, change: Change) -> None:
@@ -386,7 +395,7 @@ class ClusterOwners:
         """Take over what proxies that are gone have left; False when something is still to be done."""
         left: dict[str, list[tuple[str, int]]] = {}
         there: dict[str, bool] = {}
-        async for entry in _entries(self.store, OWNERS):
+        async for entry in stored_entries(self.store, OWNERS):
             record = _owner(entry.value)
             if record.proxy not in there:
                 there[record.proxy] = await self.presence.is_there(record.proxy)
@@ -447,14 +456,6 @@ class ClusterOwners:
             return _Owned(self, name, await self.store.kv_put(key, record, expected_revision=revision))
         except RevisionConflict as conflict:
             raise Taken(name) from conflict
-
-
-async def _entries(store: StoreClient, namespace: str) -> AsyncIterator[Entry]:
-    after = ""
-    while page := await store.kv_prefix(f"{namespace}/", after=after, limit=PAGE):
-        for entry in page:
-            yield entry
-        after = page[-1].key
 
 
 def _owner_key(name: str) -> str:

@@ -100,7 +100,7 @@ class Hub:
         )
         controller.watch(self.fanout.changed)
         controller.watch(self._topics_may_have_changed)
-        self.queues = NamedQueues(store, controller, self.router)
+        self.queues = NamedQueues(store, controller, self.router, owners=self.owners)
         self.keys = KeyValues(store, config.kv)
         self.ingest = Ingest(
             store,
@@ -126,6 +126,7 @@ class Hub:
         self.store.watch_queues(self.queues.appended)
         orphans = await self.sessions.load()
         await self.owners.start(self.spawn)
+        self.spawn(self.queues.follow())
         if orphans:
             self.spawn(self.sessions.bury(orphans))
         self.spawn(self._every(TOPICS_INTERVAL_MS, self._follow_topics))

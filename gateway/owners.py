@@ -68,6 +68,13 @@ class Owners(Protocol):
     def alone(self) -> bool:
         """Whether no other process can own anything, so that what is known here is all there is."""
 
+    @property
+    def id(self) -> str:
+        """The name of this process among the others, another one whenever it owned nothing meanwhile."""
+
+    async def is_first(self) -> bool:
+        """Whether no other process is there now. Raises `StoreError`."""
+
     def serve(self, prefix: str, listener: Listener) -> None:
         """Names that begin with a prefix belong to a listener."""
 
@@ -125,9 +132,14 @@ class LocalOwners:
     """Of a process that is alone with its store."""
 
     alone = True
+    id = ""
 
     def __init__(self, store: StoreClient) -> None:
         self._store = store
+
+    async def is_first(self) -> bool:
+        """See `Owners`."""
+        return True
 
     def serve(self, prefix: str, listener: Listener) -> None:
         """See `Owners`: there is nobody to hear of."""

@@ -3,20 +3,26 @@
 A change is on disk before it counts. Exchanges and queues that are durable are entries of the KV, a queue's with its
 bindings; a queue that is not has a marker there instead, so that one that a crash left behind is cleared away at the
 next start.
+
+Of several proxies each has all of them, and follows what the others change (`gateway.definitions`). Who makes a queue
+or removes one owns its name meanwhile, so that two proxies do not give it two numbers; an exclusive queue's proxy
+keeps the name, and whoever takes it over when that proxy is gone removes the queue.
 """
 
 import asyncio
 import base64
-from collections.abc import Callable, Collection, Hashable, Iterable
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from controller.client import ControllerClient, ControllerError
 from gateway import logs
+from gateway.consumer_counts import ConsumerCounts
+from gateway.definitions import Changed, Definitions, Found, LocalDefinitions, SharedDefinitions
 from gateway.errors import Cause, Refusal
-from gateway.keys import kv_key
 from gateway.message import Message
+from gateway.owners import Owned, Owners, Taken
 from gateway.port import Random
 from gateway.queue_port import (
     BindQueue,
@@ -27,7 +33,7 @@ from gateway.queue_port import (
     UnbindQueue,
 )
 from gateway.queue_pump import Connection, Pump
-from gateway.queue_remains import QueueRemains, stored_values
+from gateway.queue_remains import QueueRemains
 from gateway.topology import (
     EXCHANGE_KINDS,
     PREDECLARED,
@@ -50,15 +56,20 @@ __all__ = ["BINDINGS_COUNT_MAX", "EXCHANGES_COUNT_MAX", "Queue", "QueueRegistry"
 BINDINGS_COUNT_MAX = 10_000  # of one queue
 EXCHANGES_COUNT_MAX = 10_000
 
-_EXCHANGES, _QUEUES, _TRANSIENT = "amqp/exchanges", "amqp/queues", "amqp/transient"
+CLAIM_S = 3.0  # that another proxy may take to make or to remove a queue of a name
+CLAIM_RETRY_S = 0.02
+TRIES_COUNT_MAX = 16  # of one change, while other proxies change the same
+GONE_COUNT_MAX = 10_000  # names of what is gone that are remembered, for what arrives late
+PREFIX = "queues/"  # of the names that are owned
+
+_ELSEWHERE = -1  # no connection of this process
+_TRANSIENT = "amqp/transient"
 _RESERVED = "amq."
-_encode = msgspec.msgpack.encode
-_decode_exchange = msgspec.msgpack.Decoder(Exchange).decode
-_decode_queue = msgspec.msgpack.Decoder(QueueDefinition).decode
 
 log = logs.get(__name__)
 
 
+T = TypeVar("T")
 Predicate: TypeAlias = Callable[[Message], bool]
 
 
@@ -83,13 +94,15 @@ class QueueRouter(Protocol):
 class Queue:
     """A queue that exists."""
 
-    __slots__ = ("definition", "number", "owner", "pump")
+    __slots__ = ("definition", "number", "owned", "owner", "pump", "revision")
 
-    def __init__(self, definition: QueueDefinition, owner: int | None, pump: Pump) -> None:
+    def __init__(self, definition: QueueDefinition, owner: int | None, pump: Pump, revision: int) -> None:
         self.definition = definition
         self.number = QueueNumber(definition.number)
         self.owner = owner  # the connection that alone may use it
         self.pump = pump
+        self.revision = revision  # of its definition, of what several proxies share
+        self.owned: Owned | None = None  # its name, while this process keeps it
 
     @property
     def lasting(self) -> bool:
@@ -112,18 +125,25 @@ class QueueRegistry:
         *,
         instance: str,
         random: Random,
+        owners: Owners,
+        counts: ConsumerCounts,
         new_pump: Callable[[QueueDefinition], Pump],
         dropped: Callable[[Queue], None],
         unfinished: Callable[[], None],
     ) -> None:
         self._store = store
         self._router = router
+        self._owners = owners
+        self._counts = counts
+        self._definitions: Definitions = LocalDefinitions(store) if owners.alone else SharedDefinitions(store)
         self._remains = QueueRemains(store, controller, f"{_TRANSIENT}/{instance}")
         self._random = random
         self._new_pump = new_pump
         self._dropped = dropped
         self._unfinished = unfinished
         self._exchanges = dict(PREDECLARED)
+        self._revisions: dict[str, int] = {}  # of the definitions of exchanges
+        self._gone: dict[tuple[str, bool], int] = {}  # when definitions were removed, newest last
         self._bound: dict[str, dict[tuple[str, Hashable], None]] = {}  # by exchange: (queue, binding's identity)
         self.queues: dict[str, Queue] = {}
         self.by_number: dict[int, Queue] = {}
@@ -134,19 +154,150 @@ class QueueRegistry:
 
     async def load(self) -> None:
         """Know what was declared durable, and clear away what was not."""
-        async for value in stored_values(self._store, _EXCHANGES):
-            exchange = _decode_exchange(value)
-            self._exchanges[exchange.name] = exchange
-        self._tell_exchanges()
-        async for value in stored_values(self._store, _QUEUES):
-            definition = _decode_queue(value)
-            kept = tuple(b for b in definition.bindings if b.exchange in self._exchanges)
-            self._add(msgspec.structs.replace(definition, bindings=kept), None)
+        first = await self._owners.is_first()
+        if first:
+            await self._definitions.clear()
+        await self._take_stock()
         # What an older version, or a crash, has left unsaid.
         said = self._store.queue_config
         wanted = [_kept(number) for number in self.by_number]
         await self._store.configure_queues([one for one in wanted if one != said(QueueNumber(one.queue))])
-        await self._remains.load()
+        if first:
+            await self._remains.load()
+
+    async def _take_stock(self) -> None:
+        """Know what there is, and only that."""
+        async with self._changing:
+            there: set[tuple[str, bool]] = set()
+            async for found in self._definitions.load():
+                there.add((found.name, found.exchange))
+                await self._learn(found)
+            self._tell_exchanges()
+            if self._definitions.shared:
+                known = [(name, True) for name in self._revisions] + [(name, False) for name in self.queues]
+                for name, exchange in [one for one in known if one not in there]:
+                    await self._vanish(name, exchange=exchange)
+
+    # ---- what other proxies do
+
+    async def follow(self) -> None:
+        """Follow the other proxies until that breaks; begin again then. Raises `StoreError`."""
+        if isinstance(self._definitions, SharedDefinitions):
+            await self._definitions.follow(self._take_stock, self._learn_all)
+
+    async def _learn_all(self, found: Iterable[Found]) -> None:
+        async with self._changing:
+            for one in found:
+                await self._learn(one)
+
+    async def _learn(self, found: Found) -> None:
+        """Take over a definition, with the topology locked, if it is newer than what is known."""
+        name, definition, revision, exchange = found
+        queue = None if exchange else self.queues.get(name)
+        known = self._revisions.get(name, 0) if exchange else 0 if queue is None else queue.revision
+        if definition is None:
+            if revision > known and (known or queue is not None):
+                await self._vanish(name, exchange=exchange)
+                self._went(name, revision, exchange=exchange)
+        elif revision <= max(known, self._gone.get((name, exchange), 0)):
+            return
+        elif isinstance(definition, Exchange):
+            self._revisions[name] = revision
+            self._exchanges[name] = definition
+            self._tell_exchanges()
+        else:
+            kept = tuple(b for b in definition.bindings if b.exchange in self._exchanges)
+            definition = msgspec.structs.replace(definition, bindings=kept)
+            if queue is not None and queue.definition.number != definition.number:
+                await self._vanish(name, exchange=False)
+                queue = None
+            if queue is None:
+                self._add(definition, _ELSEWHERE if definition.proxy else None, revision)
+            else:
+                queue.revision = revision
+                self._rebind(queue, definition)
+
+    async def _vanish(self, name: str, *, exchange: bool) -> None:
+        """Something was removed elsewhere."""
+        if exchange:
+            self._revisions.pop(name, None)
+            self._exchanges.pop(name, None)
+            self._bound.pop(name, None)
+            self._tell_exchanges()
+        elif (queue := self.queues.get(name)) is not None:
+            await self._remove(queue)
+
+    def _went(self, name: str, revision: int, *, exchange: bool) -> None:
+        """Remember when something was removed: what was said of it before may arrive later."""
+        if not self._definitions.shared:
+            return
+        self._gone.pop((name, exchange), None)
+        self._gone[name, exchange] = revision
+        if len(self._gone) > GONE_COUNT_MAX:
+            del self._gone[next(iter(self._gone))]
+
+    async def _meet(self, name: str, *, exchange: bool = False) -> None:
+        """Learn of something that another proxy may have made a moment ago."""
+        if self._definitions.shared and name not in (self._exchanges if exchange else self.queues):
+            found = await self._definitions.find(name, exchange=exchange)
+            if found is not None:
+                await self._learn(found)
+
+    async def _change(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do something with the topology locked, again when another proxy was first."""
+        for _ in range(TRIES_COUNT_MAX):
+            async with self._changing:
+                try:
+                    return await work()
+                except Changed as changed:
+                    for exchange in (True, False):
+                        await self._look_again(changed.name, exchange=exchange)
+        raise Refusal(Cause.OVERLOAD, "others change the same too often", retry_after_ms=1_000)
+
+    async def _look_again(self, name: str, *, exchange: bool) -> None:
+        found = await self._definitions.find(name, exchange=exchange)
+        if found is not None:
+            await self._learn(found)
+        elif name not in PREDECLARED or not exchange:
+            await self._vanish(name, exchange=exchange)
+
+    async def _claim(self, name: str) -> Owned:
+        """Own the name of a queue, which another proxy may own as long as it makes or removes it. Raises `Refusal`."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + CLAIM_S
+        while True:
+            try:
+                return await self._owners.take(f"{PREFIX}{name}", wait=False)
+            except Taken:
+                if loop.time() > until_s:
+                    raise
+                await asyncio.sleep(CLAIM_RETRY_S)
+
+    async def inherited(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
+        """The proxy that owned the name of a queue is gone: so is a queue that was its connection's own."""
+        queue_name = name.removeprefix(PREFIX)
+        async with self._changing:
+            owned = await take()
+            await self._look_again(queue_name, exchange=False)
+            queue = self.queues.get(queue_name)
+            if queue is None or queue.owner != _ELSEWHERE or queue.definition.proxy == self._owners.id:
+                await owned.release()
+                return
+            queue.owned = owned
+            await self._drop_soon([queue_name])
+
+    async def deposed(self) -> None:
+        """Others remove the queues that belong to connections of this process."""
+        async with self._changing:
+            for name in [name for names in self._owned.values() for name in names]:
+                await self._vanish(name, exchange=False)
+
+    async def look_up(self, name: str, conn: Connection) -> Queue:
+        """The same as `find`, of a queue that was perhaps declared elsewhere a moment ago. Raises `StoreError` too."""
+        if name not in self.queues and self._definitions.shared:
+            async with self._changing:
+                await self._meet(name)
+        return self.find(name, conn)
 
     def find(self, name: str, conn: Connection) -> Queue:
         """A queue that a connection may use. Raises `Refusal`."""
@@ -160,56 +311,63 @@ class QueueRegistry:
 
     async def declare_exchange(self, _conn: Connection, request: DeclareExchange) -> None:
         """See `DeclareExchange`. Raises `Refusal`."""
-        async with self._changing:
-            existing = self._exchanges.get(request.name)
-            if request.passive:
-                if existing is None:
-                    raise Refusal(Cause.NOT_FOUND, f"no exchange {request.name!r}")
-                return
-            if not request.name:
-                raise Refusal(Cause.FORBIDDEN, "the default exchange cannot be declared")
-            if existing is not None:
-                _check_same("exchange", request.name, existing, request, ("kind", "durable", "auto_delete"))
-                return
-            if request.name.startswith(_RESERVED):
-                raise Refusal(Cause.FORBIDDEN, f"exchange names that begin with {_RESERVED!r} are reserved")
-            if request.kind not in EXCHANGE_KINDS:
-                raise Refusal(Cause.PRECONDITION, f"exchanges are {', '.join(EXCHANGE_KINDS)}, not {request.kind!r}")
-            if request.internal:
-                raise Refusal(Cause.PRECONDITION, "internal exchanges are not supported")
-            check_exchange_arguments(request.arguments)
-            exchange_level(request.name)
-            if len(self._exchanges) >= EXCHANGES_COUNT_MAX:
-                raise Refusal(Cause.QUOTA, f"there are {EXCHANGES_COUNT_MAX} exchanges already")
-            exchange = Exchange(
-                name=request.name, kind=request.kind, durable=request.durable, auto_delete=request.auto_delete
-            )
-            if exchange.durable:
-                await self._store.kv_put(kv_key(_EXCHANGES, exchange.name), _encode(exchange))
-            self._exchanges[exchange.name] = exchange
-            self._tell_exchanges()
+        await self._change(lambda: self._declare_exchange(request))
+
+    async def _declare_exchange(self, request: DeclareExchange) -> None:
+        await self._meet(request.name, exchange=True)
+        existing = self._exchanges.get(request.name)
+        if request.passive:
+            if existing is None:
+                raise Refusal(Cause.NOT_FOUND, f"no exchange {request.name!r}")
+            return
+        if not request.name:
+            raise Refusal(Cause.FORBIDDEN, "the default exchange cannot be declared")
+        if existing is not None:
+            _check_same("exchange", request.name, existing, request, ("kind", "durable", "auto_delete"))
+            return
+        if request.name.startswith(_RESERVED):
+            raise Refusal(Cause.FORBIDDEN, f"exchange names that begin with {_RESERVED!r} are reserved")
+        if request.kind not in EXCHANGE_KINDS:
+            raise Refusal(Cause.PRECONDITION, f"exchanges are {', '.join(EXCHANGE_KINDS)}, not {request.kind!r}")
+        if request.internal:
+            raise Refusal(Cause.PRECONDITION, "internal exchanges are not supported")
+        check_exchange_arguments(request.arguments)
+        exchange_level(request.name)
+        if len(self._exchanges) >= EXCHANGES_COUNT_MAX:
+            raise Refusal(Cause.QUOTA, f"there are {EXCHANGES_COUNT_MAX} exchanges already")
+        exchange = Exchange(
+            name=request.name, kind=request.kind, durable=request.durable, auto_delete=request.auto_delete
+        )
+        self._revisions[exchange.name] = await self._definitions.put(exchange, 0, lasting=exchange.durable)
+        self._exchanges[exchange.name] = exchange
+        self._tell_exchanges()
 
     async def delete_exchange(self, _conn: Connection, request: DeleteExchange) -> None:
         """See `DeleteExchange`. Raises `Refusal`."""
-        async with self._changing:
-            if request.name in PREDECLARED:
-                raise Refusal(Cause.FORBIDDEN, f"exchange {request.name!r} cannot be deleted")
-            exchange = self._exchanges.get(request.name)
-            if exchange is None:
-                return
-            bound = self._bound.get(request.name, {})
-            if request.if_unused and bound:
-                raise Refusal(Cause.PRECONDITION, f"exchange {request.name!r} is in use")
-            for name in dict.fromkeys(name for name, _ in bound):
-                queue = self.queues[name]
-                await self._change_bindings(
-                    queue, tuple(b for b in queue.definition.bindings if b.exchange != request.name)
-                )
-            await self._drop_exchange(exchange)
+        await self._change(lambda: self._delete_exchange(request))
+
+    async def _delete_exchange(self, request: DeleteExchange) -> None:
+        if request.name in PREDECLARED:
+            raise Refusal(Cause.FORBIDDEN, f"exchange {request.name!r} cannot be deleted")
+        await self._meet(request.name, exchange=True)
+        exchange = self._exchanges.get(request.name)
+        if exchange is None:
+            return
+        bound = self._bound.get(request.name, {})
+        if request.if_unused and bound:
+            raise Refusal(Cause.PRECONDITION, f"exchange {request.name!r} is in use")
+        for name in dict.fromkeys(name for name, _ in bound):
+            queue = self.queues[name]
+            await self._change_bindings(
+                queue, tuple(b for b in queue.definition.bindings if b.exchange != request.name)
+            )
+        await self._drop_exchange(exchange)
 
     async def _drop_exchange(self, exchange: Exchange) -> None:
-        if exchange.durable:
-            await self._store.kv_delete(kv_key(_EXCHANGES, exchange.name))
+        revision = self._revisions.get(exchange.name, 0)
+        gone = await self._definitions.delete(exchange, revision, lasting=exchange.durable)
+        self._went(exchange.name, gone, exchange=True)
+        self._revisions.pop(exchange.name, None)
         del self._exchanges[exchange.name]
         self._bound.pop(exchange.name, None)
         self._tell_exchanges()
@@ -221,26 +379,49 @@ class QueueRegistry:
 
     async def declare_queue(self, conn: Connection, request: DeclareQueue) -> Queue:
         """See `DeclareQueue`. Raises `Refusal`."""
-        async with self._changing:
-            if request.name in self._doomed:
-                await self._drop(self.queues[request.name])
-            queue = self.queues.get(request.name) if request.name else None
-            if queue is not None:
-                _check_access(conn, queue)
-                if not request.passive:
-                    names = ("durable", "exclusive", "auto_delete", "arguments")
-                    _check_same("queue", request.name, queue.definition, request, names)
-            elif request.passive:
-                raise _no_queue(request.name)
-            elif request.name.startswith(_RESERVED):
-                raise Refusal(Cause.FORBIDDEN, f"queue names that begin with {_RESERVED!r} are reserved")
-            else:
-                queue = await self._create(conn, request)
-            return queue
+        return await self._change(lambda: self._declare_queue(conn, request))
 
-    async def _create(self, conn: Connection, request: DeclareQueue) -> Queue:
+    async def _declare_queue(self, conn: Connection, request: DeclareQueue) -> Queue:
+        if request.name in self._doomed:
+            await self._drop(self.queues[request.name])
+        if request.name:
+            await self._meet(request.name)
+        queue = self.queues.get(request.name) if request.name else None
+        if queue is not None:
+            _check_access(conn, queue)
+            if not request.passive:
+                names = ("durable", "exclusive", "auto_delete", "arguments")
+                _check_same("queue", request.name, queue.definition, request, names)
+        elif request.passive:
+            raise _no_queue(request.name)
+        elif request.name.startswith(_RESERVED):
+            raise Refusal(Cause.FORBIDDEN, f"queue names that begin with {_RESERVED!r} are reserved")
+        else:
+            queue = await self._make(conn, request)
+        return queue
+
+    async def _make(self, conn: Connection, request: DeclareQueue) -> Queue:
+        """Make a queue, with its name claimed meanwhile, and as long as it is a connection's own."""
         check_queue_arguments(request.arguments)
         name = request.name or self._fresh_name()
+        owned = await self._claim(name)
+        kept = False
+        try:
+            if request.name:
+                await self._meet(name)
+                if name in self.queues:
+                    raise Changed(name)
+            queue = await self._create(conn, request, name)
+            if queue.owner is not None:
+                queue.owned, kept = owned, True
+        finally:
+            if not kept:
+                await owned.release()
+        if conn.gone and queue.owner is not None:
+            await self._drop_soon([name])
+        return queue
+
+    async def _create(self, conn: Connection, request: DeclareQueue, name: str) -> Queue:
         owner = conn.id if request.exclusive else None
         durable = request.durable and owner is None
         if not durable:
@@ -255,21 +436,18 @@ class QueueRegistry:
             auto_delete=request.auto_delete,
             exclusive=request.exclusive,
             arguments=dict(request.arguments),
+            proxy=self._owners.id if owner is not None else "",
         )
-        if durable:
-            await self._store.kv_put(kv_key(_QUEUES, name), _encode(definition))
-        queue = self._add(definition, owner)
-        if conn.gone and owner is not None:
-            await self._drop_soon([name])
-        return queue
+        revision = await self._definitions.put(definition, 0, lasting=durable)
+        return self._add(definition, owner, revision)
 
     def _fresh_name(self) -> str:
         return "amq.gen-" + base64.urlsafe_b64encode(self._random.getrandbits(128).to_bytes(16, "big")).decode()[:22]
 
-    def _add(self, definition: QueueDefinition, owner: int | None) -> Queue:
-        queue = Queue(definition, owner, self._new_pump(definition))
+    def _add(self, definition: QueueDefinition, owner: int | None, revision: int) -> Queue:
+        queue = Queue(definition, owner, self._new_pump(definition), revision)
         self.queues[definition.name] = self.by_number[definition.number] = queue
-        if owner is not None:
+        if owner is not None and owner != _ELSEWHERE:
             self._owned.setdefault(owner, {})[definition.name] = None
         default = Binding(exchange="", routing_key=definition.name)
         for binding in (default, *definition.bindings):
@@ -278,18 +456,21 @@ class QueueRegistry:
 
     async def delete_queue(self, conn: Connection, request: DeleteQueue) -> int:
         """See `DeleteQueue`. Raises `Refusal`."""
-        async with self._changing:
-            queue = self.queues.get(request.name)
-            if queue is None or request.name in self._doomed:
-                return 0
-            _check_access(conn, queue)
-            if request.if_unused and queue.pump.consumers:
-                raise Refusal(Cause.PRECONDITION, f"queue {request.name!r} is in use")
-            waiting = await self._store.waiting(queue.number)
-            if request.if_empty and waiting:
-                raise Refusal(Cause.PRECONDITION, f"queue {request.name!r} is not empty")
-            await self._drop(queue)
-            return waiting
+        return await self._change(lambda: self._delete_queue(conn, request))
+
+    async def _delete_queue(self, conn: Connection, request: DeleteQueue) -> int:
+        await self._meet(request.name)
+        queue = self.queues.get(request.name)
+        if queue is None or request.name in self._doomed:
+            return 0
+        _check_access(conn, queue)
+        if request.if_unused and (queue.pump.consumers or await self._counts.elsewhere(request.name)):
+            raise Refusal(Cause.PRECONDITION, f"queue {request.name!r} is in use")
+        waiting = await self._store.waiting(queue.number)
+        if request.if_empty and waiting:
+            raise Refusal(Cause.PRECONDITION, f"queue {request.name!r} is not empty")
+        await self._drop(queue)
+        return waiting
 
     async def _drop(self, queue: Queue) -> None:
         """Remove a queue, with the topology locked. The one step that says so for good comes first: if it fails,
@@ -297,25 +478,43 @@ class QueueRegistry:
         """
         definition = queue.definition
         name = definition.name
-        if queue.lasting:
-            await self._store.kv_delete(kv_key(_QUEUES, name))
+        owned = queue.owned or await self._claim(name)
+        try:
+            gone = await self._definitions.delete(definition, queue.revision, lasting=queue.lasting)
+            self._went(name, gone, exchange=False)
+            await self._remove(queue)
+            await self._remains.clear(name, queue.number)
+        finally:
+            if queue.owned is None or name not in self.queues:
+                await self._let_go(owned)
+        await self._drop_unbound(b.exchange for b in definition.bindings)
+        if self._remains.pending:
+            self._unfinished()
+
+    async def _let_go(self, owned: Owned) -> None:
+        """The queue is gone or was never ours: its name is free, or becomes so when this process ends."""
+        try:
+            await owned.release()
+        except (StoreError, Refusal) as error:
+            log.warning("the name of a queue is not free yet", error=str(error))
+
+    async def _remove(self, queue: Queue) -> None:
+        """A queue is gone: nothing goes there, and nobody is delivered anything of it."""
+        name = queue.definition.name
         del self.queues[name], self.by_number[queue.number]
         self._doomed.pop(name, None)
-        for binding in (Binding(exchange="", routing_key=name), *definition.bindings):
+        for binding in (Binding(exchange="", routing_key=name), *queue.definition.bindings):
             self._unroute(queue, binding)
         await queue.pump.stop()
         self._dropped(queue)
         if queue.owner is not None:
             self._owned.get(queue.owner, {}).pop(name, None)
-        await self._remains.clear(name, queue.number)
-        await self._drop_unbound(b.exchange for b in definition.bindings)
-        if self._remains.pending:
-            self._unfinished()
 
     async def drop_unused(self, names: Iterable[str]) -> None:
         """Remove those of these queues that lived for consumers alone, and have none."""
         async with self._changing:
             found = [self.queues[name] for name in names if name in self.queues]
+            found = [q for q in found if not await self._counts.elsewhere(q.definition.name)]
             await self._drop_soon(q.definition.name for q in found if q.definition.auto_delete and not q.pump.consumers)
 
     async def drop_owned(self, owner: int) -> None:
@@ -329,7 +528,10 @@ class QueueRegistry:
         for name in list(self._doomed):
             try:
                 await self._drop(self.queues[name])
-            except (StoreError, ControllerError) as error:
+            except Changed:
+                await self._look_again(name, exchange=False)
+                self._unfinished()
+            except (StoreError, ControllerError, Refusal) as error:
                 log.warning("a queue that nobody can use any more is still there", queue=name, error=str(error))
                 self._unfinished()
 
@@ -345,51 +547,61 @@ class QueueRegistry:
 
     async def bind(self, conn: Connection, request: BindQueue) -> None:
         """See `BindQueue`. Raises `Refusal`."""
-        async with self._changing:
-            queue = self.find(request.queue, conn)
-            exchange = self._exchanges.get(request.exchange)
-            if exchange is None:
-                raise Refusal(Cause.NOT_FOUND, f"no exchange {request.exchange!r}")
-            if not exchange.name:
-                raise Refusal(Cause.FORBIDDEN, "every queue is bound to the default exchange, by its name alone")
-            binding = Binding(
-                exchange=exchange.name, routing_key=request.routing_key, arguments=dict(request.arguments)
-            )
-            if exchange.kind == "headers":
-                header_predicate(binding.arguments)
-            bindings = queue.definition.bindings
-            if (queue.definition.name, binding.identity) in self._bound.get(exchange.name, {}):
-                return
-            if len(bindings) >= BINDINGS_COUNT_MAX:
-                raise Refusal(Cause.QUOTA, f"queue {request.queue!r} has {BINDINGS_COUNT_MAX} bindings already")
-            await self._change_bindings(queue, (*bindings, binding))
+        await self._change(lambda: self._bind(conn, request))
+
+    async def _bind(self, conn: Connection, request: BindQueue) -> None:
+        await self._meet(request.exchange, exchange=True)
+        await self._meet(request.queue)
+        queue = self.find(request.queue, conn)
+        exchange = self._exchanges.get(request.exchange)
+        if exchange is None:
+            raise Refusal(Cause.NOT_FOUND, f"no exchange {request.exchange!r}")
+        if not exchange.name:
+            raise Refusal(Cause.FORBIDDEN, "every queue is bound to the default exchange, by its name alone")
+        binding = Binding(exchange=exchange.name, routing_key=request.routing_key, arguments=dict(request.arguments))
+        if exchange.kind == "headers":
+            header_predicate(binding.arguments)
+        bindings = queue.definition.bindings
+        if (queue.definition.name, binding.identity) in self._bound.get(exchange.name, {}):
+            return
+        if len(bindings) >= BINDINGS_COUNT_MAX:
+            raise Refusal(Cause.QUOTA, f"queue {request.queue!r} has {BINDINGS_COUNT_MAX} bindings already")
+        await self._change_bindings(queue, (*bindings, binding))
 
     async def unbind(self, conn: Connection, request: UnbindQueue) -> None:
         """See `UnbindQueue`. Raises `Refusal`."""
-        async with self._changing:
-            queue = self.queues.get(request.queue)
-            if queue is None or request.queue in self._doomed:
-                return
-            _check_access(conn, queue)
-            if not request.exchange:
-                raise Refusal(Cause.FORBIDDEN, "no queue can be unbound from the default exchange")
-            gone = Binding(
-                exchange=request.exchange, routing_key=request.routing_key, arguments=dict(request.arguments)
-            ).identity
-            kept = tuple(b for b in queue.definition.bindings if b.identity != gone)
-            if len(kept) < len(queue.definition.bindings):
-                await self._change_bindings(queue, kept)
-                await self._drop_unbound([request.exchange])
+        await self._change(lambda: self._unbind(conn, request))
+
+    async def _unbind(self, conn: Connection, request: UnbindQueue) -> None:
+        await self._meet(request.queue)
+        queue = self.queues.get(request.queue)
+        if queue is None or request.queue in self._doomed:
+            return
+        _check_access(conn, queue)
+        if not request.exchange:
+            raise Refusal(Cause.FORBIDDEN, "no queue can be unbound from the default exchange")
+        gone = Binding(
+            exchange=request.exchange, routing_key=request.routing_key, arguments=dict(request.arguments)
+        ).identity
+        kept = tuple(b for b in queue.definition.bindings if b.identity != gone)
+        if len(kept) < len(queue.definition.bindings):
+            await self._change_bindings(queue, kept)
+            await self._drop_unbound([request.exchange])
 
     async def _change_bindings(self, queue: Queue, bindings: tuple[Binding, ...]) -> None:
         """Give a queue other bindings: on disk before they count."""
-        before = {b.identity: b for b in queue.definition.bindings}
-        after = {b.identity: b for b in bindings}
         definition = msgspec.structs.replace(queue.definition, bindings=bindings)
-        if queue.lasting:
+        stored = definition
+        if not self._definitions.shared:
             lasting = tuple(b for b in bindings if self._exchanges[b.exchange].durable)
             stored = msgspec.structs.replace(definition, bindings=lasting)
-            await self._store.kv_put(kv_key(_QUEUES, definition.name), _encode(stored))
+        queue.revision = await self._definitions.put(stored, queue.revision, lasting=queue.lasting)
+        self._rebind(queue, definition)
+
+    def _rebind(self, queue: Queue, definition: QueueDefinition) -> None:
+        """A queue has other bindings."""
+        before = {b.identity: b for b in queue.definition.bindings}
+        after = {b.identity: b for b in definition.bindings}
         queue.definition = definition
         for identity, binding in before.items():
             if identity not in after:
@@ -406,6 +618,8 @@ class QueueRegistry:
             if exchange is not None and exchange.auto_delete and not self._bound.get(name):
                 try:
                     await self._drop_exchange(exchange)
+                except Changed:
+                    await self._look_again(name, exchange=True)
                 except StoreError as error:
                     log.warning("an exchange that nothing is bound to is still there", exchange=name, error=str(error))
                     self._idle[name] = None

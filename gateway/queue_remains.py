@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from controller.client import ControllerClient, ControllerError, NamedQueue
 from gateway import logs
 from gateway.keys import kv_key
-from store.client import StoreClient
+from store.client import Entry, StoreClient
 from store.errors import StoreError
 from store.format import QueueNumber
 
-__all__ = ["QueueRemains", "stored_values"]
+__all__ = ["QueueRemains", "stored_entries"]
 
 _PAGE_COUNT = 500
 
@@ -35,8 +35,8 @@ class QueueRemains:
 
     async def load(self) -> None:
         """Clear away the queues whose markers an earlier run has left. Raises `StoreError`, `ControllerError`."""
-        async for value in stored_values(self._store, self._namespace):
-            await self._clear(value.decode())
+        async for entry in stored_entries(self._store, self._namespace):
+            await self._clear(entry.value.decode())
 
     async def mark(self, name: str) -> None:
         """Note that a queue is to be cleared away at the next start. Raises `StoreError`."""
@@ -78,10 +78,10 @@ class QueueRemains:
         await self._controller.forget_queue(name)
 
 
-async def stored_values(store: StoreClient, namespace: str) -> AsyncIterator[bytes]:
-    """The values of a namespace of the KV, a page at a time."""
+async def stored_entries(store: StoreClient, namespace: str) -> AsyncIterator[Entry]:
+    """The entries of a namespace of the KV, read a page at a time."""
     after = ""
     while page := await store.kv_prefix(f"{namespace}/", after=after, limit=_PAGE_COUNT):
         for entry in page:
-            yield entry.value
+            yield entry
         after = page[-1].key

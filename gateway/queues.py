@@ -12,7 +12,10 @@ from typing import Any
 
 from controller.client import ControllerClient, ControllerError, TopicLimit
 from gateway import logs
+from gateway.consumer_counts import PREFIX as COUNTED
+from gateway.consumer_counts import ConsumerCounts, LocalConsumerCounts, SharedConsumerCounts
 from gateway.errors import Cause, Refusal
+from gateway.owners import LocalOwners, Owned, Owners
 from gateway.port import Cancel, Consume, ConsumerId, Leased, Random, Ready, Request, SettleLeased
 from gateway.queue_port import (
     BindQueue,
@@ -29,7 +32,7 @@ from gateway.queue_port import (
     UnbindQueue,
 )
 from gateway.queue_pump import Connection, Consumer, Pump, take_live
-from gateway.queue_registry import Queue, QueueRegistry, QueueRouter
+from gateway.queue_registry import PREFIX, Queue, QueueRegistry, QueueRouter
 from gateway.router import UnknownTopicError
 from gateway.topology import QueueDefinition, message_ttl_ms
 from store.client import StoreClient
@@ -38,9 +41,14 @@ from store.format import QueueNumber, QueueOffset
 
 __all__ = ["NamedQueues"]
 
+FOLLOW_S = 1.0  # between two attempts to follow the other proxies
 FINISH_S, FINISH_MAX_S = 1.0, 60.0  # between two attempts to remove what could not be: at first, and at most
 
 log = logs.get(__name__)
+
+
+class _Gone(Exception):
+    """Who asked is gone."""
 
 
 class NamedQueues:
@@ -58,21 +66,28 @@ class NamedQueues:
         *,
         instance: str = "0",
         random: Random | None = None,
+        owners: Owners | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._store = store
         self._router = router
         self._now_ms = now_ms
+        self._owners = owners = owners or LocalOwners(store)
+        self._counts: ConsumerCounts = LocalConsumerCounts() if owners.alone else SharedConsumerCounts(store, owners)
         self._registry = registry = QueueRegistry(
             store,
             controller,
             router,
             instance=instance,
             random=random or chance.SystemRandom(),
+            owners=owners,
+            counts=self._counts,
             new_pump=self._new_pump,
             dropped=self._cancel_all,
             unfinished=self._finish_later,
         )
+        owners.serve(PREFIX, self)
+        owners.serve(COUNTED, self)
         self._finishing = False
         self._consumers: dict[int, dict[ConsumerId, Consumer]] = {}  # by connection
         self._tasks: set[asyncio.Task[None]] = set()
@@ -91,6 +106,33 @@ class NamedQueues:
     async def load(self) -> None:
         """Know what was declared durable, and clear away what was not."""
         await self._registry.load()
+
+    async def follow(self) -> None:
+        """Follow what other proxies declare, for ever."""
+        while not self._owners.alone:
+            try:
+                await self._registry.follow()
+            except StoreError as error:
+                log.warning("what other proxies declare is not known here", error=str(error), retry_s=FOLLOW_S)
+            await asyncio.sleep(FOLLOW_S)
+
+    async def wanted(self, name: str) -> None:
+        """See `owners.Listener`: what is here is kept."""
+
+    async def inherited(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
+        """See `owners.Listener`: exclusive queues and consumers go with their connections."""
+        if name.startswith(PREFIX):
+            await self._registry.inherited(name, take)
+        elif isinstance(self._counts, SharedConsumerCounts):
+            await self._registry.drop_unused([await self._counts.inherited(name, take)])
+
+    async def deposed(self) -> None:
+        """See `owners.Listener`: consumers are told, so that they begin again."""
+        if isinstance(self._counts, SharedConsumerCounts):
+            self._counts.deposed()
+        await self._registry.deposed()
+        for queue in list(self._registry.queues.values()):
+            self._cancel_all(queue)
 
     async def close(self) -> None:
         """Deliver nothing more."""
@@ -117,12 +159,18 @@ class NamedQueues:
 
         Nothing is delivered before the caller's next await, so that it can tell the connection first.
         """
-        queue = self._registry.find(effect.queue, conn)
-        others = queue.pump.consumers
-        if others and (effect.exclusive or any(c.exclusive for c in others)):
-            raise Refusal(Cause.FORBIDDEN, f"queue {effect.queue!r} has an exclusive consumer, or cannot have one now")
-        if conn.gone:
-            return
+        self._check_consumers(await self._registry.look_up(effect.queue, conn), effect)
+        await self._counts.join(effect.queue, exclusive=effect.exclusive)
+        try:
+            queue = self._registry.find(effect.queue, conn)
+            self._check_consumers(queue, effect)
+            if conn.gone:
+                raise _Gone
+        except (Refusal, _Gone) as why:
+            await self._counts.leave(effect.queue)
+            if isinstance(why, _Gone):
+                return
+            raise
         consumer = Consumer(
             conn,
             effect.consumer,
@@ -134,6 +182,11 @@ class NamedQueues:
         self._consumers.setdefault(conn.id, {})[effect.consumer] = consumer
         queue.pump.add(consumer)
 
+    def _check_consumers(self, queue: Queue, effect: Consume) -> None:
+        others = queue.pump.consumers
+        if others and (effect.exclusive or any(c.exclusive for c in others)):
+            raise Refusal(Cause.FORBIDDEN, f"queue {effect.queue!r} has an exclusive consumer, or cannot have one now")
+
     def ready(self, conn: Connection, effect: Ready) -> None:
         """A consumer takes messages again."""
         consumer = self._consumers.get(conn.id, {}).get(effect.consumer)
@@ -143,8 +196,20 @@ class NamedQueues:
     def cancel(self, conn: Connection, effect: Cancel) -> None:
         """End a consumer; a queue that lived for its consumers alone goes with the last."""
         consumer = self._consumers.get(conn.id, {}).pop(effect.consumer, None)
-        if consumer is not None and self._remove(consumer):
-            self._spawn(self._registry.drop_unused([consumer.queue]))
+        if consumer is not None:
+            unused = self._remove(consumer)
+            if unused or not self._owners.alone:
+                self._spawn(self._left([consumer.queue], [consumer.queue] if unused else []))
+
+    async def _left(self, queues: list[str], unused: list[str]) -> None:
+        """Consumers have ended, some of them perhaps the last ones of their queues."""
+        for queue in queues:
+            try:
+                await self._counts.leave(queue)
+            except (StoreError, Refusal) as error:
+                log.warning("a consumer that has ended is counted still", queue=queue, error=str(error))
+        if unused:
+            await self._registry.drop_unused(unused)
 
     async def settle(self, conn: Connection, effect: SettleLeased) -> None:
         """Settle or give back what a connection holds of a queue. Raises `StoreError`."""
@@ -163,10 +228,11 @@ class NamedQueues:
 
     async def connection_lost(self, conn: Connection) -> None:
         """A connection has ended: what it held is there for others again, what was its own is gone."""
-        unused = [c.queue for c in self._consumers.pop(conn.id, {}).values() if self._remove(c)]
+        ended = list(self._consumers.pop(conn.id, {}).values())
+        unused = [c.queue for c in ended if self._remove(c)]
         self.appended(self._store.release(conn.id))
-        if unused:
-            await self._registry.drop_unused(unused)
+        if ended:
+            await self._left([c.queue for c in ended], unused)
         await self._registry.drop_owned(conn.id)
 
     def appended(self, queue_numbers: Iterable[int]) -> None:
@@ -181,14 +247,16 @@ class NamedQueues:
     async def _declare(self, conn: Connection, request: DeclareQueue) -> QueueInfo:
         queue = await self._registry.declare_queue(conn, request)
         waiting = await self._store.waiting(queue.number)
-        return QueueInfo(name=queue.definition.name, messages=waiting, consumers=len(queue.pump.consumers))
+        name = queue.definition.name
+        consumers = len(queue.pump.consumers) + await self._counts.elsewhere(name)
+        return QueueInfo(name=name, messages=waiting, consumers=consumers)
 
     async def _purge(self, conn: Connection, request: PurgeQueue) -> int:
-        queue = self._registry.find(request.name, conn)
+        queue = await self._registry.look_up(request.name, conn)
         return await self._store.purge(queue.number)
 
     async def _get(self, conn: Connection, request: GetMessage) -> Got | None:
-        queue = self._registry.find(request.queue, conn)
+        queue = await self._registry.look_up(request.queue, conn)
         if any(c.exclusive for c in queue.pump.consumers):
             raise Refusal(Cause.FORBIDDEN, f"queue {request.queue!r} has an exclusive consumer")
         ttl_ms = message_ttl_ms(queue.definition)
@@ -244,6 +312,8 @@ class NamedQueues:
             queue.pump.remove(consumer)
             self._consumers.get(consumer.conn.id, {}).pop(consumer.id, None)
             consumer.conn.deliver(ConsumerCancelled(consumer.id))
+            if not self._owners.alone:
+                self._spawn(self._left([consumer.queue], []))
 
     def _pump_failed(self, name: str, error: BaseException) -> None:
         """A bug of ours has ended a pump."""

@@ -85,6 +85,7 @@ class QueueDefinition(msgspec.Struct, frozen=True, kw_only=True):
     exclusive: bool = False
     arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     bindings: tuple[Binding, ...] = ()
+    proxy: str = ""  # of several: the one whose connection alone may use it
 
 
 # ---- addresses
