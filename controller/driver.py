@@ -31,6 +31,7 @@ from controller.raft import (
     Status,
     Storage,
     StorageFailed,
+    StorageFull,
 )
 
 __all__ = ["Driver", "Machine", "OutcomeUnknown"]
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 COMPACT_BYTES = 8 << 20  # of applied entries between two snapshots, at least; or as much as the snapshot has
 KEEP_ENTRIES = 8_192  # that stay behind a snapshot, for followers that are a little late
 PROPOSALS_MAX = 10_000  # under way
+FULL_AGAIN_S = 1.0  # until a full disk is tried again
 ENTRY_BYTES = 64  # what an entry without data counts
 
 
@@ -102,6 +104,7 @@ class Driver:
         self._reads: dict[bytes, asyncio.Future[int | None]] = {}
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: index, number
         self._failed: Exception | None = None
+        self.full: StorageFull | None = None  # why nothing can be written now
         snapshot = storage.snapshot()
         machine.restore(snapshot)
         self._snapshot_bytes = len(snapshot.data)
@@ -141,12 +144,18 @@ class Driver:
         self._raft.tick()
         self._wake.set()
 
-    def hurry_election(self) -> None:
-        """Stand for election at once: for a node that votes alone, and would only wait for itself."""
-        if self._raft.status().membership.voters == (self.status.id,):
-            for _ in range(2 * self._settings.election_ticks):
-                self._raft.tick()
-            self._wake.set()
+    def settle(self) -> None:
+        """Before `run`: if this node votes alone, let it lead and apply all of its log now. Raises as `run` does.
+
+        It would only wait for itself. Its disk is waited for here.
+        """
+        if self._raft.status().membership.voters != (self.status.id,):
+            return
+        while self.status.role is not Role.LEADER or self.status.applied < self.status.last_index:
+            self._raft.tick()
+            while (ready := self._raft.ready()) is not None:
+                self._storage.save(ready)
+                self._finish(ready)
 
     def _schedule(self) -> None:
         if self._tick_s is None:
@@ -224,6 +233,11 @@ class Driver:
                 await self.until_applied(index)
                 return index
 
+    async def quiet(self) -> None:
+        """Wait until nothing that was proposed is under way."""
+        while self._proposed:
+            await asyncio.wait([future for _, future in self._proposed.values()])
+
     async def until_applied(self, index: int) -> None:
         """Wait until the state machine has the entry of `index`."""
         if index <= self.applied:
@@ -239,6 +253,8 @@ class Driver:
 
     def _check_proposal(self) -> None:
         self._check()
+        if self.full is not None:
+            raise self.full
         if len(self._proposed) >= PROPOSALS_MAX:
             raise ProposalDropped(f"{PROPOSALS_MAX} commands are under way")
 
@@ -254,13 +270,36 @@ class Driver:
         """Do what a `Ready` asks for, in its order. Raises `StorageFailed`, `ControllerDamaged`."""
         self._send(ready.early)
         if ready.must_sync:
-            try:
-                await self._loop.run_in_executor(self._disk, self._storage.save, ready)
-            except (OSError, MemoryError) as error:
-                raise StorageFailed(f"the log cannot be written: {error}") from error
+            await self._save(ready)
         else:
             self._storage.save(ready)  # nothing is waited for
             await asyncio.sleep(0)  # others have their turn
+        self._finish(ready)
+
+    async def _save(self, ready: Ready) -> None:
+        """Keep it, as soon as there is room. Raises `StorageFailed`.
+
+        Meanwhile nothing is sent, so others take over; what was proposed may still happen.
+        """
+        while True:
+            try:
+                await self._loop.run_in_executor(self._disk, self._storage.save, ready)
+            except StorageFull as full:
+                if self.full is None:
+                    logger.error("the disk is full: %s", full)
+                self.full = full
+                self._fail_proposals(OutcomeUnknown(f"the disk is full: {full}"))
+                await asyncio.sleep(FULL_AGAIN_S)
+            except (OSError, MemoryError) as error:
+                raise StorageFailed(f"the log cannot be written: {error}") from error
+            else:
+                if self.full is not None:
+                    logger.info("there is room on the disk again")
+                self.full = None
+                return
+
+    def _finish(self, ready: Ready) -> None:
+        """What is to be done with a `Ready` when it is on disk."""
         self._send(ready.messages)
         if ready.snapshot is not None:
             self._restore(ready.snapshot)

@@ -57,6 +57,7 @@ class Members:
     async def add(self, request: AddMember, state: MetadataState) -> None:
         """Add a learner, or say where a member is now. Raises `ChangeRefused`, `NotLeader`, `OutcomeUnknown`."""
         assert self._driver is not None
+        await self._settled()
         there = self._driver.status.membership.get(request.id)
         if there is None:
             if request.id in state.removed_members:
@@ -68,8 +69,14 @@ class Members:
     async def remove(self, id_: int) -> None:
         """Remove a member, if it is one. Raises `ChangeRefused`, `NotLeader`, `OutcomeUnknown`."""
         assert self._driver is not None
+        await self._settled()
         if self._driver.status.membership.get(id_) is not None:
             await self._driver.change(Change(kind=ChangeKind.REMOVE, node=id_))
+
+    async def _settled(self) -> None:
+        """Wait until the changes in the log are committed: they hold from their entries on, and may be taken back."""
+        assert self._driver is not None
+        await self._driver.until_applied(self._driver.status.last_index)
 
     async def promote(self) -> None:
         """Let learners vote that have caught up, one after the other, as long as this node leads. Never returns."""

@@ -28,6 +28,7 @@ from controller.front import Limits, StateClient
 from controller.leadership import Leadership, Moves
 from controller.members import Members
 from controller.metadata import Metadata
+from controller.migration import open_storage
 from controller.peers import Peers
 from controller.raft import (
     BadMessage,
@@ -39,9 +40,7 @@ from controller.raft import (
     RaftError,
     Settings,
     Storage,
-    first_snapshot,
 )
-from controller.raft import Member as RaftMember
 from controller.raft.lmdb_storage import LmdbStorage
 from controller.registry import TICK_MS, Heartbeat, Registry, Route
 from controller.state import Answer, MetadataState
@@ -156,20 +155,19 @@ class ControllerNode(StateClient):
         voters = {} if join else dict(members or {node_id: rest.get("address", "")})
         if not join and node_id not in voters:
             raise ControllerError(f"controller {node_id} is none of the first members {sorted(voters)}: let it join")
-        first = first_snapshot(Membership.of(*(RaftMember(id=id_, address=at) for id_, at in sorted(voters.items()))))
-        storage = await asyncio.get_running_loop().run_in_executor(
-            None, lambda: LmdbStorage.open(directory, node_id, first=None if join else first)
-        )
+        loop = asyncio.get_running_loop()
+        storage = await loop.run_in_executor(None, open_storage, directory, node_id, voters)
         try:
             node = cls(node_id, storage, members=members, **rest)
+            node.start()
         except BaseException:
             storage.close()
             raise
-        node.start()
         return node
 
     def start(self) -> None:
-        """Begin to take part."""
+        """Begin to take part. Raises `StorageFailed`, `ControllerDamaged`."""
+        self._driver.settle()
         self._spawn(self._drive(), "raft")
         self._spawn(self._watch_time(), "elections")
         self._spawn(self._members.promote(), "learners")
@@ -177,7 +175,6 @@ class ControllerNode(StateClient):
         self._spawn(self._become_current(), "first state")
         if self.address:
             self._spawn(self._introduce(), "membership")
-        self._driver.hurry_election()
 
     async def close(self) -> None:
         """End it. What was answered is on disk."""

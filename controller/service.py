@@ -13,7 +13,7 @@ import grpc.aio
 
 from controller.client import ControllerClosed, ControllerDamaged, ControllerError, ControllerOverloaded, Group
 from controller.node import ControllerNode
-from controller.raft import NotLeader
+from controller.raft import NotLeader, StorageFailed
 from controller.raft import decode as decode_message
 from controller.registry import Heartbeat
 from controller.wire import (
@@ -353,7 +353,7 @@ class _Commands:
         except NotLeader as error:
             answered = Answered(asked.number, node.applied, error=describe(NotLeading(node.leader_address)))
             logger.debug("a command is not taken: %s", error)
-        except ControllerDamaged as error:
+        except StorageFailed as error:  # of this controller: another one will lead
             answered = Answered(asked.number, node.applied, error=describe(ControllerClosed(str(error))))
         except ControllerError as error:
             answered = Answered(asked.number, node.applied, error=describe(error))

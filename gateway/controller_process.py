@@ -96,7 +96,7 @@ async def run(config: Config, *, join: bool = False) -> None:
     async with contextlib.AsyncExitStack() as stack:
         try:
             node = await ControllerNode.open(
-                place.directory / "raft",
+                place.directory,
                 node_id=mine.id,
                 members=place.members,
                 join=place.join,

@@ -74,7 +74,7 @@ class Footing(Protocol):
 class LocalFooting:
     """Everything in this process."""
 
-    def __init__(self, config: Config, store: LocalStore, controller: ControllerClient) -> None:
+    def __init__(self, config: Config, store: LocalStore, controller: LocalController) -> None:
         self.store = store
         self.controller = controller
         self.owners: Owners = LocalOwners(store)
@@ -83,13 +83,17 @@ class LocalFooting:
     @property
     def alive(self) -> bool:
         """See `Footing`."""
-        return self.store.error is None
+        return self.store.error is None and self.controller.error is None
 
     def troubles(self) -> Sequence[str]:
         """See `Footing`."""
+        metadata = self.controller.trouble
+        found = [] if metadata is None else [metadata]
         if self.store.error is not None:
-            return [f"the store has failed: {self.store.error}"]
-        return [] if self.store.full is None else [f"the store takes nothing: {self.store.full}"]
+            found.append(f"the store has failed: {self.store.error}")
+        elif self.store.full is not None:
+            found.append(f"the store takes nothing: {self.store.full}")
+        return found
 
     def log(self) -> LogStatus:
         """See `Footing`."""

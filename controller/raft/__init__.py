@@ -27,6 +27,7 @@ from controller.raft.errors import (
     RaftError,
     StorageDamaged,
     StorageFailed,
+    StorageFull,
     TransferRefused,
 )
 from controller.raft.membership import Change, ChangeKind, Member, Membership, decode_change
@@ -64,6 +65,7 @@ __all__ = [
     "Storage",
     "StorageDamaged",
     "StorageFailed",
+    "StorageFull",
     "TransferRefused",
     "decode",
     "decode_change",

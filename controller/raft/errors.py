@@ -12,6 +12,7 @@ __all__ = [
     "RaftError",
     "StorageDamaged",
     "StorageFailed",
+    "StorageFull",
     "TransferRefused",
 ]
 
@@ -54,6 +55,10 @@ class Compacted(RaftError):
 
 class StorageFailed(RaftError):
     """The storage has not kept what it was given. The node must stop: what it says next would rest on it."""
+
+
+class StorageFull(StorageFailed):
+    """There is no room on the disk. The same `save` may succeed when there is some again."""
 
 
 class StorageDamaged(StorageFailed, ControllerDamaged):

@@ -11,7 +11,7 @@ import msgspec
 
 from controller.lmdb_file import is_cut_short
 from controller.raft import lmdb_records
-from controller.raft.errors import Compacted, StorageDamaged, StorageFailed
+from controller.raft.errors import Compacted, StorageDamaged, StorageFailed, StorageFull
 from controller.raft.lmdb_records import Held
 from controller.raft.messages import Entry, HardState, Index, Snapshot, Term, entry_bytes
 from controller.raft.ready import Ready
@@ -115,7 +115,10 @@ class LmdbStorage:
     # ---- what the driver keeps
 
     def save(self, ready: Ready) -> None:
-        """Keep what a `Ready` has to keep, on disk when this returns. Raises `StorageFailed`: nothing of it is kept."""
+        """Keep what a `Ready` has to keep, on disk when this returns.
+
+        Raises `StorageFull`, `StorageFailed`: nothing of it is kept.
+        """
         hard = ready.hard_state or self.hard_state()
         if not ready.must_sync:
             self._unwritten = hard
@@ -135,6 +138,8 @@ def _failures(path: Path | str, kind: type[StorageFailed]) -> Iterator[None]:
     """What LMDB and its records' decoding raise, as ours."""
     try:
         yield
+    except lmdb.DiskError as error:  # ENOSPC: the transaction was given up before anything of it counted
+        raise StorageFull(f"{path}: {error}") from error
     except (lmdb.Error, msgspec.MsgspecError) as error:
         raise kind(f"{path}: {error}") from error
 

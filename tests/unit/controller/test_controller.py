@@ -1,12 +1,12 @@
 import asyncio
 
-import lmdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.client import ControllerError, TopicExists, TopicLimit, UnknownTopic
+from controller.client import ControllerError, ControllerUnreachable, TopicExists, TopicLimit, UnknownTopic
 from controller.local import Limits, LocalController
+from controller.raft import StorageFailed, StorageFull
 from controller.state import (
     CreateTopic,
     DeleteTopic,
@@ -97,7 +97,7 @@ async def test_a_restart_knows_its_topics(tmp_path):
 
 
 async def test_a_restart_replays_behind_a_snapshot(tmp_path, monkeypatch):
-    monkeypatch.setattr("controller.local.SNAPSHOT_EVERY", 4)
+    monkeypatch.setattr("controller.local.COMPACT_BYTES", 500)
     controller = LocalController.open(tmp_path, now_ms=lambda: 1)
     for n in range(10):
         await controller.create_topic(f"t{n}", queues=1)
@@ -114,7 +114,7 @@ async def test_a_restart_replays_behind_a_snapshot(tmp_path, monkeypatch):
 
 async def test_what_is_refused_is_not_written(tmp_path, monkeypatch):
     controller = LocalController.open(tmp_path, limits=Limits(topics_max=0), now_ms=lambda: 1)
-    monkeypatch.setattr(controller, "_persist", pytest.fail)
+    monkeypatch.setattr(controller._storage, "save", pytest.fail)
     try:
         for name in ("a", "x" * 300):
             with pytest.raises(ControllerError):
@@ -155,8 +155,14 @@ async def test_limits_and_disagreements_are_refused_by_name(tmp_path):
 
 async def test_commands_asked_together_are_written_together_and_answered_in_order(tmp_path):
     controller = LocalController.open(tmp_path, limits=Limits(queues_max=300), now_ms=lambda: 1)
-    written, persist = [], controller._persist
-    controller._persist = lambda first, commands: written.append((first, len(commands))) or persist(first, commands)
+    written, save = [], controller._storage.save
+
+    def counting(ready):
+        if ready.must_sync:
+            written.append(len(ready.entries))
+        save(ready)
+
+    controller._storage.save = counting
     heard = []
     controller.watch(lambda: heard.append(len(controller._state.named)))
     asked = [controller.name_queue(f"q{n}") for n in range(200)]
@@ -179,24 +185,50 @@ async def test_commands_asked_together_are_written_together_and_answered_in_orde
     await again.close()
 
 
-async def test_a_disk_that_fails_refuses_what_it_was_given_and_nothing_else(tmp_path):
+async def test_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_path, monkeypatch):
+    monkeypatch.setattr("controller.driver.FULL_AGAIN_S", 0.01)
     controller = LocalController.open(tmp_path, now_ms=lambda: 1)
-    persist = controller._persist
+    room, save = [], controller._storage.save
 
-    def failing(first, commands):
-        controller._persist = persist
-        raise lmdb.DiskError("no")
+    def full(ready):
+        if ready.must_sync and not room:
+            raise StorageFull("no space left on device")
+        save(ready)
 
-    controller._persist = failing
+    controller._storage.save = full
     first, second = asyncio.ensure_future(controller.name_queue("a")), asyncio.ensure_future(controller.name_queue("b"))
     for asked in (first, second):
-        with pytest.raises(lmdb.DiskError):
+        with pytest.raises(ControllerUnreachable, match="no space left"):
             await asked
+    with pytest.raises(StorageFull):
+        await controller.name_queue("c")
+    assert "no space left" in controller.trouble
+    room.append(1)
+    async with asyncio.timeout(10):
+        while controller.trouble is not None:
+            await asyncio.sleep(0.001)
     number = (await controller.name_queue("c")).number
     await controller.close()
     again = LocalController.open(tmp_path, now_ms=lambda: 1)
     assert (await again.name_queue("c")).number == number
+    assert again.group_of_queue((await again.name_queue("a")).number) == 0  # it happened, as it may
     await again.close()
+
+
+async def test_a_disk_that_fails_refuses_everything_from_then_on_and_says_why(tmp_path):
+    controller = LocalController.open(tmp_path, now_ms=lambda: 1)
+    topic = await controller.create_topic("a")
+
+    def failing(_ready):
+        raise StorageFailed("input/output error")
+
+    controller._storage.save = failing
+    for _ in range(2):
+        with pytest.raises(StorageFailed, match="input/output error"):
+            await controller.create_topic("b")
+    assert controller.topics() == [topic]
+    assert "input/output error" in controller.trouble
+    await controller.close()
 
 
 async def test_a_caller_that_goes_away_and_a_listener_that_fails_hold_nobody_up(tmp_path):
@@ -214,14 +246,19 @@ async def test_a_caller_that_goes_away_and_a_listener_that_fails_hold_nobody_up(
 
 
 async def test_snapshots_come_less_often_the_more_there_is(tmp_path, monkeypatch):
-    monkeypatch.setattr("controller.local.SNAPSHOT_EVERY", 10)
-    monkeypatch.setattr("controller.local.GROUP_MAX", 5)
+    monkeypatch.setattr("controller.local.COMPACT_BYTES", 1000)
     controller = LocalController.open(tmp_path, now_ms=lambda: 1)
-    made, compact = [], controller._compact
-    controller._compact = lambda index, snapshot: made.append(index) or compact(index, snapshot)
-    await asyncio.gather(*(controller.name_queue(f"q{n}") for n in range(200)))
-    assert made[0] == 10
-    assert len(made) < 7
+    made, compact = [], controller._driver._raft.compact
+
+    def counting(index, data, *, keep):
+        made.append(len(data))
+        compact(index, data, keep=keep)
+
+    controller._driver._raft.compact = counting
+    for n in range(200):
+        await controller.name_queue(f"q{n}")
+    assert made[0] < 1000
+    assert 4 < len(made) < 15
     await controller.close()
     again = LocalController.open(tmp_path, now_ms=lambda: 1)
     assert len(again._state.named) == 200

@@ -26,8 +26,10 @@ async def test_nobody_else_reads_what_is_created(tmp_path):
     assert found == {
         "new": 0o700,
         "new/controller": 0o700,
-        "new/controller/data.mdb": 0o600,
-        "new/controller/lock.mdb": 0o600,
+        "new/controller/raft": 0o700,
+        "new/controller/raft/data.mdb": 0o600,
+        "new/controller/raft/lock.mdb": 0o600,
+        "new/controller/raft/raft.lock": 0o600,
     }
 
 
@@ -37,7 +39,7 @@ async def test_damage_is_said_in_one_error(tmp_path, damage):
     for n in range(50):
         await controller.create_topic(f"topic/{n}", config={"note": "x" * 500})
     await controller.close()
-    path = tmp_path / "data.mdb"
+    path = tmp_path / "raft" / "data.mdb"
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2] if damage == "cut" else b"x" * len(whole))
     with pytest.raises(ControllerDamaged, match="restore the directory from a backup"):

@@ -51,7 +51,7 @@ async def test_what_comes_while_the_disk_is_busy_is_written_together():
     storage.gate.set()
     network = Network(ids=())
     driver = network.add(1, storage=storage)
-    driver.hurry_election()
+    driver.settle()
     await network.lead()
     storage.gate.clear()
     before = storage.saves
@@ -128,7 +128,7 @@ async def test_a_disk_that_fails_ends_the_node_and_everything_that_waits():
     storage = Failing(first_snapshot(Membership.of(RaftMember(id=1))))
     network = Network(ids=())
     driver = network.add(1, storage=storage)
-    driver.hurry_election()
+    driver.settle()
     await network.lead()
     storage.broken = True
     waiting = asyncio.ensure_future(driver.until_applied(99))
@@ -144,7 +144,7 @@ async def test_a_disk_that_fails_ends_the_node_and_everything_that_waits():
 
 async def test_a_command_that_cannot_be_read_ends_the_node():
     network = Network(ids=(1,))
-    network.drivers[1].hurry_election()
+    network.drivers[1].settle()
     leader = await network.lead()
 
     def damaged(_entry):

@@ -1,12 +1,16 @@
 """What version 0.1 wrote, before there were groups, is opened by this one."""
 
+import shutil
+
 import lmdb
 import msgspec
 import pytest
+from controllers import Controllers, now_ms, until
 
-from controller.client import ControllerDamaged, GroupConfig, NamedQueue, Replica, Topic
+from controller.client import ControllerDamaged, ControllerError, GroupConfig, NamedQueue, Replica, Topic
 from controller.commands import AddGroup
 from controller.local import LocalController
+from controller.node import ControllerNode
 from controller.state import SNAPSHOT_VERSION, MetadataState
 
 pytestmark = pytest.mark.anyio
@@ -48,21 +52,72 @@ async def test_an_old_directory_opens_with_everything_in_the_home_group(tmp_path
         await controller.close()
 
 
-async def test_an_old_directory_is_replaced_by_a_snapshot_of_this_version(tmp_path, monkeypatch):
-    monkeypatch.setattr("controller.local.SNAPSHOT_EVERY", 1)
+async def test_an_old_directory_is_read_once_and_kept(tmp_path):
     written(tmp_path)
     controller = LocalController.open(tmp_path, now_ms=lambda: 10)
-    for _ in range(4):
-        await controller.name_queue("more than once")
-        await controller.forget_queue("more than once")
-    before = controller.topics()
+    await controller.name_queue("since")
+    before = (controller.topics(), controller.group_of_queue(22))
     await controller.close()
-    with lmdb.open(str(tmp_path), max_dbs=0) as env, env.begin() as txn:
-        held = msgspec.msgpack.decode(txn.get(b"state")[8:])
-    assert held["version"] == SNAPSHOT_VERSION
+    assert {path.name for path in tmp_path.iterdir()} == {"raft", "data-before-raft.mdb"}
     again = LocalController.open(tmp_path, now_ms=lambda: 10)
-    assert again.topics() == before
+    assert (again.topics(), again.group_of_queue(22)) == before
+    assert (await again.name_queue("since")).number == 24
     await again.close()
+
+
+async def test_a_migration_that_was_cut_off_is_done_again(tmp_path):
+    written(tmp_path)
+    for leave in ("nothing", "an empty directory", "all but the old name"):
+        if leave == "an empty directory":
+            (tmp_path / "raft").mkdir()
+        controller = LocalController.open(tmp_path, now_ms=lambda: 10)
+        assert [topic.name for topic in controller.topics()] == ["$amqp", "telemetry"]
+        await controller.close()
+        if leave != "all but the old name":
+            (tmp_path / "data-before-raft.mdb").rename(tmp_path / "data.mdb")
+            shutil.rmtree(tmp_path / "raft")
+        else:  # the log has it all, and more
+            (tmp_path / "data-before-raft.mdb").rename(tmp_path / "data.mdb")
+            controller = LocalController.open(tmp_path, now_ms=lambda: 10)
+            await controller.create_topic("since")
+            await controller.close()
+            (tmp_path / "data-before-raft.mdb").rename(tmp_path / "data.mdb")
+            controller = LocalController.open(tmp_path, now_ms=lambda: 10)
+            assert controller.topic("since") is not None
+            await controller.close()
+
+
+async def test_one_of_several_controllers_does_not_begin_with_what_a_single_node_knew(tmp_path):
+    written(tmp_path)
+    with pytest.raises(ControllerError, match="let the others join it"):
+        await ControllerNode.open(tmp_path, node_id=1, members={1: "a:1", 2: "b:1"}, address="a:1", now_ms=lambda: 1)
+    node = await ControllerNode.open(tmp_path, node_id=1, members={1: "a:1"}, address="a:1", now_ms=lambda: 1)
+    assert [topic.name for topic in node.topics()] == ["$amqp", "telemetry"]
+    await node.close()
+
+
+async def test_a_single_nodes_directory_is_a_controllers_and_back_as_long_as_it_is_alone(tmp_path):
+    single = LocalController.open(tmp_path / "1", now_ms=now_ms)
+    topic = await single.create_topic("a")
+    await single.close()
+    controllers = Controllers(tmp_path, count=1)
+    async with controllers:
+        await controllers.leader()
+        client = controllers.remote()
+        await client.ready()
+        assert client.topics() == [topic]
+        await until(lambda: [member.address for member in client.members()] == [controllers.addresses[1]])
+        await controllers.stop()
+        again = LocalController.open(tmp_path / "1", now_ms=now_ms)
+        assert again.topics() == [topic]
+        await again.close()
+        await controllers.start()
+        await controllers.start(2, join=True)
+        await until(lambda: controllers.nodes[2].membership.voters == (1, 2))
+        assert controllers.nodes[2].topics() == [topic]
+        await controllers.stop()
+        with pytest.raises(ControllerError, match="one controller of several"):
+            LocalController.open(tmp_path / "1", now_ms=now_ms)
 
 
 def test_groups_can_be_added_to_what_a_single_node_left():
