@@ -254,7 +254,8 @@ class StoreClient(Protocol):
     ) -> Fetched:
         """Records of a queue from an offset on; empty at the end. Raises `OffsetOutOfRange`.
 
-        Where the first of them is damaged it raises `CorruptFrame`, which says where to go on. At the end it waits up to `max_wait_ms`, at most a minute, for the next one.
+        Where the first of them is damaged it raises `CorruptFrame`, which says where to go on. At the end it waits up
+        to `max_wait_ms`, at most a minute, for the next one.
         """
 
     async def read(self, position: Position) -> bytes | None:

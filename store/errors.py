@@ -2,6 +2,7 @@
 
 __all__ = [
     "AppendOutcomeUnknown",
+    "BadArgument",
     "BadHandle",
     "CorruptFrame",
     "DamagedExport",
@@ -99,6 +100,10 @@ class AppendOutcomeUnknown(StoreError):
 
     Only an idempotent retry is safe.
     """
+
+
+class BadArgument(StoreError):
+    """Not stored, nor looked for: a number or a text that the store cannot hold; a frame that says what is not so."""
 
 
 class FrameTooLarge(StoreError):

@@ -21,7 +21,7 @@ class Finder:
 
     def find(self, wanted: Wanted, recent: Sequence[Run], limit: int) -> list[Position]:
         """Positions, newest first."""
-        limit = min(limit, FIND_MAX)
+        limit = max(min(limit, FIND_MAX), 0)
         found: list[Position] = []
         for run in reversed(recent):
             found += islice(find_in_run(run, wanted), limit - len(found))
@@ -36,7 +36,7 @@ class Finder:
 
     def addresses(self, prefix: str, after: str, recent: Set[str], limit: int) -> list[str]:
         """Addresses, ascending."""
-        limit = min(limit, FIND_MAX)
+        limit = max(min(limit, FIND_MAX), 0)
         views = self._engine.views
         with views.reading() as txn:
             stored = list(islice(views.addresses.after(txn, prefix, after), limit))

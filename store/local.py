@@ -26,9 +26,9 @@ from store.client import OnAppended, QueuesListener, StoreClient, TailListener
 from store.clock import RisingClock, SteadyClock
 from store.damage import Damage
 from store.engine import Committed, Engine
-from store.errors import FrameTooLarge, StoreClosed, StoreError, StoreOverloaded
+from store.errors import BadArgument, FrameTooLarge, StoreClosed, StoreError, StoreOverloaded
 from store.finder import Finder
-from store.format import FRAME_BYTES_MAX, LogOffset, UnplacedFrame
+from store.format import FRAME_BYTES_MAX, ROW, LogOffset, UnplacedFrame
 from store.gate import Gate
 from store.kv.keyvalue import KeyValue, Log
 from store.lease_handles import LeaseHandles
@@ -255,6 +255,8 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
         """See `StoreClient.append`. A refusal comes on the next turn of the loop, ahead of what is being written."""
         size = frame.size_bytes
         refused = self._refusal(size)
+        if len(frame.rows) != frame.row_count * ROW.size:  # it would stop the store; checksums are readers' to check
+            refused = BadArgument(f"{len(frame.rows)} bytes are not {frame.row_count} rows")
         if refused is not None:
             self._loop.call_soon(done, refused)
             return

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from store.client import Appended, OnAppended
-from store.errors import StoreError
+from store.errors import BadArgument, StoreError
 from store.format import ROW, Position, QueueNumber, UnplacedFrame
 from store.recent import Outcome
-from store.records import Record, encode, queue_of
+from store.records import Record, encode_checked, queue_of
 
 __all__ = ["Recorder"]
 
@@ -39,10 +39,15 @@ class Recorder:
     def record(self, record: Record) -> asyncio.Future[Outcome]:
         """Store a record; the future ends when it is durable and applied, with what became of it.
 
-        It fails with `StoreError`: the append's, or the record's own (`RevisionConflict`).
+        It fails with `StoreError`: the append's, or the record's own (`RevisionConflict`), or `BadArgument` for one
+        that could not be read again: it would be acknowledged and have no effect.
         """
-        data = encode(record)
         outcome: asyncio.Future[Outcome] = self._loop.create_future()
+        try:
+            data = encode_checked(record)
+        except ValueError as error:
+            outcome.set_exception(BadArgument(f"{type(record).__name__}: {error}"))
+            return outcome
         if not self._gathered:
             self._loop.call_soon(self.flush)
         self._gathered.append(_Waiting(queue_of(record), data, outcome))

@@ -24,6 +24,7 @@ from controller.client import ControllerError, UnknownTopic
 from store import errors
 from store.client import Fetched
 from store.errors import (
+    BadArgument,
     CorruptFrame,
     DamagedExport,
     NamespaceFull,
@@ -220,6 +221,7 @@ def decode_chunk(data: bytes, *, queue: int) -> Fetched:
 
 STATUS: Mapping[type[Exception], grpc.StatusCode] = {
     BadRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    BadArgument: grpc.StatusCode.INVALID_ARGUMENT,
     OffsetOutOfRange: grpc.StatusCode.OUT_OF_RANGE,
     StoreOverloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     StoreFull: grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -8,18 +8,27 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from store.engine import Engine
-from store.errors import StoreClosed
-from store.format import LogOffset, QueueNumber
+from store.errors import BadArgument, StoreClosed
+from store.format import FIRST_QUEUE, LogOffset, QueueNumber
 from store.reader import NotInMemory, Reader
 from store.recent import Recent
 from store.recorder import Recorder
 
-__all__ = ["Calls"]
+__all__ = ["Calls", "check_messages_queue"]
 
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+_QUEUE_MAX = (1 << 32) - 1
+
+
+def check_messages_queue(queue: QueueNumber) -> None:
+    """Raise `BadArgument` for what can be no queue of messages."""
+    if not FIRST_QUEUE <= queue <= _QUEUE_MAX:
+        raise BadArgument(f"no queue of messages has the number {queue}")
 
 
 class Calls:
@@ -86,7 +95,9 @@ class Calls:
             raise self._engine.filling
 
     async def _queue(self, queue: QueueNumber) -> None:
-        """Wait while the views still hold what a deleted queue had."""
+        """Wait while the views still hold what a deleted queue had. Raises `BadArgument` for what can be no queue."""
         self._check_open()
+        if not 0 <= queue <= _QUEUE_MAX:
+            raise BadArgument(f"no queue has the number {queue}")
         while (at := self._recent.deletion(queue)) is not None:
             await self._until_dispatched(LogOffset(at + 1))

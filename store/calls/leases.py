@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from store.calls.core import check_messages_queue
 from store.calls.keys import KeyCalls
 from store.client import Lease, QueuesListener
 from store.errors import NotMaster, RevisionConflict, StoreError
@@ -104,6 +105,7 @@ class LeaseCalls(KeyCalls):
         """See `StoreClient.take`. Raises `NotMaster` on a slave."""
         if self._engine.role == "slave":
             raise NotMaster("a slave lends nothing")
+        check_messages_queue(queue)
         await self._queue(queue)
         return await self._lending.take(
             queue, owner, max_count=max_count, max_bytes=max_bytes, group=check_key(group), invisible_ms=invisible_ms
@@ -185,6 +187,7 @@ class LeaseCalls(KeyCalls):
 
     async def set_lease_policy(self, queue: QueueNumber, policy: LeasePolicy, *, group: str = "") -> None:
         """See `StoreClient.set_lease_policy`."""
+        check_messages_queue(queue)
         await self._queue(queue)
         await self._lending.set_policy(queue, policy, check_key(group))
 

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Sequence
 
 from store.arrivals import WAIT_MS_MAX, Arrivals
-from store.calls.core import Calls
+from store.calls.core import Calls, check_messages_queue
 from store.client import Bounds, Fetched, IndexKind
-from store.errors import OffsetOutOfRange
+from store.errors import BadArgument, OffsetOutOfRange
 from store.finder import Finder
 from store.format import Frame, LogOffset, Position, QueueNumber, QueueOffset
 from store.queue_config import QueueConfig
@@ -15,6 +15,14 @@ from store.retention import Kept
 from store.views.index import Wanted
 
 __all__ = ["ReadCalls"]
+
+
+_UNSIGNED = 1 << 64
+
+
+def _check_hash(hash_: int) -> None:
+    if not 0 <= hash_ < _UNSIGNED:
+        raise BadArgument(f"{hash_} is no hash of 64 bits")
 
 
 class ReadCalls(Calls):
@@ -67,7 +75,7 @@ class ReadCalls(Calls):
 
     async def _fetch(self, queue: QueueNumber, offset: QueueOffset, *, max_bytes: int, max_rows: int) -> Fetched:
         await self._queue(queue)
-        if offset < 0:
+        if not 0 <= offset < _UNSIGNED >> 1:
             bounds = await self.bounds(queue)
             raise OffsetOutOfRange(offset, bounds.first, bounds.next)
         if offset == self._recent.next_offset(queue):
@@ -111,6 +119,7 @@ class ReadCalls(Calls):
     async def last(self, address_hash: int) -> Position | None:
         """See `StoreClient.last`."""
         self._check_open()
+        _check_hash(address_hash)
         found = self._recent.last(address_hash)
         if found is not None:
             return found
@@ -129,6 +138,7 @@ class ReadCalls(Calls):
         limit: int = 100,
     ) -> Sequence[Position]:
         """See `StoreClient.find`."""
+        _check_hash(hash_)
         wanted = Wanted.of(kind, hash_, from_ms=from_ms, until_ms=until_ms, below=below)
         return await self._blocking(self._finder.find, wanted, self._recent.runs(), limit)
 
@@ -153,6 +163,7 @@ class ReadCalls(Calls):
         return self._recent.limits.get(queue)
 
     async def delete_queue(self, queue: QueueNumber) -> None:
-        """See `StoreClient.delete_queue`."""
+        """See `StoreClient.delete_queue`. Raises `BadArgument` for a queue of the store's own."""
+        check_messages_queue(queue)
         await self._recorder.record(QueueDeleted(queue))
         await self._queue(queue)
