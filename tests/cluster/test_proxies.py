@@ -1,0 +1,173 @@
+"""Two proxies as processes over one store group: a client finds its session at either, and its will when one dies."""
+
+import asyncio
+import contextlib
+import queue
+import socket
+import time
+
+import pika
+import pytest
+from paho.mqtt import client as paho
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from controller.client import GroupConfig
+from controller.remote import RemoteController
+from gateway.endpoint import now_ms
+from gateway.local_cluster import LocalCluster, Plan
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+TIMEOUT_S = 20
+
+
+class Client:
+    def __init__(self, port, name, *, will=None, clean=False, expiry_s=600):
+        self.messages = queue.Queue()
+        self.gone = queue.Queue()
+        self._answers = queue.Queue()
+        one = self.paho = paho.Client(
+            paho.CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5, reconnect_on_failure=False
+        )
+        one.on_message = lambda _c, _u, message: self.messages.put(message)
+        one.on_subscribe = lambda *_: self._answers.put(None)
+        one.on_connect = lambda _c, _u, flags, code, _p: self._answers.put((flags.session_present, code))
+        one.on_disconnect = lambda _c, _u, _f, code, _p: self.gone.put(code)
+        if will is not None:
+            one.will_set("wills", will, qos=1)
+        properties = Properties(PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = expiry_s
+        one.connect("127.0.0.1", port, clean_start=clean, properties=properties)
+        one.loop_start()
+        self.present, code = self._answers.get(timeout=TIMEOUT_S)
+        assert not code.is_failure, code
+
+    def subscribe(self, pattern):
+        self.paho.subscribe(pattern, 1)
+        self._answers.get(timeout=TIMEOUT_S)
+
+    def publish(self, topic, body):
+        self.paho.publish(topic, body, 1).wait_for_publish(TIMEOUT_S)
+
+    def get(self):
+        return self.messages.get(timeout=TIMEOUT_S).payload
+
+    def close(self):
+        self.paho.disconnect()
+        self.paho.loop_stop()
+
+
+class Cluster:
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.one, self.other = (node.port for node in cluster.nodes if node.role == "proxy")
+
+
+def free(plan):
+    for node in LocalCluster(plan).nodes:
+        for port in (node.port, node.admin_port):
+            with socket.socket() as probe:
+                try:
+                    probe.bind(("127.0.0.1", port))
+                except OSError:
+                    return False
+    return True
+
+
+async def add_group(plan):
+    controller = RemoteController(list(plan.addresses.values()), now_ms=now_ms)
+    try:
+        await controller.ready()
+        await controller.add_group(0, GroupConfig(replicas=1, min_in_sync=1))
+    finally:
+        await controller.close()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    plans = (Plan(tmp_path_factory.mktemp("cluster"), 1, 1, 1, 1, 2, offset) for offset in range(20_000, 50_000, 777))
+    cluster = LocalCluster(next(plan for plan in plans if free(plan)))
+    cluster.write()
+    try:
+        for role in ("controller", "store", "proxy"):
+            names = [node.name for node in cluster.nodes if node.role == role]
+            for name in names:
+                cluster.start(name)
+            if role == "controller":
+                asyncio.run(add_group(cluster.plan))
+            list(cluster.until_ready(names))
+        yield Cluster(cluster)
+    finally:
+        cluster.stop_all()
+
+
+def amqp(port):
+    return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port - 1883 + 5672))
+
+
+def test_a_session_is_taken_over_between_proxies(running):
+    first = Client(running.one, "mover", will=b"mover")
+    first.subscribe("t/#")
+    publisher = Client(running.other, "publisher", clean=True)
+    publisher.publish("t/1", b"1")
+    assert first.get() == b"1"
+    second = Client(running.other, "mover")
+    assert second.present
+    assert first.gone.get(timeout=TIMEOUT_S) == "Session taken over"
+    publisher.publish("t/2", b"2")
+    assert second.get() == b"2"
+    for client in (second, publisher):
+        client.close()
+    third = Client(running.one, "mover")
+    assert third.present
+    third.close()
+
+
+def test_queues_are_those_of_all_proxies(running):
+    with amqp(running.one) as one, amqp(running.other) as other:
+        here, there = one.channel(), other.channel()
+        here.queue_declare("work", durable=True)
+        there.queue_bind("work", "amq.topic", "jobs.*")
+        got = []
+        there.basic_consume("work", lambda _c, _m, _p, body: got.append(body), auto_ack=True)
+        deadline = time.monotonic() + TIMEOUT_S
+        while not got and time.monotonic() < deadline:
+            here.basic_publish("amq.topic", "jobs.1", b"1")  # the binding is known here a moment later
+            other.process_data_events(0.05)
+        assert got
+        seen = len(got)
+        began = time.monotonic()
+        here.basic_publish("", "work", b"now")
+        while b"now" not in got and time.monotonic() < deadline:
+            other.process_data_events(0.05)
+        assert b"now" in got[seen - 1 :]
+        assert time.monotonic() - began < 2
+        here.queue_declare("mine", exclusive=True)
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
+            there.queue_declare("mine", exclusive=True)
+        assert refused.value.reply_code == 405
+
+
+def test_what_a_killed_proxy_has_left_is_done_by_the_other(running):
+    watcher = Client(running.other, "watcher", clean=True)
+    watcher.subscribe("wills")
+    clients = [Client(running.one, f"c{n}", will=b"%d" % n, expiry_s=600 * (n % 2)) for n in range(10)]
+    clients[1].subscribe("t/#")
+    running.cluster.stop("proxy-1", kill=True)
+    try:
+        assert sorted(watcher.get() for _ in clients) == sorted(b"%d" % n for n in range(10))
+        moved = Client(running.other, "c1")
+        assert moved.present
+        watcher.publish("t/x", b"x")
+        assert moved.get() == b"x"
+        time.sleep(1.0)  # for what should not come
+        assert watcher.messages.empty()
+        for client in (moved, watcher):
+            client.close()
+    finally:
+        running.cluster.start("proxy-1")
+        list(running.cluster.until_ready(["proxy-1"]))
+        for client in clients:
+            with contextlib.suppress(Exception):
+                client.paho.loop_stop()
