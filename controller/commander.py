@@ -88,6 +88,9 @@ class Commander:
         self._to_send: deque[_Pending] = deque()
         self._wake = asyncio.Event()
         self._hint = ""  # where the leader is thought to be
+        self._term = 0  # the newest one in which anybody is said to lead
+        self._greeted: int | None = None  # the term in which whom we are connected to leads
+        self._leave = asyncio.Event()  # somebody else leads in a later term
         self._turn = random.randrange(1 << 16)
         self._error: Exception | None = None  # why there was no answer last
         self._task: asyncio.Task[None] | None = None
@@ -118,9 +121,16 @@ class Commander:
         finally:
             self._pending.pop(pending.number, None)
 
-    def led_by(self, address: str) -> None:
-        """The leader is said to be here."""
-        self._hint = address or self._hint
+    def led_by(self, address: str, term: int) -> None:
+        """The leader of `term` is said to be here. Whoever leads in an earlier one cannot answer any more."""
+        if not address or term < self._term:
+            return
+        self._term = term
+        if self._greeted is None:
+            self._hint = address
+        elif self._greeted < term:
+            self._hint = address
+            self._leave.set()
 
     async def close(self) -> None:
         """Give up what is under way."""
@@ -187,13 +197,15 @@ class Commander:
             try:
                 async with asyncio.timeout(CONNECT_S):
                     await write(stream, encode(CommandHello(self._client)))
-                    decode(await read(stream), Greeting)
+                    greeting: Greeting = decode(await read(stream), Greeting)
             except TimeoutError as error:
                 raise ControllerUnreachable(f"{target} has not answered within {CONNECT_S:g} s") from error
             self._hint = target  # after a break, here first: it may be the network
+            self._greeted = greeting.term
+            self._leave.clear()
             parts = [
-                asyncio.get_running_loop().create_task(self._say(stream)),
-                asyncio.get_running_loop().create_task(self._hear(stream)),
+                asyncio.get_running_loop().create_task(part)
+                for part in (self._say(stream), self._hear(stream), self._leaving())
             ]
             try:
                 done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -204,8 +216,13 @@ class Commander:
                     part.cancel()
                 await asyncio.gather(*parts, return_exceptions=True)
         finally:
+            self._greeted = None
             with suppress(Exception):
                 await channel.close()
+
+    async def _leaving(self) -> None:
+        await self._leave.wait()
+        raise NotLeading(self._hint)
 
     async def _say(self, stream: Any) -> None:
         while True:

@@ -245,6 +245,11 @@ class ControllerNode(StateClient):
         return await self._leadership.answer(request, term=term)
 
     @property
+    def term(self) -> int:
+        """The newest term that this node knows of."""
+        return self._driver.status.term
+
+    @property
     def has_leader(self) -> bool:
         """Whether a leader is known."""
         return self._driver.status.leader is not None
@@ -343,7 +348,7 @@ class ControllerNode(StateClient):
                         return None
                     raise
             elif self._driver.status.leader not in {None, self.id}:
-                self._forward.led_by(self.leader_address)
+                self._forward.led_by(self.leader_address, self.term)
                 index, answer = await self._forward.ask(request)
                 await self._driver.until_applied(index)
                 return answer

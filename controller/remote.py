@@ -46,6 +46,7 @@ __all__ = ["RemoteController"]
 logger = logging.getLogger(__name__)
 
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.5  # between attempts to follow a controller
+PATIENCE_S = 1.0  # for the effect of a command, until another controller is asked for it
 BETTER_S = 2.0  # a controller that knows no leader, or less than we do, is left after so long
 
 
@@ -77,6 +78,7 @@ class RemoteController(StateClient):
         self._numbers = count()
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: index, number
         self._closed = False
+        self._following: asyncio.Task[None] | None = None
         self._task = self._loop.create_task(self._run(), name="state of the controllers")
 
     async def ready(self) -> None:
@@ -194,11 +196,16 @@ class RemoteController(StateClient):
 
     async def _caught_up(self, index: int) -> None:
         """Wait until reads here show what a command has done. Raises `ControllerUnreachable`."""
-        try:
-            async with asyncio.timeout(self._budget_s):
-                await self._until(index)
-        except TimeoutError as error:
-            raise ControllerUnreachable("the command is done, and no controller shows its effect") from error
+        deadline_s = self._loop.time() + self._budget_s
+        while index > self.index:
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await self._until(index)
+            except TimeoutError as error:
+                if self._loop.time() > deadline_s:
+                    raise ControllerUnreachable("the command is done, and no controller shows its effect") from error
+                if self._following is not None:
+                    self._following.cancel()
 
     async def _run(self) -> None:
         """Follow one controller after the other."""
@@ -207,13 +214,18 @@ class RemoteController(StateClient):
             before = self.index
             addresses = self.addresses()
             target = addresses[self._turn % len(addresses)] if addresses else ""
+            self._following = self._loop.create_task(self._follow(target))
             try:
-                await self._follow(target)
+                await asyncio.wait([self._following])
+                if not self._following.cancelled():
+                    self._following.result()
             except ControllerError as error:
                 logger.debug("not following %s: %s", target, error)
             except Exception:
                 logger.exception("following %s has failed", target)
             finally:
+                self._following.cancel()
+                await asyncio.gather(self._following, return_exceptions=True)
                 self.connected = False
             self._turn += 1
             if self.index > before:
@@ -234,7 +246,7 @@ class RemoteController(StateClient):
             while True:
                 fed: Fed = decode(await self._timely(read(stream), SILENCE_S), Fed)
                 self.connected = True
-                self._commander.led_by(fed.leader)
+                self._commander.led_by(fed.leader, fed.term)
                 if fed.part is not None:
                     self._take_part(fed, whole)
                 elif fed.index > self.index:

@@ -213,7 +213,7 @@ class ControllerService:
         node = self._node
         index = decode(await _read(context), FollowRequest).index
         while not node.current.is_set():
-            await _write(context, encode(Fed(index, leader=node.leader_address)))
+            await _write(context, encode(Fed(index, **self._lead())))
             await _wait(node.current, ALIVE_S)
         wake = asyncio.Event()
         with node.feed.wakes(wake):
@@ -227,11 +227,13 @@ class ControllerService:
                 elif found[0] > index or loop.time() - said_s >= ALIVE_S:
                     index = found[0]
                     said_s = loop.time()
-                    await _write(
-                        context, encode(Fed(index, found[1], leader=node.leader_address, applied=node.applied))
-                    )
+                    await _write(context, encode(Fed(index, found[1], **self._lead(), applied=node.applied)))
                 else:
                     await _wait(wake, ALIVE_S)
+
+    def _lead(self) -> dict[str, Any]:
+        node = self._node
+        return {"leader": node.leader_address, "term": node.term}
 
     async def _send_state(self, context: Any) -> int:
         node = self._node
@@ -240,9 +242,7 @@ class ControllerService:
             for at in range(0, max(len(data), 1), PART_BYTES):
                 part = data[at : at + PART_BYTES]
                 left = len(data) - at - len(part)
-                await _write(
-                    context, encode(Fed(index, part=part, left=left, leader=node.leader_address, applied=node.applied))
-                )
+                await _write(context, encode(Fed(index, part=part, left=left, **self._lead(), applied=node.applied)))
         return index
 
     def _check_node(self) -> None:

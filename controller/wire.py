@@ -138,8 +138,8 @@ class Fed(_Wire, frozen=True, array_like=True):
     """More of the state. `index` is how far it goes, all that is before included.
 
     `part` is a part of a snapshot that is `left` bytes from its end; `index` counts with the last one. `commands` are
-    to be applied in order. `leader` is where the leader serves, as far as this controller knows; `applied` how far it
-    is itself.
+    to be applied in order. `leader` is where the leader of `term` serves, as far as this controller knows; `applied` is
+    how far it is itself.
     """
 
     index: Number
@@ -147,6 +147,7 @@ class Fed(_Wire, frozen=True, array_like=True):
     part: bytes | None = None
     left: Number = 0
     leader: Text = ""
+    term: Number = 0
     applied: Number = 0
 
 
