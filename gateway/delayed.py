@@ -6,12 +6,18 @@ of that at once. An empty id is filled in as of then: the place where subscriber
 
 A timer lies in the log that its rows are for. What goes to the queues of several groups waits in a timer in each of
 them; the ids of these, joined, are the message's.
+
+What a publisher is told is a ticket: the id with a MAC by a secret of its principal's, because ids can be guessed. So
+nobody calls off what another principal has published, and nobody anything without having been told of it.
 """
 
+import base64
+import hmac
 from collections.abc import Mapping, Sequence
 
 from gateway.errors import Cause, Refusal
 from gateway.message import Message
+from gateway.port import Principal
 from gateway.retained import retained_change
 from store.client import StoreClient
 from store.errors import FrameTooLarge, NoSuchTimer, StoreError, TimersFull, TimerTooFar
@@ -19,9 +25,11 @@ from store.format import ROW, ROW_EXTRA, Position
 from store.records import TimerSet, encode
 from store.timer_key import TimerKey
 
-__all__ = ["cancel_timer", "timer_id", "timers_of"]
+__all__ = ["cancel_timer", "timer_id", "timer_of", "timer_ticket", "timers_of"]
 
 TIMERS_OF_MESSAGE_MAX = 64  # in as many groups; an id that names more is none
+_MAC_BYTES = 16
+_SEAL = "_"  # between an id and its MAC; in no id
 _JOINT = "~"  # of the ids of one message's timers; stands in a path as it is (RFC 3986, 2.3)
 
 
@@ -83,6 +91,25 @@ def timer_id(message: Message, places: Sequence[Position]) -> str | None:
         return None
     due_ms = max(message.deliver_at_ms, 0)
     return _JOINT.join([str(TimerKey(due_ms, at.frame, at.row)) for at in places])
+
+
+def timer_ticket(principal: Principal, message: Message, places: Sequence[Position]) -> str | None:
+    """What a publisher calls its stored message off by; None for one that is delivered at once."""
+    timer = timer_id(message, places)
+    return None if timer is None else timer + _SEAL + _mac(principal, timer)
+
+
+def timer_of(principal: Principal, ticket: str) -> str:
+    """The id that a ticket is for. Raises `Refusal` (NOT_FOUND) for one that this principal was not given."""
+    timer, _, mac = ticket.partition(_SEAL)
+    if not hmac.compare_digest(mac.encode(), _mac(principal, timer).encode()):
+        raise Refusal(Cause.NOT_FOUND, f"not a timer of yours: {ticket[:64]!r}")
+    return timer
+
+
+def _mac(principal: Principal, timer: str) -> str:
+    mac = hmac.digest(principal.secret, timer.encode(), "sha256")[:_MAC_BYTES]
+    return base64.urlsafe_b64encode(mac).rstrip(b"=").decode()
 
 
 async def cancel_timer(store: StoreClient, timer: str) -> bool:

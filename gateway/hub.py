@@ -25,6 +25,7 @@ from gateway.queues import NamedQueues
 from gateway.requests import answer
 from gateway.router import Router, TopicRule
 from gateway.sessions import COMMIT_INTERVAL_MS, SWEEP_INTERVAL_MS, Sessions
+from gateway.timer_secrets import TimerSecrets
 from gateway.topic_settings import TopicSettings
 from gateway.wills import Wills
 from store.client import StoreClient
@@ -102,6 +103,7 @@ class Hub:
         controller.watch(self._topics_may_have_changed)
         self.queues = NamedQueues(store, controller, self.router, owners=self.owners)
         self.keys = KeyValues(store, config.kv)
+        self.timer_secrets = TimerSecrets()
         self.ingest = Ingest(
             store,
             self.router,
@@ -123,6 +125,7 @@ class Hub:
         await self._configure_topics()
         await self.queues.load()
         await self.keys.start()
+        await self.timer_secrets.load(self.store)
         self.store.watch_queues(self.queues.appended)
         orphans = await self.sessions.load()
         await self.owners.start(self.spawn)

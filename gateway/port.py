@@ -93,6 +93,7 @@ class Principal(_Value, frozen=True, kw_only=True):
 
     name: str  # "" is the anonymous principal
     trusted_gateway: bool = False  # may speak for other devices
+    secret: bytes = b""  # known to gateways alone: what is said to this principal is signed with it
 
     @property
     def anonymous(self) -> bool:
@@ -341,9 +342,9 @@ class FoundMessages(_Value, frozen=True, kw_only=True):
 
 
 class CancelTimer(Request, frozen=True, kw_only=True):
-    """Forget a message that is to be delivered later, by its timer's id (`gateway.delayed.timer_id`).
+    """Forget a message that is to be delivered later, by its ticket (`gateway.delayed.timer_ticket`).
 
-    Answer: `bool`, whether it was still pending. Refused with NOT_FOUND for what is no timer's id.
+    Answer: `bool`, whether it was still pending. Refused with NOT_FOUND for what is no ticket of this principal's.
     """
 
     timer: str

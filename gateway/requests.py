@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gateway.address import address_hash
-from gateway.delayed import cancel_timer
+from gateway.delayed import cancel_timer, timer_of
 from gateway.endpoint import Endpoint, now_ms
 from gateway.errors import Cause, Refusal
 from gateway.find import find_messages
@@ -62,6 +62,7 @@ async def last_value(store: StoreClient, address: str) -> Message | None:
 
 async def _authenticate(hub: "Hub", endpoint: Endpoint, request: Authenticate) -> Principal:
     principal = await hub.authenticator.authenticate(request, loopback=endpoint.loopback)
+    principal = msgspec.structs.replace(principal, secret=hub.timer_secrets.of(principal.name))
     endpoint.principal = principal
     return principal
 
@@ -90,7 +91,7 @@ async def _last_value(hub: "Hub", endpoint: Endpoint, request: LastValue) -> Mes
 
 
 async def _cancel_timer(hub: "Hub", endpoint: Endpoint, request: CancelTimer) -> bool:
-    return await cancel_timer(hub.store, request.timer)
+    return await cancel_timer(hub.store, timer_of(endpoint.principal, request.timer))
 
 
 async def _retained(hub: "Hub", endpoint: Endpoint, request: Retained) -> RetainedPage:

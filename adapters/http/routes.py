@@ -28,11 +28,11 @@ from adapters.http.request import HttpError, Request, percent_decode, qualities
 from adapters.http.response import Response, json_response, refused
 from adapters.http.sse import read_id
 from gateway.cursor import Cursor
-from gateway.delayed import timer_id
+from gateway.delayed import timer_ticket
 from gateway.errors import Refusal
 from gateway.filters import check_filter
 from gateway.message import Message, encode
-from gateway.port import CancelTimer, LastValue, ListAddresses
+from gateway.port import CancelTimer, LastValue, ListAddresses, Principal
 from store.format import Position
 
 __all__ = ["Found", "resolve"]
@@ -52,11 +52,11 @@ def post_events(request: Request, context: Context) -> Action:
         return Answer(refused(refusal, errors=errors))
     if not messages:
         return Answer(json_response(200, []))
-    return Store(messages, lambda stored: _events_stored(messages, stored, batch=batch))
+    return Store(messages, lambda stored: _events_stored(messages, stored, context.principal, batch=batch))
 
 
-def _events_stored(messages: Sequence[Message], stored: Stored, *, batch: bool) -> Response:
-    receipts = [_receipt(messages[index], places) for index, places in stored.places.items()]
+def _events_stored(messages: Sequence[Message], stored: Stored, principal: Principal, *, batch: bool) -> Response:
+    receipts = [_receipt(principal, messages[index], places) for index, places in stored.places.items()]
     if not stored.refused:
         return json_response(200, receipts if batch else receipts[0])
     first = next(iter(stored.refused.values()))
@@ -72,12 +72,12 @@ def _index_error(index: int, refusal: Refusal) -> dict[str, Any]:
     return error if attribute is None else {**error, "attribute": attribute}
 
 
-def _receipt(message: Message, places: Sequence[Position]) -> dict[str, Any]:
+def _receipt(principal: Principal, message: Message, places: Sequence[Position]) -> dict[str, Any]:
     """What a publisher is told: the id, which is the position where it gave none.
 
     A message that is to be delivered later has no place among the others yet: it has the timer that it waits for.
     """
-    timer = timer_id(message, places)
+    timer = timer_ticket(principal, message, places)
     if timer is not None:
         return {"id": message.id or None, "position": None, "timer": timer}
     position = str(places[0]) if places else None
@@ -95,7 +95,7 @@ def post_topic(request: Request, context: Context) -> Action:
     def reply(stored: Stored) -> Response:
         if stored.refused:
             return refused(stored.refused[0])
-        return json_response(201, _receipt(message, stored.places[0]), location)
+        return json_response(201, _receipt(context.principal, message, stored.places[0]), location)
 
     return Store((message,), reply)
 

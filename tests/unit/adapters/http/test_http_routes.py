@@ -10,9 +10,10 @@ from http_driver import NOW_MS, Gateway, Http1Client, Http2Client
 
 from adapters.cloudevents import EventRoute
 from adapters.http import HttpOptions
+from gateway.delayed import timer_of
 from gateway.errors import Cause, Refusal
 from gateway.message import Message
-from gateway.port import Subscribe
+from gateway.port import Principal, Subscribe
 
 Client: TypeAlias = Http1Client | Http2Client
 EVENT = {"specversion": "1.0", "id": "A-1", "source": "/s", "type": "com.example.reading"}
@@ -140,7 +141,8 @@ def test_a_plain_message_with_everything(connect: Callable[..., Client]) -> None
         ("traceparent", "00-1-2-01"),
         body=b"21.5",
     )
-    timer = f"{NOW_MS + 5_000:x}-1.0"  # it has no place among the others before it is due
+    timer = answer.json["timer"]  # it has no place among the others before it is due
+    assert timer_of(Principal(name=""), timer) == f"{NOW_MS + 5_000:x}-1.0"
     assert (answer.status, answer.json) == (201, {"id": "abc", "position": None, "timer": timer})
     assert answer["location"] == "/topics/telemetry/site%201/temp"
     assert client.gateway.messages == [

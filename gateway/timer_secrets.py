@@ -1,0 +1,39 @@
+"""What tickets of delayed messages are signed with (`gateway.delayed`): a secret for each principal."""
+
+import hmac
+import secrets
+
+from gateway import logs
+from store.client import StoreClient
+from store.errors import RevisionConflict, StoreError
+
+__all__ = ["TimerSecrets"]
+
+_SPACE = "$timers"  # the KV's namespace of the key that secrets are made with
+_KEY_BYTES = 32
+
+log = logs.get(__name__)
+
+
+class TimerSecrets:
+    """Makes the secrets of principals, by a key that all gateways of a cluster share."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(_KEY_BYTES)
+
+    async def load(self, store: StoreClient) -> None:
+        """Get the key from the store, or put this one there; without it tickets are good for this process alone."""
+        try:
+            while (entry := await store.kv_get("key", namespace=_SPACE)) is None:
+                try:
+                    await store.kv_put("key", self._key, expected_revision=0, namespace=_SPACE)
+                except RevisionConflict:  # another gateway was faster
+                    continue
+                return
+            self._key = entry.value
+        except StoreError as error:
+            log.warning("the key of timers' tickets cannot be stored", error=str(error))
+
+    def of(self, principal: str) -> bytes:
+        """The secret of a principal."""
+        return hmac.digest(self._key, principal.encode(), "sha256")
