@@ -1,9 +1,64 @@
 """The store's clock."""
 
+import logging
+import time
 from collections.abc import Callable
 from threading import Lock
 
-__all__ = ["RisingClock", "SteadyClock"]
+__all__ = ["LEAP_MS", "RisingClock", "SteadyClock", "WallClock"]
+
+logger = logging.getLogger(__name__)
+
+LEAP_MS = 10 * 60 * 1000  # a clock that was set ahead by more is not believed at once
+BELIEF_MS = 2 * 60 * 1000  # but when it has stayed so for this long
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while the machine sleeps, where it can
+
+
+def _monotonic_ms() -> int:
+    return time.clock_gettime_ns(_STEADY) // 1_000_000
+
+
+class WallClock:
+    """The machine's clock, but for leaps ahead that it takes back soon; any thread may ask.
+
+    What is stored never goes back in time, so a single wrong reading would be for ever: everything is over that has an
+    end, and retention takes what is older. A clock that was set ahead by more than `LEAP_MS`, as nobody does who only
+    corrects it, is followed when it has stayed so for `BELIEF_MS`; until then time goes on as it did. It is believed at
+    once when it begins.
+    """
+
+    def __init__(self, wall_ms: Callable[[], int] = _wall_ms, monotonic_ms: Callable[[], int] = _monotonic_ms) -> None:
+        self._wall_ms = wall_ms
+        self._monotonic_ms = monotonic_ms
+        self._lock = Lock()
+        self._ahead = wall_ms() - monotonic_ms()  # of the monotonic clock: the difference that is believed
+        self._leapt_ms: int | None = None  # by the monotonic clock, since when it is another one
+
+    def __call__(self) -> int:
+        """The time now."""
+        with self._lock:
+            steady, wall = self._monotonic_ms(), self._wall_ms()
+            ahead = wall - steady
+            leap = ahead - self._ahead
+            if leap <= LEAP_MS:
+                if self._leapt_ms is not None:
+                    logger.warning("the clock was set back to where it was")
+                self._ahead, self._leapt_ms = ahead, None
+                return wall
+            if self._leapt_ms is None:
+                self._leapt_ms = steady
+                logger.error("the clock was set far ahead and is not followed yet", extra={"leap_ms": leap})
+            elif steady - self._leapt_ms >= BELIEF_MS:
+                logger.error("the clock stays far ahead and is followed", extra={"leap_ms": leap})
+                self._ahead, self._leapt_ms = ahead, None
+                return wall
+            return steady + self._ahead
 
 
 class RisingClock:
@@ -26,6 +81,9 @@ class RisingClock:
 
     def reached(self, ms: int) -> None:
         """It is at least as late as this: something was stored then, perhaps by another clock."""
+        ahead = ms - self._now_ms()
+        if ahead > LEAP_MS:
+            logger.error("what is stored is from a later time than it is; time stands still", extra={"for_ms": ahead})
         with self._lock:
             self._last_ms = max(self._last_ms, ms)
 

@@ -9,7 +9,6 @@ What is asked of it is in `store.calls`, by what it is about; this puts the part
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,7 +22,7 @@ from store.calls.reads import ReadCalls
 from store.calls.replica import ReplicaCalls
 from store.calls.timers import TimerCalls
 from store.client import OnAppended, QueuesListener, StoreClient, TailListener
-from store.clock import RisingClock, SteadyClock
+from store.clock import RisingClock, SteadyClock, WallClock
 from store.damage import Damage
 from store.engine import Committed, Engine
 from store.errors import BadArgument, FrameTooLarge, StoreClosed, StoreError, StoreOverloaded
@@ -52,10 +51,6 @@ READERS = 4  # threads that may wait for a disk
 CONFIRM_WAIT_S = 1.0  # a master that is closed waits so long for the other replicas to have what it has
 
 
-def _clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
     """A `StoreClient` in process. `async with await LocalStore.open(data_dir) as store: ...`"""
 
@@ -64,7 +59,7 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
         data_dir: Path,
         *,
         loop: asyncio.AbstractEventLoop,
-        now_ms: Callable[[], int] = _clock_ms,
+        now_ms: Callable[[], int] | None = None,
         pending_bytes_max: int = PENDING_BYTES_MAX,
         cache_bytes_max: int = CACHE_BYTES_MAX,
         timer_limits: TimerLimits | None = None,
@@ -73,7 +68,7 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
         **engine: Any,
     ) -> None:
         """Open and recover; blocks. Programs use `open`."""
-        wall_ms = now_ms  # what is due at a time waits again when the clock is set back
+        wall_ms = now_ms or WallClock()  # what is due at a time waits again when the clock is set back
         now_ms = self._now_ms = clock = RisingClock(wall_ms)
         self._loop = loop
         self._pending_bytes_max = pending_bytes_max
