@@ -8,6 +8,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
@@ -54,6 +55,7 @@ class AdminServer:
         self._ready = ready
         self._status = status
         self._registry = registry
+        self._gather: Callable[[], Awaitable[None]] | None = None
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()  # one a connection; len <= CONNECTIONS_MAX
         self._pages: dict[str, Callable[[str], _Answer | Awaitable[_Answer]]] = {
@@ -72,10 +74,24 @@ class AdminServer:
         ready: Callable[[], ReadyState],
         status: StatusSource,
         registry: CollectorRegistry,
+        gather: Callable[[], Awaitable[None]] | None = None,
     ) -> "AdminServer":
-        """Listen. `status` gives what `/status` shows. Raises `OSError` when the port is taken."""
+        """Listen. `status` gives what `/status` shows. Raises `OSError` when the port is taken.
+
+        `gather` is awaited before `/metrics` is made.
+        """
         server = cls(ready, status, registry)
+        server._gather = gather
         server._server = await asyncio.start_server(server._serve, host, port, limit=HEAD_BYTES_MAX)
+        return server
+
+    @classmethod
+    async def start_at(
+        cls, path: Path, *, ready: Callable[[], ReadyState], status: StatusSource, registry: CollectorRegistry
+    ) -> "AdminServer":
+        """Listen at a Unix socket. Raises `OSError`."""
+        server = cls(ready, status, registry)
+        server._server = await asyncio.start_unix_server(server._serve, path, limit=HEAD_BYTES_MAX)
         return server
 
     @property
@@ -160,7 +176,9 @@ class AdminServer:
         state = self._ready()
         return _text(HTTPStatus.OK, "ready") if state.ready else _reasons(state)
 
-    def _metrics(self, accept: str) -> _Answer:
+    async def _metrics(self, accept: str) -> _Answer:
+        if self._gather is not None:
+            await self._gather()
         encode, content_type = choose_encoder(accept)
         return _Answer(HTTPStatus.OK, content_type, encode(self._registry))
 

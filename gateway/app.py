@@ -14,10 +14,12 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, TypeVar
 
 import uvloop
 
+from controller.client import ControllerClient
 from gateway import logs, topic_settings
 from gateway.admin import AdminServer, ReadyState
 from gateway.config import Config, ListenerConfig, adapter_factories
@@ -30,14 +32,28 @@ from gateway.hub import Hub, ListenerContext
 from gateway.metrics import Metrics
 from gateway.signals import stop_on_signals
 from gateway.status import Listening, Status, TopicStatus
+from store.client import StoreClient
 from store.format import QueueNumber
 from store.rpc import StoreService
 
-__all__ = ["Gateway", "StartError", "run", "serve", "serve_proxy"]
+__all__ = [
+    "PAGES",
+    "Gateway",
+    "StartError",
+    "listening_on",
+    "run",
+    "run_process",
+    "serve",
+    "serve_proxy",
+    "serve_worker",
+    "topics_status",
+    "unless",
+]
 
 SWITCH_INTERVAL_S = 0.0005  # how long the loop may keep the interpreter from the store's threads
 GC_THRESHOLD = 50_000  # new containers between two looks for cycles: messages make none, so looks are mostly in vain
 ACCEPT_BACKLOG = 1024
+PAGES = "/healthz /readyz /metrics /status"
 
 log = logs.get(__name__)
 T = TypeVar("T")
@@ -48,10 +64,13 @@ class StartError(HeadgateError):
 
 
 class Gateway:
-    """A running gateway; made by `run`."""
+    """A running gateway; made by `run`. A `worker` shares its ports with others and has its pages at a Unix socket."""
 
-    def __init__(self, config: Config, footing: Footing, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, config: Config, footing: Footing, tasks: asyncio.TaskGroup, *, worker: Path | None = None
+    ) -> None:
         self.config = config
+        self._worker = worker
         self.footing = footing
         self.store = footing.store
         self.controller = footing.controller
@@ -79,19 +98,12 @@ class Gateway:
         if config.rpc.enabled:
             address = f"{config.rpc.host}:{config.rpc.port}"
             credentials = node_credentials(config.cluster, host="localhost", key="rpc.host").server
-            with _taken("rpc", config.rpc.host, config.rpc.port):
+            with listening_on("rpc", config.rpc.host, config.rpc.port):
                 self._rpc = await StoreService.start(
                     self.store, self.controller, address=address, credentials=credentials
                 )
             self._listens("rpc", config.rpc.host, self._rpc.port, summary="gRPC, for Spark")
-        with _taken("admin", config.admin.host, config.admin.port):
-            self._admin = await AdminServer.start(
-                config.admin.host,
-                config.admin.port,
-                ready=self.ready,
-                status=self.status,
-                registry=self.metrics.registry,
-            )
+        self._admin = await self._serve_pages()
         factories = adapter_factories()
         for listener in config.listeners.values():
             if listener.enabled:
@@ -99,13 +111,25 @@ class Gateway:
                 options = config.adapters[listener.adapter]
                 context = ListenerContext(listener.name, listener.adapter, factory, options)
                 await self._listen(listener, context)
-        self._listens("admin", config.admin.host, self._admin.port, summary="/healthz /readyz /metrics /status")
+        if self._worker is None:
+            self._listens("admin", config.admin.host, self._admin.port, summary=PAGES)
         self._open = True
+
+    async def _serve_pages(self) -> AdminServer:
+        admin, registry = self.config.admin, self.metrics.registry
+        if self._worker is not None:
+            return await AdminServer.start_at(self._worker, ready=self.ready, status=self.status, registry=registry)
+        with listening_on("admin", admin.host, admin.port):
+            return await AdminServer.start(
+                admin.host, admin.port, ready=self.ready, status=self.status, registry=registry
+            )
 
     async def _listen(self, listener: ListenerConfig, context: ListenerContext) -> None:
         if listener.transport == "udp":
-            with _taken(listener.name, listener.host, listener.port):
-                endpoint = await DatagramEndpoint.open(self.hub, context, listener.host, listener.port)
+            with listening_on(listener.name, listener.host, listener.port):
+                endpoint = await DatagramEndpoint.open(
+                    self.hub, context, listener.host, listener.port, shared=self._worker is not None
+                )
             self._sockets.append(endpoint)
             self._listens(listener.name, listener.host, endpoint.address[1], transport="udp", summary=listener.summary)
             return
@@ -118,9 +142,14 @@ class Gateway:
         self, listener: ListenerConfig, context: ListenerContext, port: int, tls: ssl.SSLContext | None
     ) -> None:
         loop = asyncio.get_running_loop()
-        with _taken(listener.name, listener.host, port):
+        with listening_on(listener.name, listener.host, port):
             server = await loop.create_server(
-                lambda: Connection(self.hub, context), listener.host, port, ssl=tls, backlog=ACCEPT_BACKLOG
+                lambda: Connection(self.hub, context),
+                listener.host,
+                port,
+                ssl=tls,
+                backlog=ACCEPT_BACKLOG,
+                reuse_port=self._worker is not None,
             )
         self._servers.append(server)
         real = server.sockets[0].getsockname()[1]
@@ -199,34 +228,46 @@ class Gateway:
             listeners=tuple(self.listening),
             connections=connections,
             stored=self.metrics.stored_by_protocol(),
-            topics=tuple([await self._topic_status(name) for name in [t.name for t in self.controller.topics()]]),
+            topics=await topics_status(self.store, self.controller) if self._worker is None else (),
+            proxy=self.hub.owners.id,
         )
 
-    async def _topic_status(self, name: str) -> TopicStatus:
-        topic = self.controller.topic(name)
-        queues: Sequence[int] = topic.queues if topic is not None else ()
-        records = 0
-        for queue in queues:
-            bounds = await self.store.bounds(QueueNumber(queue))
-            records += bounds.next - bounds.first
-        config = topic_settings.summary(topic.config) if topic is not None else ""
-        return TopicStatus(name=name, queues=len(queues), records=records, config=config)
+
+async def topics_status(store: StoreClient, controller: ControllerClient) -> tuple[TopicStatus, ...]:
+    """What is to be said of all topics. Raises `StoreError`."""
+    return tuple([await _topic_status(store, controller, name) for name in [t.name for t in controller.topics()]])
+
+
+async def _topic_status(store: StoreClient, controller: ControllerClient, name: str) -> TopicStatus:
+    topic = controller.topic(name)
+    queues: Sequence[int] = topic.queues if topic is not None else ()
+    records = 0
+    for queue in queues:
+        bounds = await store.bounds(QueueNumber(queue))
+        records += bounds.next - bounds.first
+    config = topic_settings.summary(topic.config) if topic is not None else ""
+    return TopicStatus(name=name, queues=len(queues), records=records, config=config)
 
 
 async def run(
-    config: Config, footing: AbstractAsyncContextManager[Footing], *, on_ready: Callable[[Gateway], None] | None = None
+    config: Config,
+    footing: AbstractAsyncContextManager[Footing],
+    *,
+    on_ready: Callable[[Gateway], None] | None = None,
+    worker: Path | None = None,
 ) -> None:
     """Run a gateway on a footing until SIGTERM or SIGINT; a second signal ends the process at once.
 
-    Raises `StartError`, and what the footing raises.
+    One that is a `worker` listens on ports that others share, and has its pages at a Unix socket of this path. Raises
+    `StartError`, and what the footing raises.
     """
     stopped = stop_on_signals()
     async with contextlib.AsyncExitStack() as stack:
-        standing = await _unless(stopped, stack.enter_async_context(footing))
+        standing = await unless(stopped, stack.enter_async_context(footing))
         if standing is None:
             return
         async with asyncio.TaskGroup() as tasks:
-            gateway = Gateway(config, standing, tasks)
+            gateway = Gateway(config, standing, tasks, worker=worker)
             stack.push_async_callback(gateway.stop_admin)
             try:
                 await gateway.start()
@@ -242,7 +283,7 @@ async def run(
     log.info("stopped")
 
 
-async def _unless(stopped: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+async def unless(stopped: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
     """What some work comes to, None when the process is asked to stop before."""
     working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stopped.wait())
     await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -255,7 +296,8 @@ async def _unless(stopped: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | N
 
 
 @contextlib.contextmanager
-def _taken(name: str, host: str, port: int) -> Iterator[None]:
+def listening_on(name: str, host: str, port: int) -> Iterator[None]:
+    """Say of a port that is refused whose it was to be. Raises `StartError`."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -285,17 +327,23 @@ def raise_file_limit() -> None:
 
 def serve(config: Config, *, on_ready: Callable[[Gateway], None] | None = None) -> int:
     """Run gateway, store and controller in this process; the exit status. Raises `StartError`."""
-    return _serve(run(config, here(config), on_ready=on_ready))
+    return run_process(run(config, here(config), on_ready=on_ready))
 
 
 def serve_proxy(config: Config, *, on_ready: Callable[[Gateway], None] | None = None) -> int:
     """Run a gateway over a cluster's store groups in this process; the exit status. Raises `StartError`."""
     if not config.cluster.controllers:
         raise ConfigError('cluster.controllers: is empty; write where the controllers are, { 1 = "10.0.0.1:8082" }')
-    return _serve(run(config, across(config), on_ready=on_ready))
+    return run_process(run(config, across(config), on_ready=on_ready))
 
 
-def _serve(running: Coroutine[Any, Any, None]) -> int:
+def serve_worker(config: Config, pages: Path) -> int:
+    """Run one of several gateways on the same ports in this process; the exit status. Raises `StartError`."""
+    return run_process(run(config, across(config), worker=pages))
+
+
+def run_process(running: Coroutine[Any, Any, None]) -> int:
+    """Run what a server does until it ends, with the limits of a process that serves many; the exit status."""
     raise_file_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(GC_THRESHOLD)

@@ -59,6 +59,10 @@ def serve(
     data_dir: DataDirOption = None,
     port_offset: OffsetOption = None,
     host: HostOption = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, max=64, help="So many processes for connections, on the same ports."),
+    ] = None,
 ) -> None:
     """Run the whole gateway in this process until SIGTERM or SIGINT; a second signal stops it at once."""
     from gateway import logs  # noqa: PLC0415 - here and below: what only a server needs is loaded by servers
@@ -68,6 +72,10 @@ def serve(
     settings = _load(config, data_dir, port_offset, host)
     logs.configure(settings.log)
     where = str(settings.store.data_dir)
+    if workers is not None:
+        from gateway.workers import serve as run_workers  # noqa: PLC0415
+
+        raise typer.Exit(run_workers(settings, workers, on_ready=lambda one: announce(one.listening, data_dir=where)))
     raise typer.Exit(run_gateway(settings, on_ready=lambda gateway: announce(gateway.listening, data_dir=where)))
 
 

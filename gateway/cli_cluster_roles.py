@@ -38,6 +38,13 @@ def register(app: typer.Typer, load: Load) -> None:
         logs.configure(settings.log)
         raise typer.Exit(serve(msgspec.structs.replace(settings, controller=mine), join=join))
 
+    @app.command(hidden=True)
+    def worker() -> None:
+        """Be one of the processes that `headgate serve --workers` starts, and told by it what to do."""
+        from gateway.worker import serve  # noqa: PLC0415
+
+        raise typer.Exit(serve())
+
     @app.command()
     def proxy(
         config: Annotated[Path | None, typer.Option("--config", "-c", help="The TOML file.")] = None,

@@ -45,8 +45,10 @@ class DatagramEndpoint(Endpoint):
         self.flush()
 
     @classmethod
-    async def open(cls, hub: "Hub", listener: "ListenerContext", host: str, port: int) -> "DatagramEndpoint":
-        """Bind a socket. Raises OSError."""
+    async def open(
+        cls, hub: "Hub", listener: "ListenerContext", host: str, port: int, *, shared: bool = False
+    ) -> "DatagramEndpoint":
+        """Bind a socket; on a `shared` port the kernel gives each peer to one of several. Raises OSError."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
         family, kind, proto, _, address = found[0]
@@ -54,6 +56,8 @@ class DatagramEndpoint(Endpoint):
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+            if shared:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             sock.bind(address)
         except OSError:
             sock.close()

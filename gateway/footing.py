@@ -24,7 +24,7 @@ from store.errors import StoreError, StoreUnreachable
 from store.format import LogOffset
 from store.local import LocalStore
 
-__all__ = ["ClusterFooting", "Footing", "LocalFooting", "across", "here"]
+__all__ = ["ClusterFooting", "Footing", "LocalFooting", "StoreFigures", "across", "here", "metadata_limits"]
 
 log = logs.get(__name__)
 
@@ -71,29 +71,17 @@ class Footing(Protocol):
         """Have the log's figures among the metrics."""
 
 
-class LocalFooting:
-    """Everything in this process."""
+class StoreFigures:
+    """What is to be said of a store in this process."""
 
-    def __init__(self, config: Config, store: LocalStore, controller: LocalController) -> None:
+    def __init__(self, store: LocalStore) -> None:
         self.store = store
-        self.controller = controller
-        self.owners: Owners = LocalOwners(store)
-        self.where = str(config.store.data_dir)
-
-    @property
-    def alive(self) -> bool:
-        """See `Footing`."""
-        return self.store.error is None and self.controller.error is None
 
     def troubles(self) -> Sequence[str]:
         """See `Footing`."""
-        metadata = self.controller.trouble
-        found = [] if metadata is None else [metadata]
         if self.store.error is not None:
-            found.append(f"the store has failed: {self.store.error}")
-        elif self.store.full is not None:
-            found.append(f"the store takes nothing: {self.store.full}")
-        return found
+            return [f"the store has failed: {self.store.error}"]
+        return [] if self.store.full is None else [f"the store takes nothing: {self.store.full}"]
 
     def log(self) -> LogStatus:
         """See `Footing`."""
@@ -108,15 +96,35 @@ class LocalFooting:
         """See `Footing`."""
         return ScrubStatus(**self.store.scrubbed._asdict())
 
-    def groups(self) -> Sequence[GroupStatus]:
-        """See `Footing`: there is one, and nobody else in it."""
-        return ()
-
     def watch(self, metrics: Metrics) -> None:
         """See `Footing`."""
         store = self.store
         metrics.watch_log(end=lambda: store.end, confirmed=lambda: store.confirmed, pending=lambda: store.pending_bytes)
         metrics.watch_damage(damages=lambda: len(store.damages), scrubbed=lambda: store.scrubbed.at)
+
+
+class LocalFooting(StoreFigures):
+    """Everything in this process."""
+
+    def __init__(self, config: Config, store: LocalStore, controller: LocalController) -> None:
+        super().__init__(store)
+        self.controller = controller
+        self.owners: Owners = LocalOwners(store)
+        self.where = str(config.store.data_dir)
+
+    @property
+    def alive(self) -> bool:
+        """See `Footing`."""
+        return self.store.error is None and self.controller.error is None
+
+    def troubles(self) -> Sequence[str]:
+        """See `Footing`."""
+        metadata = self.controller.trouble
+        return [*([] if metadata is None else [metadata]), *super().troubles()]
+
+    def groups(self) -> Sequence[GroupStatus]:
+        """See `Footing`: there is one, and nobody else in it."""
+        return ()
 
 
 class ClusterFooting:

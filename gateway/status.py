@@ -4,7 +4,16 @@ from collections.abc import Mapping
 
 import msgspec
 
-__all__ = ["DamageStatus", "GroupStatus", "Listening", "LogStatus", "ScrubStatus", "Status", "TopicStatus"]
+__all__ = [
+    "DamageStatus",
+    "GroupStatus",
+    "Listening",
+    "LogStatus",
+    "ScrubStatus",
+    "Status",
+    "TopicStatus",
+    "WorkerStatus",
+]
 
 
 class Listening(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +65,16 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     reached: bool
 
 
+class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker of a gateway of several. `pid` is 0 while it is being started again."""
+
+    number: int
+    pid: int
+    ready: bool
+    restarts: int
+    connections: int
+
+
 class ScrubStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How far the pass over closed log files is: at log offset `at`, of those up to `to`."""
 
@@ -81,3 +100,5 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     connections: Mapping[str, int] = msgspec.field(default_factory=dict)
     stored: Mapping[str, int] = msgspec.field(default_factory=dict)
     topics: tuple[TopicStatus, ...] = ()
+    proxy: str = ""  # the name of this process among several on the same store
+    workers: tuple[WorkerStatus, ...] = ()

@@ -1,0 +1,80 @@
+"""The metrics of several workers as those of one gateway.
+
+Counters, histograms and gauges of the gateway are sums. What a worker had counted that is gone stays in the sums, as
+far as it was read before, so that they do not fall. What all workers say of the same thing is said by the process that
+has it. What the system and the interpreter say of a process has the process as a label.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+__all__ = ["WorkerMetrics"]
+
+OURS = frozenset(  # figures of the store and its metadata, which no worker has
+    {
+        "headgate_log_end_bytes",
+        "headgate_log_confirmed_bytes",
+        "headgate_log_damages",
+        "headgate_scrub_bytes",
+        "headgate_topics",
+    }
+)
+PREFIX = "headgate_"
+PROCESS = "process"  # the label
+
+_Key: TypeAlias = tuple[str, str, tuple[tuple[str, str], ...]]  # family, sample, labels
+
+
+class WorkerMetrics(Collector):
+    """A collector over `own`, what this process counts, and `texts`, what each worker said last, by its name."""
+
+    def __init__(self, own: CollectorRegistry, texts: Callable[[], Mapping[str, str]], *, name: str) -> None:
+        self._own = own
+        self._texts = texts
+        self._name = name
+        self._past: dict[_Key, float] = {}  # of workers that are gone; as many as there are series
+
+    def gone(self, text: str) -> None:
+        """A worker is gone; this is what it said last."""
+        for family in text_string_to_metric_families(text):
+            if family.name.startswith(PREFIX) and family.type in {"counter", "histogram"}:
+                for sample in family.samples:
+                    key = (family.name, sample.name, tuple(sorted(sample.labels.items())))
+                    self._past[key] = self._past.get(key, 0.0) + sample.value
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        families: dict[str, Metric] = {}
+        sums: dict[_Key, float] = {}
+        for metric in self._own.collect():
+            if metric.name in OURS:
+                yield metric
+            elif not metric.name.startswith(PREFIX):
+                _labelled(families, [metric], self._name)
+        for name, text in self._texts().items():
+            found = list(text_string_to_metric_families(text))
+            _labelled(families, [one for one in found if not one.name.startswith(PREFIX)], name)
+            for family in found:
+                if family.name.startswith(PREFIX) and family.name not in OURS:
+                    families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                    for sample in family.samples:
+                        key = (family.name, sample.name, tuple(sorted(sample.labels.items())))
+                        sums[key] = sums.get(key, 0.0) + sample.value
+        for key, value in self._past.items():
+            if key[0] in families:
+                sums[key] = sums.get(key, 0.0) + value
+        for (family_name, sample_name, labels), value in sums.items():
+            families[family_name].add_sample(sample_name, dict(labels), value)
+        yield from families.values()
+
+
+def _labelled(families: dict[str, Metric], found: Iterable[Metric], process: str) -> None:
+    """Take in what is said of one process."""
+    for metric in found:
+        into = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+        for sample in metric.samples:
+            into.add_sample(sample.name, {**sample.labels, PROCESS: process}, sample.value)
