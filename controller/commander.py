@@ -250,6 +250,7 @@ class Commander:
                 async with asyncio.timeout(SILENCE_S):
                     message = await read(stream)
             except TimeoutError as error:
+                self._hint = ""  # rather somebody else
                 raise ControllerUnreachable(f"nothing has come from the leader for {SILENCE_S:g} s") from error
             for answered in decode(message, Answers).answers:
                 pending = self._pending.get(answered.number)

@@ -11,13 +11,14 @@ from controller.client import ControllerError, ControllerUnreachable, Group
 from controller.commander import CONNECT_S, read, write
 from controller.peers import open_channel
 from controller.registry import HEARTBEAT_MS, Heartbeat
-from controller.wire import HEARTBEAT, SILENCE_S, BeatHello, Pushed, decode, encode, path
+from controller.wire import HEARTBEAT, BeatHello, Pushed, decode, encode, path
 
 __all__ = ["Heartbeats"]
 
 logger = logging.getLogger(__name__)
 
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.5  # between attempts to connect
+SILENCE_S = 2.5  # a controller from which nothing came for so long is given up, and thinks that this node may be gone
 LOOK_S = 1.0  # how often it is looked for controllers that are new, or gone
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from controller.commands import decode_command
+from controller.commands import ForgetReplica, RemoveGroup, decode_command
 from controller.feed import Feed
 from controller.raft import Entry, Snapshot
 from controller.state import Answer, MetadataState
@@ -20,6 +20,9 @@ class Metadata:
         self.state = MetadataState()
         self.feed = Feed()
         self.news = False  # something was applied; for whoever hears of it to take back
+        self.forgotten: list[tuple[int, int]] = []  # (group, replica) that are no more; likewise
+        self._applied = 0
+        self._shown: tuple[int, bytes] | None = None  # the newest snapshot that was made, and its index
         self.on_move: Callable[[], None] = lambda: None
 
     def apply(self, entry: Entry) -> Answer:
@@ -27,6 +30,11 @@ class Metadata:
         command = decode_command(entry.data)
         self.feed.add(entry.index, entry.data)
         self.news = True
+        self._applied = entry.index
+        if isinstance(command, ForgetReplica):
+            self.forgotten.append((command.group, command.replica))
+        elif isinstance(command, RemoveGroup) and command.number in self.state.groups:
+            self.forgotten += [(command.number, one.id) for one in self.state.groups[command.number].replicas]
         return self.state.apply(command)
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -34,10 +42,21 @@ class Metadata:
         self.state = MetadataState.restore(snapshot.data) if snapshot.data else MetadataState()
         self.feed.restart(snapshot.index)
         self.news = True
+        self._applied = snapshot.index
+        self._shown = None
 
     def snapshot(self) -> bytes:
-        """The whole state."""
-        return self.state.snapshot()
+        """The whole state, after all that was applied."""
+        data = self.state.snapshot()
+        self._shown = self._applied, data
+        return data
+
+    def shown(self) -> tuple[int, bytes]:
+        """A snapshot, and its index, from which `feed` goes on: made once for all who come together."""
+        if self._shown is None or self._shown[0] < self.feed.start:
+            self.snapshot()
+        assert self._shown is not None
+        return self._shown
 
     def moved(self) -> None:
         """More is applied, or the role, the leader or the membership has changed."""

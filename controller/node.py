@@ -65,6 +65,7 @@ TICK_S = 0.05  # of Raft: a heartbeat; ten without one, and there is an election
 CURRENT_S = 5.0  # how long a start waits for a leader before what was applied then is shown to others
 HANG_UP_S = 5.0  # until connections to controllers that were removed are closed
 AGAIN_S = 0.1  # until a command that was not taken is tried again, if nothing happens before
+RESIGN_S = 0.5  # for another controller to take over from one that is shut down
 WELCOME_S = 0.5  # between attempts to be known to the others
 _TRANSIENT = (NotLeading, NotLeader, ProposalDropped, OutcomeUnknown)
 
@@ -176,6 +177,19 @@ class ControllerNode(StateClient):
         if self.address:
             self._spawn(self._introduce(), "membership")
 
+    async def resign(self) -> None:
+        """Let another controller lead, if this one does and another one is there, before it is closed."""
+        status = self._driver.status
+        heirs = [id_ for id_ in self.membership.voters if id_ in status.progress and status.progress[id_].active]
+        if self.leading is None or not heirs:
+            return
+        heir = max(heirs, key=lambda id_: status.progress[id_].match)
+        deadline_s = self._loop.time() + RESIGN_S
+        with suppress(RaftError):
+            self._driver.transfer(heir)
+            while self.leading is not None and self._loop.time() < deadline_s:
+                await self._moves.next(RESIGN_S)
+
     async def close(self) -> None:
         """End it. What was answered is on disk."""
         self._closing = True
@@ -260,8 +274,8 @@ class ControllerNode(StateClient):
         return self.id in self.membership.ids
 
     def snapshot(self) -> tuple[int, bytes]:
-        """The state and its index."""
-        return self.applied, self.state.snapshot()
+        """The state as of an index from which `feed` goes on."""
+        return self._metadata.shown()
 
     def _moved(self) -> None:
         """More is applied, or somebody else leads."""
@@ -273,6 +287,9 @@ class ControllerNode(StateClient):
         metadata.feed.reached(self._driver.applied)
         if metadata.news:
             metadata.news = False
+            for group, replica in metadata.forgotten:
+                self.registry.forget(group, replica)
+            metadata.forgotten.clear()
             self._notify()
             self._leadership.judge()
         self._moves.happened()

@@ -301,7 +301,9 @@ class ControllerService:
         wake = asyncio.Event()
         told: dict[int, Group | None] = {}
         said_s = -ALIVE_S
-        await node.current.wait()
+        while not node.current.is_set():
+            await _write(context, encode([]))
+            await _wait(node.current, ALIVE_S)
         with node.feed.wakes(wake):
             while True:
                 wake.clear()

@@ -78,7 +78,7 @@ MESSAGE_BYTES_MAX = 8 << 20
 SNAPSHOT_BYTES_MAX = 1 << 30  # of a state in parts
 ASKED_MAX = 1_024  # commands of one client under way
 ALIVE_S = 0.5  # a controller says something on every stream at least that often
-SILENCE_S = 2.5  # from whom nothing came for so long is given up
+SILENCE_S = 1.5  # from whom nothing came for so long is given up: what was asked is asked another one
 TEXT_CHARS_MAX = 1_024  # of an address, or an error
 ERROR_KEY = "headgate-error-bin"
 

@@ -123,6 +123,7 @@ async def run(config: Config, *, join: bool = False) -> None:
             "ready", controller=mine.id, address=place.address, admin_port=admin.port, data_dir=str(place.directory)
         )
         await _until(stopped, node)
+        await node.resign()
     log.info("stopped")
 
 

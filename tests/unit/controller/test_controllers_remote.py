@@ -383,6 +383,15 @@ async def test_controllers_are_added_removed_and_replaced_while_commands_go_on(t
     await until(lambda: three.nodes[heir].leading is not None)
 
 
+async def test_a_leader_that_is_to_be_shut_down_hands_over_first(three):
+    leader = three.nodes[await three.leader()]
+    term = leader.leading
+    await leader.resign()
+    assert leader.leading is None
+    await until(lambda: any(node.leading == term + 1 for node in three.nodes.values()))
+    await leader.resign()  # it does not lead: nothing happens
+
+
 async def test_a_controller_that_was_removed_knows_it_and_does_not_disturb(three):
     client = three.remote()
     await client.ready()
