@@ -1,4 +1,6 @@
-"""The scrub: reads sealed segments slowly, again and again, so that a flipped bit is found before somebody needs it.
+"""The scrub: reads the log slowly, again and again, so that a flipped bit is found before somebody needs it.
+
+Of the segment that is written to it reads what has been on disk for a while.
 
 A step at a time, bounded in bytes and in time. Where it is outlives the process, in the file `scrub` of the data
 directory: a pass over a large log takes days.
@@ -25,6 +27,7 @@ STEP_S = 1.0  # between two steps
 BUSY_S_MAX = 0.05  # of one step: small frames cost more time than their bytes say
 PASS_INTERVAL_MS = 24 * 3600 * 1000  # from the beginning of one pass to that of the next
 READ_BYTES = 256 << 10
+REST_MS = 10 * 60 * 1000  # what was on disk so long ago is not in the way of whoever writes behind it
 SAVE_BYTES = 64 << 20  # read again, at most, after a crash
 
 
@@ -45,7 +48,7 @@ class _Saved(msgspec.Struct, frozen=True):
 
 
 class Scrub:
-    """Verifies both checksums of every frame of sealed segments. `step` is called every `STEP_S` by one thread."""
+    """Verifies both checksums of every frame. `step` is called every `STEP_S` by one thread."""
 
     def __init__(
         self,
@@ -65,8 +68,10 @@ class Scrub:
         self._left = 0  # of the budget; negative after a frame that was larger than it
         self._saved = self._load()
         self._at = LogOffset(self._saved.at)
-        # Where the pass ends: what is sealed later is for the next one, and the log may have been cut since.
-        self._to = LogOffset(min(self._saved.to, log.sealed))
+        # Where the pass ends: what is written later is for the next one, and the log may have been cut since.
+        self._to = LogOffset(min(self._saved.to, log.flushed))
+        self._marked_ms, self._marked = now_ms(), log.flushed  # what was on disk then
+        self._rested = log.first  # on disk for REST_MS, <= _marked
         self._passes = self._saved.passes
         self._began_ms = self._saved.began_ms
 
@@ -79,6 +84,7 @@ class Scrub:
         """Verify what a second allows, or wait for the next pass to be due."""
         if not self._bytes_per_step:
             return
+        self._look()
         if self._at >= self._to and not self._begin_pass():
             return
         self._left = min(self._left, 0) + self._bytes_per_step
@@ -119,9 +125,17 @@ class Scrub:
             logger.warning("the scrub's position is not kept", extra={"error": str(error)})
         self._saved = saved
 
+    def _look(self) -> None:
+        """Take note of how far the log is on disk, every `REST_MS`."""
+        now_ms = self._now_ms()
+        if not 0 <= now_ms - self._marked_ms < REST_MS:
+            if now_ms > self._marked_ms:
+                self._rested = self._marked
+            self._marked_ms, self._marked = now_ms, self._log.flushed
+
     def _begin_pass(self) -> bool:
-        """Begin anew when that is due and something is sealed."""
-        now_ms, to = self._now_ms(), self._log.sealed
+        """Begin anew when that is due and there is something."""
+        now_ms, to = self._now_ms(), max(self._log.sealed, self._rested)
         if to <= self._log.first or (self._began_ms and 0 <= now_ms - self._began_ms < PASS_INTERVAL_MS):
             return False
         self._at, self._to, self._began_ms = self._log.first, to, now_ms

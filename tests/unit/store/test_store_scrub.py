@@ -10,7 +10,7 @@ from store.files import OsFiles
 from store.format import HEADER, ROW, LogOffset, Position
 from store.local import LocalStore
 from store.log import CommitLog
-from store.scrub import PASS_INTERVAL_MS, Scrub
+from store.scrub import PASS_INTERVAL_MS, REST_MS, Scrub
 from store.segment import segment_name
 from store.views.old import set_aside
 
@@ -66,8 +66,45 @@ def test_a_sound_log_is_read_to_its_last_seal_and_not_again_before_a_day(tmp_pat
     assert one.progress.passes == 1
     clock[0] += 1
     one.step()
-    assert one.progress == (log.sealed, log.sealed, 2, T0 + PASS_INTERVAL_MS)
+    assert one.progress == (log.end, log.end, 2, T0 + PASS_INTERVAL_MS)  # with what has been on disk for long
     assert not log.damages.all()
+    log.close()
+
+
+def test_the_last_segment_is_read_when_it_has_been_on_disk_for_a_while(tmp_path):
+    placed = write(tmp_path, count=5)
+    flip(tmp_path, placed[3], 70)
+    log = reopened(tmp_path)
+    log.place(frame((16, b"new")), epoch=1, stored_at_ms=9)
+    log.flush()
+    assert log.sealed == 0
+    one, clock = scrub(log, tmp_path)
+    later = log.place(frame((16, b"newer")), epoch=1, stored_at_ms=9)
+    log.flush()
+    one.step()
+    clock[0] += REST_MS - 1
+    one.step()
+    assert one.progress.passes == 0
+    clock[0] += 1
+    one.step()
+    assert (one.progress.at, one.progress.passes) == (later.start, 1)
+    assert [(damage.start, damage.found_by) for damage in log.damages.all()] == [(placed[3].start, "scrub")]
+    one.save()
+    again, _ = scrub(log, tmp_path)
+    assert again.progress == one.progress
+    log.close()
+
+
+def test_a_clock_set_back_makes_nothing_older(tmp_path):
+    write(tmp_path, count=3)
+    log = reopened(tmp_path)
+    one, clock = scrub(log, tmp_path)
+    clock[0] -= 10 * REST_MS
+    one.step()
+    assert one.progress.passes == 0
+    clock[0] += REST_MS
+    one.step()
+    assert one.progress.passes == 1
     log.close()
 
 
