@@ -7,7 +7,7 @@ is asked. Frames go to the slaves from the memory in which they were written, wi
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -170,11 +170,8 @@ class MasterRole:
         ticking = self._loop.create_task(self._tick(), name="time of a master")
         try:
             store = await self._begin()
-            place.front.leading = self
-            place.front.serve(store, master=True)
-            self.serving = True
-            logger.info("this is the master of store group %d in epoch %d", place.group, core.epoch)
-            place.speak()
+            if core.ended is None:
+                self._serve(store)
             await asyncio.wait([ticking, self._over], return_when=asyncio.FIRST_COMPLETED)
             if ticking.done():
                 ticking.result()
@@ -192,6 +189,15 @@ class MasterRole:
         self._store = store
         self._pump()
         return store
+
+    def _serve(self, store: MasterStore) -> None:
+        place = self._place
+        place.front.leading = self
+        place.front.serve(store, master=True)
+        self.serving = True
+        logger.info("this is the master of store group %d in epoch %d", place.group, self._core.epoch)
+        place.speak()
+        self._probe(joining=self._group.voters)  # who will come in a moment
 
     async def _end(self, parts: "list[asyncio.Task[Any]]") -> None:
         place = self._place
@@ -243,12 +249,12 @@ class MasterRole:
     def _pump(self) -> None:
         """Do what follows from all that the core was told since the last time."""
         core = self._core
+        if self._store is not None:
+            self._tell(self._store)
         if core.ended is not None:
             if not self._over.done():
                 self._over.set_result(None)
             return
-        if self._store is not None:
-            self._tell(self._store)
         for replica, message in core.take():
             if (stream := self._streams.get(replica)) is not None:
                 stream.put(message)
@@ -369,11 +375,12 @@ class MasterRole:
 
     # ---- the controller
 
-    def _probe(self) -> None:
+    def _probe(self, *, joining: Collection[int] | None = None) -> None:
         """Ask the controllers for nothing new, while somebody wants to join: so it is known that they answer."""
         core, now_ms = self._core, self._place.now_ms()
-        joining = (self._streams.keys() & set(self._group.voters)) - core.sync_set
-        if joining and self._asking is None and now_ms - self._probed_ms >= PROBE_MS and core.ended is None:
+        joining = self._streams if joining is None else joining
+        outside = (set(joining) & set(self._group.voters)) - core.sync_set
+        if outside and self._asking is None and now_ms - self._probed_ms >= PROBE_MS and core.ended is None:
             self._probed_ms = now_ms
             asked = AlterSet(core.group, core.replica, core.epoch, self._group.sync_epoch, core.sync_set)
             self._asking = self._spawn(self._alter(asked), "asking whether a controller leads")

@@ -35,7 +35,7 @@ __all__ = ["Ending", "SlaveRole"]
 
 logger = logging.getLogger(__name__)
 
-BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 1.0  # between streams to the master
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.5  # between streams to the master
 AGAIN_S = 1.0  # before a role begins anew that could not go on, and between wishes to be elected
 
 
@@ -207,16 +207,18 @@ class SlaveRole:
 
     async def _follow(self) -> None:
         """Keep a stream to the master, whoever that is."""
-        backoff_s = BACKOFF_MIN_S
+        backoff_s, tried = BACKOFF_MIN_S, 0
         while True:
             self._dial_wanted.clear()
             address = self._place.address_of_master(self._group)
             if address is None or not self._may_dial():
                 await self._dial_wanted.wait()
                 continue
-            began = self._core.confirmed, self._place.now_ms()
+            if self._group.master_epoch != tried:  # a new master needs a moment to begin, and no more
+                backoff_s, tried = BACKOFF_MIN_S, self._group.master_epoch
+            before = self._core.confirmed
             await self._dial(address)
-            if self._core.confirmed > began[0] or self._place.now_ms() - began[1] > 1000 * BACKOFF_MAX_S:
+            if self._core.confirmed > before:
                 backoff_s = BACKOFF_MIN_S
             with suppress(TimeoutError):
                 async with asyncio.timeout(backoff_s * random.uniform(0.5, 1.0)):

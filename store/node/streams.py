@@ -13,7 +13,7 @@ import grpc.aio
 from store.errors import StoreUnreachable
 from store.node import wire
 from store.replication.errors import BadMessage
-from store.replication.messages import Ack, FromMaster, FromSlave, Hello, Refused, decode, encode
+from store.replication.messages import Ack, Confirmed, FromMaster, FromSlave, Hello, Refused, decode, encode
 
 __all__ = ["MasterStream", "SlaveStream"]
 
@@ -48,7 +48,9 @@ class SlaveStream:
         self._ended = asyncio.Event()
 
     def put(self, message: FromMaster) -> None:
-        """Send a message, behind the data that were sent before."""
+        """Send a message, behind the data that were sent before; of heartbeats that wait only the newest is sent."""
+        if self._out and isinstance(message, Confirmed) and isinstance(self._out[-1], Confirmed):
+            self._out.pop()
         self._out.append(message)
         self.news.set()
 

@@ -91,7 +91,7 @@ async def group(tmp_path):
 
 async def test_a_master_is_killed_stopped_and_frozen_under_load_and_nothing_is_lost(group, tmp_path):
     cluster, store = group.cluster, group.client()
-    load = Load(store, window=32)
+    load = Load(store, pause_s=0.005)
     await load.until(100)
     for how in ("killed", "stopped", "frozen"):
         name, epoch = group.master, group.group.master_epoch

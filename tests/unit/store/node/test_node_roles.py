@@ -14,6 +14,7 @@ from store_kit import FaultyFiles, append, begin, bodies, frame
 from controller.client import ControllerError, GroupConfig
 from store.errors import NotWritable, StoreError
 from store.format import origin_of
+from store.local import LocalStore
 from store.node.wire import SWITCH_OVER, SwitchRequest, decode, encode, open_channel, path
 from store.remoting import RemoteStore
 from store.replication.errors import CannotSwitchOver
@@ -386,3 +387,51 @@ async def test_unclean_election_goes_on_with_less_and_says_so(group, caplog):
     for name in group.names:
         assert await bodies(group.nodes[name].disk.store, 16) == [b"a", b"b"]
     assert "UNCLEAN" in caplog.text
+
+
+async def test_a_group_of_one(tmp_path, controllers):
+    async with StoreGroup(tmp_path, controllers, count=1) as group:
+        store = group.store()
+        await append(store, frame((16, b"a")))
+        await store.kv_put("k", b"v")
+        await group.kill("n1")
+        await group.start("n1")
+        await append(store, frame((16, b"b")))
+        assert await bodies(store, 16) == [b"a", b"b"]
+        assert (await store.kv_get("k")).value == b"v"
+
+
+async def test_the_log_of_a_single_node_becomes_a_group_s(tmp_path, controllers):
+    async with await LocalStore.open(tmp_path / "n2", group=GROUP) as single:
+        await append(single, frame((16, b"of before")))
+        await single.kv_put("k", b"v")
+    async with StoreGroup(tmp_path, controllers) as group:
+        await group.in_sync()
+        assert await group.master() == "n2"
+        store = group.store()
+        await append(store, frame((16, b"of now")))
+        await group.settled()
+        for node in group.nodes.values():
+            assert await bodies(node.disk.store, 16) == [b"of before", b"of now"]
+            assert node.disk.epochs.entries[0] == (1, origin_of(GROUP))
+
+
+async def test_a_damaged_file_of_epochs_is_made_again_from_the_log(group, tmp_path):
+    store = group.store()
+    await append(store, frame((16, b"a")))
+    epoch = group.group.master_epoch
+    await group.nodes[await group.master()].switch_over()
+    await group.master(after=epoch)
+    await group.in_sync()
+    await append(store, frame((16, b"b")))
+    await group.settled()
+    slave = next(name for name in group.names if not group.role(name).master)
+    was = group.nodes[slave].disk.epochs
+    await group.kill(slave)
+    (tmp_path / slave / "epochs").write_bytes(b"nonsense")
+    await group.start(slave)
+    await group.in_sync()
+    await append(store, frame((16, b"c")))
+    await group.settled()
+    assert group.nodes[slave].disk.epochs == was
+    assert await bodies(group.nodes[slave].disk.store, 16) == [b"a", b"b", b"c"]
