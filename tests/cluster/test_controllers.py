@@ -108,6 +108,7 @@ async def test_a_leader_that_sleeps_is_replaced_and_cannot_harm_when_it_wakes(co
 
 
 async def test_a_minority_takes_no_commands_and_answers_everything_else(controllers, client):
+    await client.barrier()
     leader = await in_thread(controllers.leader)
     others = [one for one in controllers.all.values() if one is not leader]
     for one in others:
