@@ -4,10 +4,14 @@ What is written for a name is written by its owner alone. A gateway that is alon
 that costs nothing; of several proxies each owns what it has a key for (`gateway.cluster_owners`).
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
+import msgspec
+
 from gateway.errors import Cause, Refusal
+from gateway.keys import kv_key
 from store.client import Delete, Put, StoreClient
 from store.format import QueueNumber
 
@@ -15,6 +19,10 @@ __all__ = ["Listener", "LocalOwners", "Operations", "Owned", "Owners", "Ownershi
 
 Operations: TypeAlias = Sequence[Put | Delete]
 Cursor: TypeAlias = Mapping[QueueNumber, int]  # as `StoreClient.commit_offsets` takes it
+CURSORS = "session-cursors"
+
+decode_cursor = msgspec.msgpack.Decoder(dict[QueueNumber, int]).decode
+
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, object]], object]
 
 
@@ -93,18 +101,25 @@ class Owners(Protocol):
 
 
 class _LocalOwned:
-    """A name of which nobody else can know."""
+    """A name of which nobody else can know. `shared`: several proxies have kept cursors in this store."""
 
-    __slots__ = ("_name", "_store")
+    __slots__ = ("_name", "_shared", "_store")
 
-    def __init__(self, store: StoreClient, name: str) -> None:
+    def __init__(self, store: StoreClient, name: str, *, shared: bool) -> None:
         self._store = store
         self._name = name
+        self._shared = shared
 
     async def write(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
-        """See `Owned`. A cursor that moves is seen before the rest."""
-        if cursor is not None:
+        """See `Owned`."""
+        if cursor is None:
+            await self._change(operations)
+        elif not operations:
             await self._store.commit_offsets(self._name, cursor)
+        else:  # at once, so that the store can put them in one frame
+            await asyncio.gather(self._store.commit_offsets(self._name, cursor), self._change(operations))
+
+    async def _change(self, operations: Operations) -> None:
         if len(operations) > 1:
             await self._store.kv_transact({}, operations)
             return
@@ -122,9 +137,15 @@ class _LocalOwned:
         """See `Owned`."""
         await self.write(operations)
         await forget_cursor(self._store, self._name)
+        if self._shared:
+            await self._store.kv_delete(cursor_key(self._name))
 
     async def cursor(self) -> Cursor:
-        """See `Owned`."""
+        """See `Owned`. One that several proxies have kept is newer than any of before; from now on it is kept here."""
+        entry = await self._store.kv_get(cursor_key(self._name)) if self._shared else None
+        if entry is not None:
+            await self._store.commit_offsets(self._name, decode_cursor(entry.value))
+            await self._store.kv_delete(entry.key)
         return await self._store.offsets(self._name)
 
 
@@ -136,6 +157,7 @@ class LocalOwners:
 
     def __init__(self, store: StoreClient) -> None:
         self._store = store
+        self._shared = True  # not known yet
 
     async def is_first(self) -> bool:
         """See `Owners`."""
@@ -146,13 +168,19 @@ class LocalOwners:
 
     async def start(self, spawn: Spawn) -> None:
         """See `Owners`."""
+        self._shared = bool(await self._store.kv_prefix(f"{CURSORS}/", limit=1))
 
     async def close(self) -> None:
         """See `Owners`."""
 
     async def take(self, name: str, *, wait: bool = True) -> Owned:
         """See `Owners`."""
-        return _LocalOwned(self._store, name)
+        return _LocalOwned(self._store, name, shared=self._shared)
+
+
+def cursor_key(name: str) -> str:
+    """Where several proxies keep a name's cursor."""
+    return kv_key(CURSORS, name)
 
 
 async def forget_cursor(store: StoreClient, name: str) -> None:
