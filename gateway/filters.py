@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from gateway.address import LEVELS_COUNT_MAX
 from gateway.errors import Cause, Refusal
 
-__all__ = ["FilterTrie", "check_filter", "first_level", "matches"]
+__all__ = ["FilterTrie", "check_filter", "first_level", "is_filter", "matches"]
 
 T = TypeVar("T")
 
@@ -31,6 +31,11 @@ def check_filter(pattern: str) -> str:
         elif level != ONE and (ONE in level or MANY in level):
             raise Refusal(Cause.MALFORMED, f"{pattern!r}: a wildcard fills its whole level")
     return pattern
+
+
+def is_filter(pattern: str) -> bool:
+    """Whether there is a wildcard in it, which stands in no address."""
+    return ONE in pattern or MANY in pattern
 
 
 def first_level(pattern: str) -> str | None:

@@ -43,6 +43,8 @@ __all__ = [
     "FindMessages",
     "FoundMessages",
     "LastValue",
+    "LastValues",
+    "LastValuesPage",
     "Leased",
     "ListAddresses",
     "Listener",
@@ -288,6 +290,24 @@ class LastValue(Request, frozen=True, kw_only=True):
     """The newest message at an address. Answer: `Message | None`, its id filled in."""
 
     address: str
+
+
+class LastValues(Request, frozen=True, kw_only=True):
+    """The newest messages at the addresses that a filter matches, by address. Answer: `LastValuesPage`.
+
+    A page may be short, or empty, though more follow. Refused with MALFORMED for what is no filter.
+    """
+
+    pattern: str
+    limit: int = 100
+    after: str = ""  # the one of the page before
+
+
+class LastValuesPage(_Value, frozen=True, kw_only=True):
+    """Some last values, their ids filled in. `after` is for asking for the next page, None when there is none."""
+
+    messages: Sequence[Message]
+    after: str | None
 
 
 class Retained(Request, frozen=True, kw_only=True):

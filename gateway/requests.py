@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gateway.address import address_hash
 from gateway.delayed import cancel_timer, timer_of
 from gateway.endpoint import Endpoint, now_ms
 from gateway.errors import Cause, Refusal
 from gateway.find import find_messages
 from gateway.kv import KV_REQUESTS
-from gateway.message import Message, decode
+from gateway.last_value import last_value, last_values
+from gateway.message import Message
 from gateway.port import (
     Authenticate,
     CancelTimer,
@@ -20,6 +20,8 @@ from gateway.port import (
     FindMessages,
     FoundMessages,
     LastValue,
+    LastValues,
+    LastValuesPage,
     ListAddresses,
     OpenedSession,
     OpenSession,
@@ -30,12 +32,11 @@ from gateway.port import (
     SaveSession,
 )
 from gateway.retained import retained_page
-from store.client import StoreClient
 
 if TYPE_CHECKING:
     from gateway.hub import Hub
 
-__all__ = ["answer", "last_value"]
+__all__ = ["answer"]
 
 
 async def answer(hub: "Hub", endpoint: Endpoint, request: Request) -> Any:
@@ -46,18 +47,6 @@ async def answer(hub: "Hub", endpoint: Endpoint, request: Request) -> Any:
     if isinstance(request, KV_REQUESTS):
         return await hub.keys.answer(endpoint, request)
     return await hub.queues.request(endpoint, request)
-
-
-async def last_value(store: StoreClient, address: str) -> Message | None:
-    """The newest message at an address, its id filled in; None when there is none or its time is over."""
-    position = await store.last(address_hash(address))
-    record = None if position is None else await store.read(position)
-    if record is None:
-        return None
-    message = decode(record)
-    if message.address != address or message.expired(now_ms()):
-        return None
-    return message if message.id else msgspec.structs.replace(message, id=str(position))
 
 
 async def _authenticate(hub: "Hub", endpoint: Endpoint, request: Authenticate) -> Principal:
@@ -87,7 +76,11 @@ async def _end_session(hub: "Hub", endpoint: Endpoint, request: EndSession) -> N
 
 
 async def _last_value(hub: "Hub", endpoint: Endpoint, request: LastValue) -> Message | None:
-    return await last_value(hub.store, request.address)
+    return await last_value(hub.store, request.address, now_ms=now_ms())
+
+
+async def _last_values(hub: "Hub", endpoint: Endpoint, request: LastValues) -> LastValuesPage:
+    return await last_values(hub.store, request, now_ms=now_ms())
 
 
 async def _cancel_timer(hub: "Hub", endpoint: Endpoint, request: CancelTimer) -> bool:
@@ -114,6 +107,7 @@ _HANDLERS: dict[type[Request], Callable[["Hub", Endpoint, Any], Awaitable[Any]]]
     DropWill: _drop_will,
     EndSession: _end_session,
     LastValue: _last_value,
+    LastValues: _last_values,
     Retained: _retained,
     ListAddresses: _list_addresses,
     FindMessages: _find_messages,

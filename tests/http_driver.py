@@ -10,6 +10,7 @@ import h2.config
 import h2.connection
 import h2.events
 import msgspec
+from msgspec.structs import replace
 
 from adapters.http import FACTORY, HttpConnection, HttpOptions
 from gateway.batch import Batch
@@ -26,6 +27,8 @@ from gateway.port import (
     Deliveries,
     Effect,
     LastValue,
+    LastValues,
+    LastValuesPage,
     ListAddresses,
     Outcome,
     Principal,
@@ -139,6 +142,12 @@ class Gateway:
                 return Outcome(error=Refusal(Cause.NOT_FOUND, f"not a timer: {request.timer!r}"))
             pending, self.timers = request.timer in self.timers, self.timers - {request.timer}
             return Outcome(value=pending)
+        if isinstance(request, LastValues):
+            last = {m.address: replace(m, id="1.0") for m in self.messages if matches(request.pattern, m.address)}
+            page = [last[at] for at in sorted(last) if at > request.after][: request.limit + 1]
+            more = len(page) > request.limit
+            page = page[: request.limit]
+            return Outcome(value=LastValuesPage(messages=page, after=page[-1].address if more else None))
         assert isinstance(request, ListAddresses)
         found = sorted({m.address for m in self.messages if m.address.startswith(request.prefix)})
         return Outcome(value=found[: request.limit])

@@ -7,11 +7,11 @@ from adapters.cloudevents import BATCH_JSON, AttributeRefusal, parse_ms, to_batc
 from adapters.http.request import HttpError, Request
 from adapters.http.response import Response
 from gateway.errors import Refusal
-from gateway.port import FindMessages, FoundMessages
+from gateway.port import FindMessages, FoundMessages, LastValues, LastValuesPage
 from gateway.sql92 import compile_where, quoted
 from store.format import Position
 
-__all__ = ["condition", "finding", "messages_response"]
+__all__ = ["condition", "finding", "last_values", "last_values_response", "messages_response"]
 
 LIMIT, LIMIT_MAX = 100, 1_000
 MS_DIGITS_MAX: Final = 15  # of a time: ms since 1970 for the next 30,000 years
@@ -49,6 +49,24 @@ def messages_response(request: Request, found: FoundMessages) -> Response:
         query = [(name, text) for name, text in request.query() if name != "after"]
         following = urlencode([*query, ("after", str(found.after))], quote_via=quote)
         headers.append((b"link", f'</messages?{following}>; rel="next"'.encode()))
+    return Response(status=200, headers=tuple(headers), body=to_batch(found.messages))
+
+
+def last_values(request: Request, pattern: str) -> LastValues:
+    """What a request asks of the addresses that a filter matches. Raises `HttpError` and `AttributeRefusal`."""
+    query = dict(request.query())
+    after, limit = query.pop("after", ""), query.pop("limit", str(LIMIT))
+    for name in query:
+        raise HttpError(400, f"{name[:64]}: is no parameter here; limit, after are", attribute=name[:64])
+    return LastValues(pattern=pattern, limit=_limit(limit), after=after)
+
+
+def last_values_response(request: Request, asked: LastValues, found: LastValuesPage) -> Response:
+    """The answer, as that to a search."""
+    headers = [(b"content-type", BATCH_JSON.encode()), (b"cache-control", b"no-cache")]
+    if found.after is not None:
+        following = urlencode([("limit", str(asked.limit)), ("after", found.after)], quote_via=quote)
+        headers.append((b"link", f'</topics/{quote(asked.pattern)}?{following}>; rel="next"'.encode()))
     return Response(status=200, headers=tuple(headers), body=to_batch(found.messages))
 
 

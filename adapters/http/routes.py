@@ -6,6 +6,7 @@ Handlers raise `Refusal` and `HttpError` for what they refuse.
     POST    /events             200, once durable: {"id","position"}, or a list of them for a batch
     POST    /topics/{address}   201, once durable, with Location: {"id","position"}
     GET     /topics/{address}   200 the last value, 304, or 404
+    GET     /topics/{filter}    200 a batch of the last values of all addresses that it matches, by address
     DELETE  /timers/{id}        204, the message will not be delivered, or 404
     GET     /topics?prefix=     200 a JSON list of addresses
     GET     /subscribe?filter=  200 server-sent events; `where=` and `type=` pick among them
@@ -22,7 +23,7 @@ from urllib.parse import quote
 from adapters.cloudevents import STRUCTURED_JSON, AttributeRefusal, BatchRefusal
 from adapters.http import keys
 from adapters.http.actions import Action, Answer, Ask, Context, Handler, Store, Stored, Stream
-from adapters.http.finding import condition, finding, messages_response
+from adapters.http.finding import condition, finding, last_values, last_values_response, messages_response
 from adapters.http.messages import event_response, message_response, read_events, read_message
 from adapters.http.request import HttpError, Request, percent_decode, qualities
 from adapters.http.response import Response, json_response, refused
@@ -30,7 +31,7 @@ from adapters.http.sse import read_id
 from gateway.cursor import Cursor
 from gateway.delayed import timer_ticket
 from gateway.errors import Refusal
-from gateway.filters import check_filter
+from gateway.filters import check_filter, is_filter
 from gateway.message import Message, encode
 from gateway.port import CancelTimer, LastValue, ListAddresses, Principal
 from store.format import Position
@@ -101,7 +102,10 @@ def post_topic(request: Request, context: Context) -> Action:
 
 
 def get_topic(request: Request, context: Context) -> Action:
-    """The last value of an address."""
+    """The last value of an address, or of all that a filter matches."""
+    if is_filter(context.below):
+        asked = last_values(request, context.below)
+        return Ask(asked, lambda page: last_values_response(request, asked, page))
     _no_query(request)
     structured = _wants_event(request)
     wanted = request.get(b"if-none-match")

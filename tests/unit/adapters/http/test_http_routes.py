@@ -418,6 +418,23 @@ def test_allowed_origins(connect: Callable[..., Client]) -> None:
     assert other["vary"] == "origin"
 
 
+def test_the_last_values_of_a_filter(connect: Callable[..., Client]) -> None:
+    client = connect()
+    for address, body in (("s/1/t", b"old"), ("s/1/t", b"1"), ("s/2/t", b"2"), ("s/2/h", b"3"), ("s/3/t", b"4")):
+        assert client.ask("POST", f"/topics/{address}", body=body).status == 201
+    answer = client.ask("GET", "/topics/s/+/t?limit=2")
+    assert (answer.status, answer["content-type"]) == (200, "application/cloudevents-batch+json")
+    assert [event["subject"] for event in answer.json] == ["s/1/t", "s/2/t"]
+    assert answer["link"] == '</topics/s/%2B/t?limit=2&after=s%2F2%2Ft>; rel="next"'
+    following = client.ask("GET", "/topics/s/%2B/t?limit=2&after=s%2F2%2Ft")
+    assert [event["subject"] for event in following.json] == ["s/3/t"]
+    assert following["link"] is None
+    assert len(client.ask("GET", "/topics/%23").json) == 4
+    assert client.ask("GET", "/topics/none/%23").json == []
+    for bad in ("s/%23?limit=0", "s/%23?limit=1001", "s/%23?other=1"):
+        assert client.ask("GET", f"/topics/{bad}").status == 400
+
+
 # ---- /timers
 
 
