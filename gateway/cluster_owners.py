@@ -23,17 +23,27 @@ import msgspec
 from gateway import logs
 from gateway.errors import Cause, Refusal
 from gateway.keys import kv_key
-from gateway.owners import Cursor, Listener, Operations, Owned, OwnershipLost, Spawn, Taken, forget_cursor
+from gateway.owners import (
+    Cursor,
+    Listener,
+    Operations,
+    Owned,
+    OwnershipLost,
+    Spawn,
+    Taken,
+    cursor_key,
+    decode_cursor,
+    forget_cursor,
+)
 from gateway.port import Random
 from gateway.presence import ALIVE, Presence
 from gateway.queue_remains import stored_entries
 from store.client import Change, Delete, Put, StoreClient
 from store.errors import AppendOutcomeUnknown, RevisionConflict, StoreError
-from store.format import QueueNumber
 
 __all__ = ["TAKEOVER_S", "ClusterOwners"]
 
-OWNERS, WANTED, HEIRS, CURSORS = "owners", "proxies/wanted", "proxies/heirs", "session-cursors"
+OWNERS, WANTED, HEIRS = "owners", "proxies/wanted", "proxies/heirs"
 WATCHED = ("proxies/", "proxies0")  # "0" is the character behind "/"
 TAKEOVER_S = 3.0  # that a living owner has to let go of a name
 WANTED_TTL_MS = 60_000  # of what was asked for and never answered
@@ -61,7 +71,6 @@ class WantedRecord(msgspec.Struct, frozen=True):
 
 _encode = msgspec.msgpack.encode
 _owner = msgspec.msgpack.Decoder(OwnerRecord).decode
-_cursor = msgspec.msgpack.Decoder(dict[QueueNumber, int]).decode
 _wanted = msgspec.msgpack.Decoder(WantedRecord).decode
 
 
@@ -115,20 +124,20 @@ class _Owned:
     async def forget(self, operations: Operations = ()) -> None:
         """See `Owned`."""
         store = self._owners.store
-        await self._transact((*operations, Delete(_cursor_key(self._name))))
+        await self._transact((*operations, Delete(cursor_key(self._name))))
         if await store.offsets(self._name):  # of a gateway that was alone
             await forget_cursor(store, self._name)
 
     async def cursor(self) -> Cursor:
         """See `Owned`."""
         store = self._owners.store
-        entry = await store.kv_get(_cursor_key(self._name))
+        entry = await store.kv_get(cursor_key(self._name))
         if entry is None:
             return await store.offsets(self._name)
-        return _cursor(entry.value)
+        return decode_cursor(entry.value)
 
     def _put(self, cursor: Cursor) -> Put:
-        return Put(_cursor_key(self._name), _encode({int(queue): at for queue, at in cursor.items()}))
+        return Put(cursor_key(self._name), _encode({int(queue): at for queue, at in cursor.items()}))
 
     async def _transact(self, operations: Operations) -> None:
         if self._owners.presence.remaining_s <= 0:
@@ -464,10 +473,6 @@ def _owner_key(name: str) -> str:
 
 def _wanted_key(name: str) -> str:
     return kv_key(WANTED, name)
-
-
-def _cursor_key(name: str) -> str:
-    return kv_key(CURSORS, name)
 
 
 async def _until(changed: asyncio.Event, wait_s: float) -> None:

@@ -15,15 +15,27 @@ from gateway.keys import kv_key
 from store.client import Delete, Put, StoreClient
 from store.format import QueueNumber
 
-__all__ = ["Listener", "LocalOwners", "Operations", "Owned", "Owners", "OwnershipLost", "Spawn", "Taken"]
+__all__ = [
+    "Listener",
+    "LocalOwners",
+    "Operations",
+    "Owned",
+    "Owners",
+    "OwnershipLost",
+    "Spawn",
+    "Taken",
+    "cursor_key",
+    "decode_cursor",
+    "forget_cursor",
+]
 
 Operations: TypeAlias = Sequence[Put | Delete]
 Cursor: TypeAlias = Mapping[QueueNumber, int]  # as `StoreClient.commit_offsets` takes it
-CURSORS = "session-cursors"
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, object]], object]
+
+CURSORS = "session-cursors"  # the namespace of those that several proxies keep
 
 decode_cursor = msgspec.msgpack.Decoder(dict[QueueNumber, int]).decode
-
-Spawn: TypeAlias = Callable[[Coroutine[Any, Any, object]], object]
 
 
 class Taken(Refusal):
