@@ -51,7 +51,10 @@ class ReplicationService:
             if not isinstance(hello, Hello):
                 raise BadMessage("a stream begins with a Hello")
             leading = self._front.leading
-            if leading is None:
+            if hello.group != self._group:
+                why = Refused(session=hello.session, epoch=0, why=Why.WRONG_GROUP, text=f"this is group {self._group}")
+                await context.write(encode(why))
+            elif leading is None:
                 why = Refused(session=hello.session, epoch=self._epoch(), why=Why.NOT_MASTER)
                 await context.write(encode(why))
             else:

@@ -188,13 +188,14 @@ class Master:
     def receive(self, replica: int, message: FromSlave, *, now_ms: int) -> None:
         """A message from the stream of a replica, whose identity the caller has checked."""
         self._now_ms = max(now_ms, self._now_ms)
-        if message.epoch > self.epoch:
-            self.fenced(message.epoch)
         peer = self._peers.get(replica)
         if isinstance(message, Hello):
             self._hello(replica, peer, message)
             return
-        if peer is None or peer.stream is None or message.session != peer.stream.session or self.ended is not None:
+        if peer is None or peer.stream is None or message.session != peer.stream.session:
+            return
+        self.fenced(message.epoch)
+        if self.ended is not None:
             return
         peer.stream.heard_ms = self._now_ms
         if isinstance(message, Refused):
@@ -211,14 +212,17 @@ class Master:
             self._peers[replica].stream = None
 
     def _hello(self, replica: int, peer: Peer | None, message: Hello) -> None:
-        if self.ended is not None:
-            self._refuse(replica, message.session, Why.SUPERSEDED)
-        elif message.group != self.group:
+        """Whose word counts is looked at before what is said: an epoch from elsewhere would end this one."""
+        if message.group != self.group:
             self._refuse(replica, message.session, Why.WRONG_GROUP, f"this is group {self.group}")
         elif peer is None or message.replica != replica:
             self._refuse(replica, message.session, Why.UNKNOWN_REPLICA, f"replica {message.replica}")
         else:
-            self._welcome(peer, message)
+            self.fenced(message.epoch)
+            if self.ended is not None:
+                self._refuse(replica, message.session, Why.SUPERSEDED)
+            else:
+                self._welcome(peer, message)
 
     def _welcome(self, peer: Peer, message: Hello) -> None:
         """Say where both logs are the same, and go on from there when the slave is ready."""

@@ -232,8 +232,14 @@ class Slave:
         if message.session != self._session or self.stage in {Stage.IDLE, Stage.DIVERGED, Stage.SNAPSHOT}:
             return
         self._heard_ms = now_ms
+        if isinstance(message, Refused):  # its epoch is a stranger's word: only the controllers' is believed
+            self._end(f"refused: {message.why.value} {message.text}")
+            return
         if message.epoch < self.promised:
             self._end(f"the master of epoch {message.epoch} is superseded", tell=True)
+            return
+        if message.epoch != self._epoch:
+            self._end(f"a master of epoch {message.epoch} where the controllers say {self._epoch}")
             return
         try:
             match message:
@@ -246,9 +252,6 @@ class Slave:
                 case Confirmed():
                     if self.stage is Stage.STREAMING:
                         self._heartbeat(message)
-                case Refused():
-                    self._promise(message.epoch)
-                    self._end(f"refused: {message.why.value} {message.text}")
         except (BadMessage, BadEpochs, CorruptFrame) as error:
             self._refuse(Why.MALFORMED, str(error))
 
@@ -284,8 +287,6 @@ class Slave:
     # ---- messages
 
     def _welcome(self, message: Welcome) -> None:
-        self._promise(message.epoch)
-        self._epoch = message.epoch
         self._master = listed(message)
         self._round = 0
         self._master_confirmed = LogOffset(message.confirmed)

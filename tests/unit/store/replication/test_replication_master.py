@@ -510,3 +510,15 @@ def test_who_is_not_in_sync_cannot_take_over(target):
     leading.master.hand_over(2, now_ms=leading.now)
     with pytest.raises(CannotSwitchOver):
         leading.master.hand_over(3, now_ms=leading.now)
+
+
+@pytest.mark.parametrize(
+    ("replica", "said"), [(2, hello(group=7, epoch=1000)), (99, hello(99, epoch=1000)), (3, hello(2, epoch=1000))]
+)
+def test_an_epoch_of_a_stranger_ends_nothing(replica, said):
+    leading = Leading(followers=[Following(2), Following(3)]).connect(2, 3)
+    leading.master.receive(replica, said, now_ms=0)
+    assert leading.master.ended is None
+    assert leading.master.writable
+    leading.master.receive(2, hello(2, epoch=1000), now_ms=0)
+    assert leading.master.ended == 1000
