@@ -77,17 +77,21 @@ class RemoteController(StateClient):
         self._turn = random.randrange(1 << 16)  # so that followers are spread over the controllers
         self._numbers = count()
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: index, number
+        self._ready = asyncio.Event()
         self._closed = False
         self._following: asyncio.Task[None] | None = None
         self._task = self._loop.create_task(self._run(), name="state of the controllers")
 
     async def ready(self) -> None:
-        """Wait until there is a state. Raises `ControllerClosed`."""
-        await self._until(1)
+        """Wait until there is a state, as new as that of the controller it comes from. Raises `ControllerClosed`."""
+        await self._ready.wait()
+        if not self.index:
+            raise ControllerClosed("the connection to the controllers is closed")
 
     async def close(self) -> None:
         """End the connections; what is under way fails."""
         self._closed = True
+        self._ready.set()
         self._task.cancel()
         await asyncio.wait([self._task])
         await self._commander.close()
@@ -243,14 +247,18 @@ class RemoteController(StateClient):
             await self._timely(write(stream, encode(FollowRequest(self.index))), CONNECT_S)
             whole = bytearray()  # of a snapshot; <= SNAPSHOT_BYTES_MAX
             good_s = self._loop.time()
+            aim: int | None = None  # how far it was when it was asked
             while True:
                 fed: Fed = decode(await self._timely(read(stream), SILENCE_S), Fed)
                 self.connected = True
+                aim = fed.applied or None if aim is None else aim
                 self._commander.led_by(fed.leader, fed.term)
                 if fed.part is not None:
                     self._take_part(fed, whole)
                 elif fed.index > self.index:
                     self._take_commands(fed)
+                if aim is not None and self.index >= aim:
+                    self._ready.set()
                 if fed.leader and fed.applied >= self.index:
                     good_s = self._loop.time()
                 elif self._loop.time() - good_s > BETTER_S and len(self.addresses()) > 1:

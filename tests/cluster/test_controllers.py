@@ -24,7 +24,7 @@ def controllers(tmp_path_factory):
 
 @pytest.fixture
 async def client(controllers):
-    remote = RemoteController(list(controllers.addresses.values()), now_ms=now_ms, limits=ONE_QUEUE)
+    remote = RemoteController(list(controllers.addresses.values()), now_ms=now_ms, limits=ONE_QUEUE, budget_s=60)
     await remote.ready()
     yield remote
     await remote.close()
