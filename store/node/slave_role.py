@@ -76,6 +76,8 @@ class SlaveRole:
         self._dial_wanted = asyncio.Event()
         self._synced = asyncio.Event()
         self._over: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        self._broken = False  # something that the core counts as done was not: no ending but ANEW is possible
+        self._error: Exception | None = None  # the first failure of the disk, whenever it came
         self._wishing: asyncio.Task[None] | None = None
 
     # ---- from outside
@@ -162,9 +164,11 @@ class SlaveRole:
             self._core.close()
             self._work_wanted.set()
             await working
-            if ending is Ending.ELECTED:
+            if ending is Ending.ELECTED and not self._broken:
                 await self._until_synced()
-            return ending
+            if self._error is not None:
+                raise self._error
+            return Ending.ANEW if self._broken else ending
         finally:
             await self._part([*parts, *filter(None, (self._fetching, self._wishing)), working])
             place.disk.listener = None
@@ -180,6 +184,7 @@ class SlaveRole:
             self._over.set_result(ending)
 
     def _fail(self, error: Exception) -> None:
+        self._error = self._error or error
         if not self._over.done():
             self._over.set_exception(error)
         self._synced.set()
@@ -188,7 +193,7 @@ class SlaveRole:
         """Wait until all that was written is on disk."""
         store = self._place.disk.store
         assert store is not None
-        while self._core.flushed < self._core.end:
+        while self._core.flushed < self._core.end and self._error is None:
             self._synced.clear()
             if store.error is not None:
                 raise store.error
@@ -273,6 +278,7 @@ class SlaveRole:
                         await self._carry_out(effect)
             except (StoreFull, StoreOverloaded, CorruptFrame) as error:
                 logger.warning("what the master sends cannot be taken for now: %s", error)
+                self._broken = True  # before anything else can end it: what is dropped here, nobody will ever write
                 await asyncio.sleep(AGAIN_S)
                 self._end(Ending.ANEW)
                 return

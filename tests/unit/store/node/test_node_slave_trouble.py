@@ -1,0 +1,46 @@
+"""A slave that cannot take what its master sends, for a while: it begins anew, whatever it is to be next."""
+
+import pytest
+from controllers import Controllers, until
+from node_kit import PATIENCE_S, Load, StoreGroup
+from store_kit import FaultyFiles
+
+from controller.client import GroupConfig
+from store.node import slave_role
+from store.node.slave_role import SlaveRole
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def controllers(tmp_path):
+    async with Controllers(tmp_path / "controllers", count=1) as found:
+        await found.leader()
+        yield found
+
+
+async def test_a_slave_that_is_elected_while_it_has_no_room_begins_anew_and_is_the_master(
+    tmp_path, controllers, monkeypatch
+):
+    """What it dropped for want of room counts as on its way to the disk, and would be waited for."""
+    monkeypatch.setattr(slave_role, "AGAIN_S", 3.0)  # it is elected meanwhile
+    group = StoreGroup(tmp_path, controllers, count=2, config=GroupConfig(replicas=2, min_in_sync=2))
+    files = {name: FaultyFiles() for name in group.names}
+    group.own = {name: {"files": files[name], "disk_reserve_bytes": 1 << 20} for name in group.names}
+    async with group:
+        await group.in_sync()
+        load = Load(group.store(), pause_s=0.01)
+        await load.until(20)
+        old = await group.master()
+        full = next(name for name in group.names if name != old)
+        epoch = group.group.master_epoch
+        node, role = group.nodes[full], group.role(full)
+        files[full].free = 0
+        await until(lambda: role._broken, PATIENCE_S)
+        assert isinstance(role, SlaveRole)
+        assert role.core.flushed < role.core.end
+        await group.kill(old)
+        files[full].free = None
+        assert await group.master(after=epoch) == full
+        assert not node.failed.done()
+        load.task.cancel()
