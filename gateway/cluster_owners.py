@@ -18,22 +18,30 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-import msgspec
-
 from gateway import logs
 from gateway.errors import Cause, Refusal
 from gateway.keys import kv_key
+from gateway.owner_keys import (
+    HEIRS,
+    OWNERS,
+    WANTED,
+    Asked,
+    OwnedName,
+    OwnerRecord,
+    WantedRecord,
+    decode_owner,
+    decode_wanted,
+    encode,
+    owner_key,
+    wanted_key,
+)
 from gateway.owners import (
-    Cursor,
     Listener,
     Operations,
     Owned,
     OwnershipLost,
     Spawn,
     Taken,
-    cursor_key,
-    decode_cursor,
-    forget_cursor,
 )
 from gateway.port import Random
 from gateway.presence import ALIVE, Presence
@@ -43,7 +51,6 @@ from store.errors import AppendOutcomeUnknown, RevisionConflict, StoreError
 
 __all__ = ["TAKEOVER_S", "ClusterOwners"]
 
-OWNERS, WANTED, HEIRS = "owners", "proxies/wanted", "proxies/heirs"
 WATCHED = ("proxies/", "proxies0")  # "0" is the character behind "/"
 TAKEOVER_S = 3.0  # that a living owner has to let go of a name
 WANTED_TTL_MS = 60_000  # of what was asked for and never answered
@@ -52,100 +59,6 @@ RETRY_S = 1.0
 SHORTENED = 300  # characters of a name whose key may not hold all of it
 
 log = logs.get(__name__)
-
-
-class OwnerRecord(msgspec.Struct, frozen=True):
-    """Who owns a name."""
-
-    name: str
-    proxy: str
-
-
-class WantedRecord(msgspec.Struct, frozen=True):
-    """Who asks whom for a name."""
-
-    name: str
-    by: str
-    of: str
-
-
-_encode = msgspec.msgpack.encode
-_owner = msgspec.msgpack.Decoder(OwnerRecord).decode
-_wanted = msgspec.msgpack.Decoder(WantedRecord).decode
-
-
-class _Waiting:
-    """Somebody here who has asked another proxy for a name."""
-
-    __slots__ = ("asked", "changed", "mine", "others")
-
-    def __init__(self) -> None:
-        self.changed = asyncio.Event()
-        self.asked = ""  # the proxy that was asked
-        self.mine = 1 << 63  # the revision of our asking, the newest one
-        self.others = 0  # that of a third proxy's
-
-    @property
-    def outbid(self) -> bool:
-        """Whether another proxy has asked since: the newest one is given it."""
-        return self.others > self.mine
-
-
-class _Owned:
-    """A name that this proxy owns, by the revision of its key."""
-
-    __slots__ = ("_key", "_name", "_owners", "_revision")
-
-    def __init__(self, owners: "ClusterOwners", name: str, revision: int) -> None:
-        self._owners = owners
-        self._name = name
-        self._key = _owner_key(name)
-        self._revision = revision
-
-    async def write(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
-        """See `Owned`."""
-        if cursor is not None:
-            operations = (*operations, self._put(cursor))
-        if operations:
-            await self._transact(operations)
-
-    async def release(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
-        """See `Owned`."""
-        if cursor is not None:
-            operations = (*operations, self._put(cursor))
-        wanted = self._owners.asked.get(self._name)
-        if wanted is None:
-            last: Operations = (Delete(self._key),)
-        else:
-            new = Put(self._key, _encode(OwnerRecord(self._name, wanted.by)))
-            last = (new, Delete(_wanted_key(self._name)))
-        await self._transact((*operations, *last))
-
-    async def forget(self, operations: Operations = ()) -> None:
-        """See `Owned`."""
-        store = self._owners.store
-        await self._transact((*operations, Delete(cursor_key(self._name))))
-        if await store.offsets(self._name):  # of a gateway that was alone
-            await forget_cursor(store, self._name)
-
-    async def cursor(self) -> Cursor:
-        """See `Owned`."""
-        store = self._owners.store
-        entry = await store.kv_get(cursor_key(self._name))
-        if entry is None:
-            return await store.offsets(self._name)
-        return decode_cursor(entry.value)
-
-    def _put(self, cursor: Cursor) -> Put:
-        return Put(cursor_key(self._name), _encode({int(queue): at for queue, at in cursor.items()}))
-
-    async def _transact(self, operations: Operations) -> None:
-        if self._owners.presence.remaining_s <= 0:
-            raise OwnershipLost(self._name)
-        try:
-            await self._owners.store.kv_transact({self._key: self._revision}, operations)
-        except RevisionConflict as lost:
-            raise OwnershipLost(self._name) from lost
 
 
 class ClusterOwners:
@@ -170,7 +83,7 @@ class ClusterOwners:
         self.asked: dict[str, WantedRecord] = {}  # what others ask this proxy for
         self._takeover_s = takeover_s
         self._listeners: dict[str, Listener] = {}  # by prefix
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, Asked] = {}
         self._deaths = asyncio.Event()  # somebody may have left something behind
         self._spawn: Spawn = asyncio.ensure_future
         self._closed = False
@@ -206,24 +119,24 @@ class ClusterOwners:
 
     async def take(self, name: str, *, wait: bool = True) -> Owned:
         """See `Owners`."""
-        waiting = _Waiting()
+        waiting = Asked()
         try:
             return await self._take(name, waiting, wait=wait)
         finally:
             if self._waiting.get(name) is waiting:
                 del self._waiting[name]
 
-    async def _take(self, name: str, waiting: _Waiting, *, wait: bool) -> Owned:
-        key = _owner_key(name)
+    async def _take(self, name: str, waiting: Asked, *, wait: bool) -> Owned:
+        key = owner_key(name)
         expected, until_s = 0, 0.0  # the revision of the key, and until when its owner is waited for
         loop = asyncio.get_running_loop()
         while True:
             self._check_present()
-            mine = Put(key, _encode(OwnerRecord(name, self.presence.id)))
-            operations: Operations = (mine, Delete(_wanted_key(name))) if until_s else (mine,)
+            mine = Put(key, encode(OwnerRecord(name, self.presence.id)))
+            operations: Operations = (mine, Delete(wanted_key(name))) if until_s else (mine,)
             try:
                 done = await self.store.kv_transact({key: expected}, operations)
-                return _Owned(self, name, done.revision)
+                return OwnedName(self, name, done.revision)
             except (RevisionConflict, AppendOutcomeUnknown):
                 pass
             while True:
@@ -232,9 +145,9 @@ class ClusterOwners:
                 expected = 0
                 if entry is None:
                     break
-                owner = _owner(entry.value).proxy
+                owner = decode_owner(entry.value).proxy
                 if owner == self.presence.id:  # handed over, or taken without our hearing of it
-                    return _Owned(self, name, entry.revision)
+                    return OwnedName(self, name, entry.revision)
                 if waiting.outbid:
                     raise Taken(name)
                 expected = entry.revision
@@ -255,7 +168,7 @@ class ClusterOwners:
                 self._check_present()
 
     async def _ask(self, record: WantedRecord) -> int:
-        return await self.store.kv_put(_wanted_key(record.name), _encode(record), ttl_ms=WANTED_TTL_MS)
+        return await self.store.kv_put(wanted_key(record.name), encode(record), ttl_ms=WANTED_TTL_MS)
 
     def _check_present(self) -> None:
         if self.presence.remaining_s <= 0:
@@ -282,7 +195,7 @@ class ClusterOwners:
 
     async def _look_for_wanted(self) -> None:
         async for entry in stored_entries(self.store, WANTED):
-            self._was_wanted(_wanted(entry.value), entry.revision)
+            self._was_wanted(decode_wanted(entry.value), entry.revision)
 
     def _changed(self, change: Change) -> None:
         if change.key.startswith(ALIVE) and change.kind != "put":
@@ -291,7 +204,7 @@ class ClusterOwners:
             for waiting in self._waiting.values():
                 waiting.changed.set()
         elif change.key.startswith(WANTED) and change.kind == "put":
-            self._was_wanted(_wanted(change.value), change.revision)
+            self._was_wanted(decode_wanted(change.value), change.revision)
         elif change.key.startswith(WANTED):
             name = self._name_of(change.key)
             self.asked.pop(name, None)
@@ -299,12 +212,12 @@ class ClusterOwners:
                 there.asked = ""
                 there.changed.set()
 
-    def _name_of(self, wanted_key: str) -> str:
-        name = wanted_key.removeprefix(f"{WANTED}/")
+    def _name_of(self, key: str) -> str:
+        name = key.removeprefix(f"{WANTED}/")
         if name in self._waiting or name in self.asked:
             return name
         shortened = (one for one in (*self._waiting, *self.asked) if len(one) >= SHORTENED)
-        return next((one for one in shortened if _wanted_key(one) == wanted_key), name)
+        return next((one for one in shortened if wanted_key(one) == key), name)
 
     def _was_wanted(self, record: WantedRecord, revision: int) -> None:
         name = record.name
@@ -330,10 +243,10 @@ class ClusterOwners:
         finally:
             if self.asked.get(name) is record:
                 del self.asked[name]
-        entry = await self.store.kv_get(_wanted_key(name))
-        if entry is not None and _wanted(entry.value) == record:
-            held = await self.store.kv_get(_owner_key(name))
-            if held is None or _owner(held.value).proxy != self.presence.id:
+        entry = await self.store.kv_get(wanted_key(name))
+        if entry is not None and decode_wanted(entry.value) == record:
+            held = await self.store.kv_get(owner_key(name))
+            if held is None or decode_owner(held.value).proxy != self.presence.id:
                 try:
                     await self.store.kv_delete(entry.key, expected_revision=entry.revision)
                 except RevisionConflict:
@@ -405,7 +318,7 @@ class ClusterOwners:
         left: dict[str, list[tuple[str, int]]] = {}
         there: dict[str, bool] = {}
         async for entry in stored_entries(self.store, OWNERS):
-            record = _owner(entry.value)
+            record = decode_owner(entry.value)
             if record.proxy not in there:
                 there[record.proxy] = await self.presence.is_there(record.proxy)
             if not there[record.proxy]:
@@ -459,20 +372,12 @@ class ClusterOwners:
     async def _seize(self, name: str, revision: int) -> Owned:
         """Replace the key of an owner that is gone. Raises `Taken`."""
         self._check_present()
-        key = _owner_key(name)
+        key = owner_key(name)
         try:
-            record = _encode(OwnerRecord(name, self.presence.id))
-            return _Owned(self, name, await self.store.kv_put(key, record, expected_revision=revision))
+            record = encode(OwnerRecord(name, self.presence.id))
+            return OwnedName(self, name, await self.store.kv_put(key, record, expected_revision=revision))
         except RevisionConflict as conflict:
             raise Taken(name) from conflict
-
-
-def _owner_key(name: str) -> str:
-    return kv_key(OWNERS, name)
-
-
-def _wanted_key(name: str) -> str:
-    return kv_key(WANTED, name)
 
 
 async def _until(changed: asyncio.Event, wait_s: float) -> None:

@@ -32,7 +32,8 @@ from gateway.queue_port import (
     UnbindQueue,
 )
 from gateway.queue_pump import Connection, Consumer, Pump, take_live
-from gateway.queue_registry import PREFIX, Queue, QueueRegistry, QueueRouter
+from gateway.queue_registry import QueueRegistry
+from gateway.queue_topology import PREFIX, Queue, QueueRouter
 from gateway.router import UnknownTopicError
 from gateway.topology import QueueDefinition, message_ttl_ms
 from store.client import StoreClient

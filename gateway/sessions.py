@@ -12,23 +12,23 @@ is left does what the end of the connections would have done.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from gateway import logs
-from gateway.cursor import Cursor, beginning_of, by_log, earlier, later
+from gateway.cursor import Cursor, earlier, later
 from gateway.errors import Refusal
-from gateway.fanout import Fanout, Subscriber
+from gateway.fanout import Fanout
 from gateway.keys import kv_key
 from gateway.owners import LocalOwners, Operations, Owned, Owners, OwnershipLost, Taken
 from gateway.port import OpenedSession, OpenSession, SaveSession
-from gateway.wills import WillRecord, Wills
+from gateway.session_record import Held, Holder, SessionRecord, cursor_of_offsets, distance, exchanges_key, offsets_of
+from gateway.wills import Wills
 from store.client import Delete, Entry, Put, StoreClient
 from store.errors import StoreError
-from store.format import LogOffset, Position, QueueNumber
 
 __all__ = ["COMMIT_INTERVAL_MS", "Holder", "Sessions"]
 
@@ -36,76 +36,10 @@ COMMIT_INTERVAL_MS = 1_000
 SWEEP_INTERVAL_MS = 60_000
 IDLE_COMMIT_BYTES = 16 << 20  # an idle session's cursor is moved once it is this far behind the log's end
 NAMESPACE = "sessions"
-EXCHANGES = "session-exchanges"  # the namespace of what changes with every message
 PAGE = 500
 ORPHANS_AT_ONCE = 64
 
 log = logs.get(__name__)
-
-
-class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the KV holds of a session."""
-
-    protocol: str
-    session_id: str
-    state: bytes
-    expiry_s: int | None  # None: for ever
-    left_ms: int | None  # when its connection ended; None while it is connected, or died with the gateway
-
-
-class Holder(Protocol):
-    """The connection that holds a session."""
-
-    protocol: str
-    subscriber: Subscriber
-    gone: bool  # the connection has ended
-
-    def supersede(self) -> None:
-        """Another connection has taken the session over: say so, and close."""
-
-    def shut_down(self) -> None:
-        """The session cannot be served here any more: say so, and close."""
-
-
-class _Held:
-    """A session that a connection of this process holds."""
-
-    __slots__ = (
-        "armed",
-        "committed",
-        "durable",
-        "exchanges",
-        "expiry_s",
-        "holder",
-        "key",
-        "left_ms",
-        "oldest",
-        "owned",
-        "passed",
-        "session_id",
-        "settled",
-        "state",
-        "taken",
-        "will",
-    )
-
-    def __init__(self, key: str, session_id: str, holder: Holder, owned: Owned) -> None:
-        self.key = key
-        self.owned = owned
-        self.session_id = session_id
-        self.holder = holder
-        self.durable = False  # has a record in the KV
-        self.taken = False  # its holder has shown that it goes on from the cursor it was given
-        self.left_ms: int | None = None  # when its connection ended
-        self.state = b""
-        self.exchanges: bytes | None = None  # not stored yet
-        self.expiry_s: int | None = 0
-        self.oldest: Cursor = ()  # the oldest delivery not acknowledged, of each log that has one
-        self.settled: Cursor = ()  # everything before it is acknowledged
-        self.passed: Cursor = ()  # how far it had been handed out at the last commit
-        self.committed: Cursor = ()  # committed <= settled
-        self.armed = False  # there may be a record of a will
-        self.will: WillRecord | None = None  # to be published when the connection is gone
 
 
 class Sessions:
@@ -125,9 +59,9 @@ class Sessions:
         self._wills = wills
         self._now_ms = now_ms
         self._owners = owners or LocalOwners(store)
-        self._held: dict[str, _Held] = {}
-        self._by_holder: dict[Holder, _Held] = {}
-        self._unclosed: dict[str, _Held] = {}  # whose connection has ended, and whose last word the store refused
+        self._held: dict[str, Held] = {}
+        self._by_holder: dict[Holder, Held] = {}
+        self._unclosed: dict[str, Held] = {}  # whose connection has ended, and whose last word the store refused
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by key: one change at a time
         self._started_ms = now_ms()
         self._owners.serve(f"{NAMESPACE}/", self)
@@ -166,7 +100,7 @@ class Sessions:
         if holder.gone:
             await owned.release()
             return OpenedSession(present=False)  # nobody is left to hold it
-        held = _Held(key, request.session_id, holder, owned)
+        held = Held(key, request.session_id, holder, owned)
         self._held[key] = self._by_holder[holder] = held
         held.expiry_s = request.expiry_s
         try:
@@ -188,7 +122,7 @@ class Sessions:
             return unclosed.owned
         return await self._owners.take(key)
 
-    async def _begin(self, held: _Held, request: OpenSession) -> OpenedSession:
+    async def _begin(self, held: Held, request: OpenSession) -> OpenedSession:
         """Read what the session remembers, or have it remember nothing, and write that its connection is there."""
         key, owned = held.key, held.owned
         record = await self._load(key)
@@ -205,10 +139,10 @@ class Sessions:
         if new and request.expiry_s != 0:
             held.committed = held.settled = held.passed = self._fanout.now()
             operations.append(self._record(held, left_ms=None))
-            await owned.write(operations, cursor=_offsets(held.committed))
+            await owned.write(operations, cursor=offsets_of(held.committed))
         elif record is not None and not new:
             held.state, held.durable = record.state, True
-            held.committed = held.settled = held.passed = _cursor(await owned.cursor())
+            held.committed = held.settled = held.passed = cursor_of_offsets(await owned.cursor())
             operations.append(self._record(held, left_ms=None))
             await owned.write(operations)
         elif operations:
@@ -217,7 +151,7 @@ class Sessions:
             held.will = will
         if new:
             return OpenedSession(present=False)
-        entry = await self._store.kv_get(_exchanges_key(key))
+        entry = await self._store.kv_get(exchanges_key(key))
         exchanges = entry.value if entry is not None else b""
         return OpenedSession(present=True, state=held.state, exchanges=exchanges, cursor=held.committed)
 
@@ -237,11 +171,11 @@ class Sessions:
                 if self._by_holder.get(holder) is held:
                     await self._save(held, whole=whole)
 
-    async def _save(self, held: _Held, *, whole: bool) -> None:
+    async def _save(self, held: Held, *, whole: bool) -> None:
         exchanges = held.exchanges
         operations: list[Put | Delete] = []
         if exchanges is not None:
-            operations.append(Put(_exchanges_key(held.key), exchanges))
+            operations.append(Put(exchanges_key(held.key), exchanges))
         if whole:
             operations.append(self._record(held, left_ms=None))
         try:
@@ -282,7 +216,7 @@ class Sessions:
             async with self._lock(held.key):
                 await self._close(held)
 
-    async def _close(self, held: _Held, *, keep: bool = False) -> None:
+    async def _close(self, held: Held, *, keep: bool = False) -> None:
         """A session's connection has ended; with `keep` its next one is here."""
         if not self._release(held):
             return
@@ -306,7 +240,7 @@ class Sessions:
             return
         del self._unclosed[key]
 
-    async def _last_word(self, held: _Held, *, keep: bool) -> None:
+    async def _last_word(self, held: Held, *, keep: bool) -> None:
         key, owned, ends = held.key, held.owned, held.expiry_s == 0
         operations: list[Put | Delete] = []
         over = False  # there is no will any more
@@ -320,14 +254,14 @@ class Sessions:
             operations = []
         elif held.durable:
             if held.exchanges is not None:
-                operations.append(Put(_exchanges_key(key), held.exchanges))
+                operations.append(Put(exchanges_key(key), held.exchanges))
             operations.append(self._record(held, left_ms=held.left_ms))
-            cursor = _offsets(held.settled) if held.settled != held.committed else None
+            cursor = offsets_of(held.settled) if held.settled != held.committed else None
         await (owned.write if keep else owned.release)(operations, cursor=cursor)
         if over:
             self._wills.forgotten(key)
 
-    def _lose(self, held: _Held) -> None:
+    def _lose(self, held: Held) -> None:
         """A session has gone on elsewhere: its connection here has nothing to say any more."""
         if self._release(held):
             held.holder.supersede()
@@ -386,7 +320,7 @@ class Sessions:
             if isinstance(error, BaseException):
                 log.warning("a session's cursor was not committed", error=repr(error))
 
-    async def _commit(self, held: _Held) -> None:
+    async def _commit(self, held: Held) -> None:
         if self._held.get(held.key) is not held:
             return
         # An idle session reports nothing, yet the log passes it by. What it had been handed a whole interval ago is
@@ -395,10 +329,10 @@ class Sessions:
         held.passed = self._reached(held)
         acknowledged = held.settled != held.committed
         held.settled = later(held.settled, idle)
-        if acknowledged or _distance(held.committed, held.settled) > IDLE_COMMIT_BYTES:
+        if acknowledged or distance(held.committed, held.settled) > IDLE_COMMIT_BYTES:
             cursor = held.settled
             try:
-                await held.owned.write(cursor=_offsets(cursor))
+                await held.owned.write(cursor=offsets_of(cursor))
             except OwnershipLost:
                 self._lose(held)
                 return
@@ -454,7 +388,7 @@ class Sessions:
             lock = self._locks[key] = asyncio.Lock()
         return lock
 
-    def _release(self, held: _Held) -> bool:
+    def _release(self, held: Held) -> bool:
         """Take a session from its holder; False when somebody has done so already."""
         if self._by_holder.get(held.holder) is not held:
             return False
@@ -463,13 +397,13 @@ class Sessions:
             del self._held[held.key]
         return True
 
-    def _reached(self, held: _Held) -> Cursor:
+    def _reached(self, held: Held) -> Cursor:
         subscriber = held.holder.subscriber
         if not subscriber.patterns and not held.taken:
             return held.committed  # what it missed is still owed to it
         return self._fanout.reached(subscriber)
 
-    def _settled_now(self, held: _Held) -> Cursor:
+    def _settled_now(self, held: Held) -> Cursor:
         """What is settled at the moment of a report, when nothing has been handed out that the report leaves out."""
         return earlier(self._reached(held), held.oldest)
 
@@ -484,7 +418,7 @@ class Sessions:
         entry = await self._store.kv_get(key)
         return None if entry is None else msgspec.msgpack.decode(entry.value, type=SessionRecord)
 
-    def _record(self, held: _Held, *, left_ms: int | None) -> Put:
+    def _record(self, held: Held, *, left_ms: int | None) -> Put:
         held.durable = True
         record = SessionRecord(
             protocol=held.holder.protocol,
@@ -502,33 +436,6 @@ class Sessions:
 
     async def _delete(self, key: str, owned: Owned, operations: Operations = ()) -> None:
         gone: list[Put | Delete] = [*operations, Delete(key)]
-        if await self._store.kv_get(_exchanges_key(key)) is not None:
-            gone.append(Delete(_exchanges_key(key)))
+        if await self._store.kv_get(exchanges_key(key)) is not None:
+            gone.append(Delete(exchanges_key(key)))
         await owned.forget(gone)
-
-
-def _exchanges_key(key: str) -> str:
-    return kv_key(EXCHANGES, key)
-
-
-# A cursor as a group's offsets: of the log of group g, the frame is under 2 g and the row under 2 g + 1.
-
-
-def _offsets(cursor: Cursor) -> Mapping[QueueNumber, int]:
-    offsets: dict[QueueNumber, int] = {}
-    for group, position in by_log(cursor).items():
-        offsets[QueueNumber(2 * group)], offsets[QueueNumber(2 * group + 1)] = position
-    return offsets
-
-
-def _cursor(offsets: Mapping[QueueNumber, int]) -> Cursor:
-    frames = [(number, frame) for number, frame in sorted(offsets.items()) if number % 2 == 0]
-    return tuple([Position(LogOffset(at), offsets.get(QueueNumber(number + 1), 0)) for number, at in frames])
-
-
-def _distance(one: Cursor, other: Cursor) -> int:
-    """How many bytes of its log `other` is ahead, where that is most."""
-    behind = by_log(one)
-    return max(
-        (at.frame - behind.get(group, beginning_of(group)).frame for group, at in by_log(other).items()), default=0
-    )

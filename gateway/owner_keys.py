@@ -1,0 +1,147 @@
+"""What the owners of names write down (`gateway.cluster_owners`), and a name that one of several proxies owns."""
+
+import asyncio
+from typing import Protocol
+
+import msgspec
+
+from gateway.keys import kv_key
+from gateway.owners import Cursor, Operations, OwnershipLost, forget_cursor
+from gateway.presence import Presence
+from store.client import Delete, Put, StoreClient
+from store.errors import RevisionConflict
+from store.format import QueueNumber
+
+__all__ = [
+    "HEIRS",
+    "OWNERS",
+    "WANTED",
+    "Asked",
+    "OwnedName",
+    "OwnerRecord",
+    "WantedRecord",
+    "decode_owner",
+    "decode_wanted",
+    "encode",
+    "owner_key",
+    "wanted_key",
+]
+
+OWNERS, WANTED, HEIRS, CURSORS = "owners", "proxies/wanted", "proxies/heirs", "session-cursors"
+
+
+class OwnerRecord(msgspec.Struct, frozen=True):
+    """Who owns a name."""
+
+    name: str
+    proxy: str
+
+
+class WantedRecord(msgspec.Struct, frozen=True):
+    """Who asks whom for a name."""
+
+    name: str
+    by: str
+    of: str
+
+
+encode = msgspec.msgpack.encode
+_decode_cursor = msgspec.msgpack.Decoder(dict[QueueNumber, int]).decode
+decode_owner = msgspec.msgpack.Decoder(OwnerRecord).decode
+decode_wanted = msgspec.msgpack.Decoder(WantedRecord).decode
+
+
+class Asked:
+    """Somebody here who has asked another proxy for a name."""
+
+    __slots__ = ("asked", "changed", "mine", "others")
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self.asked = ""  # the proxy that was asked
+        self.mine = 1 << 63  # the revision of our asking, the newest one
+        self.others = 0  # that of a third proxy's
+
+    @property
+    def outbid(self) -> bool:
+        """Whether another proxy has asked since: the newest one is given it."""
+        return self.others > self.mine
+
+
+class Owning(Protocol):
+    """Whose names they are."""
+
+    store: StoreClient
+    presence: Presence
+    asked: dict[str, WantedRecord]  # what others ask this proxy for
+
+
+class OwnedName:
+    """A name that this proxy owns, by the revision of its key."""
+
+    __slots__ = ("_key", "_name", "_owners", "_revision")
+
+    def __init__(self, owners: Owning, name: str, revision: int) -> None:
+        self._owners = owners
+        self._name = name
+        self._key = owner_key(name)
+        self._revision = revision
+
+    async def write(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
+        """See `Owned`."""
+        if cursor is not None:
+            operations = (*operations, self._put(cursor))
+        if operations:
+            await self._transact(operations)
+
+    async def release(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
+        """See `Owned`."""
+        if cursor is not None:
+            operations = (*operations, self._put(cursor))
+        wanted = self._owners.asked.get(self._name)
+        if wanted is None:
+            last: Operations = (Delete(self._key),)
+        else:
+            new = Put(self._key, encode(OwnerRecord(self._name, wanted.by)))
+            last = (new, Delete(wanted_key(self._name)))
+        await self._transact((*operations, *last))
+
+    async def forget(self, operations: Operations = ()) -> None:
+        """See `Owned`."""
+        store = self._owners.store
+        await self._transact((*operations, Delete(_cursor_key(self._name))))
+        if await store.offsets(self._name):  # of a gateway that was alone
+            await forget_cursor(store, self._name)
+
+    async def cursor(self) -> Cursor:
+        """See `Owned`."""
+        store = self._owners.store
+        entry = await store.kv_get(_cursor_key(self._name))
+        if entry is None:
+            return await store.offsets(self._name)
+        return _decode_cursor(entry.value)
+
+    def _put(self, cursor: Cursor) -> Put:
+        return Put(_cursor_key(self._name), encode({int(queue): at for queue, at in cursor.items()}))
+
+    async def _transact(self, operations: Operations) -> None:
+        if self._owners.presence.remaining_s <= 0:
+            raise OwnershipLost(self._name)
+        try:
+            await self._owners.store.kv_transact({self._key: self._revision}, operations)
+        except RevisionConflict as lost:
+            raise OwnershipLost(self._name) from lost
+
+
+def owner_key(name: str) -> str:
+    """Where it is written who owns a name."""
+    return kv_key(OWNERS, name)
+
+
+def wanted_key(name: str) -> str:
+    """Where it is written who asks for a name."""
+    return kv_key(WANTED, name)
+
+
+def _cursor_key(name: str) -> str:
+    return kv_key(CURSORS, name)

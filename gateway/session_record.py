@@ -1,0 +1,112 @@
+"""A session as it is stored, and as the connection that holds it has it."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from gateway.cursor import Cursor, beginning_of, by_log
+from gateway.fanout import Subscriber
+from gateway.keys import kv_key
+from gateway.owners import Owned
+from gateway.wills import WillRecord
+from store.format import LogOffset, Position, QueueNumber
+
+__all__ = ["Held", "Holder", "SessionRecord", "cursor_of_offsets", "distance", "exchanges_key", "offsets_of"]
+
+EXCHANGES = "session-exchanges"  # the namespace of what changes with every message
+
+
+class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the KV holds of a session."""
+
+    protocol: str
+    session_id: str
+    state: bytes
+    expiry_s: int | None  # None: for ever
+    left_ms: int | None  # when its connection ended; None while it is connected, or died with the gateway
+
+
+class Holder(Protocol):
+    """The connection that holds a session."""
+
+    protocol: str
+    subscriber: Subscriber
+    gone: bool  # the connection has ended
+
+    def supersede(self) -> None:
+        """Another connection has taken the session over: say so, and close."""
+
+    def shut_down(self) -> None:
+        """The session cannot be served here any more: say so, and close."""
+
+
+class Held:
+    """A session that a connection of this process holds."""
+
+    __slots__ = (
+        "armed",
+        "committed",
+        "durable",
+        "exchanges",
+        "expiry_s",
+        "holder",
+        "key",
+        "left_ms",
+        "oldest",
+        "owned",
+        "passed",
+        "session_id",
+        "settled",
+        "state",
+        "taken",
+        "will",
+    )
+
+    def __init__(self, key: str, session_id: str, holder: Holder, owned: Owned) -> None:
+        self.key = key
+        self.owned = owned
+        self.session_id = session_id
+        self.holder = holder
+        self.durable = False  # has a record in the KV
+        self.taken = False  # its holder has shown that it goes on from the cursor it was given
+        self.left_ms: int | None = None  # when its connection ended
+        self.state = b""
+        self.exchanges: bytes | None = None  # not stored yet
+        self.expiry_s: int | None = 0
+        self.oldest: Cursor = ()  # the oldest delivery not acknowledged, of each log that has one
+        self.settled: Cursor = ()  # everything before it is acknowledged
+        self.passed: Cursor = ()  # how far it had been handed out at the last commit
+        self.committed: Cursor = ()  # committed <= settled
+        self.armed = False  # there may be a record of a will
+        self.will: WillRecord | None = None  # to be published when the connection is gone
+
+
+def exchanges_key(key: str) -> str:
+    """Where a session's exchanges are stored."""
+    return kv_key(EXCHANGES, key)
+
+
+# A cursor as a group's offsets: of the log of group g, the frame is under 2 g and the row under 2 g + 1.
+
+
+def offsets_of(cursor: Cursor) -> Mapping[QueueNumber, int]:
+    """A cursor as offsets."""
+    offsets: dict[QueueNumber, int] = {}
+    for group, position in by_log(cursor).items():
+        offsets[QueueNumber(2 * group)], offsets[QueueNumber(2 * group + 1)] = position
+    return offsets
+
+
+def cursor_of_offsets(offsets: Mapping[QueueNumber, int]) -> Cursor:
+    """Offsets as a cursor."""
+    frames = [(number, frame) for number, frame in sorted(offsets.items()) if number % 2 == 0]
+    return tuple([Position(LogOffset(at), offsets.get(QueueNumber(number + 1), 0)) for number, at in frames])
+
+
+def distance(one: Cursor, other: Cursor) -> int:
+    """How many bytes of its log `other` is ahead, where that is most."""
+    behind = by_log(one)
+    return max(
+        (at.frame - behind.get(group, beginning_of(group)).frame for group, at in by_log(other).items()), default=0
+    )
