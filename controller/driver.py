@@ -177,10 +177,15 @@ class Driver:
     # ---- what comes in
 
     def step(self, message: Message) -> None:
-        """Take a peer's message. Raises `BadMessage`."""
+        """Take a peer's message. Raises `BadMessage`; `StorageFailed`: the log cannot be read, and `run` ends."""
         self._check()
-        self._raft.step(message)
-        self._wake.set()
+        try:
+            self._raft.step(message)
+        except StorageFailed as error:
+            self._failed = error
+            raise
+        finally:
+            self._wake.set()
 
     def unreachable(self, node_id: int) -> None:
         """What was sent to a peer lately is lost."""

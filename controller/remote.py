@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.5  # between attempts to follow a controller
 PATIENCE_S = 1.0  # for the effect of a command, until another controller is asked for it
+WARN_S = 30.0  # between warnings that the state is not known to be the newest
 BETTER_S = 2.0  # a controller that knows no leader, or less than we do, is left after so long
 
 
@@ -77,6 +78,7 @@ class RemoteController(StateClient):
         self._turn = random.randrange(1 << 16)  # so that followers are spread over the controllers
         self._numbers = count()
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: index, number
+        self._good_s = 0.0  # when a controller that knows a leader was followed last
         self._ready = asyncio.Event()
         self._closed = False
         self._following: asyncio.Task[None] | None = None
@@ -214,6 +216,7 @@ class RemoteController(StateClient):
     async def _run(self) -> None:
         """Follow one controller after the other."""
         backoff_s = BACKOFF_MIN_S
+        self._good_s = self._loop.time()
         while True:
             before = self.index
             addresses = self.addresses()
@@ -225,6 +228,9 @@ class RemoteController(StateClient):
                     self._following.result()
             except ControllerError as error:
                 logger.debug("not following %s: %s", target, error)
+                if self._loop.time() - self._good_s > WARN_S:
+                    self._good_s = self._loop.time()
+                    logger.warning("the metadata may be old: %s: %s", target, error)
             except Exception:
                 logger.exception("following %s has failed", target)
             finally:
@@ -246,7 +252,7 @@ class RemoteController(StateClient):
             stream = channel.stream_stream(path(FOLLOW))()
             await self._timely(write(stream, encode(FollowRequest(self.index))), CONNECT_S)
             whole = bytearray()  # of a snapshot; <= SNAPSHOT_BYTES_MAX
-            good_s = self._loop.time()
+            since_s = self._loop.time()
             aim: int | None = None  # how far it was when it was asked
             while True:
                 fed: Fed = decode(await self._timely(read(stream), SILENCE_S), Fed)
@@ -260,8 +266,8 @@ class RemoteController(StateClient):
                 if aim is not None and self.index >= aim:
                     self._ready.set()
                 if fed.leader and fed.applied >= self.index:
-                    good_s = self._loop.time()
-                elif self._loop.time() - good_s > BETTER_S and len(self.addresses()) > 1:
+                    self._good_s = since_s = self._loop.time()
+                elif self._loop.time() - since_s > BETTER_S and len(self.addresses()) > 1:
                     raise ControllerUnreachable("it knows no leader, or less than is known here")
         finally:
             with suppress(Exception):

@@ -16,6 +16,7 @@ from controller.raft import (
     MemoryStorage,
     NotLeader,
     ProposalDropped,
+    StorageDamaged,
     StorageFailed,
     first_snapshot,
 )
@@ -139,6 +140,22 @@ async def test_a_disk_that_fails_ends_the_node_and_everything_that_waits():
             await late
     with pytest.raises(StorageFailed):
         driver.propose(b"y")
+    await network.close()
+
+
+async def test_a_log_that_cannot_be_read_ends_the_node():
+    network = Network()
+    leader = await network.lead()
+    other = next(driver for driver in network.drivers.values() if driver is not leader)
+
+    def damaged(_message):
+        raise StorageDamaged("entry 1 is damaged")
+
+    other._raft.step = damaged
+    with pytest.raises(StorageDamaged):
+        other.step(None)
+    with pytest.raises(StorageDamaged):
+        await network.tasks[other.status.id]
     await network.close()
 
 
