@@ -19,8 +19,11 @@ BENCH ?=
 # How many histories `make nightly` simulates, and from which seed on; a failure names its seed.
 SIM_SEEDS ?= 2000
 SIM_FIRST ?= $(shell date +%y%j)0000
+# How many faults `make faults` lets happen to a cluster under load, and which.
+FAULTS ?= 100
+FAULTS_SEED ?= $(shell date +%y%j%H%M)
 
-.PHONY: help setup run serve test nightly check format bench chart lock java clean
+.PHONY: help setup run serve test nightly faults check format bench chart lock java clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +53,11 @@ test: java check ## All checks and all tests
 
 nightly: $(STAMP) ## Simulated histories of a failing store, other ones every day (SIM_SEEDS=10000)
 	HEADGATE_SIM_SEEDS=$(SIM_SEEDS) HEADGATE_SIM_FIRST=$(SIM_FIRST) $(BIN)/python -m pytest tests/sim $(ARGS)
+
+faults: $(STAMP) ## A cluster of processes hurt under load: killed, cut off, disks full (FAULTS=100 FAULTS_SEED=1)
+	@echo "$(FAULTS) faults, FAULTS_SEED=$(FAULTS_SEED)"
+	HEADGATE_FAULTS=$(FAULTS) HEADGATE_FAULTS_SEED=$(FAULTS_SEED) $(BIN)/python -m pytest -s \
+		tests/cluster/test_cluster_faults.py $(ARGS)
 
 check: $(STAMP) ## The checks without the tests
 	$(BIN)/ruff check

@@ -8,7 +8,6 @@ in the same directory it is the same cluster. Ports are fixed, so that clients f
     proxies      as `headgate serve`, 100 further for each one more
 """
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -16,7 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,11 +23,17 @@ from gateway.errors import HeadgateError
 
 __all__ = ["LocalCluster", "Node", "NodeFailed", "Plan", "nodes"]
 
+LOOPBACK = "127.0.0.1"
+PROXY_LISTENERS = ("mqtt", "coap", "http", "amqp")
 PROXY_STEP = 100
 STOP_S = 20.0  # from SIGTERM to SIGKILL
 READY_POLL_S = 0.05
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
+# What a process runs: it dies with this one (prctl(2), PR_SET_PDEATHSIG). Said by itself, because whatever of this
+# process ran between fork and exec could meet a lock that a thread of gRPC holds here.
+_PROGRAM = (
+    "import ctypes, runpy, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL); "
+    "runpy.run_module('gateway.cli', run_name='__main__', alter_sys=True)"
+)
 
 
 class NodeFailed(HeadgateError):
@@ -45,11 +50,19 @@ class Plan(NamedTuple):
     min_in_sync: int = 2
     proxies: int = 2
     port_offset: int = 0
+    hosts: Mapping[str, str] = {}  # addresses of processes by their names; loopback where there is none
 
     @property
     def addresses(self) -> Mapping[int, str]:
         """Where the controllers are."""
-        return {n + 1: f"127.0.0.1:{8082 + 10 * n + self.port_offset}" for n in range(self.controllers)}
+        return {
+            n + 1: f"{self.host(f'controller-{n + 1}')}:{8082 + 10 * n + self.port_offset}"
+            for n in range(self.controllers)
+        }
+
+    def host(self, name: str) -> str:
+        """The address of a process."""
+        return self.hosts.get(name, LOOPBACK)
 
 
 class Node(NamedTuple):
@@ -60,6 +73,7 @@ class Node(NamedTuple):
     config: str  # TOML
     admin_port: int
     port: int  # gRPC, of a proxy MQTT
+    host: str = LOOPBACK
 
 
 def nodes(plan: Plan) -> Sequence[Node]:
@@ -70,8 +84,11 @@ def nodes(plan: Plan) -> Sequence[Node]:
 def _controllers(plan: Plan) -> Iterator[Node]:
     for n in range(plan.controllers):
         name, port, admin = f"controller-{n + 1}", 8082 + 10 * n + plan.port_offset, 8582 + 10 * n + plan.port_offset
-        own = f'[controller]\nid = {n + 1}\nport = {port}\ndata_dir = "{plan.directory / "data" / name}"\n'
-        yield Node(name, "controller", _config(plan, name, own, admin), admin, port)
+        own = (
+            f'[controller]\nid = {n + 1}\nhost = "{plan.host(name)}"\nport = {port}\n'
+            f'data_dir = "{plan.directory / "data" / name}"\n'
+        )
+        yield Node(name, "controller", _config(plan, name, own, admin), admin, port, plan.host(name))
 
 
 def _stores(plan: Plan) -> Iterator[Node]:
@@ -79,28 +96,35 @@ def _stores(plan: Plan) -> Iterator[Node]:
         for replica in range(plan.replicas):
             name, at = f"store-{group}-{replica + 1}", 10 * group + replica + plan.port_offset
             store = f'[store]\ndata_dir = "{plan.directory / "data" / name}"\ngroup = {group}\n'
-            own = f"{store}\n[rpc]\nport = {9100 + at}\n"
-            yield Node(name, "store", _config(plan, name, own, 9600 + at), 9600 + at, 9100 + at)
+            own = f'{store}\n[rpc]\nhost = "{plan.host(name)}"\nport = {9100 + at}\n'
+            yield Node(name, "store", _config(plan, name, own, 9600 + at), 9600 + at, 9100 + at, plan.host(name))
 
 
 def _proxies(plan: Plan) -> Iterator[Node]:
     for n in range(plan.proxies):
         name, offset = f"proxy-{n + 1}", PROXY_STEP * n + plan.port_offset
-        own = f"port_offset = {offset}\n"
-        yield Node(name, "proxy", own + _config(plan, name, "", 8088), 8088 + offset, 1883 + offset)
+        host, first = plan.host(name), f"port_offset = {offset}\n"
+        own = "\n".join(f'[{one}]\nhost = "{host}"' for one in ("rpc", *[f"listeners.{x}" for x in PROXY_LISTENERS]))
+        if host != LOOPBACK:
+            own += '\n[auth]\nanonymous = "everyone"\nguest = "everyone"'
+        yield Node(name, "proxy", first + _config(plan, name, own + "\n", 8088), 8088 + offset, 1883 + offset, host)
 
 
 def _config(plan: Plan, name: str, own: str, admin_port: int) -> str:
     controllers = ", ".join(f'{id_} = "{address}"' for id_, address in plan.addresses.items())
     cluster = f'[cluster]\nnode = "{name}"\ncontrollers = {{ {controllers} }}\n'
-    return f"{cluster}\n{own}\n[admin]\nport = {admin_port}\n"
+    if plan.hosts:
+        cluster += "insecure = true\n"  # whoever gives processes other addresses has made a network for them alone
+    return f'{cluster}\n{own}\n[admin]\nhost = "{plan.host(name)}"\nport = {admin_port}\n'
 
 
 class LocalCluster:
-    """The processes. They end with this one, however it ends."""
+    """The processes. Each ends with the thread that has started it, however that ends. `under` says what command each
+    is run under, if any: it has to become the process, as `nsenter` does."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, under: Callable[[str], Sequence[str]] = lambda name: ()) -> None:
         self.plan = plan
+        self._under = under
         self.nodes = nodes(plan)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -116,12 +140,14 @@ class LocalCluster:
         assert not self.running(name)
         with self._file(name, "log").open("ab") as log:
             self._processes[name] = subprocess.Popen(  # noqa: S603 - ourselves
-                [sys.executable, "-m", "gateway.cli", node.role, "--config", str(self._file(name, "toml"))],
+                [
+                    *self._under(name),
+                    *(sys.executable, "-c", _PROGRAM, node.role, "--config", str(self._file(name, "toml"))),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - one system call, and no thread is running yet
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
 
@@ -167,10 +193,15 @@ class LocalCluster:
     def ready(self, name: str) -> bool:
         """Whether a process says that it can serve."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.node(name).admin_port}/readyz", timeout=2) as answer:
+            with urllib.request.urlopen(f"http://{self.admin(name)}/readyz", timeout=2) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False
+
+    def admin(self, name: str) -> str:
+        """The host:port of a process's admin pages."""
+        node = self.node(name)
+        return f"{node.host}:{node.admin_port}"
 
     def until_ready(self, names: Sequence[str], *, timeout_s: float = 60.0) -> Iterator[str]:
         """The names of processes as they become ready. Raises `NodeFailed`."""
@@ -197,7 +228,3 @@ class LocalCluster:
 
     def _file(self, name: str, suffix: str) -> Path:
         return self.plan.directory / f"{name}.{suffix}"
-
-
-def _die_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

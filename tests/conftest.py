@@ -30,6 +30,8 @@ def anyio_backend() -> str:
 class GatewayProcess:
     """`headgate serve` on ports of its own; `kill` is kill -9."""
 
+    host = "127.0.0.1"
+
     def __init__(self, data_dir: Path, *arguments: str, environ: dict[str, str] | None = None) -> None:
         self.data_dir = data_dir
         self.arguments = arguments

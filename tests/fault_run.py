@@ -1,24 +1,33 @@
 """A cluster of processes that is hurt again and again while clients work, and what they were told meanwhile."""
 
 import asyncio
-import os
+import bisect
+import itertools
+import logging
 import random
-import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import httpx
+from faults import Fault
 from kv_workload import Client, Conflict
-from linearizability import Recording
-from senders import KINDS, Sender
+from linearizability import NotDone, Recording, check_history
+from senders import KINDS, Refused, Sender, stored
 
 from gateway.local_cluster import LocalCluster, Node
 
 __all__ = ["FaultRun", "Proxy", "Publisher"]
 
-HURT_S = (0.5, 4.0)  # how long something stays away
 QUIET_S = 30.0  # until everything works again
+STOP_S = 15.0
+REST_S = 0.1  # after a refusal
+PACE_S = (
+    0.02  # between what a client asks for: faults are to be met in the middle of work, not of a queue for the processor
+)
+
+logging.getLogger("pika").setLevel(logging.CRITICAL)  # connections that end are what happens here
 PORTS = {"mqtt": 1883, "amqp": 5672, "http": 8080, "coap": 5683, "rpc": 8081}
 
 
@@ -26,7 +35,7 @@ class Proxy:
     """A proxy, as senders see a gateway."""
 
     def __init__(self, node: Node) -> None:
-        self.name = node.name
+        self.name, self.host = node.name, node.host
         self.offset = node.port - PORTS["mqtt"]
 
     def port(self, name: str) -> int:
@@ -34,32 +43,57 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port('http')}"
+        return f"http://{self.host}:{self.port('http')}"
 
 
 class Publisher:
-    """A sender that begins anew, at any proxy, whenever its connection ends."""
+    """A sender that begins anew, at any proxy, whenever its connection ends. `errors` counts why, `refused` is what it
+    was told where a server was there and said no."""
 
-    def __init__(self, kind: type[Sender], name: str, proxies: list[Proxy], chance: random.Random) -> None:
-        self.name, self.acked, self.lives = name, [], 0
-        self._kind, self._proxies, self._chance = kind, proxies, chance
+    def __init__(self, kind: type[Sender], name: str, proxies: Sequence[Proxy], chance: random.Random) -> None:
+        self.name, self.kind, self.acked, self.lives = name, name.rpartition("-")[2], [], 0
+        self.errors: Counter[str] = Counter()
+        self.refused: list[str] = []
+        self._sends, self._proxies, self._chance = kind, proxies, chance
         self._next = 0
+        self._firsts: list[int] = []  # of each life
+        self._rest_until = 0.0
         self._sender: Sender | None = None
 
     def keep_going(self) -> None:
         """See that it is sending."""
-        if self._sender is None or not self._sender.is_alive():
+        if self._sender is not None and not self._sender.is_alive():
             self.gather()
-            self._sender = self._kind(self._chance.choice(self._proxies), self.name, self._next)
+        if self._sender is None and time.monotonic() >= self._rest_until:
+            self._sender = self._sends(self._chance.choice(self._proxies), self.name, self._next)
+            self._sender.pace_s = PACE_S
             self._sender.start()
+            self._firsts.append(self._next)
             self.lives += 1
+
+    def stop(self) -> None:
+        """End it."""
+        if self._sender is not None:
+            self._sender.stopping = True
+            self._sender.join(STOP_S)
+            assert not self._sender.is_alive(), self.name
+        self.gather()
 
     def gather(self) -> None:
         """Take over what its last life has come to."""
         if self._sender is not None:
             self._next = self._sender.next
             self.acked += self._sender.acked
+            if self._sender.ended is not None:
+                self.errors[type(self._sender.ended).__name__] += 1
+            if isinstance(self._sender.ended, Refused):
+                self.refused.append(str(self._sender.ended))
+                self._rest_until = time.monotonic() + REST_S
             self._sender = None
+
+    def life(self, number: int) -> int:
+        """Which life sent a number."""
+        return bisect.bisect_right(self._firsts, number)
 
     @property
     def count(self) -> int:
@@ -67,9 +101,11 @@ class Publisher:
 
 
 class Keys:
-    """The KV over HTTP, at any proxy; what a call has come to is unknown when it fails."""
+    """The KV over HTTP, at any proxy, below a prefix. A call raises `NotDone` when it has had no effect; with any other
+    error its outcome is unknown."""
 
-    def __init__(self, proxies: list[Proxy], chance: random.Random) -> None:
+    def __init__(self, proxies: Sequence[Proxy], chance: random.Random) -> None:
+        self.prefix = ""
         self._clients = [httpx.AsyncClient(base_url=proxy.url, timeout=15, trust_env=False) for proxy in proxies]
         self._chance = chance
 
@@ -77,28 +113,32 @@ class Keys:
         for client in self._clients:
             await client.aclose()
 
-    def _any(self) -> httpx.AsyncClient:
-        return self._chance.choice(self._clients)
-
     async def get(self, key: str) -> tuple[bytes, int] | None:
-        answer = await self._any().get(f"/kv/{key}")
+        answer = await self._ask("GET", key)
         if answer.status_code == 404:
             return None
-        return answer.raise_for_status().content, int(answer.headers["etag"].strip('"'))
+        return self._done(answer).content, int(answer.headers["etag"].strip('"'))
 
     async def put(self, key: str, value: bytes, expected: int | None) -> int:
-        return int(
-            self._done(await self._any().put(f"/kv/{key}", content=value, headers=_if(expected))).json()["revision"]
-        )
+        answer = await self._ask("PUT", key, content=value, headers=_if(expected))
+        return int(self._done(answer).json()["revision"])
 
     async def delete(self, key: str, expected: int | None) -> bool:
-        answer = await self._any().delete(f"/kv/{key}", headers=_if(expected))
+        answer = await self._ask("DELETE", key, headers=_if(expected))
         return answer.status_code != 404 and self._done(answer).status_code == 204
+
+    async def _ask(self, method: str, key: str, **rest: Any) -> httpx.Response:
+        try:
+            return await self._chance.choice(self._clients).request(method, f"/kv/{self.prefix}-{key}", **rest)
+        except httpx.ConnectError as error:
+            raise NotDone("no connection") from error
 
     @staticmethod
     def _done(answer: httpx.Response) -> httpx.Response:
         if answer.status_code == 412:
             raise Conflict(answer.json()["revision"])
+        if answer.status_code == 503:  # what may have been done is answered with 504
+            raise NotDone(f"{answer.status_code} {answer.text[:100]}")
         return answer.raise_for_status()
 
 
@@ -109,98 +149,154 @@ def _if(expected: int | None) -> dict[str, str]:
 
 
 class FaultRun:
-    """`hurt` does one thing at random and waits until the cluster is whole again; `said` counts what was done."""
+    """Clients at work on a cluster. `hurt` lets a fault come and go and waits until the cluster is whole again; `said`
+    counts what was done, `silences` are the longest times without an acknowledgement, by what was done."""
 
-    def __init__(self, cluster: LocalCluster, seed: int) -> None:
+    def __init__(self, cluster: LocalCluster, seed: int, *, label: str = "run") -> None:
         self.cluster = cluster
+        self.seed = seed
         self.chance = random.Random(seed)
         self.proxies = [Proxy(node) for node in cluster.nodes if node.role == "proxy"]
         self.publishers = [
-            Publisher(kind, name, self.proxies, self.chance) for name, kind in KINDS.items() if name != "coap"
+            Publisher(kind, f"{label}-{name}", self.proxies, self.chance) for name, kind in KINDS.items()
         ]
-        self.recording = Recording()
         self.said: Counter[str] = Counter()
-        self.longest_s = 0.0  # that no publisher was acknowledged anything
+        self.done: list[str] = []
+        self.silences: dict[str, float] = {}
+        self.key_errors: Counter[str] = Counter()
+        self._label = label
         self._keys = Keys(self.proxies, self.chance)
-        self._clients: list[asyncio.Task[None]] = []
+        self._clients: list[Client] = []
+        self._working: list[asyncio.Task[None]] = []
+        self._recordings: list[Recording] = []
+        self._last = (0, time.monotonic())
 
     # ---- clients
 
     def start_clients(self, count: int) -> None:
         """Let clients of the KV work until `stop_clients`."""
-        self._clients = [
-            asyncio.ensure_future(self._work(Client(n, self._keys, self.recording, self.chance))) for n in range(count)
-        ]
+        self._clients = [Client(n, self._keys, Recording(), self.chance) for n in range(count)]
+        self._turn_the_page()
+        self._working = [asyncio.ensure_future(self._work(client)) for client in self._clients]
+
+    def _turn_the_page(self) -> None:
+        """Go on with other keys: a history in which too much is unknown takes for ever to check."""
+        self._recordings.append(Recording())
+        self._keys.prefix = f"{self._label}-{len(self._recordings)}"
+        for client in self._clients:
+            client.recording = self._recordings[-1]
 
     async def stop_clients(self) -> None:
-        for task in self._clients:
+        for task in self._working:
             task.cancel()
-        await asyncio.gather(*self._clients, return_exceptions=True)
+        await asyncio.gather(*self._working, return_exceptions=True)
         await self._keys.close()
+        for one in self.publishers:
+            await asyncio.to_thread(one.stop)
 
     async def _work(self, client: Client) -> None:
         while True:
             try:
                 await client.step()
-            except httpx.HTTPError:
+                await asyncio.sleep(PACE_S)
+            except NotDone as error:
+                self.key_errors[f"not done: {str(error)[:40]}"] += 1
+                await asyncio.sleep(0.05)
+            except httpx.HTTPStatusError as error:
+                self.key_errors[f"{error.response.status_code}"] += 1
+                await asyncio.sleep(0.05)
+            except httpx.HTTPError as error:
+                self.key_errors[type(error).__name__] += 1
                 await asyncio.sleep(0.05)
 
-    async def keep_going(self, seconds: float = 0.0, *, until: Callable[[], bool] = lambda: True) -> bool:
+    async def keep_going(
+        self, seconds: float = 0.0, *, until: Callable[[], bool] = lambda: True, what: str = "nothing"
+    ) -> bool:
         """Keep the publishers at work for a time, and then until something is so; whether it came to be."""
-        began = last = time.monotonic()
-        count = sum(one.count for one in self.publishers)
+        began = time.monotonic()
         while True:
             for one in self.publishers:
                 one.keep_going()
             await asyncio.sleep(0.02)
             now = time.monotonic()
+            count, last = self._last
             if (more := sum(one.count for one in self.publishers)) > count:
-                count, last = more, now
-            self.longest_s = max(self.longest_s, now - last)
+                self._last = more, now
+            self.silences[what] = max(self.silences.get(what, 0.0), now - last)
             if now - began >= seconds and await asyncio.to_thread(until):
                 return True
             if now - began > seconds + QUIET_S:
                 return False
 
+    async def all_going(self) -> list[str]:
+        """Keep everybody at work until each has been acknowledged something more; who was not."""
+        counts = {one.name: one.count for one in self.publishers}
+        await self.keep_going(until=lambda: all(one.count > counts[one.name] for one in self.publishers))
+        return [one.name for one in self.publishers if one.count <= counts[one.name]]
+
     # ---- faults
 
-    async def hurt(self) -> str:
-        """One fault, and its end; what it was. Fails when the cluster does not recover."""
-        chance = self.chance
-        node = chance.choice(self.cluster.nodes)
-        how = chance.choice([self._killed, self._killed, self._frozen, self._restarted])
-        what = f"{how.__name__.strip('_')} {node.name}"
-        self.said[f"{how.__name__.strip('_')} {node.role}"] += 1
-        await how(node.name)
-        counts = {one.name: one.count for one in self.publishers}
-        assert await self.keep_going(until=self._whole), f"after {what}: not ready: {self._not_ready()}"
-        again = await self.keep_going(until=lambda: all(one.count > counts[one.name] for one in self.publishers))
-        assert again, (
-            f"after {what}: {[one.name for one in self.publishers if one.count <= counts[one.name]]} stand still"
-        )
-        return what
-
-    async def _killed(self, name: str) -> None:
-        await asyncio.to_thread(self.cluster.stop, name, kill=True)
-        await self.keep_going(self.chance.uniform(*HURT_S))
-        self.cluster.start(name)
-
-    async def _frozen(self, name: str) -> None:
-        pid = self.cluster.pid(name)
-        os.kill(pid, signal.SIGSTOP)
+    async def hurt(self, fault: Fault) -> None:
+        """Let a fault come and go. Fails when the cluster does not recover."""
+        self.said[fault.kind] += 1
+        self.done.append(fault.what)
+        where = f"seed {self.seed}, fault {len(self.done)}, {fault.what}"
         try:
-            await self.keep_going(self.chance.uniform(*HURT_S))
+            await self._beside(fault.begin, fault.what)
+            await self.keep_going(fault.seconds, what=fault.what)
         finally:
-            os.kill(pid, signal.SIGCONT)
+            fault.end()  # in this thread: a process ends with the thread that has started it
+        whole = await self.keep_going(until=self.whole, what=fault.what)
+        assert whole, f"{where}: not ready: {self.not_ready()}; before: {self.done[-6:-1]}"
+        standing = await self.all_going()
+        assert not standing, f"{where}: {standing} stand still; before: {self.done[-6:-1]}"
+        self._turn_the_page()
 
-    async def _restarted(self, name: str) -> None:
-        stopping = asyncio.ensure_future(asyncio.to_thread(self.cluster.stop, name))
-        while not stopping.done():
-            await self.keep_going(0.1)
-        self.cluster.start(name)
+    async def _beside(self, work: Callable[[], None], what: str) -> None:
+        """Do something that takes its time while the publishers go on."""
+        doing = asyncio.ensure_future(asyncio.to_thread(work))
+        while not doing.done():
+            await self.keep_going(0.05, what=what)
+        doing.result()
 
-    def _not_ready(self) -> list[str]:
+    def not_ready(self) -> list[str]:
         return [node.name for node in self.cluster.nodes if not self.cluster.ready(node.name)]
 
-    def _whole(self) -> bool:
-        return not self._not_ready()
+    def whole(self) -> bool:
+        return not self.not_ready()
+
+    # ---- what has come of it
+
+    def check(self) -> None:
+        """Everything acknowledged is there, in order and once, and keys and values are linearizable. To be called when
+        nobody works any more."""
+        found = stored(self.proxies[0])
+        for one in self.publishers:
+            numbers = found.get(f"kill/{one.name}/n", [])
+            lost = sorted(set(one.acked) - set(numbers))
+            where = f"seed {self.seed}: {one.name}"
+            assert not lost, f"{where}: {len(lost)} of {len(one.acked)} are lost: {lost[:5]}; {self.done}"
+            if one.kind == "coap":
+                continue  # sent again to a proxy that was restarted, the same message is another one (RFC 7252, 4.5)
+            doubled = [number for number, count in Counter(numbers).items() if count > 1]
+            assert not doubled, f"{where}: {len(doubled)} doubled: {doubled[:5]}; {self.done}"
+            # What a proxy that was out of reach had of one life may come behind what the next life sent by another.
+            for a, b in itertools.pairwise(numbers):
+                assert a < b or one.life(a) != one.life(b), f"{where}: {b} behind {a}; {self.done}"
+        for page, recording in enumerate(self._recordings):
+            wrong = check_history(recording.history)
+            assert not wrong, f"seed {self.seed}, behind fault {page}: {wrong} are not linearizable; {self.done}"
+
+    def report(self) -> str:
+        """For people."""
+        worst = sorted(self.silences.items(), key=lambda one: -one[1])[:5]
+        lines = [
+            f"seed {self.seed}: {sum(self.said.values())} faults: {dict(self.said)}",
+            f"longest silences: {', '.join(f'{seconds:.1f} s ({what})' for what, seconds in worst)}",
+            f"operations on keys: {sum(len(one.history) for one in self._recordings)}, failed: {dict(self.key_errors)}",
+        ]
+        lines += [
+            f"{one.name}: {one.count} acknowledged in {one.lives} lives; {dict(one.errors)} {one.refused[:3]}"
+            for one in self.publishers
+        ]
+        return "\n".join(lines)

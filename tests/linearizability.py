@@ -150,6 +150,10 @@ def check_history(history: Sequence[Operation]) -> list[str]:
     return [key for key, its in keys.items() if not linearizable(KvModel(its).step, Register(), its)]
 
 
+class NotDone(Exception):
+    """What was asked for has had no effect and will have none, and this is known."""
+
+
 class Recording:
     """A history in the making."""
 
@@ -158,14 +162,19 @@ class Recording:
 
     @contextmanager
     def operation(self, key: str, name: str, argument: Any) -> Any:
-        """Records what is done in it; `append` its result to what it gives, or leave the outcome unknown."""
+        """Records what is done in it; `append` its result to what it gives, or leave the outcome unknown. Raise
+        `NotDone` in it, and it was nothing."""
         results: list[Any] = []
         called = time.monotonic()
+        without_effect = name == "get"
         try:
             yield results
+        except NotDone:
+            without_effect = True
+            raise
         finally:
             returned = time.monotonic()
             if results:
                 self.history.append(Operation(key, name, argument, results[0], called, returned))
-            elif name != "get":
+            elif not without_effect:
                 self.history.append(Operation(key, name, argument, None, called, UNKNOWN))

@@ -3,6 +3,7 @@
 import socket
 import struct
 import threading
+import time
 
 import httpx
 import numpy as np
@@ -12,20 +13,27 @@ import pika.exceptions
 from gateway.message import decode
 from store.remote import RemoteReader
 
-__all__ = ["KINDS", "Sender", "stored"]
+__all__ = ["KINDS", "Refused", "Sender", "stored"]
 
 WINDOW = 64
 
 
+class Refused(Exception):
+    """The server is there, and said no."""
+
+
 class Sender(threading.Thread):
-    """Publishes numbered messages to an address of its own until the server is gone; `acked` are the numbers that were
-    acknowledged."""
+    """Publishes numbered messages to an address of its own until the server is gone or says no, or it is asked to stop;
+    `acked` are the numbers that were acknowledged, `ended` is why it has ended by itself."""
 
     def __init__(self, gateway, name, first):
         super().__init__(name=name, daemon=True)
         self.gateway = gateway
         self.next = first
         self.acked = []
+        self.stopping = False
+        self.ended = None
+        self.pace_s = 0.0  # how long it rests between what it sends
 
     @property
     def address(self):
@@ -34,21 +42,29 @@ class Sender(threading.Thread):
     def run(self):
         try:
             self.send()
-        except (OSError, EOFError, httpx.HTTPError, pika.exceptions.AMQPError):
-            return  # the server was killed, as it should be
+        except (pika.exceptions.NackError, pika.exceptions.UnroutableError) as error:
+            self.ended = Refused(f"{type(error).__name__}: {error}")
+        except (OSError, EOFError, httpx.HTTPError, pika.exceptions.AMQPError, Refused) as error:
+            self.ended = error
+
+    def goes_on(self):
+        """Whether to send more, after a rest."""
+        if self.pace_s:
+            time.sleep(self.pace_s)
+        return not self.stopping
 
 
 class MqttSender(Sender):
     """QoS 1 with a window, by hand: the acknowledgement is the packet id's."""
 
     def send(self):
-        with socket.create_connection(("127.0.0.1", self.gateway.port("mqtt")), timeout=10) as peer:
+        with socket.create_connection((self.gateway.host, self.gateway.port("mqtt")), timeout=10) as peer:
             client_id = self.name.encode()
             body = b"\0\4MQTT\4\2\0\x3c" + struct.pack("!H", len(client_id)) + client_id
             peer.sendall(bytes([0x10, len(body)]) + body)
-            assert peer.recv(4) == b"\x20\2\0\0"
+            accepted(peer.recv(4))
             waiting, buffered = {}, b""
-            while True:
+            while self.goes_on():
                 out = b""
                 while len(waiting) < WINDOW:
                     packet_id = self.next % 60_000 + 1
@@ -60,7 +76,7 @@ class MqttSender(Sender):
                 peer.sendall(out)
                 data = peer.recv(65536)
                 if not data:
-                    return
+                    raise EOFError("closed")
                 buffered += data
                 while len(buffered) >= 4:
                     assert buffered[:2] == b"\x40\2"
@@ -71,22 +87,23 @@ class MqttSender(Sender):
 class HttpSender(Sender):
     def send(self):
         with httpx.Client(http2=True, http1=False, timeout=10) as client:
-            while True:
+            while self.goes_on():
                 number, self.next = self.next, self.next + 1
                 answer = client.post(
                     f"{self.gateway.url}/topics/{self.address}", content=str(number), params={"key": self.name}
                 )
-                assert answer.status_code == 201
+                if answer.status_code != 201:
+                    raise Refused(f"{answer.status_code} {answer.text[:200]}")
                 self.acked.append(number)
 
 
 class AmqpSender(Sender):
     def send(self):
-        parameters = pika.ConnectionParameters("127.0.0.1", self.gateway.port("amqp"))
+        parameters = pika.ConnectionParameters(self.gateway.host, self.gateway.port("amqp"))
         with pika.BlockingConnection(parameters) as connection:
             channel = connection.channel()
             channel.confirm_delivery()
-            while True:
+            while self.goes_on():
                 number, self.next = self.next, self.next + 1
                 properties = pika.BasicProperties(delivery_mode=2, headers={"ce-partitionkey": self.name})
                 channel.basic_publish("amq.topic", self.address.replace("/", "."), str(number).encode(), properties)
@@ -97,13 +114,13 @@ class Mqtt2Sender(Sender):
     """QoS 2 with a window: acknowledged is what PUBREC has answered; PUBREL and PUBCOMP go on beside it."""
 
     def send(self):
-        with socket.create_connection(("127.0.0.1", self.gateway.port("mqtt")), timeout=10) as peer:
+        with socket.create_connection((self.gateway.host, self.gateway.port("mqtt")), timeout=10) as peer:
             client_id = self.name.encode()
             body = b"\0\4MQTT\4\2\0\x3c" + struct.pack("!H", len(client_id)) + client_id
             peer.sendall(bytes([0x10, len(body)]) + body)
-            assert peer.recv(4) == b"\x20\2\0\0"
+            accepted(peer.recv(4))
             under_way, buffered, out = {}, b"", b""
-            while True:
+            while self.goes_on():
                 while len(under_way) < WINDOW:
                     packet_id = self.next % 60_000 + 1
                     under_way[packet_id] = self.next
@@ -114,7 +131,7 @@ class Mqtt2Sender(Sender):
                 peer.sendall(out)
                 data, out = peer.recv(65536), b""
                 if not data:
-                    return
+                    raise EOFError("closed")
                 buffered += data
                 while len(buffered) >= 4:
                     (kind, packet_id), buffered = struct.unpack("!BxH", buffered[:4]), buffered[4:]
@@ -127,33 +144,52 @@ class Mqtt2Sender(Sender):
 
 
 class CoapSender(Sender):
-    """Confirmable POSTs, one at a time (NSTART), sent again until they are acknowledged or the server is long gone."""
+    """Confirmable POSTs, one at a time (NSTART), sent again until they are answered or the server is long gone. An
+    answer may come with its acknowledgement or, where that takes long, by itself (RFC 7252, 5.2)."""
 
     def send(self):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
-            peer.connect(("127.0.0.1", self.gateway.port("coap")))
+            peer.connect((self.gateway.host, self.gateway.port("coap")))
             peer.settimeout(0.2)
             levels = [b"t", *self.address.encode().split(b"/")]
-            path = bytes([0xB0 | len(levels[0])]) + levels[0] + b"".join(bytes([len(x)]) + x for x in levels[1:])
-            while True:
+            path = b"".join(option(0 if i else 11, level) for i, level in enumerate(levels))  # Uri-Path
+            while self.goes_on():
                 number, self.next = self.next, self.next + 1
-                tag = struct.pack("!H", number & 0xFFFF)
-                self.ask(peer, b"\x40\x02" + tag + path + b"\xff" + str(number).encode(), tag)
+                token = struct.pack("!H", number & 0xFFFF)
+                self.ask(peer, b"\x42\x02" + token + token + path + b"\xff" + str(number).encode(), token)
                 self.acked.append(number)
 
-    def ask(self, peer, request, tag):
+    def ask(self, peer, request, token):
         """Send until there is the answer 2.01; a port where nobody listens ends it (ConnectionRefusedError)."""
         for _ in range(50):
             peer.send(request)
             try:
-                answer = peer.recv(100)
-                while answer[2:4] != tag or answer[1] == 0:  # of an earlier transmission, or only its acknowledgement
-                    answer = peer.recv(100)
+                answer = peer.recv(1500)
+                while answer[1] == 0 or answer[4:6] != token:  # only an acknowledgement, or of an earlier request
+                    answer = peer.recv(1500)
             except TimeoutError:
                 continue
-            assert answer[:2] == b"\x60\x41", answer
+            if answer[0] >> 4 == 4:  # confirmable itself
+                peer.send(b"\x60\0" + answer[2:4])
+            if answer[1] != 0x41:
+                raise Refused(f"{answer[1] >> 5}.{answer[1] & 31:02} {answer[6:].decode('utf-8', 'replace')}")
             return
         raise EOFError("no answer")
+
+
+def accepted(connack):
+    """See that a connection was accepted (MQTT 3.1.1, 3.2)."""
+    if not connack:
+        raise EOFError("closed")
+    if connack != b"\x20\2\0\0":
+        raise Refused(f"CONNACK {connack.hex()}")
+
+
+def option(delta, value):
+    """A CoAP option of less than 269 bytes (RFC 7252, 3.1)."""
+    if len(value) < 13:
+        return bytes([delta << 4 | len(value)]) + value
+    return bytes([delta << 4 | 13, len(value) - 13]) + value
 
 
 KINDS = {
@@ -169,7 +205,7 @@ KINDS = {
 def stored(gateway):
     """The numbers in the log, by address, in the order of the log."""
     found = {}
-    with RemoteReader(f"127.0.0.1:{gateway.port('rpc')}") as reader:
+    with RemoteReader(f"{gateway.host}:{gateway.port('rpc')}") as reader:
         queues = reader.topics()["kill"]
         for queue, bounds in reader.bounds(queues).items():
             for frame, rows, _ in reader.fetch(queue, bounds.first, bounds.next):

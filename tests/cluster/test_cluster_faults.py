@@ -1,17 +1,21 @@
-"""A cluster of processes, hurt at random under load: nothing acknowledged is lost, nothing is doubled, keys and values
-stay linearizable, and everything goes on after each fault.
+"""A cluster of processes, hurt under load: nothing acknowledged is lost, nothing is doubled, keys and values stay
+linearizable, and everything goes on after each fault.
 
-HEADGATE_FAULTS says how many (`make faults`: 100), HEADGATE_FAULTS_SEED which; a failure names both.
+Where it is allowed each process has a network namespace of its own and one replica a small disk, so that networks can
+fail and disks be full. HEADGATE_FAULTS says how many faults by chance (`make faults`: 100), HEADGATE_FAULTS_SEED which;
+a failure names both.
 """
 
 import asyncio
+import contextlib
 import os
 import socket
+import time
 
 import pytest
 from fault_run import FaultRun
-from linearizability import check_history
-from senders import stored
+from faults import Faults, masters, small_disk, status
+from network import Network, missing
 
 from controller.client import GroupConfig
 from controller.remote import RemoteController
@@ -20,31 +24,54 @@ from gateway.local_cluster import LocalCluster, Plan, nodes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(7200)]
 
-FAULTS = int(os.environ.get("HEADGATE_FAULTS", "6"))
+FAULTS = int(os.environ.get("HEADGATE_FAULTS", "4"))
 SEED = int(os.environ.get("HEADGATE_FAULTS_SEED", "1"))
 GROUPS = 1 if FAULTS < 50 else 2
+CLIENTS = 6
+WITHOUT_CONTROLLERS_S = 4.0
+CUT_S = 5.0
 
 
-@pytest.fixture
-async def cluster(tmp_path):
-    plan = next(
-        plan for offset in range(12_000, 40_000, 700) if free(plan := Plan(tmp_path, groups=GROUPS, port_offset=offset))
-    )
-    cluster = LocalCluster(plan)
-    try:
+class Setting:
+    """A cluster with its network and its small disks, where there are any."""
+
+    def __init__(self, cluster, network, disks):
+        self.cluster, self.network, self.disks = cluster, network, disks
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("cluster")
+    plan = Plan(directory, groups=GROUPS)
+    names = [node.name for node in nodes(plan)]
+    with contextlib.ExitStack() as stack:
+        network = None
+        if missing() is None:
+            network = Network(names)
+            stack.callback(network.close)
+            plan = plan._replace(hosts={name: network.addresses[name] for name in names})
+            cluster = LocalCluster(plan, under=network.under)
+        else:
+            free_plans = (plan._replace(port_offset=offset) for offset in range(12_000, 40_000, 700))
+            cluster = LocalCluster(next(plan for plan in free_plans if free(plan)))
+        small = f"store-{GROUPS - 1}-2"
+        disk = stack.enter_context(small_disk(directory / "data" / small))
+        stack.callback(cluster.stop_all)
         cluster.write()
-        await asyncio.to_thread(start, cluster, "controller")
-        controller = RemoteController(list(plan.addresses.values()), now_ms=now_ms)
-        await controller.ready()
-        for number in range(GROUPS):
-            await controller.add_group(number, GroupConfig(replicas=3, min_in_sync=2))
-        await controller.create_topic("kill", queues=4)
-        await controller.close()
-        await asyncio.to_thread(start, cluster, "store")
-        await asyncio.to_thread(start, cluster, "proxy")
-        yield cluster
-    finally:
-        await asyncio.to_thread(cluster.stop_all)
+        start(cluster, "controller")
+        asyncio.run(prepare(cluster))
+        start(cluster, "store")
+        start(cluster, "proxy")
+        yield Setting(cluster, network, {small: disk} if disk is not None else {})
+
+
+async def prepare(cluster):
+    controller = RemoteController(list(cluster.plan.addresses.values()), now_ms=now_ms)
+    await controller.ready()
+    for number in range(GROUPS):
+        await controller.add_group(number, GroupConfig(replicas=3, min_in_sync=2))
+    await controller.create_topic("kill", queues=4)
+    await controller.close()
 
 
 def start(cluster, role):
@@ -63,34 +90,95 @@ def free(plan):
     return True
 
 
-async def test_nothing_acknowledged_is_lost_whatever_breaks(cluster):
-    run = FaultRun(cluster, SEED)
-    run.start_clients(6)
-    done = []
+@contextlib.asynccontextmanager
+async def at_work(cluster, label):
+    """Clients of every kind at work; at the end what has come of it is checked."""
+    run = FaultRun(cluster, SEED, label=label)
+    run.start_clients(CLIENTS)
     try:
         await run.keep_going(1.0, until=lambda: all(one.count for one in run.publishers))
-        while len(done) < FAULTS:
-            done.append(await run.hurt())
-    except AssertionError as error:
-        raise AssertionError(f"seed {SEED}, fault {len(done) + 1}: {error}; before: {done[-5:]}") from error
+        yield run
     finally:
         await run.stop_clients()
-    for proxy in run.proxies:
-        await asyncio.to_thread(cluster.stop, proxy.name)
-    for one in run.publishers:
-        one.gather()
-    reading = run.proxies[0]
-    cluster.start(reading.name)
-    await asyncio.to_thread(lambda: list(cluster.until_ready([reading.name])))
-    found = await asyncio.to_thread(stored, reading)
-    print(f"faults: {dict(run.said)}; longest silence {run.longest_s:.1f} s; ", end="")
-    print(f"acknowledged: { {one.name: (len(one.acked), one.lives) for one in run.publishers} }; ", end="")
-    print(f"operations on keys: {len(run.recording.history)}")
-    for one in run.publishers:
-        numbers = found[f"kill/{one.name}/n"]
-        lost = set(one.acked) - set(numbers)
-        assert not lost, (
-            f"seed {SEED}: {one.name}: {len(lost)} of {len(one.acked)} are lost: {sorted(lost)[:5]}; {done}"
-        )
-        assert numbers == sorted(set(numbers)), f"seed {SEED}: {one.name}: out of order or doubled; {done}"
-    assert check_history(run.recording.history) == [], f"seed {SEED}; {done}"
+        print(f"\n{run.report()}", flush=True)
+    await asyncio.to_thread(run.check)
+
+
+async def test_nothing_acknowledged_is_lost_whatever_breaks(setting):
+    async with at_work(setting.cluster, "any") as run:
+        faults = Faults(setting.cluster, SEED, setting.network, setting.disks)
+        while sum(run.said.values()) < FAULTS:
+            await run.hurt(await asyncio.to_thread(faults.any))
+
+
+async def test_without_controllers_everything_that_is_there_goes_on(setting):
+    cluster = setting.cluster
+    controllers = [node.name for node in cluster.nodes if node.role == "controller"]
+    async with at_work(cluster, "alone") as run:
+        for name in controllers:
+            await asyncio.to_thread(cluster.stop, name, kill=True)
+        until = time.monotonic() + WITHOUT_CONTROLLERS_S
+        while time.monotonic() < until:
+            assert not await run.all_going(), run.report()
+        assert not any(one.errors for one in run.publishers), run.report()
+        assert not run.key_errors, run.report()
+        for name in controllers:
+            cluster.start(name)
+        assert await run.keep_going(until=run.whole), run.not_ready()
+        assert not await run.all_going()
+
+
+async def test_every_process_is_restarted_in_turn_and_clients_only_connect_again(setting):
+    async with at_work(setting.cluster, "rolling") as run:
+        faults = Faults(setting.cluster, SEED, None, {})
+        for node in setting.cluster.nodes:
+            await run.hurt(faults.restarted(node.name))
+        assert not any(one.refused for one in run.publishers), run.report()
+        assert not [error for error in run.key_errors if any(digit in error for digit in "45")], run.report()
+
+
+async def test_a_master_cut_off_with_a_proxy_acknowledges_nothing(setting):
+    cluster, network = setting.cluster, setting.network
+    if network is None:
+        pytest.skip(f"needs a network to cut: {missing()}")
+    master, epoch = await asyncio.to_thread(only_master, cluster)
+    async with at_work(cluster, "minority") as run:
+        here = FaultRun(cluster, SEED, label="here")
+        here.proxies[:] = here.proxies[:1]
+        there = FaultRun(cluster, SEED, label="there")
+        there.proxies[:] = there.proxies[1:]
+        try:
+            assert not await here.all_going()
+            assert not await there.all_going()
+            minority = [master, here.proxies[0].name]
+            majority = [node.name for node in cluster.nodes if node.name not in minority]
+            await asyncio.to_thread(network.cut, minority, majority)
+            await both(here, there, 1.0)  # what was on its way back to clients has come
+            before = [one.count for one in here.publishers]
+            elected = [one.count for one in there.publishers]
+            await both(here, there, CUT_S)
+            assert [one.count for one in here.publishers] == before, here.report()
+            slow = [one.name for one, count in zip(there.publishers, elected, strict=True) if one.count == count]
+            assert not slow, f"{slow}: {there.report()}"
+            await asyncio.to_thread(network.heal)
+            assert await run.keep_going(until=run.whole), run.not_ready()
+            await both(here, there, 1.0)
+        finally:
+            network.heal()
+            for one in (here, there):
+                await one.stop_clients()
+        found = await asyncio.to_thread(only_master, cluster)
+        assert found[0] != master
+        assert found[1] > epoch
+        for one in (here, there):
+            await asyncio.to_thread(one.check)
+
+
+async def both(here, there, seconds):
+    await asyncio.gather(here.keep_going(seconds), there.keep_going(seconds))
+
+
+def only_master(cluster):
+    """The first group's master, and its epoch."""
+    name = next(name for name in masters(cluster) if name.startswith("store-0-"))
+    return name, status(cluster, name)["master_epoch"]
