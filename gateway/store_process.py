@@ -188,6 +188,8 @@ class _Process:
         elif isinstance(node.role, MasterRole):
             if not node.role.serving:
                 reasons.append("about to be the master")
+        elif isinstance(node.role, SlaveRole) and node.role.core.diverged_at is not None:
+            reasons.append(f"the group lacks what this replica has as confirmed from {node.role.core.diverged_at} on")
         elif not isinstance(node.role, SlaveRole) or not node.role.streaming:
             reasons.append("not connected to a master")
         failed = node is not None and node.failed.done()

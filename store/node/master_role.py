@@ -256,7 +256,8 @@ class MasterRole:
                 self._over.set_result(None)
             return
         for replica, message in core.take():
-            if (stream := self._streams.get(replica)) is not None:
+            stream = self._streams.get(replica)
+            if stream is not None and stream.session == message.session:  # else it was for one before this
                 stream.put(message)
         for stream in self._streams.values():
             stream.news.set()
@@ -291,10 +292,10 @@ class MasterRole:
         assert isinstance(first, Hello)
         replica = first.replica
         stream = SlaveStream(
-            replica,
+            first,
             context,
             received=partial(self._received, replica),
-            data=partial(self._data, replica),
+            data=self._data,
             silence_s=2 * self._place.pace.silent_ms / 1000,
         )
         before = self._streams.get(replica)
@@ -314,14 +315,14 @@ class MasterRole:
         self._core.receive(replica, message, now_ms=self._place.now_ms())
         self._pump_soon()
 
-    async def _data(self, replica: int) -> bytes | None:
+    async def _data(self, stream: SlaveStream) -> bytes | None:
         """The next frames for a slave, as a message."""
-        core = self._core
+        core, replica = self._core, stream.replica
         while (store := self._store) is not None and (batch := core.batch(replica)) is not None:
             limit = core.epochs.end_at(batch.start, core.end)
             try:
                 frames = await store.read_log(batch.start, batch.end - batch.start, end=limit)
-                if not frames:
+                if not frames or self._streams.get(replica) is not stream:  # what is sent is another's from now on
                     return None
                 return encode(core.sent(replica, batch.start, frames))
             except OffsetOutOfRange:  # retention was faster
@@ -330,7 +331,7 @@ class MasterRole:
                 return None
             except StoreClosed:
                 return None
-            except BadMessage:  # the slave has begun a new stream meanwhile
+            except BadMessage:  # the slave has said Hello again meanwhile
                 continue
         return None
 

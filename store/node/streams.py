@@ -25,20 +25,21 @@ _BROKEN = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 class SlaveStream:
     """A slave's stream, at the master: messages in, as they come; messages and data out, in order.
 
-    `received` takes what the slave says. `data` gives the next message with frames, None when there is none for now;
-    it is asked whenever `news` is set.
+    `hello` was its first message. `received` takes what the slave says. `data` gives the next message with frames, None
+    when there is none for now; it is asked whenever `news` is set.
     """
 
     def __init__(
         self,
-        replica: int,
+        hello: Hello,
         context: Any,
         *,
         received: Callable[[FromSlave], None],
-        data: Callable[[], Awaitable[bytes | None]],
+        data: "Callable[[SlaveStream], Awaitable[bytes | None]]",
         silence_s: float,
     ) -> None:
-        self.replica = replica
+        self.replica = hello.replica
+        self.session = hello.session
         self.news = asyncio.Event()
         self._context = context
         self._received = received
@@ -98,7 +99,7 @@ class SlaveStream:
                         return
                 if self._ended.is_set():
                     return
-                data = await self._data()
+                data = await self._data(self)
                 if data is None:
                     break
                 await self._context.write(data)
