@@ -242,5 +242,9 @@ class WrongGroup(StoreError):
     """The data directory belongs to another store group, or does not say to which."""
 
 
+class ForeignLog(StoreError):
+    """The data directory has a log that was not written by the store group it is to join."""
+
+
 class DataDirLocked(StoreError):
     """Another process has the data directory open."""

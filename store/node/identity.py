@@ -4,6 +4,9 @@ An id is given once, and a crash may come between any two steps of being given o
 keeps it in `replica.asked` with a check code of its own making, registers, and only then renames the file. After a
 crash it registers again by whichever file there is: the id is its own, or by another check code somebody else's; then
 the file is worth nothing.
+
+Logs of different clusters look alike: both begin with epoch 1. So a directory with a log joins as the replica that the
+controllers know it as, and else only as the first one that its group ever has.
 """
 
 import asyncio
@@ -15,8 +18,9 @@ from pathlib import Path
 import msgspec
 
 from controller.client import ControllerClient, Group, Replica, ReplicaIdTaken
-from store.errors import WrongGroup
+from store.errors import ForeignLog, WrongGroup
 from store.files import Files, OsFiles
+from store.segment import segment_start
 from store.small_file import read_small_file, write_small_file
 
 __all__ = ["ReplicaIdentity", "register"]
@@ -45,9 +49,12 @@ async def register(
 ) -> tuple[ReplicaIdentity, Group]:
     """Be a replica of a group, and let the controllers know where it is now. Done again at every start.
 
-    `about` makes the `Replica` of an id and a check code. Raises `ControllerError`, `WrongGroup`, OSError.
+    `about` makes the `Replica` of an id and a check code.
+
+    Raises `ControllerError`, `WrongGroup`, `ForeignLog`, OSError.
     """
     files = files if files is not None else OsFiles()
+    with_log = await asyncio.to_thread(_has_log, files, data_dir)
     while True:
         found = await asyncio.to_thread(_load, files, data_dir)
         if found is None:
@@ -56,6 +63,9 @@ async def register(
             await asyncio.to_thread(write_small_file, files, data_dir / _ASKED, found)
         if found.group != group:
             raise WrongGroup(f"{data_dir} is of replica {found.id} of store group {found.group}, not of group {group}")
+        if with_log:
+            await controller.barrier()
+            _check_known(controller.group(group), found, data_dir)
         try:
             registered = await controller.register_replica(group, about(found.id, found.check))
         except ReplicaIdTaken as taken:
@@ -64,6 +74,31 @@ async def register(
             continue
         await asyncio.to_thread(_keep, files, data_dir, found)
         return found, registered
+
+
+def _check_known(group: Group | None, found: ReplicaIdentity, data_dir: Path) -> None:
+    """Raises `ForeignLog` for a log that nobody knows where others are."""
+    if group is None or group.next_replica == 1:
+        return
+    known = group.replica(found.id)
+    if known is None or known.check != found.check:
+        raise ForeignLog(
+            f"{data_dir} has a log that store group {group.number} knows nothing of: it is another cluster's, or its "
+            "replica was forgotten; name an empty directory, which is filled from the others"
+        )
+
+
+def _has_log(files: Files, data_dir: Path) -> bool:
+    if "log" not in files.names(data_dir):
+        return False
+    starts = [name for name in files.names(data_dir / "log") if segment_start(name) is not None]
+    if len(starts) != 1:
+        return bool(starts)
+    file = files.open(data_dir / "log" / starts[0])
+    try:
+        return file.size() > 0
+    finally:
+        file.close()
 
 
 def _load(files: Files, data_dir: Path) -> ReplicaIdentity | None:

@@ -6,9 +6,11 @@ import pytest
 
 from controller.client import GroupConfig, Replica, UnknownGroup
 from controller.local import LocalController
-from store.errors import WrongGroup
+from store.errors import ForeignLog, WrongGroup
 from store.files import OsFiles
+from store.format import origin_of
 from store.node.identity import register
+from store.segment import segment_name
 
 pytestmark = pytest.mark.anyio
 
@@ -159,3 +161,50 @@ async def test_what_is_not_a_replica_of_this_group_is_refused(controller, home):
         await register(controller, home, 4, about())
     with pytest.raises(UnknownGroup):
         await register(controller, home.parent, 9, about())
+
+
+# ---- directories with a log
+
+
+def give_log(home, size=100):
+    (home / "log").mkdir(parents=True)
+    (home / "log" / segment_name(origin_of(GROUP))).write_bytes(bytes(size))
+
+
+async def test_a_log_comes_back_as_the_replica_it_is_known_as(controller, home):
+    found, _ = await register(controller, home, GROUP, about())
+    give_log(home)
+    assert (await register(controller, home, GROUP, about("host:2")))[0] == found
+
+
+async def test_the_first_replica_of_a_group_may_bring_a_log(controller, home):
+    give_log(home)
+    assert (await register(controller, home, GROUP, about()))[0].id == 1
+
+
+@pytest.mark.parametrize("had_id", [False, True])
+async def test_a_log_of_elsewhere_does_not_join_others(controller, home, tmp_path, had_id):
+    """Its first epoch would look like theirs, and what it holds be served as what they have."""
+    if had_id:
+        elsewhere = LocalController.open(tmp_path / "elsewhere", now_ms=lambda: 0)
+        await elsewhere.add_group(GROUP, GroupConfig())
+        for other in (tmp_path / "b", home):
+            other.mkdir(exist_ok=True)
+            identity, _ = await register(elsewhere, other, GROUP, about())
+        assert identity.id == 2
+        await elsewhere.close()
+    give_log(home)
+    first = tmp_path / "first"
+    first.mkdir()
+    await register(controller, first, GROUP, about())
+    with pytest.raises(ForeignLog, match="another cluster's"):
+        await register(controller, home, GROUP, about())
+    assert [one.id for one in controller.group(GROUP).replicas] == [1]
+
+
+async def test_a_log_without_a_frame_is_none(controller, home, tmp_path):
+    first = tmp_path / "first"
+    first.mkdir()
+    await register(controller, first, GROUP, about())
+    give_log(home, 0)
+    assert (await register(controller, home, GROUP, about()))[0].id == 2
