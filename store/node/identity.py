@@ -6,7 +6,7 @@ crash it registers again by whichever file there is: the id is its own, or by an
 the file is worth nothing.
 
 Logs of different clusters look alike: both begin with epoch 1. So a directory with a log joins as the replica that the
-controllers know it as, and else only as the first one that its group ever has.
+controllers know it as, and else only before its group has had a master: so the log of a single node becomes a group's.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ async def register(
 
 def _check_known(group: Group | None, found: ReplicaIdentity, data_dir: Path) -> None:
     """Raises `ForeignLog` for a log that nobody knows where others are."""
-    if group is None or group.next_replica == 1:
+    if group is None or not group.sync_set:
         return
     known = group.replica(found.id)
     if known is None or known.check != found.check:

@@ -177,9 +177,12 @@ async def test_a_log_comes_back_as_the_replica_it_is_known_as(controller, home):
     assert (await register(controller, home, GROUP, about("host:2")))[0] == found
 
 
-async def test_the_first_replica_of_a_group_may_bring_a_log(controller, home):
+async def test_a_log_may_be_brought_to_a_group_that_never_had_a_master(controller, home, tmp_path):
+    first = tmp_path / "first"
+    first.mkdir()
+    await register(controller, first, GROUP, about())
     give_log(home)
-    assert (await register(controller, home, GROUP, about()))[0].id == 1
+    assert (await register(controller, home, GROUP, about()))[0].id == 2
 
 
 @pytest.mark.parametrize("had_id", [False, True])
@@ -197,6 +200,7 @@ async def test_a_log_of_elsewhere_does_not_join_others(controller, home, tmp_pat
     first = tmp_path / "first"
     first.mkdir()
     await register(controller, first, GROUP, about())
+    await controller.elect(GROUP, 1)
     with pytest.raises(ForeignLog, match="another cluster's"):
         await register(controller, home, GROUP, about())
     assert [one.id for one in controller.group(GROUP).replicas] == [1]
