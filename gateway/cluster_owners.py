@@ -56,6 +56,7 @@ TAKEOVER_S = 3.0  # that a living owner has to let go of a name
 WANTED_TTL_MS = 60_000  # of what was asked for and never answered
 INHERITED_AT_ONCE = 64
 RETRY_S = 1.0
+UNHEARD_RETRY_S = 0.25  # to be heard of
 SHORTENED = 300  # characters of a name whose key may not hold all of it
 
 log = logs.get(__name__)
@@ -261,6 +262,8 @@ class ClusterOwners:
         while not self._closed:
             wait_s = self.presence.interval_s
             if self.presence.present:
+                if not self.presence.heard:
+                    wait_s = min(wait_s, UNHEARD_RETRY_S)
                 wait_s = min(wait_s, max(self.presence.remaining_s, 0.0))
             await asyncio.sleep(wait_s)
             if not self._closed:
@@ -305,7 +308,7 @@ class ClusterOwners:
             await self._deaths.wait()
             self._deaths.clear()
             try:
-                done = not self.presence.present or await self.look_for_dead()
+                done = not self.presence.present or (self.presence.settled and await self.look_for_dead())
             except StoreError as error:
                 log.warning("what a proxy has left is not taken over yet", error=str(error), retry_s=RETRY_S)
                 done = False
@@ -335,7 +338,7 @@ class ClusterOwners:
             some = names[n : n + INHERITED_AT_ONCE]
             done = all(await asyncio.gather(*(self._inherit_one(name, revision) for name, revision in some))) and done
         if done:
-            await self.store.kv_delete(kv_key(HEIRS, proxy))
+            await self.presence.inherited(proxy)
         return done
 
     async def _become_heir(self, proxy: str) -> bool:
@@ -348,8 +351,7 @@ class ClusterOwners:
             if await self.presence.is_there(heir):
                 return False
         try:
-            expected = 0 if entry is None else entry.revision
-            await self.store.kv_put(key, self.presence.id.encode(), expected_revision=expected)
+            await self.presence.inherit(proxy, expected_revision=0 if entry is None else entry.revision)
         except RevisionConflict:
             return False
         return True

@@ -7,7 +7,7 @@ import msgspec
 
 from gateway.keys import kv_key
 from gateway.owners import Cursor, Operations, OwnershipLost, forget_cursor
-from gateway.presence import Presence
+from gateway.presence import HEIRS, Presence
 from store.client import Delete, Put, StoreClient
 from store.errors import RevisionConflict
 from store.format import QueueNumber
@@ -27,7 +27,7 @@ __all__ = [
     "wanted_key",
 ]
 
-OWNERS, WANTED, HEIRS, CURSORS = "owners", "proxies/wanted", "proxies/heirs", "session-cursors"
+OWNERS, WANTED, CURSORS = "owners", "proxies/wanted", "session-cursors"
 
 
 class OwnerRecord(msgspec.Struct, frozen=True):

@@ -2,6 +2,10 @@
 
 A proxy whose key could not be refreshed in time takes itself for dead before the others do: the time to live that it
 counts begins when it asked, the store's when it was heard.
+
+Keys expire by the clock of the store, also while it can hear nobody. So who finds its own key gone puts it back, unless
+another proxy has become its heir: both are decided by the two keys together, and one of them wins. An heir is nobody
+who was not heard of itself for a while: the others were not either, and come back like it.
 """
 
 import time
@@ -10,12 +14,12 @@ from collections.abc import Callable
 from gateway import logs
 from gateway.keys import kv_key
 from gateway.port import Random
-from store.client import EXISTS, StoreClient
+from store.client import EXISTS, Put, StoreClient
 from store.errors import RevisionConflict, StoreError
 
-__all__ = ["ALIVE", "Presence"]
+__all__ = ["ALIVE", "HEIRS", "Presence"]
 
-ALIVE = "proxies/alive"
+ALIVE, HEIRS = "proxies/alive", "proxies/heirs"
 BEATS = 3  # in one time to live
 
 log = logs.get(__name__)
@@ -34,6 +38,7 @@ class Presence:
         self.id = ""
         self.present = False  # others know that we are there
         self._until_s = 0.0  # when that ends unless we are heard of
+        self._heard_since_s: float | None = None  # without a break
         self.interval_s = ttl_s / BEATS
         self._renew()
 
@@ -46,12 +51,45 @@ class Presence:
         asked_s = self._clock()
         await self._store.kv_put(kv_key(ALIVE, self.id), b"", ttl_ms=self._ttl_ms)
         self._until_s, self.present = asked_s + self._ttl_s, True
+        self._heard_since_s = self._clock()
 
     async def beat(self) -> None:
-        """Be heard of once more. Raises `StoreError`, `RevisionConflict` when the others take us for dead."""
+        """Be heard of once more. Raises `StoreError`, `RevisionConflict` when another proxy is our heir."""
         asked_s = self._clock()
-        await self._store.kv_put(kv_key(ALIVE, self.id), b"", expected_revision=EXISTS, ttl_ms=self._ttl_ms)
+        since_s, self._heard_since_s = self._heard_since_s, None
+        key = kv_key(ALIVE, self.id)
+        try:
+            await self._store.kv_put(key, b"", expected_revision=EXISTS, ttl_ms=self._ttl_ms)
+        except RevisionConflict:
+            if not self.present:
+                raise
+            await self._store.kv_transact({key: 0, kv_key(HEIRS, self.id): 0}, [Put(key, b"", ttl_ms=self._ttl_ms)])
+            log.warning("the key of this proxy had expired and is restored", proxy=self.id)
+            since_s = None
+        heard_s = self._clock()
+        late = heard_s - asked_s > self.interval_s / 2
+        self._heard_since_s = heard_s if since_s is None or late else since_s
         self._until_s = asked_s + self._ttl_s
+
+    async def inherit(self, proxy: str, *, expected_revision: int) -> None:
+        """Be the heir of a proxy that is gone, for good. Raises `RevisionConflict` when it is there or has one."""
+        heir = kv_key(HEIRS, proxy)
+        await self._store.kv_transact({heir: expected_revision, kv_key(ALIVE, proxy): 0}, [Put(heir, self.id.encode())])
+
+    async def inherited(self, proxy: str) -> None:
+        """All that a proxy has left is done. It may not come back as long as it could take itself for alive."""
+        await self._store.kv_put(kv_key(HEIRS, proxy), self.id.encode(), ttl_ms=2 * self._ttl_ms)
+
+    @property
+    def heard(self) -> bool:
+        """Whether the last time we asked to be heard of, we were; not while we ask."""
+        return self._heard_since_s is not None
+
+    @property
+    def settled(self) -> bool:
+        """Whether we have been heard of for long enough that others would have been too."""
+        since_s = self._heard_since_s
+        return self.present and since_s is not None and self._clock() - since_s >= self.interval_s
 
     @property
     def _ttl_ms(self) -> int:

@@ -320,7 +320,10 @@ async def test_a_proxy_that_was_cut_off_begins_anew(two):
     await one.declare(conn, "mine", exclusive=True)
     await one.declare(conn, "q")
     await one.consume(conn, "q")
+    cluster.clock.ms += 3_000
+    await other.owners.beat()
     await cluster.store.kv_delete(f"proxies/alive/{one.owners.id}")
+    await cluster.store.kv_put(f"proxies/heirs/{one.owners.id}", other.owners.id.encode())
     await one.owners.beat()
     await conn.until(lambda: conn.cancelled == [1])
     await until(lambda: "mine" not in other.queues._registry.queues)

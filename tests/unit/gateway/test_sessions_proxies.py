@@ -10,7 +10,7 @@ from gateway.errors import Refusal
 from gateway.message import Message
 from gateway.owners import OwnershipLost, Taken
 from gateway.port import SaveSession, SubscriptionId, Will
-from store.errors import StoreUnreachable
+from store.errors import RevisionConflict, StoreUnreachable
 from store.format import Position
 from store.local import LocalStore
 
@@ -199,11 +199,43 @@ async def test_a_proxy_that_is_not_heard_of_ends_its_sessions_before_others_may_
     assert opened.present
 
 
+async def test_a_proxy_whose_key_has_expired_comes_back_before_anybody_inherits(two):
+    """As after an outage of the store, in which it could hear nobody and the time went on."""
+    cluster, one, other = two
+    held, _ = await one.open()
+    await cluster.pass_time(TTL_S - 1, one, other)
+    await cluster.store.kv_delete(f"proxies/alive/{one.owners.id}")
+    await cluster.store.kv_delete(f"proxies/alive/{other.owners.id}")
+    await other.owners.beat()
+    assert not other.owners.presence.settled  # it was not heard of itself, so it inherits nothing for a while
+    await one.owners.beat()
+    await cluster.pass_time(TTL_S + 1, one, other)
+    assert held.shut == 0
+    assert await cluster.keys("proxies/heirs") == []
+    assert {f"proxies/alive/{proxy.owners.id}" for proxy in (one, other)} == set(await cluster.keys("proxies/alive"))
+    await one.close(held)
+
+
+async def test_either_a_proxy_is_back_or_it_has_an_heir(two):
+    cluster, one, other = two
+    mine, its = one.owners.presence, other.owners.presence
+    with pytest.raises(RevisionConflict):
+        await its.inherit(mine.id, expected_revision=0)  # it is there
+    await cluster.store.kv_delete(f"proxies/alive/{mine.id}")
+    back, heir = await asyncio.gather(mine.beat(), its.inherit(mine.id, expected_revision=0), return_exceptions=True)
+    assert sorted(isinstance(one, RevisionConflict) for one in (back, heir)) == [False, True]
+    await cluster.store.kv_delete(f"proxies/alive/{mine.id}")
+    await its.inherited(mine.id)
+    with pytest.raises(RevisionConflict):  # also when all is done that it has left
+        await mine.beat()
+
+
 async def test_a_proxy_that_the_others_take_for_dead_begins_anew(two):
     cluster, one, _other = two
     first, _ = await one.open()
     before = one.owners.presence.id
     await cluster.store.kv_delete(f"proxies/alive/{before}")
+    await cluster.store.kv_put(f"proxies/heirs/{before}", b"another")
     await one.owners.beat()
     await until(lambda: first.shut == 1)
     await one.owners.beat()
@@ -237,6 +269,7 @@ async def test_wills_of_a_proxy_that_is_gone_are_published_once(cluster, survivo
     await until(lambda: none_of(cluster.keys("owners")))
     assert sorted(await wills_in(cluster.store)) == sorted(b"%d" % n for n in range(20))
     assert await cluster.keys("session-wills") == []
+    await cluster.pass_time(2 * TTL_S + 1, *living)
     await until(lambda: none_of(cluster.keys("proxies/heirs")))
 
 
