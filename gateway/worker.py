@@ -32,11 +32,11 @@ class Told(NamedTuple):
 
 def serve() -> int:
     """Be a worker; the exit status. Raises `StartError`, `HeadgateError`: nobody says what to do."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         told: Told = pickle.loads(sys.stdin.buffer.read())  # noqa: S301 - from the process that has started this one
     except (EOFError, pickle.UnpicklingError) as error:
         raise HeadgateError("a worker is started by headgate serve --workers") from error
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != told.parent:  # it has ended before we could ask to end with it
         return 1
     from gateway.app import serve_worker  # noqa: PLC0415 - whoever tells workers what to do need not load a gateway

@@ -179,7 +179,10 @@ class WorkerPool:
                 "a worker has ended", worker=worker.number, pid=worker.process.pid, status=status, again_s=again_s
             )
             worker.process, worker.troubles = None, (f"has ended with status {status}",)
-            await self._gone(worker)
+            try:
+                await self._gone(worker)
+            except Exception:  # whatever cannot be noted, another one is needed in its place
+                log.exception("what a worker has left is not noted", worker=worker.number)
             worker.status, worker.metrics = None, ""
             while worker.process is None:
                 await asyncio.sleep(again_s)

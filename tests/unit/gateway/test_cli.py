@@ -71,6 +71,21 @@ def test_version():
     assert run("version").output.strip().count(".") == 2
 
 
+def test_serve_with_workers_is_another_program(monkeypatch):
+    served = []
+    monkeypatch.setattr("gateway.workers.serve", lambda settings, count, on_ready: served.append(count) or 0)
+    monkeypatch.setattr("gateway.logs.configure", lambda _: None)
+    assert run("serve", "--workers", "3").exit_code == 0
+    assert served == [3]
+    assert run("serve", "--workers", "0").exit_code == 2
+
+
+def test_a_worker_that_nobody_has_told_what_to_do_says_so(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert main(monkeypatch, "worker") == 1
+    assert "headgate serve --workers" in capsys.readouterr().err
+
+
 def test_serve_hands_over_the_configuration_and_its_exit_code(monkeypatch):
     served = []
     monkeypatch.setattr("gateway.app.serve", lambda settings, on_ready: served.append(settings) or 7)
