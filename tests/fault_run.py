@@ -251,6 +251,7 @@ class FaultRun:
         standing = await self.all_going()
         assert not standing, f"{where}: {standing} stand still; before: {self.done[-6:-1]}"
         self._turn_the_page()
+        print(f"{len(self.done)}: {fault.what}; silent for {self.silences[fault.what]:.1f} s", flush=True)
 
     async def _beside(self, work: Callable[[], None], what: str) -> None:
         """Do something that takes its time while the publishers go on."""

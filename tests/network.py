@@ -81,9 +81,12 @@ class Network:
             self._dropped |= {(other, one) for one in some for other in others}
         self._tell()
 
-    def trouble(self, *, loss: float = 0.0, delay_ms: float = 0.0, jitter_ms: float = 0.0) -> None:
-        """Lose a part of all packets and let the others take so much longer, by chance up to `jitter_ms` more."""
-        self._trouble = {"loss": loss, "delay_ms": delay_ms, "jitter_ms": jitter_ms}
+    def trouble(
+        self, *, loss: float = 0.0, delay_ms: float = 0.0, jitter_ms: float = 0.0, clients: bool = True
+    ) -> None:
+        """Lose a part of all packets and let the others take so much longer, by chance up to `jitter_ms` more; with
+        `clients` those from and to `HOST` too."""
+        self._trouble = {"loss": loss, "delay_ms": delay_ms, "jitter_ms": jitter_ms, "clients": clients}
         self._tell()
 
     def heal(self) -> None:
@@ -142,6 +145,7 @@ class Switch:
         self._packed: dict[str, bytes] = {}
         self._dropped: frozenset[tuple[bytes, bytes]] = frozenset()
         self._loss = self._delay_s = self._jitter_s = 0.0
+        self._spared: bytes | None = None  # whose packets are as if there were no trouble
         self._waiting: list[tuple[float, int, int, bytes]] = []  # due, a number that keeps order, to whom, the packet
         self._count = 0
         self._chance = random.Random(1)
@@ -167,6 +171,7 @@ class Switch:
         self._dropped = frozenset((self._packed[one], self._packed[other]) for one, other in order["dropped"])
         self._loss = order.get("loss", 0.0)
         self._delay_s, self._jitter_s = order.get("delay_ms", 0.0) / 1000, order.get("jitter_ms", 0.0) / 1000
+        self._spared = None if order.get("clients", True) else self._packed[HOST]
 
     def run(self) -> None:
         """Until standard input ends."""
@@ -187,7 +192,7 @@ class Switch:
 
     def _forward(self, interface: int) -> None:
         source, targets, dropped, chance = self.sources[interface], self.targets, self._dropped, self._chance
-        at_once = not (self._loss or self._delay_s or self._jitter_s)
+        at_once, spared = not (self._loss or self._delay_s or self._jitter_s), self._spared
         for _ in range(READS):
             try:
                 packet = os.read(interface, 65536)
@@ -196,7 +201,7 @@ class Switch:
             target = packet[16:20]  # RFC 791, 3.1
             if packet[0] >> 4 != 4 or target not in targets or (source, target) in dropped:
                 continue
-            if at_once and not self._waiting:
+            if (at_once and not self._waiting) or spared in {source, target}:
                 _send(targets[target], packet)
             elif chance.random() >= self._loss and len(self._waiting) < QUEUE_MAX:
                 self._count += 1

@@ -6,6 +6,7 @@ python -m tests.bench mqtt-publish --topics 1250 --servers headgate,nats
 python -m tests.bench mqtt-publish --also 'mine=my-broker --port {port}'
 python -m tests.bench list                               what there is
 python -m tests.bench store append queues                the store's own figures, or some of them
+python -m tests.bench cluster failover                   a cluster's figures, or some of them
 python -m tests.bench profile                            what a message costs at each step inside
 python -m tests.bench report                             the kept figures into docs/performance.md
 """
@@ -56,7 +57,8 @@ def _parser() -> argparse.ArgumentParser:
         _common(one)
         _options(one, figure.load)
         one.set_defaults(work=_measure_one, figure=figure)
-    front.add_options(commands.add_parser("store", help="the store's own figures"))
+    front.add_options(commands.add_parser("store", help="the store's own figures"), "store")
+    front.add_options(commands.add_parser("cluster", help="a cluster's figures"), "cluster")
     commands.add_parser("list", help="what there is").set_defaults(work=_list)
     commands.add_parser("profile", help="what a message costs inside").set_defaults(work=_profile)
     commands.add_parser("report", help="the kept figures into docs/performance.md").set_defaults(work=_report)

@@ -1,12 +1,13 @@
-"""Writes the kept figures into docs/performance.md, between their markers: the servers' and the store's."""
+"""Writes the kept figures into docs/performance.md, between their markers: the servers', the store's, a cluster's."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.bench.cluster.studies import CLUSTER_STUDIES
 from tests.bench.machine import Machine
 from tests.bench.result import RESULTS, Result, load_all, number, remarks
-from tests.bench.store.kept import STORE_RESULTS, Kept, lines, load_kept
+from tests.bench.store.kept import CLUSTER_RESULTS, STORE_RESULTS, Kept, lines, load_kept
 from tests.bench.store.studies import STUDIES
 
 __all__ = ["BEGIN", "END", "main", "section", "store_section", "with_section"]
@@ -16,6 +17,8 @@ BEGIN = "<!-- figures: begin (python -m tests.bench report) -->"
 END = "<!-- figures: end -->"
 STORE_BEGIN = "<!-- store: begin (python -m tests.bench report) -->"
 STORE_END = "<!-- store: end -->"
+CLUSTER_BEGIN = "<!-- cluster: begin (python -m tests.bench report) -->"
+CLUSTER_END = "<!-- cluster: end -->"
 NONE_YET = "No figures are kept yet: `make bench` measures them.\n"
 
 
@@ -25,6 +28,8 @@ def main() -> int:
     try:
         changed = with_section(text, section(load_all(RESULTS)))
         changed = with_section(changed, store_section(load_kept(STORE_RESULTS)), STORE_BEGIN, STORE_END)
+        cluster = store_section(load_kept(CLUSTER_RESULTS), "cluster", list(CLUSTER_STUDIES))
+        changed = with_section(changed, cluster, CLUSTER_BEGIN, CLUSTER_END)
     except ValueError as error:
         print(f"{PAGE.name}: {error}", file=sys.stderr)
         return 1
@@ -55,17 +60,16 @@ def section(results: Sequence[Result]) -> str:
     return "\n".join(parts)
 
 
-def store_section(figures: Sequence[Kept]) -> str:
-    """The store's figures as Markdown, in the order in which they are measured."""
+def store_section(figures: Sequence[Kept], of: str = "store", order: Sequence[str] = tuple(STUDIES)) -> str:
+    """The store's figures, or a cluster's, as Markdown, in the order in which they are measured."""
     parts, described = [], ""
-    order = list(STUDIES)
     for kept in sorted(figures, key=lambda kept: order.index(kept.figure) if kept.figure in order else len(order)):
         machine = _hardware(kept.machine)
         if machine != described:
             described = machine
             parts.append(f"{machine}.\n")
         disk = f"{kept.machine.filesystem}, a sync of 4 KiB {number(kept.machine.fdatasync_us)} us"
-        parts += [f"### {kept.title}\n", f"`store {kept.figure}`, {kept.version}, {kept.date[:10]}, {disk}.\n"]
+        parts += [f"### {kept.title}\n", f"`{of} {kept.figure}`, {kept.version}, {kept.date[:10]}, {disk}.\n"]
         head, *body = lines(kept)
         rows = [head, ["---", *["---:"] * (len(head) - 1)], *body]
         parts += [f"{kept.about}\n", "\n".join("| " + " | ".join(cells) + " |" for cells in rows) + "\n"]

@@ -1,4 +1,6 @@
-"""The store's own figures: `python -m tests.bench store [NAME ...]`, kept in `results/store/`.
+"""Figures that have no peer beside them, the store's own and a cluster's.
+
+`python -m tests.bench store [NAME ...]`, kept in `results/store/`; `... cluster [NAME ...]`, in `results/cluster/`.
 
 A round runs every case of a study once, each in a process and a directory of its own; the medians of the rounds count.
 """
@@ -18,11 +20,14 @@ from rich.table import Table
 
 from tests.bench import machine
 from tests.bench.catalogue import SERVERS
+from tests.bench.cluster.studies import CLUSTER_STUDIES
 from tests.bench.result import spread
-from tests.bench.store.kept import STORE_RESULTS, Kept, lines, save_kept
+from tests.bench.store.kept import CLUSTER_RESULTS, STORE_RESULTS, Kept, lines, save_kept
 from tests.bench.store.studies import STUDIES, Rows, Study
 
 __all__ = ["add_options", "measure_all"]
+
+OF = {"store": (STUDIES, STORE_RESULTS), "cluster": (CLUSTER_STUDIES, CLUSTER_RESULTS)}
 
 CASE_S = 1_800.0  # a case that takes longer has failed
 WIDTH = 180  # of the tables, on a terminal that has less too
@@ -32,37 +37,39 @@ class CaseFailed(Exception):
     """A case ended without rows."""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The words behind `store`."""
-    names = "\n".join(f"  {study.name:14} {study.title}" for study in STUDIES.values())
+def add_options(parser: argparse.ArgumentParser, of: str) -> None:
+    """The words behind `store` and `cluster`."""
+    studies, results = OF[of]
+    names = "\n".join(f"  {study.name:14} {study.title}" for study in studies.values())
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = f"{__doc__}\n{names}"
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these; default all")
     parser.add_argument("--rounds", type=int, default=3, help="every case once in each; default 3")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=JSON", help="in every case: mb=100")
     parser.add_argument("--smoke", action="store_true", help="as small as can be: does it all still work?")
-    parser.add_argument("--results", type=Path, default=STORE_RESULTS, help="where the figures are kept")
+    parser.add_argument("--results", type=Path, default=results, help="where the figures are kept")
     parser.add_argument("--dir", type=Path, help="where the data lies while it runs; decides the disk")
-    parser.set_defaults(work=measure_all)
+    parser.set_defaults(work=measure_all, of=of)
 
 
 def measure_all(arguments: argparse.Namespace) -> int:
     """The exit status: 1 when a case failed, 2 for wrong usage."""
-    unknown = set(arguments.names) - set(STUDIES)
+    of, studies = arguments.of, OF[arguments.of][0]
+    unknown = set(arguments.names) - set(studies)
     if unknown:
-        print(f"store: no figure {', '.join(sorted(unknown))}; known: {', '.join(STUDIES)}", file=sys.stderr)
+        print(f"{of}: no figure {', '.join(sorted(unknown))}; known: {', '.join(studies)}", file=sys.stderr)
         return 2
     try:
         changed = {key: json.loads(value) for key, _, value in (one.partition("=") for one in arguments.set)}
     except ValueError as error:
-        print(f"store: --set KEY=JSON: {error}", file=sys.stderr)
+        print(f"{of}: --set KEY=JSON: {error}", file=sys.stderr)
         return 2
     console, status = Console(), 0
     console.width = max(console.width, WIDTH)
     if machine.busy():
         console.print("others are using this machine: these figures are not worth keeping", style="yellow")
-    for name in arguments.names or STUDIES:
-        study = STUDIES[name]
+    for name in arguments.names or studies:
+        study = studies[name]
         with console.status(study.title):
             kept = _measure(study, changed, arguments)
         console.print(_shown(kept))
@@ -83,7 +90,7 @@ def _measure(study: Study, changed: Mapping[str, Any], arguments: argparse.Names
             with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.dir, ignore_cleanup_errors=True) as home:
                 described = described or machine.describe(Path(home))
                 try:
-                    rows = _run(study, case, home)
+                    rows = _run(arguments.of, study, case, home)
                 except CaseFailed as error:
                     failed[json.dumps(case)] = str(error)
                     continue
@@ -104,9 +111,9 @@ def _measure(study: Study, changed: Mapping[str, Any], arguments: argparse.Names
     )
 
 
-def _run(study: Study, case: Mapping[str, Any], home: str) -> Rows:
+def _run(of: str, study: Study, case: Mapping[str, Any], home: str) -> Rows:
     """One case in its process. Raises `CaseFailed`."""
-    command = (sys.executable, "-m", "tests.bench.store.one", study.name, json.dumps(case), home)
+    command = (sys.executable, "-m", "tests.bench.store.one", of, study.name, json.dumps(case), home)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=CASE_S, check=False)
     except subprocess.TimeoutExpired:

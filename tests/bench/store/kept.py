@@ -1,4 +1,4 @@
-"""What is kept of the store's figures: for each row, every quantity over all rounds; in `results/store/`."""
+"""What is kept of the store's and a cluster's figures: for each row, every quantity over all rounds."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,9 +8,10 @@ import msgspec
 from tests.bench.machine import Machine
 from tests.bench.result import RESULTS, Spread, number
 
-__all__ = ["STORE_RESULTS", "Kept", "lines", "load_kept", "save_kept"]
+__all__ = ["CLUSTER_RESULTS", "STORE_RESULTS", "Kept", "lines", "load_kept", "save_kept"]
 
 STORE_RESULTS = RESULTS / "store"
+CLUSTER_RESULTS = RESULTS / "cluster"
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,7 +38,7 @@ def save_kept(kept: Kept, directory: Path) -> Path:
 
 
 def load_kept(directory: Path) -> list[Kept]:
-    """Every figure of the store that is kept in a directory, by name."""
+    """Every such figure that is kept in a directory, by name."""
     return [msgspec.json.decode(path.read_bytes(), type=Kept) for path in sorted(directory.glob("*.json"))]
 
 

@@ -7,13 +7,14 @@ import pytest
 
 from tests.bench import __main__ as program
 from tests.bench import report
+from tests.bench.cluster.studies import CLUSTER_STUDIES
 from tests.bench.machine import describe
 from tests.bench.result import spread
 from tests.bench.store.kept import Kept, lines, load_kept
 from tests.bench.store.studies import STUDIES
 
 
-@pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
+@pytest.mark.parametrize("study", [*STUDIES.values(), *CLUSTER_STUDIES.values()], ids=lambda study: study.name)
 def test_every_case_names_options_that_there_are(study):
     options = inspect.signature(import_module(study.program).measure_case).parameters
     passed_on = any(option.kind is option.VAR_KEYWORD for option in options.values())

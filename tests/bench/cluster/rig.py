@@ -1,0 +1,148 @@
+"""A cluster of processes to measure: on loopback, or with a network between its nodes that takes time."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from controller.client import Group, GroupConfig
+from controller.remote import RemoteController
+from gateway.local_cluster import LocalCluster, Node, Plan, nodes
+from store.remoting import RemoteStore
+from tests.bench.load.base import Load, Measured
+from tests.network import Network
+
+__all__ = ["Rig", "load_on", "running"]
+
+PATIENCE_S = 120.0
+POLL_S = 0.002
+QUEUES = 4
+MTU = 65_000  # of the network: it is written in Python, and a packet costs the same whatever is in it
+LOAD_S = 120.0
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Rig:
+    """The processes, their controllers, and what clients need."""
+
+    def __init__(self, cluster: LocalCluster, controller: RemoteController, network: Network | None) -> None:
+        self.cluster, self.controller, self.network = cluster, controller, network
+        self.stores = [node for node in cluster.nodes if node.role == "store"]
+        self.proxies = [node for node in cluster.nodes if node.role == "proxy"]
+
+    @property
+    def group(self) -> Group:
+        found = self.controller.group(0)
+        assert found is not None
+        return found
+
+    @property
+    def master(self) -> str:
+        """The name of the group's master."""
+        group = self.group
+        found = group.replica(group.master) if group.master is not None else None
+        assert found is not None
+        return found.node
+
+    def store(self) -> RemoteStore:
+        """A client of the group that goes where its master is."""
+
+        def address() -> str | None:
+            group = self.group
+            found = group.replica(group.master) if group.master is not None else None
+            return None if found is None else found.address
+
+        store = RemoteStore(0, address, budget_s=60)
+        self.controller.watch(store.moved)
+        return store
+
+    async def whole(self) -> None:
+        """Wait until every replica is in sync."""
+        await self.until(lambda: len(self.group.sync_set) == len(self.stores))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():
+                await asyncio.sleep(POLL_S)
+
+
+@asynccontextmanager
+async def running(
+    directory: Path, *, controllers: int = 1, replicas: int = 3, proxies: int = 1, delay_ms: float | None = None
+) -> AsyncIterator[Rig]:
+    """A cluster of one group, whole. With a delay, be it 0, every process has a namespace of its own, and packets
+    between them, not those of clients, take so much longer each way."""
+    plan = Plan(directory, controllers=controllers, groups=1, replicas=replicas, proxies=proxies)
+    network = None
+    if delay_ms is None:
+        free = (plan._replace(port_offset=offset) for offset in range(14_000, 40_000, 700))
+        plan = next(one for one in free if _free(one))
+        cluster = LocalCluster(plan)
+    else:
+        names = [node.name for node in nodes(plan)]
+        network = Network(names, mtu=MTU)
+        cluster = LocalCluster(
+            plan._replace(hosts={name: network.addresses[name] for name in names}), under=network.under
+        )
+    controller = RemoteController(list(cluster.plan.addresses.values()), now_ms=_now_ms, budget_s=60)
+    try:
+        cluster.write()
+        await _start(cluster, "controller")
+        await controller.ready()
+        await controller.add_group(0, GroupConfig(replicas=replicas, min_in_sync=min(2, replicas)))
+        await controller.create_topic("load", queues=QUEUES)
+        await _start(cluster, "store")
+        await _start(cluster, "proxy")
+        rig = Rig(cluster, controller, network)
+        await rig.whole()
+        if network is not None and delay_ms:
+            network.trouble(delay_ms=delay_ms, clients=False)
+        yield rig
+    finally:
+        await controller.close()
+        await asyncio.to_thread(cluster.stop_all)
+        if network is not None:
+            network.close()
+
+
+async def _start(cluster: LocalCluster, role: str) -> None:
+    names = [node.name for node in cluster.nodes if node.role == role]
+    for name in names:
+        cluster.start(name)
+    await asyncio.to_thread(lambda: list(cluster.until_ready(names, timeout_s=PATIENCE_S)))
+
+
+def _free(plan: Plan) -> bool:
+    for node in nodes(plan):
+        for port in {node.port, node.admin_port, *([node.port + 6198] if node.role == "proxy" else [])}:  # and its RPC
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    return False
+    return True
+
+
+async def load_on(proxies: Sequence[Node], loads: Sequence[Load]) -> Sequence[Measured]:
+    """Put a load on each proxy, all at once, each in a process of its own. Raises RuntimeError when one fails."""
+    return await asyncio.gather(
+        *(
+            asyncio.to_thread(_load, msgspec.structs.replace(load, host=node.host, port=node.port))
+            for node, load in zip(proxies, loads, strict=True)
+        )
+    )
+
+
+def _load(load: Load) -> Measured:
+    command = (sys.executable, "-m", "tests.bench.load", msgspec.json.encode(load).decode())
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LOAD_S, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1:])
+    return msgspec.json.decode(done.stdout, type=Measured)

@@ -1,0 +1,84 @@
+"""The cluster's figures: what is measured, and in how many processes; as `tests.bench.store.studies`."""
+
+from collections.abc import Mapping
+
+from tests.bench.store.studies import Study
+
+__all__ = ["CLUSTER_STUDIES"]
+
+_GROUP = "tests.bench.cluster.through_proxy"
+_COST = {
+    "mqtt_per_s": "MQTT messages/s",
+    "puback_p50_ms": "PUBACK p50 ms",
+    "puback_p99_ms": "p99",
+    "frames_mb_per_s": "frames MB/s",
+    "append_p50_ms": "append p50 ms",
+    "proxy_cpu_us": "CPU us a message: proxy",
+    "master_cpu_us": "master",
+    "slaves_cpu_us": "slaves",
+    "busy_cores": "cores busy",
+}
+
+CLUSTER_STUDIES: Mapping[str, Study] = {
+    study.name: study
+    for study in (
+        Study(
+            name="failover",
+            title="From kill -9 of a master to the first acknowledgement of what was published behind it",
+            about="Three controllers, three replicas, everything as it is by default. One MQTT client publishes at QoS "
+            "1 through a proxy, one message after the other. `elected`: when a client of the controllers hears of it.",
+            program=_GROUP,
+            cases=[{"what": "failover", "times": 20}],
+            columns={"s": "s", "elected_s": "elected s", "before_ms": "longest before ms"},
+            rounds_max=1,
+            smoke={"times": 1},
+        ),
+        Study(
+            name="replicas",
+            title="A group of three beside a single replica",
+            about="MQTT at QoS 1 through a proxy: 4 connections with 200 messages of 100 bytes under way each, then "
+            "one with 200 a second for the times. Then frames of 100 records of 150 bytes straight to the store, 64 "
+            "under way, and one after the other. All processes and the load share the machine's cores and disk.",
+            program=_GROUP,
+            cases=[{"what": "cost", "replicas": replicas, "seconds": 3.0} for replicas in (1, 3)],
+            columns=_COST,
+            smoke={"seconds": 0.2},
+        ),
+        Study(
+            name="distance",
+            title="A group of three whose nodes are far from each other",
+            about="As above, with a network of namespaces and a switch between the nodes, a process that takes part of "
+            "the machine too; it holds each packet for so long.",
+            program=_GROUP,
+            cases=[{"what": "cost", "replicas": 3, "seconds": 3.0, "delay_ms": delay} for delay in (0.0, 2.0)],
+            columns=_COST,
+            smoke={"seconds": 0.2},
+        ),
+        Study(
+            name="proxies",
+            title="One proxy and two",
+            about="The same load as above over one proxy, and half of it over each of two, before a group of three.",
+            program=_GROUP,
+            cases=[{"what": "proxies", "proxies": proxies, "seconds": 3.0} for proxies in (1, 2)],
+            columns={key: text for key, text in _COST.items() if not key.startswith(("frames", "append"))},
+            smoke={"seconds": 0.2},
+        ),
+        Study(
+            name="commands",
+            title="Commands of controllers",
+            about="Topics created, each on the disks of a majority before its answer, by so many clients at a time. "
+            "Failover: from the loss of the leader to the next command that is answered. `tests/bench/controllers.py`.",
+            program="tests.bench.cluster.commands",
+            cases=[{"seconds": 2.0, "rounds": 3, "tasks": [1, 64]}],
+            columns={
+                "per_s": "commands/s",
+                "p50_ms": "p50 ms",
+                "p99_ms": "p99",
+                "failover_s": "failover s",
+                "worst_s": "worst s",
+            },
+            rounds_max=1,
+            smoke={"seconds": 0.2, "rounds": 1},
+        ),
+    )
+}
