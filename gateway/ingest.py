@@ -24,7 +24,7 @@ from gateway.retained import retained_change
 from gateway.router import SPREAD, Route, Router, UnknownTopicError
 from store.client import Appended, StoreClient
 from store.errors import StoreError, StoreUnreachable
-from store.format import FRAME_ASYNC, ROW, ROW_EXTRA, UnplacedFrame
+from store.format import FRAME_ASYNC, ONCE_PRODUCER, ROW, ROW_EXTRA, UnplacedFrame
 from store.records import TIMERS_QUEUE
 
 __all__ = ["Ingest", "Publisher", "refusal_of"]
@@ -357,7 +357,7 @@ class Ingest:
         if not frame.receipts:
             return
         group = frame.group
-        producer = Producer(frame.once) if frame.once else self._producers.get(group)
+        producer = Producer(frame.once | ONCE_PRODUCER) if frame.once else self._producers.get(group)
         if producer is None:
             producer = self._producers[group] = Producer(self._new_producer())
         producer.sequence += 1

@@ -40,6 +40,7 @@ __all__ = [
     "GROUP_SHIFT",
     "HEADER",
     "MAGIC",
+    "ONCE_PRODUCER",
     "ROW",
     "ROWS_DTYPE",
     "ROW_COPY",
@@ -127,6 +128,7 @@ FIRST_QUEUE = 16  # queue numbers below are the store's own records: KV operatio
 FRAME_BYTES_MAX = 64 << 20  # no frame is larger, decompressed or not; a header that claims more is corrupt
 FRAME_ASYNC = 1  # frame flag: to be acknowledged when it is written; set only when every record allows it
 FRAME_ZSTD = 2  # frame flag: the payload is compressed
+ONCE_PRODUCER = 1 << 63  # in the id of a producer that has a single frame, and is remembered apart from the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

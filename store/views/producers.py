@@ -1,20 +1,22 @@
 """Idempotent producers: id u64 -> newest sequence u64, then its newest frames' log offsets u64 each, oldest first.
 
-Big-endian. At most `SEQUENCES_KEPT` frames of a producer, and the `PRODUCERS_MAX` producers that wrote last.
+Big-endian. At most `SEQUENCES_KEPT` frames of a producer, and the `PRODUCERS_MAX` producers that wrote last; of those
+of a single frame, whose ids are the greatest, the last `ONCE_MAX`.
 """
 
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from store.format import LogOffset
-from store.producers import PRODUCERS_MAX, SEQUENCES_KEPT, ProducerTable
+from store.format import ONCE_PRODUCER, LogOffset
+from store.producers import ONCE_MAX, PRODUCERS_MAX, SEQUENCES_KEPT, ProducerTable
 from store.run import Run
 
 __all__ = ["ProducersView"]
 
 _U64 = struct.Struct(">Q")
+_FIRST_ONCE = _U64.pack(ONCE_PRODUCER)
 
 
 class ProducersView:
@@ -25,12 +27,15 @@ class ProducersView:
 
     def apply(self, txn: Any, runs: Sequence[Run]) -> None:
         """Add the frames of idempotent producers, one by one: what is forgotten depends on their order alone."""
-        newest = _Newest(txn, self._db)
+        many, once = _Newest(txn, self._db, once=False), _Newest(txn, self._db, once=True)
         for run in runs:
             for placed in run.placed:
-                if placed.frame.producer_id:
-                    newest.add(placed.frame.producer_id, placed.frame.sequence, placed.start)
-        newest.finish()
+                producer_id = placed.frame.producer_id
+                if producer_id:
+                    newest = once if producer_id & ONCE_PRODUCER else many
+                    newest.add(producer_id, placed.frame.sequence, placed.start)
+        many.finish()
+        once.finish()
 
     def restore(self, txn: Any, table: ProducerTable) -> None:
         """Fill a table, so that the producer that wrote last is the one used last."""
@@ -42,11 +47,12 @@ class ProducersView:
 
 
 class _Newest:
-    """The view while a transaction changes it: what is changed is kept here until `finish`."""
+    """One kind of producers while a transaction changes them: what is changed is kept here until `finish`."""
 
-    def __init__(self, txn: Any, db: Any) -> None:
+    def __init__(self, txn: Any, db: Any, *, once: bool) -> None:
         self._txn = txn
         self._db = db
+        self._once = once
         self._changed: dict[bytes, bytes] = {}  # the one that wrote last comes last; all wrote later than those stored
         self._stored: deque[bytes] | None = None  # once one has to go: the producers stored, oldest first
         self._count = -1  # of the producers; not known yet
@@ -66,13 +72,12 @@ class _Newest:
     def _make_room(self) -> None:
         """Count one more, and forget the producer that has not written for longest when that is one too many."""
         if self._count < 0:
-            self._count = self._txn.stat(self._db)["entries"]
-        if self._count < PRODUCERS_MAX:
+            self._count = self._count_stored()
+        if self._count < (ONCE_MAX if self._once else PRODUCERS_MAX):
             self._count += 1
             return
         if self._stored is None:
-            with self._txn.cursor(db=self._db) as cursor:
-                self._stored = deque(key for _, key in sorted((value[-_U64.size :], key) for key, value in cursor))
+            self._stored = deque(key for _, key in sorted((value[-_U64.size :], key) for key, value in self._entries()))
         while self._stored:
             key = self._stored.popleft()
             if key not in self._changed:
@@ -81,6 +86,21 @@ class _Newest:
         key = next(iter(self._changed))
         del self._changed[key]
         self._txn.delete(key, db=self._db)
+
+    def _entries(self) -> Iterator[tuple[bytes, bytes]]:
+        with self._txn.cursor(db=self._db) as cursor:
+            if self._once and not cursor.set_range(_FIRST_ONCE):
+                return
+            for key, value in cursor:
+                if not self._once and key >= _FIRST_ONCE:
+                    return
+                yield key, value
+
+    def _count_stored(self) -> int:
+        with self._txn.cursor(db=self._db) as cursor:
+            found = cursor.set_range(_FIRST_ONCE)
+            once = sum(1 for _ in cursor.iternext(keys=True, values=False)) if found else 0
+        return once if self._once else int(self._txn.stat(self._db)["entries"]) - once
 
     def finish(self) -> None:
         """Write it down."""

@@ -4,6 +4,7 @@ import pytest
 
 from store import producers
 from store.errors import SequenceOutOfOrder
+from store.format import ONCE_PRODUCER
 from store.producers import ProducerTable
 
 
@@ -63,3 +64,18 @@ def test_what_is_taken_back_brings_back_what_it_has_pushed_out(monkeypatch):
     assert [table.find(2, n) for n in (7, 8)] == [4, None]
     table.take_back()
     assert list(table) == [(1, 3), (2, 7)]
+
+
+def test_producers_of_a_single_frame_make_nobody_else_forgotten(monkeypatch):
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 2)
+    monkeypatch.setattr(producers, "ONCE_MAX", 3)
+    table = ProducerTable()
+    table.add(1, 5, 0)
+    table.add(2, 7, 64)
+    table.keep()
+    for n in range(1, 6):
+        table.add(ONCE_PRODUCER | n, 1, n * 128)
+    assert table.find(1, 5) == 0
+    assert dict(table) == {1: 5, 2: 7, **{ONCE_PRODUCER | n: 1 for n in (3, 4, 5)}}
+    table.take_back()
+    assert dict(table) == {1: 5, 2: 7}

@@ -10,6 +10,7 @@ from store_kit import frame, records_frame
 from store import producers as table_module
 from store.client import Entry
 from store.errors import NotRebuildable, StoreFull
+from store.format import ONCE_PRODUCER
 from store.kv.rules import end_of_prefix, slot_range, split
 from store.log import Placed
 from store.producers import ProducerTable
@@ -227,7 +228,10 @@ def test_the_producers_kept_do_not_depend_on_how_runs_are_cut(tmp_path, monkeypa
     monkeypatch.setattr(producers_module, "SEQUENCES_KEPT", 2)
     monkeypatch.setattr(table_module, "PRODUCERS_MAX", 3)
     monkeypatch.setattr(table_module, "SEQUENCES_KEPT", 2)
-    numbers = [1, 2, 3, 4, 1, 2, 2, 2, 5, 1, 3, 3, 1, 4, 6, 7, 1, 8, 8, 1]
+    monkeypatch.setattr(producers_module, "ONCE_MAX", 2)
+    monkeypatch.setattr(table_module, "ONCE_MAX", 2)
+    once = [ONCE_PRODUCER | n for n in range(1, 8)]
+    numbers = [1, 2, once[0], 3, 4, 1, 2, 2, *once[1:4], 2, 5, 1, 3, once[4], 3, 1, 4, 6, *once[5:], 7, 1, 8, 8, 1]
     table, sequences, feed = ProducerTable(), dict[int, int](), Feed(tmp_path / "views")
     for first in range(0, len(numbers), size):
         frames = []
@@ -239,8 +243,9 @@ def test_the_producers_kept_do_not_depend_on_how_runs_are_cut(tmp_path, monkeypa
         stored = ProducerTable()
         with feed.views.reading() as txn:
             feed.views.producers.restore(txn, stored)
-        kept = [[(n, list(one.frames)) for n, one in which._producers.items()] for which in (stored, table)]
-        assert kept[0] == kept[1]
+        for kind in ("_producers", "_once"):
+            kept = [[(n, list(one.frames)) for n, one in getattr(which, kind).items()] for which in (stored, table)]
+            assert kept[0] == kept[1]
     feed.views.close()
 
 
