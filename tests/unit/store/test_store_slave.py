@@ -170,6 +170,42 @@ async def test_what_comes_while_a_sync_is_under_way_is_one_write(tmp_path):
     await master.close()
 
 
+@pytest.mark.parametrize("noticed", ["before", "while"])
+async def test_what_has_no_room_is_dropped_until_it_is_opened_again(tmp_path, noticed):
+    master = await open_master(tmp_path / "master", alone=True)
+    await append(master, frame((16, b"a")))
+    files = FaultyFiles()
+    options = {"files": files, "disk_reserve_bytes": 1 << 20}
+    slave = await open_slave(tmp_path / "slave", **options)
+    await feed(master, slave)
+    kept = slave.flushed
+    for n in range(20):
+        await append(master, frame((16, b"%d" % n * 1_000)))
+    if noticed == "before":
+        files.free = 0
+        slave._engine._space._allowed = 0  # it looks now
+    else:
+        files.fill(2_500)
+    slave.receive(await master.read_log(kept, 1 << 20))
+    await until(lambda: slave.dropped is not None)
+    await until(lambda: slave.hooks.told[-1] == ("flushed", kept))
+    files.write_error, files.free = 0, None
+    slave._engine.look_for_space()
+    with pytest.raises(StoreFull):
+        slave.receive(b"")
+    assert slave.error is None
+    assert slave.flushed == kept
+    await slave.close()
+    slave = await open_slave(tmp_path / "slave", **options)
+    await feed(master, slave)
+    slave.confirm(master.end)
+    await until(lambda: slave.confirmed == master.end)
+    assert await bodies(slave, 16) == [b"a", *(b"%d" % n * 1_000 for n in range(20))]
+    await slave.close()
+    await master.close()
+    assert log_bytes(tmp_path / "slave") == log_bytes(tmp_path / "master")
+
+
 async def test_there_is_an_end_to_what_is_taken(pair, monkeypatch):
     master, slave = pair
     monkeypatch.setattr(calls.replica, "RECEIVED_BYTES_MAX", 100)
@@ -483,5 +519,5 @@ async def test_the_scrub_goes_on_with_a_log_that_was_cut(tmp_path):
     await slave.close()
     shutil.rmtree(tmp_path / "views")
     slave = await open_slave(tmp_path, truncate_to=frame((16, b"00")).size_bytes * 5, **options)
-    assert slave.scrubbed.to <= slave._engine.log.sealed < end
+    assert slave.scrubbed.to <= slave.end < end
     await slave.close()
