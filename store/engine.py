@@ -157,6 +157,7 @@ class Engine:
                 self.log,
                 self._builder,
                 self.tail,
+                self._space,
                 applied=self.views.dispatched,
                 flushed=on_flushed,
                 report=on_committed,
@@ -222,6 +223,11 @@ class Engine:
         """Why nothing can be read yet on a slave that began with a snapshot; None as soon as its log has caught up."""
         at, whole_at = self.log.confirmed, self._directory.whole_at
         return None if at >= whole_at else ReplicaIncomplete(f"the log has come to {at} on its way to {whole_at}")
+
+    @property
+    def dropped(self) -> StoreFull | None:
+        """Why a slave has dropped what its master sent, and takes nothing until it is opened again; or None."""
+        return self._receiver.dropped if self.role == "slave" else None
 
     def refuse(self, why: StoreError | None) -> None:
         """Store nothing that is not written yet, and answer so; None: as usual again."""

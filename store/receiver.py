@@ -10,10 +10,11 @@ from queue import Empty, SimpleQueue
 from threading import Event, Thread
 
 from store.commit import Committed
-from store.errors import StoreError
+from store.errors import StoreError, StoreFull
 from store.format import LogOffset
 from store.log import CommitLog, Placed
 from store.run import RunBuilder
+from store.space import NO_ROOM, Space
 from store.tail import LogTail
 
 __all__ = ["RUN_BYTES", "Receiver"]
@@ -29,6 +30,9 @@ class Receiver:
     `flushed` hears how far the log is on disk, `report` of each run that readers may see, in log order, on this
     object's threads. What lies before `applied` is in the views already. `before_run` may block. `fail` is told of the
     first error, after which nothing more is done; `error` says why, whoever met it.
+
+    For what does not fit on the disk the log has to be opened again: from then on nothing is written, and `dropped`
+    says why. `flushed` is called once more then.
     """
 
     def __init__(
@@ -36,6 +40,7 @@ class Receiver:
         log: CommitLog,
         builder: RunBuilder,
         tail: LogTail,
+        space: Space,
         *,
         applied: LogOffset,
         flushed: Callable[[LogOffset], None],
@@ -47,6 +52,8 @@ class Receiver:
         self._log = log
         self._builder = builder
         self._tail = tail
+        self._space = space
+        self.dropped: StoreFull | None = None
         self._applied = applied
         self._flushed = flushed
         self._report = report
@@ -97,15 +104,25 @@ class Receiver:
                 except Empty:
                     break
             stopping = item is None
-            if gathered and self._error() is None:
+            if gathered and self._error() is None and self.dropped is None:
                 self._write(gathered)
 
     def _write(self, gathered: list[Placed]) -> None:
         """The order is the promise: sync, then say so. What fails here is cut off when the log is opened again."""
+        full = self._space.before_write(sum(placed.frame.size_bytes for placed in gathered))
+        if full is not None:
+            self._drop(full)
+            return
         try:
-            for placed in gathered:
-                self._log.put(placed)
-            self._log.write()
+            try:
+                for placed in gathered:
+                    self._log.put(placed)
+                self._log.write()
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                self._drop(self._space.ran_out(str(error.strerror)))
+                return
             self._tail.add(gathered)
             self._log.sync()
         except Exception as error:
@@ -114,6 +131,12 @@ class Receiver:
             return
         self._flushed(self._log.flushed)
         self._go_on.set()
+
+    def _drop(self, full: StoreFull) -> None:
+        """What is not written has no place here any more: the master sends it again when the log is open again."""
+        logger.warning("what the master sends has no room: %s", full)
+        self.dropped = full
+        self._flushed(self._log.flushed)
 
     # ---- the following thread
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from store.calls.core import Calls
 from store.engine import Role
-from store.errors import CorruptFrame, NotMaster, OffsetOutOfRange, StoreError, StoreOverloaded
+from store.errors import CorruptFrame, NotMaster, OffsetOutOfRange, StoreError, StoreFull, StoreOverloaded
 from store.format import HEADER, Frame, LogOffset, parse_header
 from store.gate import Gate
 from store.log import Placed
@@ -104,10 +104,20 @@ class ReplicaCalls(Calls):
             self._engine.receive([Placed.of(frame) for frame in found])
         return self._received
 
+    @property
+    def dropped(self) -> StoreFull | None:
+        """Why a slave has dropped some of what it took, for want of room; then it has to be opened again.
+
+        `flushed` is called when that happens.
+        """
+        return self._engine.dropped
+
     def _check_receiving(self) -> None:
         self._check_running()
         if self._engine.error is not None:
             raise self._engine.error
+        if self._engine.dropped is not None:
+            raise self._engine.dropped
         if self._engine.full is not None:
             raise self._engine.full
         under_way = self._received - self._engine.log.flushed

@@ -18,7 +18,7 @@ import msgspec
 
 from controller.client import ControllerClient, ControllerError, Group, Replica, UnknownGroup
 from controller.registry import Heartbeat
-from store.errors import StoreError, StoreFailed
+from store.errors import StoreError, StoreFailed, StoreFull
 from store.node import wire
 from store.node.disk import Disk
 from store.node.identity import ReplicaIdentity, register
@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 REGISTER_S = 0.5  # between attempts to register
 COMPLAIN_S = 10.0  # between two lines in the log that say why that does not succeed
 LEAVE_S = 3.0  # that a master takes to hand over before it stops
+REOPEN_S = 1.0  # before a replica is opened again for which the disk has no room
 
 
 class Beats(Protocol):
@@ -240,7 +241,12 @@ class StoreNode:
     async def _one_time(self, place: Place) -> None:
         """Be a slave, and then perhaps the master."""
         if self.disk.store is None:
-            await self.disk.open_slave()
+            try:
+                await self.disk.open_slave()
+            except StoreFull as error:
+                logger.warning("this replica cannot be opened again yet: %s", error)
+                await asyncio.sleep(REOPEN_S)
+                return
         assert self.group is not None
         role = self.role = SlaveRole(place, self.group)
         self._speak()

@@ -195,6 +195,9 @@ class SlaveRole:
         assert store is not None
         while self._core.flushed < self._core.end and self._error is None:
             self._synced.clear()
+            if store.dropped is not None:
+                self._broken = True
+                return
             if store.error is not None:
                 raise store.error
             await self._synced.wait()
@@ -273,6 +276,7 @@ class SlaveRole:
         """Do what the core wants, in order; at the end the rest of it."""
         while True:
             try:
+                self._check_kept()
                 while effects := self._core.take():
                     for effect in effects:
                         await self._carry_out(effect)
@@ -289,6 +293,12 @@ class SlaveRole:
                 return
             await self._work_wanted.wait()
             self._work_wanted.clear()
+
+    def _check_kept(self) -> None:
+        """Raises `StoreFull` when the store has not kept what it took."""
+        store = self._place.disk.store
+        if store is not None and store.dropped is not None:
+            raise store.dropped
 
     async def _carry_out(self, effect: Effect) -> None:
         place = self._place

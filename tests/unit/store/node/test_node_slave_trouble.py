@@ -3,7 +3,7 @@
 import pytest
 from controllers import Controllers, until
 from node_kit import PATIENCE_S, Load, StoreGroup
-from store_kit import FaultyFiles
+from store_kit import FaultyFiles, bodies
 
 from controller.client import GroupConfig
 from store.node import slave_role
@@ -44,3 +44,27 @@ async def test_a_slave_that_is_elected_while_it_has_no_room_begins_anew_and_is_t
         assert await group.master(after=epoch) == full
         assert not node.failed.done()
         load.task.cancel()
+
+
+async def test_a_slave_without_room_comes_back_when_there_is_some(tmp_path, controllers, monkeypatch):
+    monkeypatch.setattr(slave_role, "AGAIN_S", 0.1)
+    group = StoreGroup(tmp_path, controllers, count=3)
+    files = {name: FaultyFiles() for name in group.names}
+    group.own = {name: {"files": files[name]} for name in group.names}
+    async with group:
+        await group.in_sync()
+        load = Load(group.store(), pause_s=0.01)
+        await load.until(20)
+        master = await group.master()
+        full = next(name for name in group.names if name != master)
+        role = group.role(full)
+        files[full].fill(5_000)
+        await until(lambda: role._broken, PATIENCE_S)
+        await load.until(20)  # the others go on
+        files[full].write_error = 0
+        await group.in_sync()
+        acknowledged = await load.stop()
+        assert not load.errors
+        assert not group.nodes[full].failed.done()
+        await group.settled()
+        assert await bodies(group.nodes[full].disk.store, 16) == [load.body(one) for one in acknowledged]
