@@ -335,6 +335,8 @@ class SlaveRole:
         await place.front.stand_down(hint)
         await place.disk.close()
         store = await place.disk.open_slave(end)
+        self._confirmed = self._core.confirmed  # its views may not have come so far before it was closed
+        store.confirm(self._confirmed)
         place.front.serve(store, master=False, hint=hint)
 
     async def _fetch(self, epoch: int) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from controllers import Controllers, until
 from node_kit import PATIENCE_S, Load, StoreGroup
-from store_kit import FaultyFiles, bodies
+from store_kit import FaultyFiles, append, bodies, frame
 
 from controller.client import GroupConfig
 from store.node import slave_role
@@ -68,3 +68,25 @@ async def test_a_slave_without_room_comes_back_when_there_is_some(tmp_path, cont
         assert not group.nodes[full].failed.done()
         await group.settled()
         assert await bodies(group.nodes[full].disk.store, 16) == [load.body(one) for one in acknowledged]
+
+
+async def test_a_store_that_was_cut_is_told_again_what_is_confirmed(tmp_path, controllers):
+    """Its views may not have come so far before it was closed, and nobody would say it a second time."""
+    async with StoreGroup(tmp_path, controllers, count=2) as group:
+        await group.in_sync()
+        store = group.store()
+        await append(store, frame((16, b"a")))
+        await group.settled()
+        master = await group.master()
+        role = group.role(next(name for name in group.names if name != master))
+        told = []
+        opened = role._place.disk.open_slave
+
+        async def behind(end):
+            reopened = await opened(end)
+            reopened.confirm = told.append
+            return reopened
+
+        role._place.disk.open_slave = behind
+        await role._cut(role.core.end)
+        assert told == [role.core.confirmed]
