@@ -44,6 +44,10 @@ class CatchUp:
         self._live = live
         self._batches: OrderedDict[LogOffset, Batch] = OrderedDict()
 
+    def forget(self) -> None:
+        """What was read may not be in the logs any more."""
+        self._batches.clear()
+
     async def run(self, lane: Lane) -> None:
         """Read the log for a lane until it is live, takes no more, or is not wanted any more."""
         retry_s = RETRY_MIN_S
@@ -69,7 +73,7 @@ class CatchUp:
         """Deliver the next part of the log; False when the subscriber takes no more for now."""
         # Nothing beyond the horizon counts: a topic made while the scan works is not among its queues.
         tail, subscriber = lane.tail, lane.subscriber
-        horizon = tail.known
+        horizon, rewinds = tail.known, tail.rewinds
         if lane.cursor.frame >= horizon:
             horizon = tail.log.confirmed
             if await self._heard():
@@ -77,6 +81,8 @@ class CatchUp:
         queues = self._queues_of(subscriber.patterns.values(), tail.group) if horizon <= tail.known else None
         frames, following = await tail.log.scan(lane.cursor, queues, max_bytes=CATCH_UP_BYTES)
         await asyncio.sleep(0)  # a scan of what is in memory does not wait; others have their turn all the same
+        if tail.rewinds != rewinds:
+            return True  # what was read may not be in the log any more
         following = min(following, horizon)
         for frame in frames:
             if frame.start >= horizon or not lane.current:

@@ -20,7 +20,7 @@ from gateway.catch_up import RETRY_MAX_S, RETRY_MIN_S, CatchUp
 from gateway.cursor import Cursor, beginning_of, by_log, cursor_of, end_of
 from gateway.filters import FilterTrie
 from gateway.interest import Interest
-from gateway.lanes import Lane, Receiver, Subscriber, Tail
+from gateway.lanes import Lane, Receiver, Subscriber, Tail, rewind
 from gateway.port import Deliveries, SubscriptionId
 from gateway.sifting import sift
 from gateway.sql92 import compile_where
@@ -248,10 +248,14 @@ class Fanout:
             self._found(tail, frames[0].start)
         for frame in frames:
             if frame.start < tail.position:
-                continue
-            if frame.start > tail.position:
+                if not tail.is_rewound(frame):
+                    continue
+                log.error("a log has lost its end", group=tail.group, was=tail.position, goes_on=frame.start)
+                rewind(tail, frame.start, self._subscribers)
+                self._catch_up.forget()
+            elif frame.start > tail.position:
                 self._missed(tail)
-            tail.position = frame.end
+            tail.position, tail.epoch = frame.end, frame.header.epoch
             if not self._interest.concerns(frame.rows["queue"], self._patterns):
                 continue
             batch = Batch.of(frame)

@@ -4,15 +4,15 @@ A lane is live or behind. Every log has its own tail; a subscriber that is behin
 and a log that cannot be read holds up nobody in another.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from gateway.port import Deliveries, SubscriptionId
 from gateway.sql92 import Where
 from store.client import StoreClient
-from store.format import LogOffset, Position
+from store.format import Frame, LogOffset, Position
 
-__all__ = ["Lane", "Receiver", "Subscriber", "Tail"]
+__all__ = ["Lane", "Receiver", "Subscriber", "Tail", "rewind"]
 
 
 class Receiver(Protocol):
@@ -29,20 +29,31 @@ class Tail:
     where the log will turn out to end, or at its beginning, if it has joined after us.
     """
 
-    __slots__ = ("group", "known", "log", "position", "reached", "stop")
+    __slots__ = ("epoch", "group", "known", "log", "position", "reached", "rewinds", "stop")
 
     def __init__(self, group: int, log: StoreClient, position: LogOffset) -> None:
         self.group = group
         self.log = log
         self.reached = False
         self.position = position  # behind the last frame offered
+        self.epoch = 0  # of the last frame offered; 0: there was none
         self.known = LogOffset(0)  # the topics of everything before it are known here
+        self.rewinds = 0
         self.stop: Callable[[], None] = lambda: None
 
     @property
     def now(self) -> Position:
         """What comes next."""
         return Position(self.position, 0)
+
+    def is_rewound(self, frame: Frame) -> bool:
+        """Whether a frame that lies before the position is no repeat: its log has lost its end, and goes on with it.
+
+        That is what an unclean election does. What the new master writes is of a later epoch.
+        """
+        if self.epoch:
+            return frame.header.epoch > self.epoch
+        return self.log.confirmed < self.position
 
 
 class Subscriber:
@@ -83,3 +94,14 @@ class Lane:
     def reached(self) -> Position:
         """The first position that has not been handed out."""
         return self.cursor if self.behind else max(self.cursor, self.tail.now)
+
+
+def rewind(tail: Tail, at: LogOffset, subscribers: Iterable[Subscriber]) -> None:
+    """The log goes on from a log offset that everybody was past."""
+    tail.position, tail.known = at, min(tail.known, at)
+    tail.rewinds += 1
+    now = tail.now
+    for subscriber in subscribers:
+        lane = subscriber.lanes[tail.group]
+        lane.cursor = min(lane.cursor, now)
+        lane.since = {sub: min(since, now) for sub, since in lane.since.items()}

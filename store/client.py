@@ -231,7 +231,8 @@ class StoreClient(Protocol):
     def tail(self, listener: TailListener) -> Callable[[], None]:
         """Call `listener` on the event loop with every frame confirmed from now on, in order. Returns what stops it.
 
-        From `confirmed` on, or, while nothing is known of that, from what it is when the group is reached.
+        From `confirmed` on, or, while nothing is known of that, from what it is when the group is reached. After an
+        unclean election they go on further back, where the new master's log does: with frames of a later epoch.
         """
 
     async def scan(

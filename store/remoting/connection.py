@@ -254,6 +254,8 @@ class Connection:
             logger.error("store group %d has lost what was confirmed from %d on", self._group, greeting.confirmed)
             self.confirmed = LogOffset(greeting.confirmed)
             self._tailed = None if self._tailed is None else min(self._tailed, self.confirmed)
+            for listener in self._listeners.values():
+                listener.since = None if listener.since is None else min(listener.since, self.confirmed)
         self.told(greeting.confirmed)
         self.timers, self.admission = greeting.timers, greeting.admission
         self.frames = FramesKept()

@@ -36,20 +36,25 @@ class Log:
             raise StoreUnreachable("never reached")
         return self.end
 
-    def write(self, *messages, queue=16):
+    def write(self, *messages, queue=16, epoch=1):
         records = [encode(message) for message in messages]
         rows, pos = [], 0
         for record in records:
             rows.append(ROW.pack(queue, pos, len(record), 0, 0, 0, 0, 0))
             pos += len(record)
         unplaced = UnplacedFrame.build(b"".join(rows), b"".join(records))
-        header = unplaced.header(log_offset=self.end, epoch=1, stored_at_ms=0)
+        header = unplaced.header(log_offset=self.end, epoch=epoch, stored_at_ms=0)
         frame = Frame.parse(header + unplaced.rows + unplaced.payload, log_offset=self.end)
         self.frames.append(frame)
         self.end = frame.end
         self.unheard.append(frame)
         if not self.down:
             self.hear()
+
+    def lose(self, count):
+        """An unclean election: the last frames are gone."""
+        self.end = self.frames[-count].start
+        del self.frames[-count:]
 
     def hear(self):
         frames, self.unheard = self.unheard, []
@@ -458,3 +463,28 @@ def test_interest_is_marked_queue_by_queue():
     assert concerns(21, patterns=("b",))
     interest.forget()
     assert concerns(4000, patterns=("b", "#"))
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+async def test_a_log_that_has_lost_its_end_goes_on_where_it_does(fresh):
+    """After an unclean election: subscribers were past what is written now."""
+    rig = Rig()
+    log = rig.logs[0]
+    if fresh:  # whoever begins then has heard of no frame
+        for n in range(5):
+            log.write(m(b"%d" % n))
+    _, live, _ = rig.join("t")
+    slow, waiting, _ = rig.join("t", credit=0 if fresh else 3)
+    if not fresh:
+        for n in range(5):
+            log.write(m(b"%d" % n))
+    log.lose(3)
+    if not fresh:  # a repeat is none the less
+        log.listeners[0](log.frames[-1:])
+    log.write(m(b"new"), epoch=2)
+    log.write(m(b"newer"), epoch=2)
+    assert live.bodies == [*(b"%d" % n for n in range(0 if fresh else 5)), b"new", b"newer"]
+    waiting.credit = 10
+    rig.fanout.wake(slow)
+    await rig.settle()
+    assert waiting.bodies == [*([] if fresh else [b"0", b"1", b"2"]), b"new", b"newer"]
