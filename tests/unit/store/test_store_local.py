@@ -99,6 +99,21 @@ async def test_a_queue_is_read_from_any_offset(stores):
         assert (caught.value.first, caught.value.next) == (0, 3)
 
 
+async def test_a_group_is_set_back_by_offset_and_by_time(stores):
+    store = stores.store
+    for n in range(6):
+        stores.now_ms = 1000 + 10 * n
+        await append(store, frame((16, b"%d" % n)))
+    await store.commit_offsets("readers", {16: 6})
+    await store.commit_offsets("readers", {16: 2})
+    store = await stores.settle()
+    assert await store.offsets("readers") == {16: 2}
+    await store.commit_offsets("readers", {16: await store.offset_at_time(16, 1035)})
+    store = await stores.settle()
+    found = (await store.offsets("readers"))[16]
+    assert await bodies(store, 16, found) == [b"4", b"5"]
+
+
 async def test_a_queue_that_was_never_written(stores):
     store = await stores.settle()
     assert await store.bounds(99) == (0, 0)
