@@ -39,7 +39,8 @@ logger = logging.getLogger(__name__)
 
 PROBE_MS = 1_000  # how often the controller is asked for nothing, while a slave wants to be in sync
 ELECTED_MS = 6_000  # that the controllers may take from naming no master to naming the next one
-FENCED_GRACE_S = 0.05  # for acknowledgements that are on their way, where no more will follow
+GRACE_S = 2.0  # for answers that are on their way to clients, when all that was taken is confirmed
+FENCED_GRACE_S = 0.05  # where it is not, and never will be here
 _UNANSWERED = (ControllerUnreachable, ControllerOverloaded, ControllerClosed)
 
 
@@ -213,7 +214,8 @@ class MasterRole:
             if not read.agreed.done():
                 read.agreed.set_exception(gone)
         self._reads.clear()
-        await place.front.stand_down(hint, grace_s=FENCED_GRACE_S)
+        settled = self._core.confirmed == self._core.end  # as after handing over: all that was taken is answered
+        await place.front.stand_down(hint, grace_s=GRACE_S if settled else FENCED_GRACE_S)
         for stream in list(self._streams.values()):
             stream.end()
         await place.disk.close(at_once=True)

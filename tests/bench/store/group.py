@@ -1,4 +1,4 @@
-"""A store group of real processes on this machine: what replicas cost, how long a failover takes, and a rebuild."""
+"""A store group of real processes on this machine: what replicas cost, and how long a lost one takes to come back."""
 
 import asyncio
 import random
@@ -98,8 +98,8 @@ async def _running(directory: Path, replicas: int, min_in_sync: int) -> "AsyncGe
 
 
 async def measure_case(directory: Path, *, what: str, **case: Any) -> Rows:
-    """One of the three."""
-    return await {"cost": _cost, "failover": _failover, "rebuild": _rebuild}[what](directory, **case)
+    """One of the two."""
+    return await {"cost": _cost, "rebuild": _rebuild}[what](directory, **case)
 
 
 # ---- what replicas cost
@@ -160,55 +160,6 @@ def _percentiles(name: str, taken: list[float]) -> dict[str, float]:
         f"{name}_p50_us": taken[len(taken) // 2] * 1e6,
         f"{name}_p99_us": taken[len(taken) * 99 // 100] * 1e6,
     }
-
-
-# ---- failover
-
-
-async def _failover(directory: Path, *, how: str, times: int) -> Rows:
-    """Appends of an idempotent producer, one after the other; the longest time between two of them is the failover."""
-    chance = random.Random(1)
-    one = build(10, 150, 8, 1_000, chance)
-    rows: list[tuple[str, dict[str, float]]] = []
-    async with _running(directory, 3, 2) as group:
-        sequence = 0
-        for _ in range(times):
-            gaps: list[float] = []
-            stop = asyncio.Event()
-
-            async def load(gaps: list[float] = gaps, stop: asyncio.Event = stop) -> None:
-                nonlocal sequence
-                while not stop.is_set():
-                    sequence += 1
-                    frame = UnplacedFrame.build(one.rows, one.payload, producer_id=5, sequence=sequence)
-                    gaps += await _one_append(group.store, frame)
-                    await asyncio.sleep(0.001)
-
-            loading = asyncio.ensure_future(load())
-            await asyncio.sleep(1.0)
-            before, epoch, master = max(gaps), group.group.master_epoch, group.master
-            gaps.clear()
-            began = time.perf_counter()
-            await asyncio.to_thread(group.cluster.stop, master, kill=how == "kill -9")
-            await _until(lambda epoch=epoch: group.group.master_epoch > epoch)
-            elected = time.perf_counter() - began
-            await asyncio.sleep(1.0)
-            stop.set()
-            await loading
-            found = {"pause_ms": max(gaps) * 1e3, "elected_ms": elected * 1e3, "before_ms": before * 1e3}
-            rows.append((how, found))
-            group.cluster.start(master)
-            await group.whole()
-    return rows
-
-
-async def _one_append(store: RemoteStore, frame: UnplacedFrame) -> list[float]:
-    done: asyncio.Future[Appended | StoreError] = asyncio.get_running_loop().create_future()
-    begun = time.perf_counter()
-    store.append(frame, done.set_result)
-    outcome = await done
-    assert isinstance(outcome, Appended), outcome
-    return [time.perf_counter() - begun]
 
 
 # ---- an empty replica

@@ -227,16 +227,6 @@ STUDIES: Mapping[str, Study] = {
             smoke={"seconds": 0.1},
         ),
         Study(
-            name="failover",
-            title="From the loss of a master to the next acknowledgement",
-            about="One client appends a frame after the other. `kill -9`: the process is gone, and its connections with "
-            "it; `SIGTERM`: it hands over first. `pause` is how long the append took that met it.",
-            program="tests.bench.store.group",
-            cases=[{"what": "failover", "how": how, "times": 5} for how in ("kill -9", "SIGTERM")],
-            columns={"pause_ms": "pause ms", "elected_ms": "elected ms", "before_ms": "longest append before ms"},
-            smoke={"times": 1},
-        ),
-        Study(
             name="rebuild",
             title="A replica that has lost everything",
             about="From the start of its process with an empty directory until it is in sync again, views included; "
