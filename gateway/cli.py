@@ -22,6 +22,7 @@ from store.errors import StoreError
 __all__ = ["app", "main"]
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 130
+WORKERS_MAX = 64  # processes of one gateway
 _EXPECTED = (
     HeadgateError,
     StoreError,
@@ -61,7 +62,7 @@ def serve(
     host: HostOption = None,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", min=1, max=64, help="So many processes for connections, on the same ports."),
+        typer.Option("--workers", min=1, max=WORKERS_MAX, help="So many processes for connections, on the same ports."),
     ] = None,
 ) -> None:
     """Run the whole gateway in this process until SIGTERM or SIGINT; a second signal stops it at once."""

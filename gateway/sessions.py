@@ -234,11 +234,11 @@ class Sessions:
             await self._last_word(held, keep=keep)
         except OwnershipLost:
             log.warning("a session has gone on elsewhere without its last word", session=key)
-            del self._unclosed[key]
+            self._unclosed.pop(key, None)
             if keep:
                 raise
             return
-        del self._unclosed[key]
+        self._unclosed.pop(key, None)  # it is not there when this process was deposed meanwhile
 
     async def _last_word(self, held: Held, *, keep: bool) -> None:
         key, owned, ends = held.key, held.owned, held.expiry_s == 0

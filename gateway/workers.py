@@ -30,9 +30,8 @@ from gateway.worker_pool import Worker, WorkerPool
 from store.errors import StoreError
 from store.rpc import StoreService
 
-__all__ = ["WORKERS_MAX", "Workers", "run", "serve"]
+__all__ = ["Workers", "run", "serve"]
 
-WORKERS_MAX = 64
 
 log = logs.get(__name__)
 
