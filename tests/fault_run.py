@@ -150,7 +150,8 @@ def _if(expected: int | None) -> dict[str, str]:
 
 class FaultRun:
     """Clients at work on a cluster. `hurt` lets a fault come and go and waits until the cluster is whole again; `said`
-    counts what was done, `silences` are the longest times without an acknowledgement, by what was done."""
+    counts what was done, `silences` are the longest times that a kind of client was acknowledged nothing, by what was
+    done."""
 
     def __init__(self, cluster: LocalCluster, seed: int, *, label: str = "run") -> None:
         self.cluster = cluster
@@ -169,7 +170,7 @@ class FaultRun:
         self._clients: list[Client] = []
         self._working: list[asyncio.Task[None]] = []
         self._recordings: list[Recording] = []
-        self._last = (0, time.monotonic())
+        self._last = {one.name: (0, time.monotonic()) for one in self.publishers}
 
     # ---- clients
 
@@ -219,10 +220,11 @@ class FaultRun:
                 one.keep_going()
             await asyncio.sleep(0.02)
             now = time.monotonic()
-            count, last = self._last
-            if (more := sum(one.count for one in self.publishers)) > count:
-                self._last = more, now
-            self.silences[what] = max(self.silences.get(what, 0.0), now - last)
+            for one in self.publishers:
+                count, last = self._last[one.name]
+                if one.count > count:
+                    self._last[one.name] = one.count, now
+                self.silences[what] = max(self.silences.get(what, 0.0), now - last)
             if now - began >= seconds and await asyncio.to_thread(until):
                 return True
             if now - began > seconds + QUIET_S:

@@ -1,6 +1,7 @@
 """A cluster of processes to measure: on loopback, or with a network between its nodes that takes time."""
 
 import asyncio
+import random
 import socket
 import subprocess
 import sys
@@ -84,8 +85,8 @@ async def running(
     plan = Plan(directory, controllers=controllers, groups=1, replicas=replicas, proxies=proxies)
     network = None
     if delay_ms is None:
-        free = (plan._replace(port_offset=offset) for offset in range(14_000, 40_000, 700))
-        plan = next(one for one in free if _free(one))
+        offsets = random.sample(range(14_000, 40_000, 700), 30)  # at random: others may be about to start one too
+        plan = next(one for offset in offsets if _free(one := plan._replace(port_offset=offset)))
         cluster = LocalCluster(plan)
     else:
         names = [node.name for node in nodes(plan)]

@@ -11,12 +11,13 @@ _COST = {
     "mqtt_per_s": "MQTT messages/s",
     "puback_p50_ms": "PUBACK p50 ms",
     "puback_p99_ms": "p99",
-    "frames_mb_per_s": "frames MB/s",
-    "append_p50_ms": "append p50 ms",
     "proxy_cpu_us": "CPU us a message: proxy",
     "master_cpu_us": "master",
     "slaves_cpu_us": "slaves",
-    "busy_cores": "cores busy",
+    "frames_mb_per_s": "frames MB/s",
+    "frames_master_us": "CPU us a frame: master",
+    "frames_slaves_us": "slaves",
+    "append_p50_ms": "append p50 ms",
 }
 
 CLUSTER_STUDIES: Mapping[str, Study] = {

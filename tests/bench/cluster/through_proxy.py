@@ -46,8 +46,12 @@ async def _cost(directory: Path, *, replicas: int, seconds: float, delay_ms: flo
         await store.connected()
         frames = [build(RECORDS, 150, 8, 1_000, random.Random(1)) for _ in range(64)]
         await throughput(store, frames, min(seconds, 0.5))
+        master = rig.master
+        before = _cpu(rig, master)
         flat_out = await throughput(store, frames, seconds)
+        cpu, count = _cpu(rig, master), flat_out["frames_per_s"] * seconds
         found |= {"frames_per_s": flat_out["frames_per_s"], "frames_mb_per_s": flat_out["mb_per_s"]}
+        found |= {f"frames_{role}_us": (cpu[role] - before[role]) / count * 1e6 for role in ("master", "slaves")}
         found["append_p50_ms"] = await _appends_ms(store, frames[0], seconds)
         await store.close()
     far = "" if delay_ms is None else f", {delay_ms:g} ms each way between nodes"
@@ -60,9 +64,10 @@ async def _mqtt(rig: Rig, proxies: Sequence[Node], seconds: float) -> dict[str, 
     load = MqttPublish(count=WARM_UP, conns=each)
     (first, *_) = await load_on(proxies, [load] * len(proxies))
     count = max(WARM_UP, int(first.value * seconds))
-    before, began = _cpu(rig), time.perf_counter()
+    master = rig.master
+    before, began = _cpu(rig, master), time.perf_counter()
     taken = await load_on(proxies, [MqttPublish(count=count, conns=each)] * len(proxies))
-    cpu, wall = _cpu(rig), time.perf_counter() - began
+    cpu, wall = _cpu(rig, master), time.perf_counter() - began
     done = sum(one.done for one in taken)
     found = {"mqtt_per_s": sum(one.value for one in taken)}
     found |= {f"{role}_cpu_us": (cpu[role] - before[role]) / done * 1e6 for role in cpu}
@@ -72,8 +77,7 @@ async def _mqtt(rig: Rig, proxies: Sequence[Node], seconds: float) -> dict[str, 
     return found
 
 
-def _cpu(rig: Rig) -> dict[str, float]:
-    master = rig.master
+def _cpu(rig: Rig, master: str) -> dict[str, float]:
     found = {"proxy": 0.0, "master": 0.0, "slaves": 0.0}
     for node in [*rig.proxies, *rig.stores]:
         role = "proxy" if node.role == "proxy" else "master" if node.name == master else "slaves"
@@ -139,17 +143,19 @@ async def _failover(directory: Path, *, times: int) -> Rows:
         watcher = Watcher(rig.proxies[0])
         watcher.start()
         for _ in range(times):
+            since = len(watcher.acknowledged)
             await asyncio.sleep(SETTLE_S)
-            rows.append(("kill -9 of the master", await _one_failover(rig, watcher)))
+            rows.append(("kill -9 of the master", await _one_failover(rig, watcher, since)))
         watcher.stopping = True
         await asyncio.to_thread(watcher.join, SILENCE_S)
     return rows
 
 
-async def _one_failover(rig: Rig, watcher: Watcher) -> dict[str, float]:
-    """From the kill to the acknowledgement of the first message sent behind it, and to the election."""
+async def _one_failover(rig: Rig, watcher: Watcher, since: int) -> dict[str, float]:
+    """From the kill to the acknowledgement of the first message sent behind it, and to the election; what was longest
+    before it, of the messages from `since` on."""
     master, epoch = rig.master, rig.group.master_epoch
-    longest = max(b - a for a, b in zip(watcher.sent, watcher.acknowledged, strict=False))
+    longest = max(b - a for a, b in zip(watcher.sent[since:], watcher.acknowledged[since:], strict=False))
     killed = time.perf_counter()
     rig.cluster.stop(master, kill=True)
     await rig.until(lambda: rig.group.master_epoch > epoch and rig.group.master is not None)
