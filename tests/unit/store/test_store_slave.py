@@ -402,7 +402,7 @@ async def test_damage_is_not_passed_over(tmp_path, monkeypatch):
     assert isinstance(slave.error, StoreFailed)
     assert slave.confirmed == 2 * size
     assert [damage.start for damage in slave.damages] == [2 * size]
-    assert slave.hooks.told[-1][0] == "failed"
+    assert "failed" in [what for what, *_ in slave.hooks.told]
     with pytest.raises(StoreFailed):
         slave.receive(b"")
     await slave.close()
