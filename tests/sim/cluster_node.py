@@ -122,6 +122,7 @@ class Node:
         self.reads: list[tuple[int, str, Callable[[object], None]]] = []
         self.tail: dict[tuple[int, int], tuple[int, int]] = {}  # what the views do not have yet
         self.question: int | None = None  # for a snapshot
+        self.wish_again = 0  # when another election may be asked for
 
     def crash(self) -> None:
         """Everything in memory is gone; a change of a file that is under way is done or is not."""
@@ -353,10 +354,16 @@ class Node:
                 self.opening = True
                 self._become_master()
             elif state.epoch == core.epochs.newest:
-                self.world.send(self.number, CONTROLLER, ("elect", state.epoch, self.number))
+                self._wish(state.epoch, self.number)
         elif isinstance(core, Slave) and state.epoch > core.promised:
             core.promise(state.epoch)
             self._connect()
+
+    def _wish(self, epoch: int, candidate: int) -> None:
+        """Ask for an election, unless it was asked for a moment ago."""
+        if self.world.now >= self.wish_again:
+            self.wish_again = self.world.now + self.pace.retry_ms
+            self.world.send(self.number, CONTROLLER, ("elect", epoch, candidate))
 
     def _connect(self) -> None:
         core, state = self.core, self.known
@@ -429,7 +436,7 @@ class Node:
         if ask is not None:
             self.world.send(self.number, CONTROLLER, ask)
         if core.handover is not None:
-            self.world.send(self.number, CONTROLLER, ("elect", core.epoch, core.handover))
+            self._wish(core.epoch, core.handover)
         self._apply()
         for waiting in [one for one in self.waiting if one.end <= (core.confirmed if one.keys else core.acknowledged)]:
             self.waiting.remove(waiting)
