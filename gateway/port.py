@@ -28,6 +28,7 @@ __all__ = [
     "Call",
     "Cancel",
     "CancelTimer",
+    "Challenge",
     "Close",
     "ConnectionInfo",
     "Consume",
@@ -84,6 +85,7 @@ class ConnectionInfo(_Value, frozen=True, kw_only=True):
 
     peer: Peer
     local: Peer
+    listener: str = ""  # the name of the one it came by
     secure: bool = False  # TLS or DTLS
     alpn: str | None = None
     loopback: bool = False  # both ends on this machine: anonymous clients may be let in
@@ -91,11 +93,23 @@ class ConnectionInfo(_Value, frozen=True, kw_only=True):
 
 
 class Principal(_Value, frozen=True, kw_only=True):
-    """Who a connection turned out to be."""
+    """Who a connection turned out to be.
+
+    Once `expires_at_ms` has come it is nobody any more: an adapter ends the connection, or whatever it does for this
+    principal alone, in its protocol's words.
+    """
 
     name: str  # "" is the anonymous principal
+    device: str = ""  # the identity that a certificate or a token claims; `name` where nothing claims one
     trusted_gateway: bool = False  # may speak for other devices
+    rights: Mapping[str, Any] = msgspec.field(default_factory=dict)  # of the user of this name
+    expires_at_ms: int | None = None
+    final: bytes = b""  # the last word of the mechanism, for the client
     secret: bytes = b""  # known to gateways alone: what is said to this principal is signed with it
+
+    def __post_init__(self) -> None:
+        if not self.device:
+            msgspec.structs.force_setattr(self, "device", self.name)
 
     @property
     def anonymous(self) -> bool:
@@ -223,13 +237,26 @@ class Request(_Value, frozen=True, kw_only=True):
     """The root of all requests."""
 
 
-class Authenticate(Request, frozen=True, kw_only=True):
-    """Who is this? Answer: `Principal`. Refused with UNAUTHENTICATED."""
+class Challenge(_Value, frozen=True, kw_only=True):
+    """What a mechanism says to the client, whose answer it wants to hear."""
 
-    mechanism: str  # "anonymous", "password"
+    data: bytes
+    exchange: Any  # goes back with the answer, read by nobody else
+
+
+class Authenticate(Request, frozen=True, kw_only=True):
+    """Who is this? Answer: `Principal`, or `Challenge` where a mechanism has more to say.
+
+    The peer's certificate is known to whoever is asked: "anonymous" is a client that says nothing besides. Refused with
+    UNAUTHENTICATED, with OVERLOAD or QUOTA where too many are asked.
+    """
+
+    mechanism: str  # "anonymous", "password", "bearer", "external", or by SASL's name: "SCRAM-SHA-256"
     username: str = ""
-    password: bytes = b""
+    password: bytes = b""  # or a token
     client_id: str = ""
+    data: bytes = b""  # what the client says of a SASL mechanism
+    exchange: Any = None  # of the `Challenge` that this answers
 
 
 class Will(_Value, frozen=True, kw_only=True):
