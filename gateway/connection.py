@@ -46,9 +46,9 @@ class Connection(asyncio.Protocol, Endpoint):
         """A peer has connected."""
         transport = cast(asyncio.Transport, transport)  # uvloop's do not derive from it
         self._transport = transport
-        info = _info(transport)
-        self._secure = info.secure
         listener = self._listener
+        info = _info(transport, listener.name)
+        self._secure = info.secure
         if not self._hub.admit():
             self.gone = True
             transport.abort()
@@ -223,13 +223,14 @@ class Connection(asyncio.Protocol, Endpoint):
         self.flush()
 
 
-def _info(transport: asyncio.Transport) -> ConnectionInfo:
+def _info(transport: asyncio.Transport, listener: str) -> ConnectionInfo:
     peer = transport.get_extra_info("peername") or ("", 0)
     local = transport.get_extra_info("sockname") or ("", 0)
     tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
     return ConnectionInfo(
         peer=tuple(peer),
         local=tuple(local),
+        listener=listener,
         secure=tls is not None,
         alpn=tls.selected_alpn_protocol() if tls is not None else None,
         loopback=is_loopback(str(peer[0])),

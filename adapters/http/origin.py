@@ -6,9 +6,7 @@ Such a name is what `check_host` finds.
 """
 
 import re
-from ipaddress import ip_address
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -16,6 +14,7 @@ from adapters.http.credentials import Credentials
 from adapters.http.options import HttpOptions
 from adapters.http.request import HttpError, Request
 from adapters.http.response import Response
+from gateway.browsers import allows_origin, knows_host, same_origin
 
 __all__ = ["check_host", "check_origin", "shared", "with_preflight"]
 
@@ -26,7 +25,6 @@ PREFLIGHT_S: Final = b"600"  # how long a browser may remember the answer
 # send none of these are no browsers. Sec-Fetch-Site alone is not enough: it is sent to trustworthy origins only.
 _BROWSERS: Final = (b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"referer", b"accept-language")
 _WELL_KNOWN: Final = frozenset({"guest"})  # users whose password every page knows
-_PORT: Final = re.compile(r":[0-9]*\Z")
 _TOKENS: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z, \t]*")
 
 
@@ -39,7 +37,7 @@ def check_origin(request: Request, options: HttpOptions) -> None:
     if request.safe:
         return
     origin = request.get(b"origin")
-    if origin is None or _allowed(origin, options) or _same(origin, request.get(b"host")):
+    if origin is None or allows_origin(origin, options.cors_origins) or same_origin(origin, request.get(b"host")):
         return
     raise HttpError(403, f"origin: {origin[:128]} is not allowed", attribute="origin")
 
@@ -55,30 +53,9 @@ def check_host(request: Request, credentials: Credentials, options: HttpOptions)
     host = request.get(b"host")
     if host is None or (request.safe and all(request.get(name) is None for name in _BROWSERS)):
         return
-    name = _PORT.sub("", host).lower()
-    if name == "localhost" or _is_address(name) or name in {known.lower() for known in options.allowed_hosts}:
+    if knows_host(host, options.allowed_hosts):
         return
     raise HttpError(403, f"host: {host[:128]} is not one of adapters.http.allowed_hosts", attribute="host")
-
-
-def _is_address(name: str) -> bool:
-    """Whether a host is an address itself, an IPv6 one in brackets (RFC 3986, 3.2.2)."""
-    try:
-        ip_address(name[1:-1] if name.startswith("[") and name.endswith("]") else name)
-    except ValueError:
-        return False
-    return True
-
-
-def _allowed(origin: str, options: HttpOptions) -> bool:
-    return origin in options.cors_origins or "*" in options.cors_origins
-
-
-def _same(origin: str, host: str | None) -> bool:
-    try:
-        return host is not None and urlsplit(origin).netloc.lower() == host.lower()
-    except ValueError:
-        return False
 
 
 def shared(request: Request, response: Response, options: HttpOptions) -> Response:
@@ -87,7 +64,7 @@ def shared(request: Request, response: Response, options: HttpOptions) -> Respon
         return response
     headers = [(b"vary", b"origin"), *response.headers]
     origin = request.get(b"origin")
-    if origin is not None and _allowed(origin, options):
+    if origin is not None and allows_origin(origin, options.cors_origins):
         headers.append((b"access-control-allow-origin", origin.encode("latin-1")))
         headers.append((b"access-control-expose-headers", EXPOSED))
     return msgspec.structs.replace(response, headers=headers)
@@ -96,7 +73,7 @@ def shared(request: Request, response: Response, options: HttpOptions) -> Respon
 def with_preflight(request: Request, response: Response, options: HttpOptions) -> Response:
     """The response to OPTIONS, with what a preflight request asks for (Fetch, 4.8)."""
     origin, method = request.get(b"origin"), request.get(b"access-control-request-method")
-    if origin is None or method is None or not _allowed(origin, options):
+    if origin is None or method is None or not allows_origin(origin, options.cors_origins):
         return response
     asked = request.get(b"access-control-request-headers") or ""
     headers = [*response.headers, (b"access-control-allow-methods", METHODS), (b"access-control-max-age", PREFLIGHT_S)]

@@ -1,0 +1,45 @@
+"""Browsers: which pages may use the gateway, by the origin they are of and the name they call this machine by.
+
+A page of any site can send requests to the machine it is shown on, and open a WebSocket to it. Its browser says whose
+page it is, and no page can keep it from saying so. A site can also let a name of its own lead to this machine (DNS
+rebinding): then the gateway is the origin of its pages. Such a name is what `knows_host` finds.
+"""
+
+import re
+from collections.abc import Collection
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+__all__ = ["allows_origin", "knows_host", "same_origin"]
+
+ANY: Final = "*"
+_PORT: Final = re.compile(r":[0-9]*\Z")
+
+
+def allows_origin(origin: str, allowed: Collection[str]) -> bool:
+    """Whether an operator has allowed pages of this origin, or of all."""
+    return origin in allowed or ANY in allowed
+
+
+def same_origin(origin: str, host: str | None) -> bool:
+    """Whether a page came from where its request goes; the scheme does not count, for a proxy may have changed it."""
+    try:
+        return host is not None and urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:
+        return False
+
+
+def knows_host(host: str, known: Collection[str]) -> bool:
+    """Whether the Host of a request is an address, localhost or one of the `known` names, whatever its port."""
+    name = _PORT.sub("", host).lower()
+    return name == "localhost" or _is_address(name) or name in {one.lower() for one in known}
+
+
+def _is_address(name: str) -> bool:
+    """Whether a host is an address itself, an IPv6 one in brackets (RFC 3986, 3.2.2)."""
+    try:
+        ip_address(name[1:-1] if name.startswith("[") and name.endswith("]") else name)
+    except ValueError:
+        return False
+    return True
