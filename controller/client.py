@@ -40,6 +40,8 @@ __all__ = [
     "UnknownReplica",
     "UnknownTopic",
     "User",
+    "WrongCluster",
+    "WrongLog",
 ]
 
 HOME_GROUP = 0  # holds keys and values; the only group of a single node
@@ -123,6 +125,14 @@ class NotElectable(ControllerError):
     """The replica cannot be made master without risk to what was acknowledged."""
 
 
+class WrongCluster(ControllerError):
+    """Whoever asks belongs to another cluster than whoever is asked."""
+
+
+class WrongLog(ControllerError):
+    """The replica has a log of its own, which is not that of its group."""
+
+
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
     """A topic: the unit of configuration, retention and access.
 
@@ -181,7 +191,8 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
 
     `id` is given once, from 1 on, and never again. `address` is where its node serves ("host:port"). Of equals the one
     of the higher `priority` is elected. A learner follows the log from afar and is never elected or counted. `check` is
-    the code by which the node proves that it was given this id.
+    the code by which the node proves that it was given this id. `log` is the id of the log that it had when it said so;
+    empty: none.
     """
 
     id: int
@@ -191,6 +202,7 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     zone: str = ""
     learner: bool = False
     check: str = ""
+    log: str = ""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,7 +210,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
     `master` is a replica's id; None while nobody can be elected, and before the first election. `master_epoch` grows
     with every change of master, also to None. `sync_set` ascends and includes the master; it is empty only before the
-    first election. `sync_epoch` grows with every change of the set. No new queues are placed on a `closed` group.
+    first election. `sync_epoch` grows with every change of the set. No new queues are placed on a `closed` group. `log`
+    is the id of the group's log for ever, from the first election on: that of the log which was elected, or a new one.
     """
 
     number: int
@@ -211,6 +224,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     closed: bool = False
     next_replica: int = 1  # greater than every id ever given
     elected_ms: int = 0  # when `master_epoch` began
+    log: str = ""
 
     def replica(self, id_: int) -> Replica | None:
         """A replica by id."""
@@ -261,6 +275,10 @@ class ControllerClient(Protocol):
     @property
     def home(self) -> int:
         """The group that holds keys and values."""
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's id, by chance, the same for ever; empty as long as that is not known here."""
 
     def groups(self) -> Sequence[Group]:
         """All store groups, by number."""
@@ -344,7 +362,7 @@ class ControllerClient(Protocol):
         A new node asks for the next id, writes it to a temporary file with a check code of its own making, registers,
         and renames the file. After a crash in between it registers again by that file: the id is its own, or somebody
         else's by another check code, and then the file is worth nothing. Raises `UnknownGroup`, `ReplicaIdTaken`,
-        `ReplicaInSync`: it cannot become a learner yet.
+        `WrongLog`, `ReplicaInSync`: it cannot become a learner yet.
         """
 
     async def forget_replica(self, group: int, replica: int) -> Group:

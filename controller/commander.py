@@ -74,12 +74,21 @@ class _Pending:
 
 
 class Commander:
-    """A client's requests. Belongs to the event loop. `addresses` says where there are controllers, "host:port"."""
+    """A client's requests. Belongs to the event loop.
+
+    `addresses` says where there are controllers, "host:port", `cluster` of which cluster they are, once that is known.
+    """
 
     def __init__(
-        self, addresses: Callable[[], Sequence[str]], *, credentials: Any = None, budget_s: float = BUDGET_S
+        self,
+        addresses: Callable[[], Sequence[str]],
+        *,
+        cluster: Callable[[], str] = str,
+        credentials: Any = None,
+        budget_s: float = BUDGET_S,
     ) -> None:
         self._addresses = addresses
+        self._cluster = cluster
         self._credentials = credentials
         self._budget_s = budget_s
         self._client = secrets.token_hex(16)
@@ -196,7 +205,7 @@ class Commander:
             stream = channel.stream_stream(path(COMMAND))()
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    await write(stream, encode(CommandHello(self._client)))
+                    await write(stream, encode(CommandHello(self._client, self._cluster())))
                     greeting: Greeting = decode(await read(stream), Greeting)
             except TimeoutError as error:
                 raise ControllerUnreachable(f"{target} has not answered within {CONNECT_S:g} s") from error

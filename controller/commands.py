@@ -30,6 +30,7 @@ __all__ = [
     "GrowTopic",
     "LogEnd",
     "MoveQueue",
+    "NameCluster",
     "NameQueue",
     "RegisterReplica",
     "RemoveGroup",
@@ -204,6 +205,16 @@ class ElectMaster(msgspec.Struct, frozen=True, kw_only=True, tag="elect_master")
     time_ms: int
 
 
+class NameCluster(msgspec.Struct, frozen=True, kw_only=True, tag="name_cluster"):
+    """Give the cluster its id, unless it has one: the first stays. Answer: None.
+
+    Logs of groups that had a master before, by an older version, are named after it.
+    """
+
+    id: str
+    time_ms: int
+
+
 class SetUser(msgspec.Struct, frozen=True, kw_only=True, tag="set_user"):
     """Add or replace a user. Answer: `User`."""
 
@@ -250,6 +261,7 @@ Command: TypeAlias = (
     | ForgetReplica
     | AlterSyncSet
     | ElectMaster
+    | NameCluster
     | SetUser
     | DeleteUser
     | SetMember

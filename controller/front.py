@@ -75,6 +75,11 @@ class StateClient:
         """The group that holds keys and values."""
         return HOME_GROUP
 
+    @property
+    def cluster(self) -> str:
+        """The cluster's id, empty as long as that is not known here."""
+        return self._state.cluster
+
     def groups(self) -> Sequence[Group]:
         """All store groups, by number."""
         return [self._state.groups[number] for number in sorted(self._state.groups)]

@@ -29,6 +29,7 @@ from controller.client import (
     StaleEpoch,
     UnknownGroup,
     UnknownReplica,
+    WrongLog,
 )
 from controller.commands import (
     AddGroup,
@@ -48,7 +49,7 @@ GROUPS_MAX = 1 << 15  # a group's number is in every offset of its log
 REPLICAS_MAX = 5  # as configured
 VOTERS_MAX = 8  # with those that are to replace others
 LEARNERS_MAX = 8  # beside them
-TEXT_BYTES_MAX = 255  # a node's name, an address, a zone, a check code
+TEXT_BYTES_MAX = 255  # a node's name, an address, a zone, a check code, a log's id
 PRIORITY_MAX = 1 << 31  # 32 bits with the sign
 
 GroupCommand: TypeAlias = (
@@ -62,10 +63,14 @@ def majority(count: int) -> int:
 
 
 class GroupTable:
-    """All groups, and the numbers of those there were. `has_queues` says whether queues lie in a group."""
+    """All groups, and the numbers of those there were.
 
-    def __init__(self, has_queues: Callable[[int], bool]) -> None:
+    `has_queues` says whether queues lie in a group, `log_id` makes the id of a group's log, empty while it cannot.
+    """
+
+    def __init__(self, has_queues: Callable[[int], bool], log_id: Callable[[int], str]) -> None:
         self._has_queues = has_queues
+        self._log_id = log_id
         self.groups: dict[int, Group] = {}
         self.removed: dict[int, None] = {}  # numbers that are never given again: offsets of their logs are in use
 
@@ -98,7 +103,20 @@ class GroupTable:
             case AlterSyncSet():
                 return _altered(self._group(command.group), command)
             case ElectMaster():
-                return _elected(self._group(command.group), command)
+                return self._with_log(_elected(self._group(command.group), command))
+
+    def name_logs(self) -> None:
+        """Give ids to the logs of groups that had a master before there were such."""
+        for number, group in self.groups.items():
+            if group.sync_set and not group.log:
+                self.groups[number] = msgspec.structs.replace(group, log=self._log_id(number))
+
+    def _with_log(self, group: Group) -> Group:
+        """The group, whose log is from the first election on what its master has brought, or new."""
+        first = group.replica(group.master) if group.master is not None and not group.log else None
+        if first is None:
+            return group
+        return msgspec.structs.replace(group, log=first.log or self._log_id(group.number))
 
     def _group(self, number: int) -> Group:
         there = self.groups.get(number)
@@ -155,11 +173,23 @@ def _registered(group: Group, command: RegisterReplica) -> Group:
     others = _others(group, replica.id)
     if sum(one.learner == replica.learner for one in others) >= (LEARNERS_MAX if replica.learner else VOTERS_MAX):
         raise ControllerError(f"group {group.number} has as many replicas as it may")
+    _check_log(group, replica, others)
     return msgspec.structs.replace(
         group,
         replicas=tuple(sorted((*others, replica), key=lambda one: one.id)),
         next_replica=max(group.next_replica, replica.id + 1),
     )
+
+
+def _check_log(group: Group, replica: Replica, others: tuple[Replica, ...]) -> None:
+    """A group has one log, also before it is known which of its replicas brings it. Raises `WrongLog`."""
+    mine = f"and that of node {replica.node} is {replica.log}"
+    if replica.log and group.log not in {"", replica.log}:
+        raise WrongLog(f"the log of group {group.number} is {group.log}, {mine}")
+    if replica.log and not group.log:
+        for one in others:
+            if one.log not in {"", replica.log}:
+                raise WrongLog(f"the log that node {one.node} brings to group {group.number} is {one.log}, {mine}")
 
 
 def _forgotten(group: Group, command: ForgetReplica) -> Group:
@@ -256,6 +286,7 @@ def _check_replica(replica: Replica) -> None:
     for text in (replica.node, replica.address, replica.check):
         check_name(text, TEXT_BYTES_MAX)
     check_text(replica.zone, TEXT_BYTES_MAX, "a zone")
+    check_text(replica.log, TEXT_BYTES_MAX, "the id of a log")
     if not -PRIORITY_MAX <= replica.priority < PRIORITY_MAX:
         raise ControllerError(f"a priority has 32 bits: {replica.priority}")
 

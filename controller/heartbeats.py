@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from controller.client import ControllerError, ControllerUnreachable, Group
+from controller.client import ControllerError, ControllerUnreachable, Group, WrongCluster
 from controller.commander import CONNECT_S, read, write
 from controller.peers import open_channel
 from controller.registry import HEARTBEAT_MS, Heartbeat
@@ -27,7 +27,7 @@ class Heartbeats:
 
     `addresses` says where the controllers are, now ("host:port"). `said` says what is to be said, for each replica;
     `speak` says it at once: call it when anything about epochs and roles has changed. `changed` may be called with an
-    equal group again, and never with an older one than before.
+    equal group again, and never with an older one than before. `cluster` says of which cluster the node is.
     """
 
     def __init__(
@@ -37,9 +37,11 @@ class Heartbeats:
         said: Callable[[], Sequence[Heartbeat]],
         changed: Callable[[Group], None],
         *,
+        cluster: Callable[[], str] = str,
         credentials: Any = None,
         interval_s: float = HEARTBEAT_MS / 1000,
     ) -> None:
+        self._cluster = cluster
         self._groups = tuple(groups)
         self._addresses = addresses
         self._said = said
@@ -80,7 +82,7 @@ class Heartbeats:
 
     def hello(self) -> bytes:
         """The first message to a controller."""
-        return encode(BeatHello(self._groups))
+        return encode(BeatHello(self._groups, self._cluster()))
 
     def message(self) -> bytes:
         """What is to be said now."""
@@ -116,6 +118,7 @@ class _Controller:
         self._heartbeats = heartbeats
         self.connected = False
         self.speak = asyncio.Event()
+        self._refused = False  # by a controller of another cluster: it is said once
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"heartbeats to {address}")
 
     async def close(self) -> None:
@@ -127,6 +130,10 @@ class _Controller:
         while True:
             try:
                 await self._connected()
+            except WrongCluster as error:
+                if not self._refused:
+                    logger.error("no heartbeats to %s: %s", self._address, error)
+                self._refused = True
             except ControllerError as error:
                 logger.debug("no heartbeats to %s: %s", self._address, error)
             except Exception:

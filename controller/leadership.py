@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 
 from controller.client import ControllerClosed, ControllerError, NotElectable
-from controller.commands import AlterSyncSet, Command, DeleteMember, ElectMaster, encode_command
+from controller.commands import AlterSyncSet, Command, DeleteMember, ElectMaster, NameCluster, encode_command
 from controller.driver import Driver
 from controller.elections import WANTED_MS, Elections
 from controller.members import Members
@@ -16,11 +17,17 @@ from controller.registry import Registry
 from controller.state import Answer
 from controller.wire import AddMember, BadRequest, Barrier, Elect, NotLeading, RemoveMember, Request, Transfer
 
-__all__ = ["Leadership", "Moves"]
+__all__ = ["Leadership", "Moves", "name_cluster"]
 
 logger = logging.getLogger(__name__)
 
 BEGIN_AGAIN_S = 0.02  # until a new leader tries again to learn what its predecessors did
+CLUSTER_ID_BYTES = 8  # by chance, of a new cluster's id
+
+
+def name_cluster(time_ms: int) -> bytes:
+    """The command by which a cluster gets an id, if it has none."""
+    return encode_command(NameCluster(id=secrets.token_hex(CLUSTER_ID_BYTES), time_ms=time_ms))
 
 
 class Moves:
@@ -90,10 +97,12 @@ class Leadership:
         return leads
 
     async def begin(self, term: int) -> None:
-        """Lead when all that was done in earlier terms is applied here."""
+        """Lead when all that was done in earlier terms is applied here, and the cluster has an id."""
         while self._assumed == term:
             try:
                 await self._driver.barrier()
+                if not self._metadata.state.cluster:
+                    await self._driver.propose(name_cluster(self._now_ms()), term=term)
             except (NotLeader, ControllerClosed):
                 return
             except RaftError:

@@ -20,6 +20,7 @@ from controller.client import (
 from controller.commands import Command, ElectMaster, encode_command
 from controller.driver import Driver, OutcomeUnknown
 from controller.front import Limits, StateClient
+from controller.leadership import name_cluster
 from controller.metadata import Metadata
 from controller.migration import open_storage
 from controller.raft import Role, Settings
@@ -67,6 +68,10 @@ class LocalController(StateClient):
         self._state = metadata.state
         metadata.news = False
         metadata.on_move = self._moved
+        self._naming: asyncio.Future[Answer] | None = None  # the cluster gets an id
+        if not metadata.state.cluster:
+            self._naming = self._driver.propose(name_cluster(now_ms()))
+            self._naming.add_done_callback(_noticed)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="controller")
         self._closed = False
         self.error: Exception | None = None  # why nothing is written any more, until a restart
@@ -96,7 +101,9 @@ class LocalController(StateClient):
         self._storage.close()
 
     async def barrier(self) -> None:
-        """Nobody else does anything."""
+        """Nobody else does anything. From here on the cluster has an id."""
+        if self._naming is not None:
+            await asyncio.wait([self._naming])
 
     @property
     def trouble(self) -> str | None:
@@ -171,3 +178,9 @@ class LocalController(StateClient):
         except OutcomeUnknown as unknown:
             raise ControllerUnreachable(str(unknown)) from unknown
         return answer
+
+
+def _noticed(naming: "asyncio.Future[Answer]") -> None:
+    """A cluster without an id gets one at the next start."""
+    if not naming.cancelled() and (error := naming.exception()) is not None:
+        logger.warning("the cluster has no id yet: %s", error)

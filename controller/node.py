@@ -19,7 +19,9 @@ from controller.client import (
     ControllerUnreachable,
     Group,
     Member,
+    WrongCluster,
 )
+from controller.cluster_file import ClusterFile
 from controller.commander import BUDGET_S, Commander, settled
 from controller.commands import Command
 from controller.driver import Driver, OutcomeUnknown
@@ -28,7 +30,7 @@ from controller.front import Limits, StateClient
 from controller.leadership import Leadership, Moves
 from controller.members import Members
 from controller.metadata import Metadata
-from controller.migration import open_storage
+from controller.migration import RAFT, open_storage
 from controller.peers import Peers
 from controller.raft import (
     BadMessage,
@@ -99,6 +101,7 @@ class ControllerNode(StateClient):
         chance: random.Random | None = None,
         send: Callable[[Sequence[Message]], None] | None = None,
         budget_s: float = BUDGET_S,
+        cluster: ClusterFile | None = None,
     ) -> None:
         self._metadata = Metadata()
         super().__init__(self._metadata.state, limits or Limits(), now_ms)
@@ -111,7 +114,10 @@ class ControllerNode(StateClient):
         self._clock_ms = clock_ms
         self._budget_s = budget_s
         self._peers = Peers(
-            Hello(node_id, address), self._members.address_of, self._unreachable, credentials=credentials
+            lambda: Hello(node_id, address, self.cluster),
+            self._members.address_of,
+            self._unreachable,
+            credentials=credentials,
         )
         self._driver = Driver(
             node_id,
@@ -123,7 +129,9 @@ class ControllerNode(StateClient):
             tick_s=tick_s,
         )
         self._members.follow(self._driver)
-        self._forward = Commander(self._members.others, credentials=credentials, budget_s=budget_s)
+        self._forward = Commander(
+            self._members.others, cluster=lambda: self.cluster, credentials=credentials, budget_s=budget_s
+        )
         self._state = self._metadata.state
         self.registry = Registry(clock_ms())
         self._metadata.on_move = self._moved
@@ -140,6 +148,7 @@ class ControllerNode(StateClient):
         self.current = asyncio.Event()  # what is applied here is not older than this node's start
         self.failed: asyncio.Future[Exception] = self._loop.create_future()
         self._closing = False
+        self._cluster = cluster or ClusterFile(None)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @classmethod
@@ -159,7 +168,7 @@ class ControllerNode(StateClient):
         loop = asyncio.get_running_loop()
         storage = await loop.run_in_executor(None, open_storage, directory, node_id, voters)
         try:
-            node = cls(node_id, storage, members=members, **rest)
+            node = cls(node_id, storage, members=members, cluster=ClusterFile(directory / RAFT), **rest)
             node.start()
         except BaseException:
             storage.close()
@@ -174,6 +183,7 @@ class ControllerNode(StateClient):
         self._spawn(self._members.promote(), "learners")
         self._spawn(self._hang_up(), "removed controllers")
         self._spawn(self._become_current(), "first state")
+        self._spawn(self._cluster.learn(lambda: self._metadata.state.cluster, self._moves.next), "id of the cluster")
         if self.address:
             self._spawn(self._introduce(), "membership")
 
@@ -225,6 +235,16 @@ class ControllerNode(StateClient):
     def applied(self) -> int:
         """The index of the last entry that is applied here."""
         return self._driver.applied
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's id, also before this node knows what is committed; empty: it has none yet."""
+        return self._metadata.state.cluster or self._cluster.id
+
+    def check_cluster(self, cluster: str) -> None:
+        """Have to do with nobody of another cluster. Raises `WrongCluster`."""
+        if cluster and self.cluster not in {"", cluster}:
+            raise WrongCluster(f"this is controller {self.id} of cluster {self.cluster}, not of cluster {cluster}")
 
     @property
     def state(self) -> MetadataState:

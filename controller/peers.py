@@ -36,12 +36,13 @@ def open_channel(target: str, credentials: Any) -> Any:
 class Peers:
     """Sends messages, and loses them when they cannot be sent. Belongs to the event loop.
 
-    `address_of` says where a node serves, or None. `unreachable` is told whose messages were lost.
+    `hello` says who speaks, now. `address_of` says where a node serves, or None. `unreachable` is told whose messages
+    were lost.
     """
 
     def __init__(
         self,
-        hello: Hello,
+        hello: Callable[[], Hello],
         address_of: Callable[[int], str | None],
         unreachable: Callable[[int], None],
         *,
@@ -83,19 +84,20 @@ class _Peer:
     def __init__(
         self,
         id_: int,
-        hello: Hello,
+        hello: Callable[[], Hello],
         address_of: Callable[[int], str | None],
         unreachable: Callable[[int], None],
         credentials: Any,
     ) -> None:
         self._id = id_
-        self._hello = pack(hello)
+        self._hello = hello
         self._address_of = address_of
         self._unreachable = unreachable
         self._credentials = credentials
         self._queue: deque[bytes] = deque()
         self._bytes = 0  # <= QUEUE_BYTES_MAX
         self._large: bytes | None = None  # one at a time: a second one is the same snapshot again
+        self._refusal = ""  # why this peer takes nothing from us, as it was logged last
         self._wake = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"messages to controller {id_}")
 
@@ -149,7 +151,7 @@ class _Peer:
                 await channel.channel_ready()
             stream = channel.stream_unary(path(PEER))()
             stream.add_done_callback(lambda _: self._wake.set())
-            await stream.write(self._hello)
+            await stream.write(pack(self._hello()))
             install: asyncio.Task[None] | None = None
             try:
                 while not stream.done():
@@ -169,6 +171,8 @@ class _Peer:
                 if install is not None:
                     install.cancel()
                     await asyncio.wait([install])
+                if stream.done() and await stream.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                    self._refused(address, await stream.details())
         except _LOST:
             if not worked:
                 raise
@@ -176,6 +180,11 @@ class _Peer:
             with suppress(Exception):
                 await channel.close()
         return worked
+
+    def _refused(self, address: str, why: str) -> None:
+        if why != self._refusal:
+            self._refusal = why
+            logger.error("controller %d at %s takes nothing from this one: %s", self._id, address, why)
 
     def _batches(self) -> Iterator[bytes]:
         """What is waiting, in messages of a good size."""
@@ -192,7 +201,7 @@ class _Peer:
         """Send one large message in parts."""
         call = channel.stream_unary(path(INSTALL))(timeout=INSTALL_S)
         try:
-            await call.write(self._hello)
+            await call.write(pack(self._hello()))
             for at in range(0, len(message), PART_BYTES):
                 await call.write(message[at : at + PART_BYTES])
             await call.done_writing()

@@ -12,7 +12,14 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from controller.client import ControllerClosed, ControllerDamaged, ControllerError, ControllerUnreachable, Group
+from controller.client import (
+    ControllerClosed,
+    ControllerDamaged,
+    ControllerError,
+    ControllerUnreachable,
+    Group,
+    WrongCluster,
+)
 from controller.commander import BUDGET_S, CONNECT_S, Commander, broken, read, write
 from controller.commands import Command, decode_command
 from controller.front import Limits, StateClient
@@ -72,10 +79,13 @@ class RemoteController(StateClient):
         self._given = tuple(dict.fromkeys(addresses))
         self._credentials = credentials
         self._budget_s = budget_s
-        self._commander = Commander(self.addresses, credentials=credentials, budget_s=budget_s)
+        self._commander = Commander(
+            self.addresses, cluster=lambda: self.cluster, credentials=credentials, budget_s=budget_s
+        )
         self.index = 0  # how far the state is; 0: there is none yet
         self.connected = False  # to any controller
         self._turn = random.randrange(1 << 16)  # so that followers are spread over the controllers
+        self._strangers: dict[str, None] = {}  # of another cluster, which is said once; no more than were named
         self._numbers = count()
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: index, number
         self._good_s = 0.0  # when a controller that knows a leader was followed last
@@ -227,6 +237,9 @@ class RemoteController(StateClient):
                 if not self._following.cancelled():
                     self._following.result()
             except ControllerError as error:
+                if isinstance(error, WrongCluster) and target not in self._strangers:
+                    self._strangers[target] = None
+                    logger.error("not following %s: %s", target, error)
                 logger.debug("not following %s: %s", target, error)
                 if self._loop.time() - self._good_s > WARN_S:
                     self._good_s = self._loop.time()
@@ -250,7 +263,7 @@ class RemoteController(StateClient):
         channel = open_channel(target, self._credentials)
         try:
             stream = channel.stream_stream(path(FOLLOW))()
-            await self._timely(write(stream, encode(FollowRequest(self.index))), CONNECT_S)
+            await self._timely(write(stream, encode(FollowRequest(self.index, self.cluster))), CONNECT_S)
             whole = bytearray()  # of a snapshot; <= SNAPSHOT_BYTES_MAX
             since_s = self._loop.time()
             aim: int | None = None  # how far it was when it was asked

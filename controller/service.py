@@ -182,6 +182,15 @@ class ControllerService:
         finally:
             self._counts[name] -= 1
 
+    async def _greeted(self, context: Any, kind: Any) -> Any:
+        """The first message of a stream. Raises `BadRequest`, `WrongCluster`."""
+        message = await _read_or_end(context)
+        if message is None:
+            raise BadRequest("a stream that says nothing")
+        hello = decode(message, kind)
+        self._node.check_cluster(hello.cluster)
+        return hello
+
     def _unary(self, answer: Callable[[bytes], bytes]) -> Any:
         async def call(request: bytes, context: Any) -> bytes:
             try:
@@ -194,12 +203,12 @@ class ControllerService:
     # ---- other controllers
 
     async def _peer(self, context: Any, _loop: Any) -> None:
-        hello: Hello = decode(await _read(context), Hello)
+        hello: Hello = await self._greeted(context, Hello)
         while (message := await _read_or_end(context)) is not None:
             self._node.receive(hello, [decode_message(one) for one in decode(message, list[bytes])])
 
     async def _install(self, context: Any, _loop: Any) -> None:
-        hello: Hello = decode(await _read(context), Hello)
+        hello: Hello = await self._greeted(context, Hello)
         whole = bytearray()
         while (part := await _read_or_end(context)) is not None:
             whole += part
@@ -211,7 +220,7 @@ class ControllerService:
 
     async def _follow(self, context: Any, loop: asyncio.AbstractEventLoop) -> None:
         node = self._node
-        index = decode(await _read(context), FollowRequest).index
+        index = (await self._greeted(context, FollowRequest)).index
         while not node.current.is_set():
             await _write(context, encode(Fed(index, **self._lead())))
             await _wait(node.current, ALIVE_S)
@@ -254,7 +263,7 @@ class ControllerService:
 
     async def _command(self, context: Any, loop: asyncio.AbstractEventLoop) -> None:
         node = self._node
-        client = decode(await _read(context), CommandHello).client
+        client = (await self._greeted(context, CommandHello)).client
         term = node.leading
         if term is None:
             raise NotLeading(node.leader_address)
@@ -274,7 +283,7 @@ class ControllerService:
     # ---- store nodes
 
     async def _heartbeat(self, context: Any, loop: asyncio.AbstractEventLoop) -> None:
-        groups = decode(await _read(context), BeatHello).groups
+        groups = (await self._greeted(context, BeatHello)).groups
         stream = object()
         mine: dict[tuple[int, int], None] = {}
         try:
@@ -409,14 +418,6 @@ async def _wait(event: asyncio.Event, timeout_s: float) -> None:
             await event.wait()
     except TimeoutError:
         return
-
-
-async def _read(context: Any) -> bytes:
-    """The first message of a stream. Raises `BadRequest`."""
-    message = await _read_or_end(context)
-    if message is None:
-        raise BadRequest("a stream that says nothing")
-    return message
 
 
 async def _read_or_end(context: Any) -> bytes | None:

@@ -40,6 +40,7 @@ from controller.commands import (
     ForgetReplica,
     GrowTopic,
     MoveQueue,
+    NameCluster,
     NameQueue,
     RegisterReplica,
     RemoveGroup,
@@ -73,7 +74,8 @@ PASSWORD_BYTES_MAX = 1024  # of a hash
 RIGHTS_BYTES_MAX = 64 * 1024
 MEMBERS_MAX = 16  # controllers, those included that are to replace others
 ADDRESS_BYTES_MAX = 255
-SNAPSHOT_VERSION = 2  # 1 had neither groups nor users, and did not say its number
+CLUSTER_BYTES_MAX = 64  # of its id
+SNAPSHOT_VERSION = 3  # 1 had neither groups nor users, and did not say its number; 2 did not name the cluster
 
 Answer: TypeAlias = Topic | NamedQueue | Group | User | Member | None
 
@@ -88,17 +90,18 @@ class _Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     users: tuple[User, ...] = ()
     members: tuple[Member, ...] = ()
     removed_members: tuple[int, ...] = ()
+    cluster: str = ""
 
 
 class MetadataState:
-    """Topics, queues and the numbers given to them; store groups; users; and where the controllers are.
+    """Topics, queues and the numbers given to them; store groups; users; where the controllers are; the cluster's id.
 
     The dictionaries are for reading.
     """
 
     def __init__(self) -> None:
         self._topics = TopicTable(self._placeable)
-        self._groups = GroupTable(self._topics.lies_in)
+        self._groups = GroupTable(self._topics.lies_in, self._log_id)
         self.topics: Mapping[str, Topic] = self._topics.topics
         self.named: Mapping[str, NamedQueue] = self._topics.named
         self.owner: Mapping[int, str] = self._topics.owner  # queue number -> topic
@@ -107,6 +110,7 @@ class MetadataState:
         self.users: dict[str, User] = {}
         self.members: dict[int, Member] = {}
         self.removed_members: dict[int, None] = {}  # ids that are never given again (see raft.Change)
+        self.cluster = ""  # empty: it has no id yet
 
     @property
     def next_queue(self) -> int:
@@ -120,6 +124,8 @@ class MetadataState:
                 self._check_user(command.user)
             case SetMember():
                 self._check_member(command.member)
+            case NameCluster():
+                check_name(command.id, CLUSTER_BYTES_MAX)
             case DeleteUser() | DeleteMember():
                 return
             case (
@@ -155,6 +161,9 @@ class MetadataState:
                 self._check_user(command.user)
                 self.users[command.user.name] = command.user
                 return command.user
+            case NameCluster():
+                self._name(command)
+                return None
             case DeleteUser():
                 self.users.pop(command.name, None)
                 return None
@@ -182,6 +191,7 @@ class MetadataState:
                 users=_by_key(self.users),
                 members=_by_key(self.members),
                 removed_members=tuple(sorted(self.removed_members)),
+                cluster=self.cluster,
             )
         )
 
@@ -208,7 +218,18 @@ class MetadataState:
         state.users = {user.name: user for user in held.users}
         state.members = {member.id: member for member in held.members}
         state.removed_members = dict.fromkeys(held.removed_members)
+        state.cluster = held.cluster
         return state
+
+    def _name(self, command: NameCluster) -> None:
+        check_name(command.id, CLUSTER_BYTES_MAX)
+        if not self.cluster:
+            self.cluster = command.id
+            self._groups.name_logs()
+
+    def _log_id(self, group: int) -> str:
+        """An id for the log of a group: their numbers are given once in a cluster."""
+        return f"{self.cluster}.{group}" if self.cluster else ""
 
     def _placeable(self, group: int | None) -> Sequence[int]:
         """The groups that take new queues, or the one asked for. Raises `UnknownGroup`, `TopicLimit`."""

@@ -7,6 +7,7 @@
     Heartbeat  store node -> controllers  a `BeatHello`, then lists of `Heartbeat`; back come lists of `Pushed`
     Status, Routes                        unary
 
+Whoever begins a stream says of which cluster it is, as soon as it knows that; another cluster's controller refuses it.
 A refused call ends with a status, and with the error itself under the trailing metadata key `ERROR_KEY`.
 """
 
@@ -123,6 +124,7 @@ class Hello(_Wire, frozen=True, array_like=True):
 
     id: Number
     address: Text
+    cluster: Text = ""
 
 
 # ---- following the state
@@ -132,6 +134,7 @@ class FollowRequest(_Wire, frozen=True, array_like=True):
     """Everything after `index`, which the asker has applied; 0: it has nothing."""
 
     index: Number
+    cluster: Text = ""
 
 
 class Fed(_Wire, frozen=True, array_like=True):
@@ -193,6 +196,7 @@ class CommandHello(_Wire, frozen=True, array_like=True):
     """Whose commands these are: a client has one such stream, and a new one ends the one before."""
 
     client: Annotated[str, Meta(min_length=1, max_length=64)]
+    cluster: Text = ""
 
 
 class Greeting(_Wire, frozen=True, array_like=True):
@@ -230,6 +234,7 @@ class BeatHello(_Wire, frozen=True, array_like=True):
     """The groups whose changes a store node wants to hear of."""
 
     groups: Annotated[tuple[Number, ...], Meta(max_length=1_024)]
+    cluster: Text = ""
 
 
 class Pushed(_Wire, frozen=True, array_like=True):

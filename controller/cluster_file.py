@@ -1,0 +1,61 @@
+"""Which cluster a controller's directory belongs to: the file `cluster` beside its log, with the cluster's id.
+
+The log has it too; but a controller that was started again speaks to others before it knows how much of its log is
+committed, and has to know by then to whom it may.
+"""
+
+import asyncio
+import logging
+import os
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+__all__ = ["ClusterFile"]
+
+logger = logging.getLogger(__name__)
+
+_NAME = "cluster"
+_ID = re.compile(r"[!-~]{1,64}\n")
+LOOK_S = 1.0  # between two looks whether the id is known, if nothing happens
+
+
+class ClusterFile:
+    """The file in a directory; None: the id is kept nowhere. Raises OSError."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._path = None if directory is None else directory / _NAME
+        self.id = self._load()  # empty: none is known, or none that can be read
+
+    async def learn(self, known: Callable[[], str], moved: Callable[[float], Awaitable[None]]) -> None:
+        """Keep the id, durably, when it is known; `moved` waits for something to happen, for so many seconds at most.
+
+        Raises OSError.
+        """
+        while not (found := known()):
+            await moved(LOOK_S)
+        if self.id and self.id != found:
+            logger.critical("the log in a directory of cluster %s is that of cluster %s", self.id, found)
+        elif self._path is not None and not self.id:
+            await asyncio.to_thread(self._keep, self._path, found)
+            self.id = found
+
+    def _load(self) -> str:
+        try:
+            text = "" if self._path is None else self._path.read_bytes().decode("ascii", errors="replace")
+        except FileNotFoundError:
+            return ""
+        return text.strip() if _ID.fullmatch(text) else ""
+
+    def _keep(self, path: Path, cluster: str) -> None:
+        new = path.with_name(_NAME + ".new")
+        with new.open("wb") as file:
+            file.write(f"{cluster}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
