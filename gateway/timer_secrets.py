@@ -11,6 +11,7 @@ __all__ = ["TimerSecrets"]
 
 _SPACE = "$timers"  # the KV's namespace of the key that secrets are made with
 _KEY_BYTES = 32
+_MADE_MAX = 4_096  # secrets remembered: making one takes longer than the rest of letting a connection in
 
 log = logs.get(__name__)
 
@@ -20,6 +21,7 @@ class TimerSecrets:
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(_KEY_BYTES)
+        self._made: dict[str, bytes] = {}
 
     async def load(self, store: StoreClient) -> None:
         """Get the key from the store, or put this one there; without it tickets are good for this process alone."""
@@ -31,9 +33,15 @@ class TimerSecrets:
                     continue
                 return
             self._key = entry.value
+            self._made.clear()
         except StoreError as error:
             log.warning("the key of timers' tickets cannot be stored", error=str(error))
 
     def of(self, principal: str) -> bytes:
         """The secret of a principal."""
-        return hmac.digest(self._key, principal.encode(), "sha256")
+        made = self._made.get(principal)
+        if made is None:
+            if len(self._made) >= _MADE_MAX:
+                self._made.clear()
+            made = self._made[principal] = hmac.digest(self._key, principal.encode(), "sha256")
+        return made

@@ -261,26 +261,22 @@ class Views:
     @contextmanager
     def reading(self) -> Iterator[Any]:
         """A read transaction: everything applied before, nothing applied later."""
-        with self._reader(), self._env.begin() as txn:
-            yield txn
-
-    @contextmanager
-    def _reader(self) -> Iterator[None]:
-        mine = self._mine
+        mine, gate = self._mine, self._gate
         depth = getattr(mine, "depth", 0)
-        with self._gate:
-            if not depth:  # else the map waits for this very thread
-                self._gate.wait_for(lambda: not self._resizing)
+        with gate:
+            if self._resizing and not depth:  # with a depth the map waits for this very thread
+                gate.wait_for(lambda: not self._resizing)
             self._readers += 1
         mine.depth = depth + 1
         try:
-            yield
+            with self._env.begin() as txn:
+                yield txn
         finally:
             mine.depth = depth
-            with self._gate:
+            with gate:
                 self._readers -= 1
                 if self._resizing:
-                    self._gate.notify_all()
+                    gate.notify_all()
 
     def snapshot(self) -> Snapshot:
         """A read transaction for longer than a call; to be closed."""
@@ -303,7 +299,7 @@ class Views:
 
         Raises `lmdb.Error` when writing fails.
         """
-        with self._reader():
+        with self.reading():
             self._env.copyfd(fd, compact=True)
 
     def close(self) -> None:
