@@ -14,6 +14,7 @@ from typing import Any, NewType, Protocol, TypeAlias
 
 import msgspec
 
+from gateway.access import OPEN, Badge, Identity
 from gateway.batch import Batch
 from gateway.cursor import Cursor
 from gateway.errors import Refusal
@@ -106,6 +107,7 @@ class Principal(_Value, frozen=True, kw_only=True):
     expires_at_ms: int | None = None
     final: bytes = b""  # the last word of the mechanism, for the client
     secret: bytes = b""  # known to gateways alone: what is said to this principal is signed with it
+    badge: Badge = OPEN  # what it may do
 
     def __post_init__(self) -> None:
         if not self.device:
@@ -126,6 +128,7 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
     messages: Sequence[Message]
     token: Token
     once: int = 0  # stored once under this number, however often it is published, and by whichever process; 0: as ever
+    who: Principal | None = None  # publishes; None: whom the connection has named last
 
 
 class Subscribe(_Value, frozen=True, kw_only=True):
@@ -144,6 +147,7 @@ class Subscribe(_Value, frozen=True, kw_only=True):
     start: Cursor | None = None
     where: str | None = None
     token: Token | None = None
+    who: Principal | None = None  # reads; as in `Publish`
 
 
 class Unsubscribe(_Value, frozen=True, kw_only=True):
@@ -219,6 +223,7 @@ class Call(_Value, frozen=True, kw_only=True):
 
     request: "Request"
     token: Token
+    who: Principal | None = None  # asks; as in `Publish`
 
 
 class Close(_Value, frozen=True, kw_only=True):
@@ -269,6 +274,7 @@ class Will(_Value, frozen=True, kw_only=True):
     message: Message
     delay_ms: int = 0
     lives_ms: int | None = None
+    who: Identity | None = None  # whose it is: the gateway says so
 
 
 class OpenSession(Request, frozen=True, kw_only=True):
@@ -458,7 +464,9 @@ Deliverable: TypeAlias = Deliveries | Leased | ConsumerCancelled
 class Adapter(Protocol):
     """One stream connection of one protocol."""
 
-    wants_data: bool  # False: the shell stops reading until it is True again
+    @property
+    def wants_data(self) -> bool:
+        """False: the shell stops reading until it is True again."""
 
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
         """Bytes from the peer, cut anywhere. Never raises for what a peer sent: it answers and emits `Close`."""

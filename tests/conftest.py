@@ -17,8 +17,8 @@ import pytest
 
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 30
-PORTS = {"mqtt": 1883, "coap": 5683, "amqp": 5672, "http": 8080, "rpc": 8081, "admin": 8088}
-TLS_PORTS = {"mqtts": 8883, "amqps": 5671, "https": 8443}
+PORTS = {"mqtt": 1883, "mqtt-ws": 8083, "coap": 5683, "amqp": 5672, "http": 8080, "rpc": 8081, "admin": 8088}
+TLS_PORTS = {"mqtts": 8883, "mqtt-wss": 8084, "amqps": 5671, "https": 8443}
 
 
 @pytest.fixture

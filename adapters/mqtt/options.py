@@ -69,6 +69,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     retained_max: Annotated[int, Meta(ge=0, description="retained messages that one topic filter brings at most")] = (
         10_000
     )
+    websocket_origins: Annotated[
+        tuple[str, ...], Meta(description='origins whose pages may connect by WebSocket from a browser; "*" for all')
+    ] = ()
+    websocket_hosts: Annotated[
+        tuple[str, ...],
+        Meta(description="names by which pages of this machine may call it by WebSocket, besides localhost"),
+    ] = ()
     events_as_data: Annotated[
         bool, Meta(description="whether clients of 3.1.1 get an event's data alone instead of all of it as JSON")
     ] = False

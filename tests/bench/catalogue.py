@@ -17,7 +17,15 @@ ON_DISK = "on disk (fdatasync) before every acknowledgement"
 IN_MEMORY = "in memory, nothing on disk"
 NOTHING = "nothing is kept"
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # as the distribution's package has it
-HEADGATE_PORTS = {"mqtt": 1883, "coap": 5683, "amqp": 5672, "http": 8080, "rpc": 8081, "admin": 8088}
+HEADGATE_PORTS = {
+    "mqtt": 1883,
+    "mqtt-ws": 8083,
+    "coap": 5683,
+    "amqp": 5672,
+    "http": 8080,
+    "rpc": 8081,
+    "admin": 8088,
+}
 
 
 def _output(*command: str) -> str:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "headgate"
 RENDERED = Path(__file__).with_name("rendered.yaml")  # what helm makes of the chart; `make chart` makes it anew
-PORTS = {1883, 8883, 5683, 5672, 5671, 8080, 8443, 8081, 8082, 8088}
+PORTS = {1883, 8883, 8083, 8084, 5683, 5672, 5671, 8080, 8443, 8081, 8082, 8088}
 
 
 def check_command(words: list[str]) -> None:
@@ -67,7 +67,7 @@ def test_the_ports_named_are_the_defaults() -> None:
     for one in config.listeners.values():
         ports |= {one.port}
     assert ports < PORTS | {one.port for one in config.listeners.values()}
-    assert {1883, 5683, 5672, 8080, 8081, 8082, 8088} <= ports
+    assert {1883, 8083, 5683, 5672, 8080, 8081, 8082, 8088} <= ports
 
 
 # ---- compose

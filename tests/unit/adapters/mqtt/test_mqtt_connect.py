@@ -405,7 +405,8 @@ def test_mqtt_has_no_datagrams():
     with pytest.raises(NotImplementedError):
         FACTORY.bind(Options(), random=None)
     assert isinstance(FACTORY.connect(INFO, Options(), random=None).receive(b"", now_ms=1), list | tuple)
-    assert [(one.name, one.port, one.tls_port) for one in FACTORY.listeners] == [("mqtt", 1883, 8883)]
+    listeners = [(one.name, one.port, one.tls_port) for one in FACTORY.listeners]
+    assert listeners == [("mqtt", 1883, 8883), ("mqtt-ws", 8083, 8084)]
 
 
 def test_outcomes_that_nobody_waits_for():
