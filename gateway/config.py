@@ -18,8 +18,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from gateway.auth_settings import AuthConfig, TlsConfig, UserConfig, auth_mistakes
 from gateway.cluster_settings import ClusterConfig, ControllerConfig, NodeAddress, ProxyConfig, cluster_mistakes
-from gateway.config_reader import Mistakes, Secret, environment_table, merge, read_struct, unknown_key
+from gateway.config_reader import Mistakes, environment_table, merge, read_struct, unknown_key
 from gateway.errors import ConfigError, Refusal
 from gateway.filters import check_filter
 from gateway.kv_settings import KvConfig
@@ -140,37 +141,6 @@ class ListenerConfig(_Section, frozen=True, kw_only=True):
 
 
 DECLARED = frozenset({"name", "adapter", "transport", "alpn", "summary"})  # fields of a listener that nobody configures
-
-
-class TlsConfig(_Section, frozen=True, kw_only=True):
-    """`[tls]`: the certificate of every TLS port; none of them opens without one."""
-
-    cert_file: Annotated[Path | None, Meta(description="PEM: the certificate and those that vouch for it")] = None
-    key_file: Annotated[Path | None, Meta(description="PEM: its private key")] = None
-
-    @property
-    def enabled(self) -> bool:
-        """Whether there is a certificate."""
-        return self.cert_file is not None
-
-
-class UserConfig(_Section, frozen=True, kw_only=True):
-    """`[auth.users.NAME]`: somebody who may connect with a password."""
-
-    password: Annotated[Secret, Meta(description="named by password_file")]
-    trusted_gateway: Annotated[bool, Meta(description="may speak for other devices")] = False
-
-
-class AuthConfig(_Section, frozen=True, kw_only=True):
-    """`[auth]`: who may connect."""
-
-    anonymous: Annotated[
-        Literal["loopback", "everyone", "nobody"], Meta(description="from where clients without a name are let in")
-    ] = "loopback"
-    guest: Annotated[
-        Literal["loopback", "everyone", "nobody"], Meta(description="from where guest/guest is let in, as AMQP expects")
-    ] = "loopback"
-    users: Mapping[str, UserConfig] = msgspec.field(default_factory=dict)
 
 
 class TopicsConfig(_Section, frozen=True, kw_only=True):
@@ -378,13 +348,7 @@ def _named_tables(tables: Any, path: str, known: Mapping[str, Any], mistakes: Mi
 def _finish(base: Config, listeners: dict[str, ListenerConfig], options: dict[str, Any], mistakes: Mistakes) -> Config:
     """What no single key shows: pairs that belong together, ports that collide, filters that are none."""
     tls = base.tls
-    if (tls.cert_file is None) != (tls.key_file is None):
-        missing = "key_file" if tls.key_file is None else "cert_file"
-        mistakes.add(f"tls.{missing}", "is missing; cert_file and key_file are written together or not at all")
-    for key, file in (("cert_file", tls.cert_file), ("key_file", tls.key_file)):
-        if file is not None and not os.access(file, os.R_OK):
-            mistakes.add(f"tls.{key}", f"{file} cannot be read; write the path of a PEM file")
-    for key, mistake in cluster_mistakes(base.cluster):
+    for key, mistake in [*auth_mistakes(base.auth, tls), *cluster_mistakes(base.cluster)]:
         mistakes.add(key, mistake)
     for key, address in (("controller", base.controller.advertise), ("rpc", base.rpc.advertise)):
         try:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
-__all__ = ["ENV_PREFIX", "Mistakes", "Secret", "Text", "environment_table", "fill", "merge", "read_struct"]
+__all__ = ["ENV_PREFIX", "Hash", "Mistakes", "Secret", "Text", "environment_table", "fill", "merge", "read_struct"]
 
 ENV_PREFIX = "HEADGATE__"
 SECRET_BYTES_MAX = 64 * 1024  # a secret's file that is larger is some other file
@@ -41,6 +41,12 @@ class Secret:
 
     def __hash__(self) -> int:
         return hash(self._text)
+
+
+class Hash(Secret):
+    """What stands for a secret, and may be written in the file in its place."""
+
+    __slots__ = ()
 
 
 class Text(str):
@@ -168,7 +174,7 @@ def _read_leaf(kind: Any, value: Any, path: str, field: Any, mistakes: Mistakes)
             str(value) if isinstance(value, Text) else value, kind, strict=not textual, dec_hook=_custom
         )
     except (msgspec.ValidationError, TypeError, ValueError) as error:
-        shown = "what was given" if bare is Secret else repr(str(value) if isinstance(value, Text) else value)
+        shown = "what was given" if bare in {Secret, Hash} else repr(str(value) if isinstance(value, Text) else value)
         mistakes.add(path, f"{_wanted(bare, error)}, not {shown}{_hint(field)}")
         return None
 
@@ -182,7 +188,7 @@ def _wanted(kind: Any, error: Exception) -> str:
 
 
 def _custom(kind: type, value: Any) -> Any:
-    if kind in {Path, Secret} and isinstance(value, str) and value:
+    if kind in {Path, Secret, Hash} and isinstance(value, str) and value:
         return kind(value)
     raise ValueError("expected a text of at least one character")
 

@@ -55,6 +55,7 @@ class Connection(asyncio.Protocol, Endpoint):
             return
         adapter = listener.factory.connect(info, listener.options, random=self._hub.random)
         Endpoint.__init__(self, self._hub, listener.protocol, adapter, loopback=info.loopback)
+        self.address, self.certificate = str(info.peer[0]), info.certificate
         transport.set_write_buffer_limits(high=self._hub.write_buffer_bytes_max)
         self._hub.joined(self)
         self.flush()
@@ -234,5 +235,5 @@ def _info(transport: asyncio.Transport, listener: str) -> ConnectionInfo:
         secure=tls is not None,
         alpn=tls.selected_alpn_protocol() if tls is not None else None,
         loopback=is_loopback(str(peer[0])),
-        certificate=tls.getpeercert() if tls is not None else None,
+        certificate=(tls.getpeercert() or None) if tls is not None else None,
     )

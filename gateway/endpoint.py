@@ -2,7 +2,7 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gateway import logs
@@ -61,7 +61,9 @@ class Endpoint:
         self.protocol = protocol
         self.adapter = adapter
         self.loopback = loopback
-        self.principal = Principal(name="")
+        self.address = ""  # of the peer's machine, where there is one peer
+        self.certificate: Mapping[str, Any] | None = None  # of the peer, verified
+        self.principal: Principal = hub.access.stranger(protocol)
         self.subscriber = Subscriber(self)
         self.consumers: set[ConsumerId] = set()
         self.outstanding_count = 0  # Publish effects whose outcome has not come
@@ -94,13 +96,20 @@ class Endpoint:
                     size_bytes = max(size_bytes, sum([len(message.body) for message in effect.messages]))
                 self.outstanding_count += 1
                 self.outstanding_bytes += size_bytes
-                self.hub.ingest.publish(self, effect, size_bytes)
+                badge = (effect.who or self.principal).badge
+                if badge.access is None:
+                    self.hub.ingest.publish(self, effect, size_bytes)
+                else:
+                    self.hub.ingest.publish(self, effect, size_bytes, badge.refused(effect.messages))
                 size_bytes = 0
             else:
                 _HANDLERS[type(effect)](self, effect)
 
     def _subscribe(self, effect: Subscribe) -> None:
-        begun = self.hub.fanout.subscribe(self.subscriber, effect.sub, effect.pattern, effect.start, where=effect.where)
+        badge = (effect.who or self.principal).badge
+        begun = self.hub.fanout.subscribe(
+            self.subscriber, effect.sub, effect.pattern, effect.start, where=effect.where, badge=badge
+        )
         if effect.token is not None:
             token, outcome = effect.token, Outcome(value=begun)
             self.guard(lambda: self.act(self.adapter.completed(token, outcome, now_ms=now_ms())))

@@ -69,7 +69,10 @@ class Hub:
         self.metrics = metrics
         self.random = random.SystemRandom()
         self.write_buffer_bytes_max = config.gateway.write_buffer_bytes_max
-        self.authenticator = Authenticator(config.auth, controller.user)
+        self.timer_secrets = TimerSecrets()
+        self.authenticator = Authenticator(
+            config.auth, controller.user, tls=config.tls, secret=self.timer_secrets.of, now_ms=now_ms
+        )
         self.owners = owners or LocalOwners(store)
         self.connections: dict[int, Connection] = {}
         self._config = config
@@ -103,7 +106,6 @@ class Hub:
         controller.watch(self._topics_may_have_changed)
         self.queues = NamedQueues(store, controller, self.router, owners=self.owners)
         self.keys = KeyValues(store, config.kv)
-        self.timer_secrets = TimerSecrets()
         self.ingest = Ingest(
             store,
             self.router,

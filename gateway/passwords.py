@@ -1,4 +1,7 @@
-"""Passwords of users that the controller knows: argon2id hashes, compared off the event loop (RFC 9106).
+"""Passwords: hashes of them, and the comparison off the event loop.
+
+A hash is argon2id's (RFC 9106), a verifier of SCRAM's (`gateway.scram`), or both with a space between: argon2id's is
+what a password that was sent is compared with, for trying passwords against it costs most.
 
 A comparison costs some 20 ms of a processor and 19 MiB, on purpose. Devices connect again and again with the same
 password, so what was right is remembered for a while, by a digest under a key of this process's own.
@@ -9,14 +12,17 @@ import hashlib
 import hmac
 import secrets
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
-from argon2 import PasswordHasher
+from argon2 import PasswordHasher, extract_parameters
 from argon2.exceptions import InvalidHashError, VerificationError
 
+from gateway import scram
 from gateway.errors import Cause, Refusal
 
-__all__ = ["Passwords", "hash_password"]
+__all__ = ["Passwords", "check_hash", "hash_password", "verifier_in"]
 
 MEMORY_KIB, PASSES, LANES = 19 * 1024, 2, 1  # OWASP's least for argon2id
 THREADS = 2  # that compare
@@ -24,14 +30,58 @@ WAITING_COUNT_MAX = 256  # comparisons; more are refused, else a flood of wrong 
 REMEMBERED_COUNT_MAX = 65_536  # passwords that were right
 PASSWORD_BYTES_MAX = 1_024
 
+ARGON2 = "$argon2id$"
+HASH_MEMORY_KIB_MAX = 256 * 1024  # of a hash that somebody else has made
+HASH_PASSES_COUNT_MAX = 32
+
+T = TypeVar("T")
+
 _hasher = PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES)
 
 
 def hash_password(password: bytes) -> str:
-    """The hash that is kept. Raises ValueError for a password that is empty or too long."""
+    """What is kept of a password: argon2id's hash, and a verifier for SCRAM where SCRAM allows such a password.
+
+    Raises ValueError for a password that is empty or too long.
+    """
     if not 0 < len(password) <= PASSWORD_BYTES_MAX:
         raise ValueError(f"a password has 1 to {PASSWORD_BYTES_MAX} bytes")
-    return _hasher.hash(password)
+    hashed = _hasher.hash(password)
+    try:
+        verifier = scram.derive(password.decode(), salt=secrets.token_bytes(scram.SALT_BYTES))
+    except ValueError:  # no text, or one with control characters
+        return hashed
+    return f"{hashed} {verifier}"
+
+
+def check_hash(hashed: str) -> None:
+    """Raise ValueError, which does not repeat it, for what is no hash that passwords can be compared with."""
+    parts = hashed.split()
+    if not parts:
+        raise ValueError("is empty")
+    for part in parts:
+        if part.startswith(scram.PREFIX):
+            scram.Verifier.parse(part)
+        elif not part.startswith(ARGON2):
+            raise ValueError(f"begins with neither {ARGON2} nor {scram.PREFIX}")
+        else:
+            try:
+                costs = extract_parameters(part)
+            except InvalidHashError:
+                raise ValueError("is no hash of argon2id") from None
+            if costs.memory_cost > HASH_MEMORY_KIB_MAX or costs.time_cost > HASH_PASSES_COUNT_MAX:
+                raise ValueError(f"costs more than {HASH_MEMORY_KIB_MAX} KiB and {HASH_PASSES_COUNT_MAX} passes")
+
+
+def verifier_in(hashed: str) -> scram.Verifier | None:
+    """The verifier for SCRAM in a hash, None where there is none."""
+    for part in hashed.split():
+        if part.startswith(scram.PREFIX):
+            try:
+                return scram.Verifier.parse(part)
+            except ValueError:
+                return None
+    return None
 
 
 class Passwords:
@@ -42,6 +92,7 @@ class Passwords:
         self._key = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, None] = OrderedDict()  # digests of (hash, password)
         self._waiting = 0
+        self._decoy = ""  # a hash that no password has
 
     async def verify(self, hashed: str, password: bytes) -> bool:
         """Whether a password is the one of a hash. Raises `Refusal` (OVERLOAD)."""
@@ -51,22 +102,44 @@ class Passwords:
         if digest in self._right:
             self._right.move_to_end(digest)
             return True
-        if self._waiting >= WAITING_COUNT_MAX:
-            raise Refusal(Cause.OVERLOAD, "too many are logging in", retry_after_ms=1000)
-        self._waiting += 1
-        try:
-            right = await asyncio.get_running_loop().run_in_executor(self._pool, _is_right, hashed, password)
-        finally:
-            self._waiting -= 1
+        right = await self.work(lambda: _is_right(hashed, password))
         if right:
             self._right[digest] = None
             if len(self._right) > REMEMBERED_COUNT_MAX:
                 self._right.popitem(last=False)
         return right
 
+    async def pretend(self, password: bytes) -> None:
+        """Take as long as `verify` does for a wrong password, so that nobody can tell by it which names there are.
+
+        Raises `Refusal` (OVERLOAD).
+        """
+        if len(password) <= PASSWORD_BYTES_MAX:
+            await self.work(lambda: _is_right(self._decoyed(), password))
+
+    async def work(self, work: Callable[[], T]) -> T:
+        """Do what takes long in one of the threads. Raises `Refusal` (OVERLOAD) where too many wait for it."""
+        if self._waiting >= WAITING_COUNT_MAX:
+            raise Refusal(Cause.OVERLOAD, "too many are logging in", retry_after_ms=1000)
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        finally:
+            self._waiting -= 1
+
+    def _decoyed(self) -> str:
+        if not self._decoy:
+            self._decoy = _hasher.hash(secrets.token_bytes(32))
+        return self._decoy
+
 
 def _is_right(hashed: str, password: bytes) -> bool:
+    parts = hashed.split()
     try:
-        return _hasher.verify(hashed, password)
+        for part in parts:
+            if part.startswith(ARGON2):
+                return _hasher.verify(part, password)
     except (VerificationError, InvalidHashError):
         return False
+    verifier = verifier_in(hashed)
+    return verifier is not None and verifier.admits(password)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gateway.auth import same_principal
 from gateway.delayed import cancel_timer, timer_of
 from gateway.endpoint import Endpoint, now_ms
 from gateway.errors import Cause, Refusal
@@ -15,6 +16,7 @@ from gateway.message import Message
 from gateway.port import (
     Authenticate,
     CancelTimer,
+    Challenge,
     DropWill,
     EndSession,
     FindMessages,
@@ -49,8 +51,14 @@ async def answer(hub: "Hub", endpoint: Endpoint, request: Request) -> Any:
     return await hub.queues.request(endpoint, request)
 
 
-async def _authenticate(hub: "Hub", endpoint: Endpoint, request: Authenticate) -> Principal:
-    principal = await hub.authenticator.authenticate(request, loopback=endpoint.loopback)
+async def _authenticate(hub: "Hub", endpoint: Endpoint, request: Authenticate) -> Principal | Challenge:
+    principal = await hub.authenticator.authenticate(
+        request, loopback=endpoint.loopback, address=endpoint.address, certificate=endpoint.certificate
+    )
+    if isinstance(principal, Challenge):
+        return principal
+    if endpoint.has_session and not same_principal(principal, endpoint.principal):
+        raise Refusal(Cause.FORBIDDEN, "whoever has a session cannot become somebody else")
     principal = msgspec.structs.replace(principal, secret=hub.timer_secrets.of(principal.name))
     endpoint.principal = principal
     return principal

@@ -16,7 +16,8 @@ CONFIG = AuthConfig(users={"bridge": UserConfig(password=Secret("s3cret"), trust
 def ask(username, password, config=CONFIG, *, loopback=True, mechanism="password", users=()):
     request = Authenticate(mechanism=mechanism, username=username, password=password)
     known = {user.name: user for user in users}
-    return asyncio.run(Authenticator(config, known.get).authenticate(request, loopback=loopback))
+    authenticator = Authenticator(config, known.get, secret=str.encode, now_ms=lambda: 0)
+    return asyncio.run(authenticator.authenticate(request, loopback=loopback))
 
 
 def test_a_user_is_admitted_by_the_password_from_anywhere():
@@ -66,7 +67,9 @@ def test_a_user_of_the_cluster_is_admitted_and_one_of_the_configuration_comes_fi
         User(name="fleet", password=hash_password(b"pw"), rights={TRUSTED_GATEWAY: True}),
         User(name="bridge", password=hash_password(b"other")),
     ]
-    assert ask("fleet", b"pw", users=users) == Principal(name="fleet", trusted_gateway=True)
+    assert ask("fleet", b"pw", users=users) == Principal(
+        name="fleet", trusted_gateway=True, rights={TRUSTED_GATEWAY: True}
+    )
     assert ask("bridge", b"s3cret", users=users).trusted_gateway
     for name, password in (("fleet", b"PW"), ("fleet", b""), ("bridge", b"other"), ("nobody", b"pw")):
         with pytest.raises(Refusal) as refused:

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from gateway.config import Config, Route, Secret, UserConfig, is_loopback, load
+from gateway.config import Config, Route, UserConfig, is_loopback, load
+from gateway.config_reader import Secret
 from gateway.errors import ConfigError
 from gateway.port import Listener
 
@@ -175,7 +176,23 @@ def test_a_secret_comes_from_a_file_or_the_environment_and_is_never_shown(tmp_pa
             "auth.users.eve.password_file: none cannot be read (No such file or directory); "
             "write the path of a readable file",
         ),
-        ("[auth.users.eve]\n", "auth.users.eve.password: is missing (named by password_file)"),
+        (
+            "[auth.users.eve]\n",
+            "auth.users.eve.password_file: is missing; write the path of a password's file, or password_hash",
+        ),
+        (
+            "[auth.users.eve]\npassword_hash = 'secret'\n",
+            "auth.users.eve.password_hash: begins with neither $argon2id$ nor SCRAM-SHA-256$; "
+            "write what `headgate hash-password` prints",
+        ),
+        (
+            "[tls]\nclient_certificates = 'required'\nclient_ca_file = 'headgate.toml'",
+            "tls.client_certificates: is for TLS ports, and there are none; write cert_file and key_file too",
+        ),
+        (
+            "[auth.jwt]\njwks_file = 'none'",
+            "auth.jwt.jwks_file: none cannot be read; write the path of a JSON Web Key Set",
+        ),
         (
             "[tls]\ncert_file = 'headgate.toml'",
             "tls.key_file: is missing; cert_file and key_file are written together or not at all",
