@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from gateway.access_settings import AccessConfig, access_mistakes
 from gateway.auth_settings import AuthConfig, TlsConfig, UserConfig, auth_mistakes
 from gateway.cluster_settings import ClusterConfig, ControllerConfig, NodeAddress, ProxyConfig, cluster_mistakes
 from gateway.config_reader import Mistakes, environment_table, merge, read_struct, unknown_key
@@ -210,6 +211,7 @@ class Config(_Section, frozen=True, kw_only=True):
     topics: TopicsConfig = TopicsConfig()
     routes: tuple[Route, ...] = ()
     kv: KvConfig = KvConfig()
+    access: AccessConfig = AccessConfig()
     admin: AdminConfig = AdminConfig()
     rpc: RpcConfig = RpcConfig()
     log: LogConfig = LogConfig()
@@ -348,7 +350,8 @@ def _named_tables(tables: Any, path: str, known: Mapping[str, Any], mistakes: Mi
 def _finish(base: Config, listeners: dict[str, ListenerConfig], options: dict[str, Any], mistakes: Mistakes) -> Config:
     """What no single key shows: pairs that belong together, ports that collide, filters that are none."""
     tls = base.tls
-    for key, mistake in [*auth_mistakes(base.auth, tls), *cluster_mistakes(base.cluster)]:
+    access = access_mistakes(base.access, {one.adapter for one in listeners.values()})
+    for key, mistake in [*auth_mistakes(base.auth, tls), *access, *cluster_mistakes(base.cluster)]:
         mistakes.add(key, mistake)
     for key, address in (("controller", base.controller.advertise), ("rpc", base.rpc.advertise)):
         try:

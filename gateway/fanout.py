@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 
 from gateway import logs
+from gateway.access import OPEN, Badge
 from gateway.batch import Batch
 from gateway.catch_up import RETRY_MAX_S, RETRY_MIN_S, CatchUp
 from gateway.cursor import Cursor, beginning_of, by_log, cursor_of, end_of
@@ -90,11 +91,12 @@ class Fanout:
         start: Cursor | None,
         *,
         where: str | None = None,
+        badge: Badge = OPEN,
     ) -> Cursor:
         """Add a subscription, or replace the one of that id; where it begins in each log.
 
         With a start, a log that it says nothing of is read from its beginning. A start beyond a log's end, of another
-        log, is now. Raises `Refusal` for a `where` that is no condition.
+        log, is now. What `badge` may not read is passed over. Raises `Refusal` for a `where` that is no condition.
         """
         condition = compile_where(where) if where is not None else None
         self._listen()
@@ -105,6 +107,8 @@ class Fanout:
         subscriber.patterns[sub] = pattern
         if condition is not None:
             subscriber.conditions[sub] = condition
+        if badge is not OPEN:
+            subscriber.badges[sub] = badge
         self._trie.add(pattern, (subscriber, sub))
         self._patterns[pattern] = self._patterns.get(pattern, 0) + 1
         self.changed()
@@ -324,6 +328,8 @@ class Fanout:
         if plan is None:
             grouped: dict[Subscriber, list[SubscriptionId]] = {}
             for subscriber, sub in self._trie.match(address):
+                if subscriber.badges and not subscriber.may_read(sub, address):
+                    continue
                 grouped.setdefault(subscriber, []).append(sub)
             plan = tuple((subscriber, tuple(sorted(ids))) for subscriber, ids in grouped.items())
             plan = self._same.setdefault(plan, plan)
@@ -380,6 +386,7 @@ class Fanout:
         for lane in subscriber.lanes.values():
             lane.since.pop(sub, None)
         subscriber.conditions.pop(sub, None)
+        subscriber.badges.pop(sub, None)
         self._patterns[pattern] -= 1
         if not self._patterns[pattern]:
             del self._patterns[pattern]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from controller.client import ControllerClient, ControllerError, Topic, TopicLimit
 from gateway import logs, topic_settings
+from gateway.access_control import AccessControl
 from gateway.auth import Authenticator
 from gateway.config import Config
 from gateway.connection import Connection
@@ -73,6 +74,9 @@ class Hub:
         self.authenticator = Authenticator(
             config.auth, controller.user, tls=config.tls, secret=self.timer_secrets.of, now_ms=now_ms
         )
+        self.access = AccessControl(
+            config.access, controller, metrics, clock=time.monotonic, changed=self._access_has_changed
+        )
         self.owners = owners or LocalOwners(store)
         self.connections: dict[int, Connection] = {}
         self._config = config
@@ -119,7 +123,7 @@ class Hub:
             drained=self._drained,
             compress_bytes_min=config.store.compress_bytes_min,
         )
-        wills = Wills(store, self.ingest.publish, now_ms=now_ms, random=self.random)
+        wills = Wills(store, self.ingest.publish, now_ms=now_ms, random=self.random, check=self.access.check_publisher)
         self.sessions = Sessions(store, self.fanout, wills, now_ms=now_ms, owners=self.owners)
 
     async def start(self) -> None:
@@ -298,6 +302,9 @@ class Hub:
 
     def _topics_may_have_changed(self) -> None:
         self._topics_changed = True
+
+    def _access_has_changed(self) -> None:
+        self.fanout.changed()
 
     async def _follow_topics(self) -> None:
         """A topic may have got queues, as when one was moved to another group: they are configured as the others."""

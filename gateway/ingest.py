@@ -9,7 +9,7 @@ for named queues there, and for the retained messages. A publish is answered whe
 publisher has published before; a group that refuses its frame refuses only the messages that needed it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -19,7 +19,7 @@ from gateway.errors import Cause, Refusal
 from gateway.message import Message, encode
 from gateway.metrics import Metrics
 from gateway.port import Outcome, Publish
-from gateway.publishing import Building, Producer, Publisher, Receipt, outcome_of, refusal_of
+from gateway.publishing import NONE_DENIED, Building, Producer, Publisher, Receipt, outcome_of, refusal_of, with_denied
 from gateway.retained import retained_change
 from gateway.router import SPREAD, Route, Router, UnknownTopicError
 from store.client import Appended, StoreClient
@@ -41,6 +41,7 @@ class _Waiting(NamedTuple):
     publisher: Publisher
     effect: Publish
     size_bytes: int
+    denied: Mapping[int, Refusal]
 
 
 # A message with more than one row: its index, route, frame, record and where that is in the frame's payload.
@@ -96,9 +97,14 @@ class Ingest:
         """Whether nothing waits and nothing is under way."""
         return not self._waiting and not self._last
 
-    def publish(self, publisher: Publisher, effect: Publish, size_bytes: int) -> None:
-        """Store an effect's messages; `publisher.published` follows. `size_bytes` is what the input took."""
-        self._waiting.append(_Waiting(publisher, effect, size_bytes))
+    def publish(
+        self, publisher: Publisher, effect: Publish, size_bytes: int, denied: Mapping[int, Refusal] = NONE_DENIED
+    ) -> None:
+        """Store an effect's messages; `publisher.published` follows. `size_bytes` is what the input took.
+
+        Those that are `denied`, by index, are refused in their turn.
+        """
+        self._waiting.append(_Waiting(publisher, effect, size_bytes, denied))
         self.waiting_bytes += size_bytes
         if not self._scheduled:
             self._scheduled = True
@@ -119,14 +125,14 @@ class Ingest:
             return
         waiting, self._waiting = self._waiting, []
         last = self._last
-        for n, (publisher, effect, size_bytes) in enumerate(waiting):
+        for n, (publisher, effect, size_bytes, denied) in enumerate(waiting):
             if effect.once:
                 self._append_all()  # it shares its frames with nobody
-            receipt = Receipt(publisher, effect.token, effect.messages, size_bytes)
+            receipt = Receipt(publisher, effect.token, effect.messages, size_bytes, denied)
             missing = self._add(receipt)
             if missing is _OWN_FRAME:
                 self._append_all()
-                receipt = Receipt(publisher, effect.token, effect.messages, size_bytes)
+                receipt = Receipt(publisher, effect.token, effect.messages, size_bytes, denied)
                 missing = self._add(receipt)
             if missing is not None:
                 self._parked = missing
@@ -412,6 +418,9 @@ class Ingest:
                 messages_in(protocol, topic, status).inc(count)
             for refusal in receipt.refused.values():
                 self._metrics.errors(protocol, refusal.cause.value).inc()
+            if receipt.denied:
+                self._metrics.errors(protocol, Cause.FORBIDDEN.value).inc(len(receipt.denied))
+                outcome = with_denied(outcome, receipt.denied)
             receipt.publisher.published(receipt.token, outcome, receipt.size_bytes)
             receipt = following
 

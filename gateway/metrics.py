@@ -58,6 +58,12 @@ class Metrics:
         self._error_count = Counter(
             "headgate_errors_total", "Exchanges refused or cut off", ["protocol", "cause"], registry=registry
         )
+        self._denied = Counter(
+            "headgate_access_denied_total",
+            "What access rules did not allow, by the action that was asked for",
+            ["protocol", "action"],
+            registry=registry,
+        )
         self.append_seconds = Histogram(
             "headgate_append_seconds",
             "From handing a batch to the store to its being durable",
@@ -135,6 +141,10 @@ class Metrics:
             child = self._errors[key] = self._error_count.labels(protocol, cause)
         return child
 
+    def access_denied(self, protocol: str, action: str) -> Counter:
+        """The counter of what access rules did not allow. `action` is one of `gateway.access_settings.ACTIONS`."""
+        return self._per_protocol(f"denied {action}", self._denied, protocol, action)
+
     def topic_label(self, topic: str) -> str:
         """A topic's own name while there are few, then one name for all the rest."""
         label = self._topics.get(topic)
@@ -167,8 +177,8 @@ class Metrics:
                     totals[name] = totals.get(name, 0) + int(sample.value)
         return totals
 
-    def _per_protocol(self, name: str, parent: Counter, protocol: str) -> Counter:
+    def _per_protocol(self, name: str, parent: Counter, protocol: str, *others: str) -> Counter:
         child = self._counters.get((name, protocol))
         if child is None:
-            child = self._counters[name, protocol] = parent.labels(protocol)
+            child = self._counters[name, protocol] = parent.labels(protocol, *others)
         return child

@@ -1,7 +1,10 @@
 """What is on its way from publishers to the store groups: frames being built, and receipts that wait for them."""
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
 
 from gateway.errors import Cause, Refusal
 from gateway.message import Message
@@ -10,7 +13,9 @@ from store.client import Appended
 from store.errors import AppendOutcomeUnknown, FrameTooLarge, StoreError, StoreFull, StoreOverloaded
 from store.format import Position
 
-__all__ = ["Building", "Producer", "Publisher", "Receipt", "outcome_of", "refusal_of"]
+__all__ = ["NONE_DENIED", "Building", "Producer", "Publisher", "Receipt", "outcome_of", "refusal_of", "with_denied"]
+
+NONE_DENIED: Final[Mapping[int, Refusal]] = {}
 
 
 class Publisher(Protocol):
@@ -72,6 +77,7 @@ class Receipt:
     __slots__ = (
         "copies",
         "counts",
+        "denied",
         "head",
         "messages",
         "next",
@@ -85,11 +91,21 @@ class Receipt:
         "token",
     )
 
-    def __init__(self, publisher: Publisher, token: Token, messages: Sequence[Message], size_bytes: int) -> None:
+    def __init__(
+        self,
+        publisher: Publisher,
+        token: Token,
+        messages: Sequence[Message],
+        size_bytes: int,
+        denied: Mapping[int, Refusal] = NONE_DENIED,
+    ) -> None:
         # Once a `Publish`, which may be of one message: hence few containers.
+        if denied:
+            messages = [message for index, message in enumerate(messages) if index not in denied]
         self.publisher = publisher
         self.token = token
-        self.messages = messages
+        self.messages = messages  # of which all indexes are, but those of `denied`
+        self.denied = denied
         self.size_bytes = size_bytes
         self.protocol = messages[0].protocol if messages else ""
         self.counts: dict[str, int] = {}  # by topic, what will be stored
@@ -130,6 +146,18 @@ def outcome_of(receipt: Receipt) -> Outcome:
         assert result is not None
         return Outcome(error=refusal_of(result))
     return Outcome(refused=refused) if refused else DONE
+
+
+def with_denied(outcome: Outcome, denied: Mapping[int, Refusal]) -> Outcome:
+    """The outcome of messages of which some were refused before the others were looked at."""
+    if outcome.error is not None:
+        return outcome
+    numbers = count()
+    known = [*outcome.refused, *outcome.places]
+    kept = [next(index for index in numbers if index not in denied) for _ in range(max(known, default=-1) + 1)]
+    refused = {kept[index]: refusal for index, refusal in outcome.refused.items()}
+    places = {kept[index]: found for index, found in outcome.places.items()}
+    return msgspec.structs.replace(outcome, refused={**denied, **refused}, places=places)
 
 
 def _spread_outcome(receipt: Receipt) -> Outcome:

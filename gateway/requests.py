@@ -59,7 +59,12 @@ async def _authenticate(hub: "Hub", endpoint: Endpoint, request: Authenticate) -
         return principal
     if endpoint.has_session and not same_principal(principal, endpoint.principal):
         raise Refusal(Cause.FORBIDDEN, "whoever has a session cannot become somebody else")
-    principal = msgspec.structs.replace(principal, secret=hub.timer_secrets.of(principal.name))
+    client_id = request.client_id or endpoint.principal.badge.identity.client_id
+    principal = msgspec.structs.replace(
+        principal,
+        secret=hub.timer_secrets.of(principal.name),
+        badge=hub.access.badge(principal, client_id=client_id, protocol=endpoint.protocol),
+    )
     endpoint.principal = principal
     return principal
 
@@ -67,6 +72,10 @@ async def _authenticate(hub: "Hub", endpoint: Endpoint, request: Authenticate) -
 async def _open_session(hub: "Hub", endpoint: Endpoint, request: OpenSession) -> OpenedSession:
     if endpoint.has_session:
         raise Refusal(Cause.CONFLICT, "this connection has a session already")
+    if request.will is not None:
+        badge = endpoint.principal.badge
+        badge.check("publish", request.will.message.address)
+        request = msgspec.structs.replace(request, will=msgspec.structs.replace(request.will, who=badge.identity))
     endpoint.has_session = True
     return await hub.sessions.open(endpoint, request)
 

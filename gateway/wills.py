@@ -20,9 +20,10 @@ from typing import Protocol
 import msgspec
 
 from gateway import logs
+from gateway.access import Identity
 from gateway.address import hash64
 from gateway.delayed import cancel_timer, timer_id
-from gateway.errors import Cause
+from gateway.errors import Cause, Refusal
 from gateway.ingest import Publisher
 from gateway.keys import kv_key
 from gateway.message import Message, decode
@@ -58,18 +59,27 @@ class WillRecord(msgspec.Struct, frozen=True, kw_only=True):
     delay_ms: int = 0
     lives_ms: int | None = None  # from its delivery on
     once: str = ""  # what no other will has: published once under it
+    who: Identity | None = None  # whose it is
 
 
 class Wills:
     """The wills of sessions. A session is named by its key; calls for one session may not overlap."""
 
     def __init__(
-        self, store: StoreClient, publish: Publishing, *, now_ms: Callable[[], int], random: Random | None = None
+        self,
+        store: StoreClient,
+        publish: Publishing,
+        *,
+        now_ms: Callable[[], int],
+        random: Random | None = None,
+        check: Callable[[Identity, str], None] = lambda _who, _address: None,
     ) -> None:
+        """`check` raises `Refusal` for who may not publish to an address by now."""
         self._store = store
         self._publish = publish
         self._now_ms = now_ms
         self._random = random
+        self._check = check
         self._known: dict[str, None] | None = None  # the sessions with a record; None: only the store knows
 
     async def load(self) -> Sequence[str]:
@@ -100,6 +110,7 @@ class Wills:
             session=session,
             delay_ms=will.delay_ms,
             lives_ms=will.lives_ms,
+            who=will.who,
         )
         return record, self._stored(session, record)
 
@@ -135,7 +146,7 @@ class Wills:
             await owned.write([self._stored(session, record)])
         elif await self._is_there(record):
             return False
-        outcome = await self._published(record.message, once=record.once)
+        outcome = await self._published(record.message, once=record.once, who=record.who)
         timer = None if outcome is None else timer_id(record.message, outcome.stored(1).get(0, ()))
         if timer is None:
             return False
@@ -168,7 +179,7 @@ class Wills:
                 await owned.write([self._stored(session, msgspec.structs.replace(record, due=True))])
             message = self._hastened(record.message)
             if not (record.due and await self._is_there(record)):
-                await self._published(message, once=record.once and f"{record.once} now")
+                await self._published(message, once=record.once and f"{record.once} now", who=record.who)
 
     def _stamped(self, message: Message, *, delay_ms: int, lives_ms: int | None) -> Message:
         """A will as it is published: its time to live begins with its delivery."""
@@ -202,8 +213,14 @@ class Wills:
                 return True
         return False
 
-    async def _published(self, message: Message, *, once: str) -> Outcome | None:
+    async def _published(self, message: Message, *, once: str, who: Identity | None) -> Outcome | None:
         """Publish a message; None when it can never be, which is logged: its publisher is gone. Raises `Refusal`."""
+        try:
+            if who is not None:
+                self._check(who, message.address)
+        except Refusal as refusal:
+            log.warning("a will is not allowed any more", address=message.address, user=who.name, why=refusal.detail)
+            return None
         ended = _Ended()
         number = hash64(once) >> 1 | 1 if once else 0
         self._publish(ended, Publish((message,), Token(0), number), len(message.body))

@@ -7,7 +7,7 @@ from gateway.endpoint import OUTSTANDING_BYTES_MAX
 from gateway.hub import ListenerContext
 from gateway.message import Message
 from gateway.metrics import Metrics
-from gateway.port import DONE, Close, ConsumerId, Deliveries, Publish, Token
+from gateway.port import DONE, Close, ConsumerId, Deliveries, Principal, Publish, Token
 
 
 class Timer:
@@ -32,7 +32,10 @@ class Hub:
         self.has_room = True
         self.crowded = False
         self.calls = 0
-        self.ingest = self.fanout = self.queues = self
+        self.ingest = self.fanout = self.queues = self.access = self
+
+    def stranger(self, _protocol):
+        return Principal(name="")
 
     def next_id(self):
         return 1

@@ -1,0 +1,110 @@
+"""Access at work in one process: who has which badge, and what becomes of badges when a user's rights change.
+
+The rules of the configuration stand as long as the process does. Those of the cluster's users are metadata: when they
+change, every badge of that name is looked at again, and `changed` is told, so that what was remembered of who reads
+what is forgotten. A user with rules of its own that is removed leaves connections behind: they may do nothing any more.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+from weakref import WeakSet
+
+from controller.client import ControllerClient, User
+from gateway import logs
+from gateway.access import NOTHING, Access, Badge, Identity, Rules
+from gateway.access_settings import ACCESS, AccessConfig, Action, OwnAccess, own_access
+from gateway.metrics import Metrics
+from gateway.port import Principal
+
+__all__ = ["AccessControl"]
+
+LOG_INTERVAL_S = 1.0  # between two lines of what was denied; what comes in between is counted
+
+log = logs.get(__name__)
+
+_Own: TypeAlias = OwnAccess | None
+
+
+class AccessControl:
+    """Gives badges out. It belongs to the event loop; `clock` counts seconds, `changed` is told after a change."""
+
+    def __init__(
+        self,
+        config: AccessConfig,
+        controller: ControllerClient,
+        metrics: Metrics,
+        *,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+    ) -> None:
+        self._rules = Rules(config)
+        self._controller = controller
+        self._metrics = metrics
+        self._clock = clock
+        self._changed = changed
+        self._badges: WeakSet[Badge] = WeakSet()  # of those that have a name: the rights of others never change
+        self._ruled = self._users_with_rules()
+        self._silent_until_s = 0.0
+        self._unsaid = 0  # denials since the last line
+        controller.watch(self._look_again)
+
+    def badge(self, principal: Principal, *, client_id: str = "", protocol: str = "") -> Badge:
+        """The badge of a principal that was let in."""
+        identity = Identity(name=principal.name, client_id=client_id, device=principal.device, protocol=protocol)
+        badge = Badge(identity, self._access(identity), self._denied)
+        if identity.name:
+            self._badges.add(badge)
+        return badge
+
+    def stranger(self, protocol: str) -> Principal:
+        """Who a connection is before anybody has asked."""
+        return Principal(name="", badge=self.badge(Principal(name=""), protocol=protocol))
+
+    def check_publisher(self, identity: Identity, address: str) -> None:
+        """Raise `Refusal` (FORBIDDEN) unless somebody, who may be gone, may now publish to an address."""
+        Badge(identity, self._access(identity), self._denied).check("publish", address)
+
+    def _access(self, identity: Identity) -> Access | None:
+        user = self._ruled.get(identity.name)
+        if user is None:
+            return self._rules.access(identity)
+        try:
+            return self._rules.access(identity, own_access(user.rights[ACCESS]))
+        except ValueError as error:  # of a version to come
+            log.error("a user's rules are not understood, and nothing is allowed", user=user.name, error=str(error))
+            return NOTHING
+
+    def _users_with_rules(self) -> dict[str, User]:
+        return {user.name: user for user in self._controller.users() if ACCESS in user.rights}
+
+    def _look_again(self) -> None:
+        """The metadata has changed: so may users have."""
+        before, self._ruled = self._ruled, self._users_with_rules()
+        if before == self._ruled:
+            return
+        names = {name for name in (*before, *self._ruled) if before.get(name) != self._ruled.get(name)}
+        gone = {name for name in names if self._controller.user(name) is None}
+        for badge in self._badges:
+            if badge.identity.name in names:
+                badge.access = NOTHING if badge.identity.name in gone else self._access(badge.identity)
+        self._changed()
+
+    def _denied(self, badge: Badge, action: Action, address: str, count: int) -> None:
+        """Count what was refused, and say so, not too often."""
+        who = badge.identity
+        self._metrics.access_denied(who.protocol, action).inc(count)
+        now_s = self._clock()
+        if now_s < self._silent_until_s:
+            self._unsaid += count
+            return
+        unsaid, self._unsaid = self._unsaid, 0
+        self._silent_until_s = now_s + LOG_INTERVAL_S
+        log.warning(
+            "access denied",
+            action=action,
+            address=address[:256],
+            user=who.name,
+            client=who.client_id,
+            protocol=who.protocol,
+            more=unsaid,
+        )
