@@ -162,6 +162,7 @@ class _Process:
             controller.addresses,
             said,
             changed,
+            cluster=lambda: controller.cluster,
             credentials=self._credentials.channel,
         )
         return self._beats

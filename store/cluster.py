@@ -56,9 +56,12 @@ def connect_remote(controller: ControllerClient, *, zone: str | None = None, **o
             found = None if group is None else _near(group, zone)
             return (found.address or None) if found is not None else None
 
+        def cluster() -> str:
+            return controller.cluster
+
         if zone is None:
-            return RemoteStore(number, master, **options)
-        return NearStore(number, master, near=near, **options)
+            return RemoteStore(number, master, cluster=cluster, **options)
+        return NearStore(number, master, near=near, cluster=cluster, **options)
 
     return connect
 

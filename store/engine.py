@@ -99,6 +99,7 @@ class Engine:
                 data_dir,
                 opened,
                 group=group,
+                alone=role == "master" and on_written is None,
                 segment_size_bytes=segment_size_bytes,
                 map_size_bytes=map_size_bytes,
             )

@@ -7,6 +7,8 @@ __all__ = [
     "CorruptFrame",
     "DamagedExport",
     "DataDirLocked",
+    "ForeignCluster",
+    "ForeignLog",
     "FrameTooLarge",
     "KeyTooLong",
     "LeaseLost",
@@ -244,6 +246,10 @@ class WrongGroup(StoreError):
 
 class ForeignLog(StoreError):
     """The data directory has a log that was not written by the store group it is to join."""
+
+
+class ForeignCluster(StoreError):
+    """A data directory, a client or a node is of another cluster than whom it has to do with."""
 
 
 class DataDirLocked(StoreError):

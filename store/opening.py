@@ -36,17 +36,18 @@ def open_data_dir(
     opened: ExitStack,
     *,
     group: int,
+    alone: bool,
     segment_size_bytes: int,
     map_size_bytes: int,
 ) -> DataDir:
-    """Lock and open a data directory, or make one; `opened` closes it.
+    """Lock and open a data directory, or make one; `opened` closes it. `alone`: it has no replicas.
 
     Raises `DataDirLocked`, `WrongGroup`, `NotRebuildable`, `StoreFull`, OSError.
     """
     files.make_directory(path)
     opened.callback(DataDirLock(path).release)
     finish_install(path)
-    belong_to(files, path, group)
+    belong_to(files, path, group, alone=alone)
     begun = filling(path)
     log = CommitLog(
         files,

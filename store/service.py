@@ -50,16 +50,16 @@ class _Pulse:
     """Wakes all streams when the log has grown."""
 
     def __init__(self) -> None:
-        self._events: set[asyncio.Event] = set()
+        self._events: dict[asyncio.Event, None] = {}  # in order: whom it wakes first speaks first
 
     @contextmanager
     def wakes(self, event: asyncio.Event) -> Iterator[None]:
         """Set an event every time."""
-        self._events.add(event)
+        self._events[event] = None
         try:
             yield
         finally:
-            self._events.discard(event)
+            self._events.pop(event, None)
 
     def beat(self, _frames: object) -> None:
         """The log has grown."""
@@ -109,6 +109,7 @@ class NodeService:
 
     def __init__(self, group: int) -> None:
         self.group = group
+        self.cluster = ""  # set before the first role: clients of another one are refused
         self._term: _Term | None = None
         self._hint: str | None = None
         self._owners = count(FIRST_OWNER)
@@ -129,7 +130,7 @@ class NodeService:
         limits = timers or TimerLimits()
         admission = Admission(limits.timers, limits.size_bytes, limits.horizon_ms, TIMER_BYTES_MAX)
         self._hint = hint
-        self._term = _Term(Terms(store, master, hint, admission))
+        self._term = _Term(Terms(store, master, hint, admission, self.cluster))
 
     async def stand_down(self, hint: str | None = None, *, grace_s: float = GRACE_S) -> None:
         """Serve nothing any more; `hint` is the address of the new master. Returns when all sessions are over.

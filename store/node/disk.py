@@ -7,9 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from store.errors import StoreError
+from store.errors import ForeignLog, StoreError
 from store.files import Files, OsFiles
 from store.format import HEADER, Header, LogOffset, parse_header
+from store.identity import log_id, name_log
 from store.local import LocalStore
 from store.node.reads import MasterStore
 from store.replication.epoch_file import EpochFile
@@ -28,7 +29,7 @@ class Disk:
     """Opens and closes; what the store tells goes to whoever is `listener` then.
 
     `epochs` and `promised` are what is on disk: what the log's epochs are, and the newest one heard of. `options` are
-    those of `LocalStore.open` that both roles have.
+    those of `LocalStore.open` that both roles have. `log` is the id of the log, as far as it was looked at.
     """
 
     def __init__(self, data_dir: Path, group: int, options: Mapping[str, Any]) -> None:
@@ -38,6 +39,7 @@ class Disk:
         self.store: LocalStore | None = None
         self.epochs = EpochList()
         self.promised = 0
+        self.log = ""
         self.files: Files = options.get("files") or OsFiles()
         self._options = options
         self._closing: asyncio.Future[None] | None = None  # the newest one that was begun
@@ -91,6 +93,20 @@ class Disk:
             assert promised >= self.promised
             await asyncio.to_thread(self._file.save, epochs, promised)
             self.epochs, self.promised = epochs, promised
+
+    async def belong(self, log: str) -> None:
+        """Let the log be the group's, whose id is `log` (empty: it has none yet), from before its first frame on.
+
+        Raises `ForeignLog`: it is another one, and is left as it is. OSError.
+        """
+        if log in {"", self.log}:
+            return
+        known = await asyncio.to_thread(log_id, self.files, self.data_dir)
+        if known not in {"", log} and self.store is not None and self.store.end > self.store.first:
+            raise ForeignLog(f"{self.data_dir} has log {known}, and that of store group {self.group} is {log}")
+        if known != log:
+            await asyncio.to_thread(name_log, self.files, self.data_dir, self.group, log)
+        self.log = log
 
     @property
     def free_bytes(self) -> int:

@@ -5,8 +5,9 @@ keeps it in `replica.asked` with a check code of its own making, registers, and 
 crash it registers again by whichever file there is: the id is its own, or by another check code somebody else's; then
 the file is worth nothing.
 
-Logs of different clusters look alike: both begin with epoch 1. So a directory with a log joins as the replica that the
-controllers know it as, and else only before its group has had a master: so the log of a single node becomes a group's.
+Logs of different clusters look alike: both begin with epoch 1. So a directory keeps of which cluster it is, and a log
+has an id (`store.identity`), which the controllers compare. Besides, a directory with a log joins as the replica that
+the controllers know it as, or before its group has had a master: so the log of a single node becomes a group's.
 """
 
 import asyncio
@@ -17,9 +18,10 @@ from pathlib import Path
 
 import msgspec
 
-from controller.client import ControllerClient, Group, Replica, ReplicaIdTaken
-from store.errors import ForeignLog, WrongGroup
+from controller.client import ControllerClient, Group, Replica, ReplicaIdTaken, WrongLog
+from store.errors import ForeignCluster, ForeignLog, WrongGroup
 from store.files import Files, OsFiles
+from store.identity import log_id, name_log, new_log_id
 from store.segment import segment_start
 from store.small_file import read_small_file, write_small_file
 
@@ -29,14 +31,16 @@ logger = logging.getLogger(__name__)
 
 _GIVEN, _ASKED = "replica", "replica.asked"
 CHECK_BYTES = 16
+_INSTEAD = "name an empty directory, which is filled from the others"
 
 
 class ReplicaIdentity(msgspec.Struct, frozen=True):
-    """A replica of a group: its id, and the code that proves it."""
+    """A replica of a group of a cluster: its id, and the code that proves it."""
 
     group: int
     id: int
     check: str
+    cluster: str = ""  # empty: of an older version
 
 
 async def register(
@@ -51,41 +55,59 @@ async def register(
 
     `about` makes the `Replica` of an id and a check code.
 
-    Raises `ControllerError`, `WrongGroup`, `ForeignLog`, OSError.
+    Raises `ControllerError`, `WrongGroup`, `ForeignCluster`, `ForeignLog`, having changed nothing, OSError.
     """
     files = files if files is not None else OsFiles()
     with_log = await asyncio.to_thread(_has_log, files, data_dir)
+    await controller.barrier()
     while True:
         found = await asyncio.to_thread(_load, files, data_dir)
+        if found is not None:
+            _check(found, group, controller.cluster, data_dir)
+        log = await asyncio.to_thread(_log_of, files, data_dir, controller.group(group), found) if with_log else ""
         if found is None:
             next_id = await controller.next_replica_id(group)
-            found = ReplicaIdentity(group, next_id, secrets.token_hex(CHECK_BYTES))
+            found = ReplicaIdentity(group, next_id, secrets.token_hex(CHECK_BYTES), controller.cluster)
             await asyncio.to_thread(write_small_file, files, data_dir / _ASKED, found)
-        if found.group != group:
-            raise WrongGroup(f"{data_dir} is of replica {found.id} of store group {found.group}, not of group {group}")
-        if with_log:
-            await controller.barrier()
-            _check_known(controller.group(group), found, data_dir)
         try:
-            registered = await controller.register_replica(group, about(found.id, found.check))
+            replica = msgspec.structs.replace(about(found.id, found.check), log=log)
+            registered = await controller.register_replica(group, replica)
         except ReplicaIdTaken as taken:
             logger.info("another id is asked for: %s", taken)
             await asyncio.to_thread(_forget, files, data_dir)
             continue
-        await asyncio.to_thread(_keep, files, data_dir, found)
-        return found, registered
+        except WrongLog as wrong:
+            raise ForeignLog(f"{data_dir} cannot join: {wrong}; {_INSTEAD}") from wrong
+        identity = msgspec.structs.replace(found, cluster=controller.cluster)
+        await asyncio.to_thread(_keep, files, data_dir, identity)
+        return identity, registered
 
 
-def _check_known(group: Group | None, found: ReplicaIdentity, data_dir: Path) -> None:
-    """Raises `ForeignLog` for a log that nobody knows where others are."""
-    if group is None or not group.sync_set:
-        return
-    known = group.replica(found.id)
-    if known is None or known.check != found.check:
+def _check(found: ReplicaIdentity, group: int, cluster: str, data_dir: Path) -> None:
+    """Raises `WrongGroup`, `ForeignCluster`."""
+    if found.group != group:
+        raise WrongGroup(f"{data_dir} is of replica {found.id} of store group {found.group}, not of group {group}")
+    if found.cluster not in {"", cluster}:
+        raise ForeignCluster(f"{data_dir} is of cluster {found.cluster}, and the controllers are of cluster {cluster}")
+
+
+def _log_of(files: Files, data_dir: Path, group: Group | None, found: ReplicaIdentity | None) -> str:
+    """The id of the log in a directory; one of an older version is given its own. Raises `ForeignLog`, OSError."""
+    log = log_id(files, data_dir)
+    if group is None:  # which is said when an id is asked for
+        return log
+    if log and group.log not in {"", log}:
+        raise ForeignLog(f"{data_dir} has log {log}, and that of store group {group.number} is {group.log}; {_INSTEAD}")
+    known = group.replica(found.id) if found is not None else None
+    if group.sync_set and (known is None or found is None or known.check != found.check):
         raise ForeignLog(
             f"{data_dir} has a log that store group {group.number} knows nothing of: it is another cluster's, or its "
-            "replica was forgotten; name an empty directory, which is filled from the others"
+            f"replica was forgotten; {_INSTEAD}"
         )
+    if not log:
+        log = group.log or new_log_id()
+        name_log(files, data_dir, group.number, log)
+    return log
 
 
 def _has_log(files: Files, data_dir: Path) -> bool:
@@ -107,9 +129,13 @@ def _load(files: Files, data_dir: Path) -> ReplicaIdentity | None:
 
 
 def _keep(files: Files, data_dir: Path, found: ReplicaIdentity) -> None:
-    if read_small_file(files, data_dir / _GIVEN, ReplicaIdentity) != found:
+    if read_small_file(files, data_dir / _GIVEN, ReplicaIdentity) == found:
+        return
+    if read_small_file(files, data_dir / _ASKED, ReplicaIdentity) == found:
         files.rename(data_dir / _ASKED, data_dir / _GIVEN)
         files.sync_directory(data_dir)
+    else:  # of an older version, which did not say of which cluster
+        write_small_file(files, data_dir / _GIVEN, found)
 
 
 def _forget(files: Files, data_dir: Path) -> None:

@@ -22,6 +22,7 @@ from controller.client import (
 )
 from store.errors import NotMaster, NotWritable, OffsetOutOfRange, StoreClosed, StoreError
 from store.format import LogOffset
+from store.node.papers import stranger
 from store.node.place import TICK_S, Place
 from store.node.reads import MasterStore
 from store.node.snapshots import SnapshotSender
@@ -293,6 +294,10 @@ class MasterRole:
         first = decode(hello)
         assert isinstance(first, Hello)
         replica = first.replica
+        refused = stranger(first, self._place.identity, self._place.disk.log, self._group)
+        if refused is not None:
+            await context.write(encode(refused))
+            return
         stream = SlaveStream(
             first,
             context,

@@ -112,7 +112,7 @@ class StoreNode:
         """Open, listen, register, and take part. Waits for the controllers as long as that takes.
 
         `connect` is given what to say to the controllers and what to call with a group that is new, and begins to carry
-        heartbeats. Raises `StoreError` (`DataDirLocked`, `WrongGroup`), OSError.
+        heartbeats. Raises `StoreError` (`DataDirLocked`, `WrongGroup`, `ForeignCluster`, `ForeignLog`), OSError.
         """
         node = cls(settings, controller, credentials or Credentials())
         try:
@@ -172,9 +172,10 @@ class StoreNode:
 
     def _begin(self, connect: Connect) -> None:
         assert self.identity is not None
+        self._node.cluster = self.identity.cluster
         place = self._place = Place(
             group=self.settings.group,
-            replica=self.identity.id,
+            identity=self.identity,
             disk=self.disk,
             front=self.front,
             controller=self._controller,
@@ -266,6 +267,7 @@ class StoreNode:
         epoch = self.group.master_epoch
         if self.group.master != place.replica or epoch <= self.disk.epochs.newest:
             return  # it has changed meanwhile
+        await self.disk.belong(self.group.log)
         role = self.role = MasterRole(place, self.group)
         try:
             await role.run()

@@ -8,6 +8,7 @@ from controller.client import ControllerClient, Group
 from store.client import StoreClient
 from store.local import LocalStore
 from store.node.disk import Disk
+from store.node.identity import ReplicaIdentity
 from store.replication.pace import Pace
 from store.rpc import StoreService
 from store.service import GRACE_S, NodeService
@@ -64,12 +65,12 @@ class Place:
     """A replica and its surroundings.
 
     `speak` tells the controllers at once what has changed about epochs and roles. `known` is the newest group that is
-    known, `heard` takes one that a controller has answered with. `dial` opens a gRPC channel to another node. `unfit`
+    known, `heard` takes one that a controller has answered with. `dial` opens a channel to another node. `unfit`
     are epochs to which this replica was elected and could not be their master.
     """
 
     group: int
-    replica: int
+    identity: ReplicaIdentity
     disk: Disk
     front: Front
     controller: ControllerClient
@@ -80,6 +81,11 @@ class Place:
     now_ms: Callable[[], int]
     pace: Pace = field(default_factory=Pace)
     unfit: set[int] = field(default_factory=set)
+
+    @property
+    def replica(self) -> int:
+        """The replica's id."""
+        return self.identity.id
 
     def address_of_master(self, group: Group) -> str | None:
         """Where the master of a group serves, if it is another replica."""

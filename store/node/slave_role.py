@@ -15,10 +15,11 @@ from controller.client import ControllerError, Group
 from store.errors import CorruptFrame, StoreError, StoreFailed, StoreFull, StoreOverloaded, StoreUnreachable
 from store.format import LogOffset
 from store.node import wire
+from store.node.papers import STRANGE, sign
 from store.node.place import TICK_S, Place
 from store.node.snapshots import fetch_snapshot, install_fetched
 from store.node.streams import MasterStream
-from store.replication.messages import FromMaster
+from store.replication.messages import FromMaster, Hello, Refused
 from store.replication.slave import (
     Close,
     Effect,
@@ -79,6 +80,7 @@ class SlaveRole:
         self._broken = False  # something that the core counts as done was not: no ending but ANEW is possible
         self._error: Exception | None = None  # the first failure of the disk, whenever it came
         self._wishing: asyncio.Task[None] | None = None
+        self._refusal = ""  # by a master of something else, as it was logged last
 
     # ---- from outside
 
@@ -240,6 +242,7 @@ class SlaveRole:
     async def _dial(self, address: str) -> None:
         """Follow until the stream breaks or is given up."""
         core, now_ms = self._core, self._place.now_ms
+        await self._place.disk.belong(self._group.log)
         channel = self._place.dial(address)
         try:
             call = channel.stream_stream(wire.path(wire.REPLICATE))()
@@ -255,6 +258,9 @@ class SlaveRole:
                 await channel.close()
 
     def _received(self, message: FromMaster) -> None:
+        if isinstance(message, Refused) and message.why in STRANGE and message.text != self._refusal:
+            self._refusal = message.text
+            logger.error("the master does not take this replica: %s", message.text)
         self._core.receive(message, now_ms=self._place.now_ms())
         self._after()
 
@@ -305,7 +311,8 @@ class SlaveRole:
         match effect:
             case Send(message):
                 if self._stream is not None and message.session == self._stream.session:
-                    self._stream.put(message)
+                    said = sign(message, place.identity, place.disk.log) if isinstance(message, Hello) else message
+                    self._stream.put(said)
             case SaveEpochs(epochs, promised):
                 await place.disk.save(epochs, promised)
                 place.speak()

@@ -28,10 +28,11 @@ class Arguments(msgspec.Struct, array_like=True):
 
 
 class Hello(Arguments):
-    """The first call of a session, of group `group`; with `reading` a slave will do."""
+    """The first call of a session, of group `group` of a cluster; with `reading` a slave will do."""
 
     group: int
     reading: bool = False
+    cluster: Annotated[str, Meta(max_length=255)] = ""  # empty: not known to the client
 
 
 class Ping(Arguments):

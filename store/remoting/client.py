@@ -61,7 +61,8 @@ class RemoteStore(RemoteKeys, RemoteReads, RemoteLeases):
 
     `resolve` says where the group's master is thought to be ("host:port", None: nobody knows). It is asked before each
     attempt to connect; call `moved` when its answer has changed. `credentials` are `grpc.ChannelCredentials`
-    (`store.credentials`). With `reading` a slave will do, and only what a slave answers can be asked.
+    (`store.credentials`). With `reading` a slave will do, and only what a slave answers can be asked. `cluster` says of
+    which cluster the store has to be, if that is known.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class RemoteStore(RemoteKeys, RemoteReads, RemoteLeases):
         pending_bytes_max: int = PENDING_BYTES_MAX,
         reading: bool = False,
         now_ms: Callable[[], int] = _clock_ms,
+        cluster: Callable[[], str] = str,
     ) -> None:
         """Begin to connect; the event loop has to be running."""
         self._group = group
@@ -88,6 +90,7 @@ class RemoteStore(RemoteKeys, RemoteReads, RemoteLeases):
             pending_bytes_max=pending_bytes_max,
             reading=reading,
             lost=self._held.lose,
+            cluster=cluster,
         )
         self._budget_s = budget_s
         self._queue_configs = {}

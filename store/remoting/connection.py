@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from store.client import QueuesListener, TailListener, TimersHeld
-from store.errors import CorruptFrame, NotMaster, StoreError, StoreUnreachable
+from store.errors import CorruptFrame, ForeignCluster, NotMaster, StoreError, StoreUnreachable
 from store.format import Frame, LogOffset, QueueNumber, origin_of
 from store.remoting import arguments, calls
 from store.remoting.appender import Appender
@@ -57,7 +57,9 @@ class Connection:
         pending_bytes_max: int,
         reading: bool,
         lost: Callable[[], Sequence[QueueNumber]],
+        cluster: Callable[[], str],
     ) -> None:
+        self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._group = group
         self._resolve = resolve
@@ -168,12 +170,15 @@ class Connection:
 
     async def _run(self) -> None:
         """Connect, again and again."""
-        backoff_s, hint = BACKOFF_MIN_S, None
+        backoff_s, hint, foreign = BACKOFF_MIN_S, None, ""
         while True:
             began_s, sessions = self._loop.time(), self.sessions
             self._retry.clear()
             error = await self._attempt(hint or self._resolve())
             logger.debug("not connected to store group %d: %s", self._group, error)
+            if isinstance(error, ForeignCluster) and str(error) != foreign:
+                foreign = str(error)
+                logger.error("store group %d at %s: %s", self._group, self.target, foreign)
             self.caller.failed(error)
             hint = error.master if isinstance(error, NotMaster) and error.master != self.target else None
             if self.sessions > sessions and self._loop.time() - began_s > STEADY_S:
@@ -203,7 +208,7 @@ class Connection:
 
     async def _open(self, target: str) -> Link:
         """Connect to a node, unless the master turns out to be another meanwhile."""
-        hello = arguments.Hello(self._group, self._reading)
+        hello = arguments.Hello(self._group, self._reading, self._cluster())
         opening = asyncio.ensure_future(Link.open(target, hello, credentials=self._credentials, timeout_s=CONNECT_S))
         try:
             while not opening.done():

@@ -24,8 +24,8 @@ class NearStore(RemoteStore):
 
     def __init__(self, group: int, resolve: Resolve, *, near: Resolve, **options: Any) -> None:
         super().__init__(group, resolve, **options)
-        credentials = options.get("credentials")
-        self._near = RemoteStore(group, near, credentials=credentials, budget_s=NEAR_BUDGET_S, reading=True)
+        same = {name: options[name] for name in ("credentials", "cluster") if name in options}
+        self._near = RemoteStore(group, near, budget_s=NEAR_BUDGET_S, reading=True, **same)
 
     async def _close(self) -> None:
         await self._near.close()

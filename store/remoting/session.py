@@ -16,7 +16,7 @@ import msgspec
 
 from store import wire
 from store.client import Changes, StoreClient, TimersHeld
-from store.errors import NotMaster, RemoteFailure, StoreClosed, StoreError, StoreOverloaded
+from store.errors import ForeignCluster, NotMaster, RemoteFailure, StoreClosed, StoreError, StoreOverloaded
 from store.format import LogOffset, Position, QueueNumber, QueueOffset
 from store.queue_config import QueueConfig
 from store.remoting import arguments, calls
@@ -41,12 +41,13 @@ _VOID = encode(None)
 
 
 class Terms(NamedTuple):
-    """What a node serves by: its store, whether it is the group's master, and what timers it admits."""
+    """What a node serves by: its store, whether it is the group's master, what timers it admits, and its cluster."""
 
     store: StoreClient
     master: bool
     hint: str | None  # who is the master, if another is and it is known
     admission: Admission
+    cluster: str = ""
 
 
 class _Outgoing(NamedTuple):
@@ -220,6 +221,8 @@ class Session:
         store, terms = self.store, self._terms
         if asked.group != store.group:
             raise wire.BadRequest(f"this is store group {store.group}, not {asked.group}")
+        if terms.cluster and asked.cluster not in {"", terms.cluster}:
+            raise ForeignCluster(f"this is a store of cluster {terms.cluster}, not of {asked.cluster}")
         if not terms.master and not asked.reading:
             raise self._not_master()
         self._greeted = True

@@ -42,10 +42,12 @@ __all__ = [
 
 DATA_BYTES_MAX = FRAME_BYTES_MAX + (8 << 20)  # of frames in one message: a batch, and at its end the largest frame
 TEXT_MAX = 1024
+PAPER_CHARS_MAX = 255
 
 Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Group = Annotated[int, msgspec.Meta(ge=0, le=(1 << 15) - 1)]
+Paper = Annotated[str, msgspec.Meta(max_length=PAPER_CHARS_MAX)]
 Epochs = Annotated[tuple[tuple[Number, Offset], ...], msgspec.Meta(max_length=EPOCHS_MAX)]
 
 
@@ -58,10 +60,16 @@ class Why(Enum):
     UNKNOWN_REPLICA = "unknown_replica"  # the controller has not told the master of it
     TRIMMED = "trimmed"  # retention took what the slave has still to read: say Hello again
     MALFORMED = "malformed"
+    WRONG_CLUSTER = "wrong_cluster"
+    WRONG_LOG = "wrong_log"  # of the same number, and another one
+    WRONG_CHECK = "wrong_check"  # the id is another replica's
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1, kw_only=True):
-    """A slave's log: `epochs` from oldest to newest, `first` and `end` of what it has, synced or not."""
+    """A slave's log: `epochs` from oldest to newest, `first` and `end` of what it has, synced or not.
+
+    Whoever owns the stream looks at its papers: the ids of its cluster and its log, and the check code of its id.
+    """
 
     group: Group
     replica: Number
@@ -70,6 +78,9 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1, kw_only=True):
     epochs: Epochs
     first: Offset
     end: Offset
+    cluster: Paper = ""
+    log: Paper = ""
+    check: Paper = ""
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2, kw_only=True):

@@ -174,6 +174,6 @@ def test_a_directory_takes_its_group_in_one_step(kind):
                 disk.lose_power()
             assert not finished or "group" in disk.names(HOME)
             belong_to(disk, HOME, 3)
-            assert read_small_file(disk, HOME / "group", dict) == {"group": 3}
+            assert read_small_file(disk, HOME / "group", dict) == {"group": 3, "log": ""}
         n += 1
     assert n > 3

@@ -24,6 +24,7 @@ class Controller:
     """What a cluster's client asks a controller for. Even queues lie in group 0, odd ones in group 1."""
 
     home = 0
+    cluster = ""
 
     def __init__(self):
         self.by_number = {}

@@ -2,15 +2,21 @@
 
 import asyncio
 
+import msgspec
 import pytest
+from store_kit import append, frame
 
 from controller.client import GroupConfig, Replica, UnknownGroup
 from controller.local import LocalController
-from store.errors import ForeignLog, WrongGroup
+from store.errors import ForeignCluster, ForeignLog, WrongGroup
 from store.files import OsFiles
 from store.format import origin_of
+from store.identity import log_id, name_log
+from store.local import LocalStore
+from store.node.disk import Disk
 from store.node.identity import register
 from store.segment import segment_name
+from store.small_file import write_small_file
 
 pytestmark = pytest.mark.anyio
 
@@ -55,8 +61,8 @@ class CrashingController:
     def __init__(self, controller, lost):
         self.controller, self.lost = controller, lost
 
-    async def next_replica_id(self, group):
-        return await self.controller.next_replica_id(group)
+    def __getattr__(self, name):
+        return getattr(self.controller, name)
 
     async def register_replica(self, group, replica):
         if self.lost == "command":
@@ -196,6 +202,7 @@ async def test_a_log_of_elsewhere_does_not_join_others(controller, home, tmp_pat
             identity, _ = await register(elsewhere, other, GROUP, about())
         assert identity.id == 2
         await elsewhere.close()
+        write_small_file(OsFiles(), home / "replica", msgspec.structs.replace(identity, cluster=""))  # an older version
     give_log(home)
     first = tmp_path / "first"
     first.mkdir()
@@ -212,3 +219,108 @@ async def test_a_log_without_a_frame_is_none(controller, home, tmp_path):
     await register(controller, first, GROUP, about())
     give_log(home, 0)
     assert (await register(controller, home, GROUP, about()))[0].id == 2
+
+
+# ---- the ids of clusters and logs
+
+
+def held(directory):
+    """What is in a directory, byte for byte."""
+    return {str(one.relative_to(directory)): one.read_bytes() for one in directory.rglob("*") if one.is_file()}
+
+
+def give_id(home, log):
+    name_log(OsFiles(), home, GROUP, log)
+
+
+async def test_a_replica_keeps_of_which_cluster_it_is(controller, home):
+    found, _ = await register(controller, home, GROUP, about())
+    assert found.cluster == controller.cluster
+    assert found.cluster.encode() in (home / "replica").read_bytes()
+
+
+async def test_a_replica_of_an_older_version_is_told_its_cluster(controller, home):
+    found, _ = await register(controller, home, GROUP, about())
+    write_small_file(OsFiles(), home / "replica", msgspec.structs.replace(found, cluster=""))
+    give_log(home)
+    await controller.elect(GROUP, found.id)
+    assert (await register(controller, home, GROUP, about()))[0] == found
+    assert log_id(OsFiles(), home) == controller.group(GROUP).log == f"{found.cluster}.{GROUP}"
+    assert (await register(controller, home, GROUP, about()))[0] == found
+
+
+@pytest.mark.parametrize("with_log", [False, True])
+async def test_a_replica_of_another_cluster_is_refused_and_left_as_it_is(controller, home, tmp_path, with_log):
+    elsewhere = LocalController.open(tmp_path / "elsewhere", now_ms=lambda: 0)
+    await elsewhere.add_group(GROUP, GroupConfig())
+    await register(elsewhere, home, GROUP, about())
+    other = elsewhere.cluster
+    await elsewhere.close()
+    if with_log:
+        give_log(home)
+        give_id(home, "theirs")
+    before = held(home)
+    with pytest.raises(ForeignCluster, match=f"cluster {other}, .* cluster {controller.cluster}"):
+        await register(controller, home, GROUP, about())
+    assert held(home) == before
+    assert controller.group(GROUP).replicas == ()
+
+
+async def test_of_two_logs_of_single_nodes_one_becomes_the_groups(controller, home, tmp_path):
+    """Before the first election too: otherwise the other one would follow it, having other messages at its offsets."""
+    second = tmp_path / "second"
+    second.mkdir()
+    for directory, log in ((home, "first"), (second, "second")):
+        give_log(directory)
+        give_id(directory, log)
+    found, group = await register(controller, home, GROUP, about())
+    assert group.replica(found.id).log == "first"
+    with pytest.raises(ForeignLog, match="is first, and that of node n is second"):
+        await register(controller, second, GROUP, about())
+    assert log_id(OsFiles(), second) == "second"
+    await controller.elect(GROUP, found.id)
+    assert controller.group(GROUP).log == "first"
+    before = held(second)
+    with pytest.raises(ForeignLog, match=f"has log second, and that of store group {GROUP} is first"):
+        await register(controller, second, GROUP, about())
+    assert held(second) == before
+
+
+async def test_the_log_of_an_older_single_node_gets_an_id_when_it_joins(controller, home):
+    give_log(home)
+    found, group = await register(controller, home, GROUP, about())
+    log = log_id(OsFiles(), home)
+    assert log
+    assert group.replica(found.id).log == log
+    await controller.elect(GROUP, found.id)
+    assert controller.group(GROUP).log == log
+    assert (await register(controller, home, GROUP, about()))[0] == found
+
+
+async def test_a_directory_without_a_frame_takes_the_id_of_its_group(controller, home):
+    give_log(home, 0)
+    give_id(home, "empty")
+    found, _ = await register(controller, home, GROUP, about())
+    await controller.elect(GROUP, found.id)
+    disk = Disk(home, GROUP, {"disk_reserve_bytes": 0})
+    await disk.open_slave()
+    await disk.belong("")
+    assert log_id(OsFiles(), home) == "empty"
+    await disk.belong("theirs")
+    assert log_id(OsFiles(), home) == disk.log == "theirs"
+    await disk.close()
+
+
+async def test_a_log_with_frames_does_not_become_another_one(home):
+    store = await LocalStore.open(home, group=GROUP, disk_reserve_bytes=0)
+    await append(store, frame((16, b"mine")))
+    await store.close()
+    mine = log_id(OsFiles(), home)
+    assert mine, "a single node's log has an id from the beginning"
+    disk = Disk(home, GROUP, {"disk_reserve_bytes": 0})
+    await disk.open_slave()
+    with pytest.raises(ForeignLog, match=f"has log {mine}, and that of store group {GROUP} is theirs"):
+        await disk.belong("theirs")
+    await disk.belong(mine)
+    await disk.close()
+    assert log_id(OsFiles(), home) == mine

@@ -1,0 +1,39 @@
+"""What replicas show each other before one takes the other's frames: of which cluster, which log and which id they are.
+
+Who has an address may be another by now, of another cluster perhaps, whose groups have the same numbers.
+"""
+
+import msgspec
+
+from controller.client import Group
+from store.node.identity import ReplicaIdentity
+from store.replication.messages import Hello, Refused, Why
+
+__all__ = ["STRANGE", "sign", "stranger"]
+
+STRANGE = frozenset({Why.WRONG_GROUP, Why.WRONG_CLUSTER, Why.WRONG_LOG, Why.WRONG_CHECK})  # nothing for time to mend
+
+
+def sign(hello: Hello, identity: ReplicaIdentity, log: str) -> Hello:
+    """A slave's first message, with its papers."""
+    return msgspec.structs.replace(hello, cluster=identity.cluster, log=log, check=identity.check)
+
+
+def stranger(hello: Hello, identity: ReplicaIdentity, log: str, group: Group) -> Refused | None:
+    """Why a slave is not one of the group of this master, which has that log; None: it is.
+
+    What a slave does not say, because it is of an older version, is not held against it.
+    """
+    known = group.replica(hello.replica)
+    if identity.cluster and hello.cluster not in {"", identity.cluster}:
+        return _refused(hello, Why.WRONG_CLUSTER, f"this is cluster {identity.cluster}, not {hello.cluster}")
+    if log and hello.log not in {"", log}:
+        return _refused(hello, Why.WRONG_LOG, f"the log of group {group.number} is {log}, not {hello.log}")
+    if known is not None and known.check and hello.check not in {"", known.check}:
+        who = f"replica {hello.replica} of group {group.number} is {known.node} at {known.address}"
+        return _refused(hello, Why.WRONG_CHECK, f"{who}, by another check code")
+    return None
+
+
+def _refused(hello: Hello, why: Why, text: str) -> Refused:
+    return Refused(session=hello.session, epoch=0, why=why, text=text)

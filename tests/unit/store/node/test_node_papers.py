@@ -1,0 +1,109 @@
+"""Whoever comes to the address of a master has to be of its cluster, its log and its group, and to be who it says."""
+
+import logging
+
+import pytest
+from controllers import Controllers, until
+from node_kit import GROUP, StoreGroup
+from store_kit import append, frame
+
+from controller.client import Group, Replica
+from store.errors import StoreUnreachable
+from store.node import wire
+from store.node.identity import ReplicaIdentity
+from store.node.papers import sign, stranger
+from store.replication.messages import Hello, Refused, Why, decode, encode
+
+pytestmark = pytest.mark.anyio
+
+MINE, THEIRS = ReplicaIdentity(GROUP, 1, "code 1", "c1"), ReplicaIdentity(GROUP, 2, "code 2", "c1")
+TWO = Replica(id=2, node="n2", address="n2:1", check="code 2")
+GROUP_OF_TWO = Group(number=GROUP, replicas=(Replica(id=1, node="n1", address="n1:1", check="code 1"), TWO), log="log")
+
+
+def hello(**said):
+    return Hello(group=GROUP, replica=2, session=5, epoch=1, epochs=(), first=0, end=0, **said)
+
+
+def signed(identity=THEIRS, log="log"):
+    return sign(hello(), identity, log)
+
+
+@pytest.mark.parametrize(
+    ("said", "why", "text"),
+    [
+        (signed(), None, ""),
+        (hello(), None, ""),  # of an older version
+        (signed(log=""), None, ""),
+        (signed(ReplicaIdentity(GROUP, 2, "code 2", "c2")), Why.WRONG_CLUSTER, "this is cluster c1, not c2"),
+        (signed(log="other"), Why.WRONG_LOG, f"the log of group {GROUP} is log, not other"),
+        (signed(ReplicaIdentity(GROUP, 2, "code 9", "c1")), Why.WRONG_CHECK, "replica 2 of group 3 is n2 at n2:1"),
+    ],
+)
+def test_papers(said, why, text):
+    found = stranger(decode(encode(said)), MINE, "log", GROUP_OF_TWO)
+    assert (None if found is None else found.why) is why
+    assert found is None or (text in found.text and found.session == 5)
+
+
+def test_where_nothing_is_known_nothing_is_held_against_anybody():
+    assert stranger(signed(), ReplicaIdentity(GROUP, 1, "code 1"), "", GROUP_OF_TWO) is None
+    assert stranger(signed(), MINE, "log", Group(number=GROUP)) is None  # the core says that it is unknown
+
+
+@pytest.fixture
+async def group(tmp_path):
+    async with (
+        Controllers(tmp_path / "controllers", count=1) as controllers,
+        StoreGroup(tmp_path, controllers, count=2) as store_group,
+    ):
+        yield store_group
+
+
+async def answer_to(node, message):
+    """What the master says to the first message of a slave."""
+    channel = wire.open_channel(node.address, None)
+    try:
+        call = channel.stream_stream(wire.path(wire.REPLICATE))()
+        await call.write(encode(message))
+        return decode(await wire.read(call))
+    finally:
+        await channel.close()
+
+
+async def test_strangers_get_no_frames_of_a_group_and_give_none(group, caplog):
+    await group.in_sync()
+    master = group.nodes[await group.master()]
+    slave = next(node for node in group.nodes.values() if node is not master)
+    log = group.group.log
+    assert log.endswith(f".{GROUP}")
+    assert master.disk.log == slave.disk.log == log
+    said = hello()
+    for identity, its_log, why in (
+        (ReplicaIdentity(GROUP, slave.identity.id, slave.identity.check, "elsewhere"), log, Why.WRONG_CLUSTER),
+        (slave.identity, "elsewhere", Why.WRONG_LOG),
+        (ReplicaIdentity(GROUP, slave.identity.id, "guessed", slave.identity.cluster), log, Why.WRONG_CHECK),
+    ):
+        found = await answer_to(master, sign(said, identity, its_log))
+        assert isinstance(found, Refused)
+        assert found.why is why
+    await group.in_sync()  # still
+
+    place = slave._place
+    place.identity = ReplicaIdentity(GROUP, slave.identity.id, slave.identity.check, "elsewhere")
+    slave.role._hang_up()
+    await until(lambda: "the master does not take this replica: this is cluster" in caplog.text)
+    assert "elsewhere" in caplog.text
+    place.identity = slave.identity
+    await group.in_sync()
+
+
+async def test_a_client_of_another_cluster_is_refused_by_name(group, caplog):
+    store = group.store(cluster=lambda: "elsewhere", budget_s=0.5)
+    cluster = group.client.cluster
+    with pytest.raises(StoreUnreachable, match=f"a store of cluster {cluster}, not of elsewhere"):
+        await store.kv_get("k")
+    assert sum("not of elsewhere" in one.message and one.levelno == logging.ERROR for one in caplog.records) == 1
+    await group.in_sync()
+    right = group.store(cluster=lambda: cluster)
+    await append(right, frame((16, b"taken")))
