@@ -5,7 +5,8 @@ durable in places of its own, change it by compare-and-set, and follow each othe
 newer: what arrives late changes nothing.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -17,11 +18,12 @@ from gateway.topology import Exchange, QueueDefinition
 from store.client import Change, Delete, Entry, Put, StoreClient
 from store.errors import RevisionConflict
 
-__all__ = ["Changed", "Definitions", "Found", "LocalDefinitions", "SharedDefinitions"]
+__all__ = ["NOTHING", "Changed", "Definitions", "Found", "LocalDefinitions", "SharedDefinitions"]
 
 EXCHANGES, QUEUES = "amqp/exchanges", "amqp/queues"
 LIVE_EXCHANGES, LIVE_QUEUES = "amqp/live/exchanges", "amqp/live/queues"  # of several proxies, and not durable
 WATCHED = ("amqp/", "amqp0")  # "0" is the character behind "/"
+NOTHING: Mapping[str, int] = MappingProxyType({})
 
 _encode = msgspec.msgpack.encode
 _exchange = msgspec.msgpack.Decoder(Exchange).decode
@@ -64,8 +66,16 @@ class Definitions(Protocol):
     async def put(self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool) -> int:
         """Store a definition in the place of the one of a revision (0: of none). Its revision. Raises `Changed`."""
 
-    async def delete(self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool) -> int:
-        """Remove a definition; the revision as of which it is gone. Raises `Changed`."""
+    async def delete(
+        self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool, also: Mapping[str, int] = NOTHING
+    ) -> int:
+        """Remove a definition; the revision as of which it is gone. Raises `Changed`.
+
+        Of several proxies only if other keys, too, are at the revisions in `also`.
+        """
+
+    def guard(self, definition: QueueDefinition, revision: int) -> Mapping[str, int]:
+        """What a transaction has to compare that may only be done while a durable queue is as it is known here."""
 
 
 class LocalDefinitions:
@@ -95,11 +105,17 @@ class LocalDefinitions:
             await self._store.kv_put(_place(definition, lasting=True), _encode(definition))
         return revision
 
-    async def delete(self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool) -> int:
+    async def delete(
+        self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool, also: Mapping[str, int] = NOTHING
+    ) -> int:
         """See `Definitions`."""
         if lasting:
             await self._store.kv_delete(_place(definition, lasting=True))
         return revision
+
+    def guard(self, definition: QueueDefinition, revision: int) -> Mapping[str, int]:
+        """See `Definitions`: nobody else changes it."""
+        return NOTHING
 
 
 class SharedDefinitions:
@@ -135,16 +151,22 @@ class SharedDefinitions:
         """See `Definitions`."""
         key = _place(definition, lasting=lasting)
         self._names[key] = definition.name
-        return await self._transact(definition.name, key, revision, Put(key, _encode(definition)))
+        return await self._transact(definition.name, {key: revision}, Put(key, _encode(definition)))
 
-    async def delete(self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool) -> int:
+    async def delete(
+        self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool, also: Mapping[str, int] = NOTHING
+    ) -> int:
         """See `Definitions`."""
         key = _place(definition, lasting=lasting)
-        return await self._transact(definition.name, key, revision, Delete(key))
+        return await self._transact(definition.name, {key: revision, **also}, Delete(key))
 
-    async def _transact(self, name: str, key: str, revision: int, operation: Put | Delete) -> int:
+    def guard(self, definition: QueueDefinition, revision: int) -> Mapping[str, int]:
+        """See `Definitions`."""
+        return {_place(definition, lasting=True): revision}
+
+    async def _transact(self, name: str, compares: Mapping[str, int], operation: Put | Delete) -> int:
         try:
-            return (await self._store.kv_transact({key: revision}, [operation])).revision
+            return (await self._store.kv_transact(compares, [operation])).revision
         except RevisionConflict as conflict:
             raise Changed(name) from conflict
 

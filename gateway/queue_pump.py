@@ -26,6 +26,7 @@ __all__ = ["BATCH_COUNT_MAX", "Connection", "Consumer", "Pump", "take_live"]
 
 BATCH_COUNT_MAX = 256  # messages leased and offered to one consumer at once
 RETRY_S = 1.0  # after the store has failed
+YIELD_S = 0.003  # what consumers at other proxies are left to be first, where ours have just been
 _UNKNOWN_WINDOW = 1 << 30  # of a consumer that has never been blocked
 
 log = logs.get(__name__)
@@ -54,6 +55,7 @@ class Consumer:
         "probe",
         "queue",
         "settle_on_delivery",
+        "shared",
         "taken",
         "window",
     )
@@ -67,12 +69,14 @@ class Consumer:
         exclusive: bool,
         settle_on_delivery: bool,
         credit: int | None = None,
+        shared: bool = False,
     ) -> None:
         self.conn = conn
         self.id = consumer
         self.queue = queue
         self.exclusive = exclusive
         self.settle_on_delivery = settle_on_delivery
+        self.shared = shared  # a member of a shared subscription
         self.gone = False
         self.credit = credit  # messages it can take; None: unknown, and the following learn it
         self.blocked = credit == 0  # took less than offered, or all it had credit for
@@ -109,7 +113,11 @@ class Consumer:
 
 
 class Pump:
-    """Delivers one queue. Its task lives while there are consumers; `failed` is told if it dies of a bug of ours."""
+    """Delivers one queue. Its task lives while there are consumers; `failed` is told if it dies of a bug of ours.
+
+    `elsewhere` says how many consumers the queue has at other proxies that are to have their fair share. What waits is
+    divided by all of them; where there is less than one message for each, who has had its turn waits a moment.
+    """
 
     def __init__(
         self,
@@ -119,9 +127,13 @@ class Pump:
         ttl_ms: int | None,
         now_ms: Callable[[], int],
         failed: Callable[[BaseException], None],
+        elsewhere: Callable[[], int] = lambda: 0,
     ) -> None:
         self._store = store
         self._number = number
+        self._elsewhere = elsewhere
+        self._ahead = 0  # messages our consumers have got since they last let others be first, while there were few
+        self._plenty = False  # since it woke there was a message for everybody
         self._ttl_ms = ttl_ms
         self._now_ms = now_ms
         self._failed = failed
@@ -161,10 +173,16 @@ class Pump:
     async def _run(self) -> None:
         while self.consumers:
             await self._wake.wait()
+            if self._ahead >= len(self.consumers) and self._elsewhere():
+                await asyncio.sleep(YIELD_S)
+                self._ahead = 0
             self._wake.clear()
+            self._plenty = False
             try:
                 while await self._round():
                     pass
+                if self._plenty:
+                    self._ahead = 0
             except StoreError as error:
                 log.warning("cannot deliver a queue", queue=self._number, error=str(error), retry_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
@@ -174,8 +192,11 @@ class Pump:
         """Offer every consumer its share once; whether anything was there."""
         ready = [c for c in self.consumers if not c.blocked]
         share = BATCH_COUNT_MAX
-        if len(ready) > 1:
-            share = -(-await self._store.waiting(self._number) // len(ready))
+        among = len(ready) + (self._elsewhere() if ready else 0)
+        if among > 1:
+            waiting = await self._store.waiting(self._number)
+            share = -(-waiting // among)
+            self._plenty = self._plenty or waiting >= among
         found = False
         for consumer in ready:
             if share and not consumer.gone and not consumer.blocked and await self._serve(consumer, share):
@@ -199,6 +220,7 @@ class Pump:
             consumer.took(taken, len(messages))
             if taken < len(messages):
                 store.requeue(self._number, conn.id, offsets[taken:], delivered=False)
+        self._ahead += taken
         if taken and not consumer.gone:
             self.consumers.remove(consumer)
             self.consumers.append(consumer)

@@ -10,14 +10,14 @@ keeps the name, and whoever takes it over when that proxy is gone removes the qu
 """
 
 import base64
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from controller.client import ControllerError
 from gateway import logs
-from gateway.definitions import Changed
+from gateway.definitions import NOTHING, Changed
 from gateway.errors import Cause, Refusal
 from gateway.owners import Owned
 from gateway.queue_port import (
@@ -30,6 +30,7 @@ from gateway.queue_port import (
 )
 from gateway.queue_pump import Connection
 from gateway.queue_topology import ELSEWHERE, PREFIX, Queue, Topology, check_access, kept, no_queue
+from gateway.shared_port import SHARED_PREFIX
 from gateway.topology import (
     EXCHANGE_KINDS,
     PREDECLARED,
@@ -49,6 +50,7 @@ BINDINGS_COUNT_MAX = 10_000  # of one queue
 EXCHANGES_COUNT_MAX = 10_000
 
 _RESERVED = "amq."
+_RESERVED_QUEUES = (_RESERVED, SHARED_PREFIX)
 
 log = logs.get(__name__)
 
@@ -163,8 +165,8 @@ class QueueRegistry(Topology):
                 _check_same("queue", request.name, queue.definition, request, names)
         elif request.passive:
             raise no_queue(request.name)
-        elif request.name.startswith(_RESERVED):
-            raise Refusal(Cause.FORBIDDEN, f"queue names that begin with {_RESERVED!r} are reserved")
+        elif request.name.startswith(_RESERVED_QUEUES):
+            raise Refusal(Cause.FORBIDDEN, f"queue names that begin with one of {_RESERVED_QUEUES} are reserved")
         else:
             queue = await self._make(conn, request)
         return queue
@@ -231,15 +233,15 @@ class QueueRegistry(Topology):
         await self._drop(queue)
         return waiting
 
-    async def _drop(self, queue: Queue) -> None:
+    async def _drop(self, queue: Queue, also: Mapping[str, int] = NOTHING) -> None:
         """Remove a queue, with the topology locked. The one step that says so for good comes first: if it fails,
-        nothing has changed. Raises `StoreError`.
+        nothing has changed. `also` is as in `Definitions.delete`. Raises `StoreError`.
         """
         definition = queue.definition
         name = definition.name
         owned = queue.owned or await self._claim(name)
         try:
-            gone = await self._definitions.delete(definition, queue.revision, lasting=queue.lasting)
+            gone = await self._definitions.delete(definition, queue.revision, lasting=queue.lasting, also=also)
             self._went(name, gone, exchange=False)
             await self._remove(queue)
             await self._remains.clear(name, queue.number)

@@ -68,7 +68,7 @@ class QueueRouter(Protocol):
 class Queue:
     """A queue that exists."""
 
-    __slots__ = ("definition", "number", "owned", "owner", "pump", "revision")
+    __slots__ = ("definition", "members", "number", "owned", "owner", "pump", "revision")
 
     def __init__(self, definition: QueueDefinition, owner: int | None, pump: Pump, revision: int) -> None:
         self.definition = definition
@@ -77,6 +77,12 @@ class Queue:
         self.pump = pump
         self.revision = revision  # of its definition, of what several proxies share
         self.owned: Owned | None = None  # its name, while this process keeps it
+        self.members: set[int] = set()  # of a shared subscription: the connections of this process that may use it
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is a shared subscription's, which its members alone may use."""
+        return bool(self.definition.pattern)
 
     @property
     def lasting(self) -> bool:
@@ -121,6 +127,7 @@ class Topology:
         self._bound: dict[str, dict[tuple[str, Hashable], None]] = {}  # by exchange: (queue, binding's identity)
         self.queues: dict[str, Queue] = {}
         self.by_number: dict[int, Queue] = {}
+        self.shared_count = 0  # queues of shared subscriptions
         self._owned: dict[int, dict[str, None]] = {}  # exclusive queues by connection
         self._doomed: dict[str, None] = {}  # queues to be removed as soon as the store lets us: nobody can use them
         self._idle: dict[str, None] = {}  # exchanges of which that is true
@@ -134,7 +141,7 @@ class Topology:
         await self._take_stock()
         # What an older version, or a crash, has left unsaid.
         said = self._store.queue_config
-        wanted = [kept(number) for number in self.by_number]
+        wanted = [kept(number) for number, queue in self.by_number.items() if not queue.shared]
         await self._store.configure_queues([one for one in wanted if one != said(QueueNumber(one.queue))])
         if first:
             await self._remains.load()
@@ -272,9 +279,11 @@ class Topology:
         self.queues[definition.name] = self.by_number[definition.number] = queue
         if owner is not None and owner != ELSEWHERE:
             self._owned.setdefault(owner, {})[definition.name] = None
-        default = Binding(exchange="", routing_key=definition.name)
-        for binding in (default, *definition.bindings):
+        for binding in _bindings_of(definition):
             self._route(queue, binding)
+        if queue.shared:
+            self.shared_count += 1
+            self._router.bind(definition.pattern, queue.number, key=_share_key(definition), group=definition.group)
         return queue
 
     async def _remove(self, queue: Queue) -> None:
@@ -282,8 +291,11 @@ class Topology:
         name = queue.definition.name
         del self.queues[name], self.by_number[queue.number]
         self._doomed.pop(name, None)
-        for binding in (Binding(exchange="", routing_key=name), *queue.definition.bindings):
+        for binding in _bindings_of(queue.definition):
             self._unroute(queue, binding)
+        if queue.shared:
+            self.shared_count -= 1
+            self._router.unbind(_share_key(queue.definition))
         await queue.pump.stop()
         self._dropped(queue)
         if queue.owner is not None:
@@ -321,12 +333,26 @@ def kept(number: int) -> QueueConfig:
     return QueueConfig(number, until_settled=True)
 
 
+def _bindings_of(definition: QueueDefinition) -> tuple[Binding, ...]:
+    """All bindings of a queue: the default exchange knows it by its name, unless it is a shared subscription's."""
+    if definition.pattern:
+        return ()
+    return (Binding(exchange="", routing_key=definition.name), *definition.bindings)
+
+
+def _share_key(definition: QueueDefinition) -> Hashable:
+    """By what the router knows the filter of a shared subscription."""
+    return definition.name, "shared"
+
+
 def no_queue(name: str) -> Refusal:
     """What is said of a queue that is not there."""
     return Refusal(Cause.NOT_FOUND, f"no queue {name!r}")
 
 
 def check_access(conn: Connection, queue: Queue) -> None:
-    """Raise `Refusal` (CONFLICT) for a queue that is another connection's own."""
+    """Raise `Refusal`: CONFLICT for a queue that is another connection's own, FORBIDDEN for a shared subscription's."""
+    if queue.shared and conn.id not in queue.members:
+        raise Refusal(Cause.FORBIDDEN, f"queue {queue.definition.name!r} is a shared subscription's")
     if queue.owner not in (None, conn.id):
         raise Refusal(Cause.CONFLICT, f"queue {queue.definition.name!r} belongs to another connection")

@@ -8,6 +8,7 @@ import asyncio
 import random as chance
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any
 
 from controller.client import ControllerClient, ControllerError, TopicLimit
@@ -32,9 +33,10 @@ from gateway.queue_port import (
     UnbindQueue,
 )
 from gateway.queue_pump import Connection, Consumer, Pump, take_live
-from gateway.queue_registry import QueueRegistry
 from gateway.queue_topology import PREFIX, Queue, QueueRouter
 from gateway.router import UnknownTopicError
+from gateway.shared_counts import SharedCounts
+from gateway.shared_registry import SharedRegistry
 from gateway.topology import QueueDefinition, message_ttl_ms
 from store.client import StoreClient
 from store.errors import StoreError
@@ -75,7 +77,8 @@ class NamedQueues:
         self._now_ms = now_ms
         self._owners = owners = owners or LocalOwners(store)
         self._counts: ConsumerCounts = LocalConsumerCounts() if owners.alone else SharedConsumerCounts(store, owners)
-        self._registry = registry = QueueRegistry(
+        self._shares = SharedCounts(store, owners)
+        self._registry = registry = SharedRegistry(
             store,
             controller,
             router,
@@ -104,6 +107,11 @@ class NamedQueues:
             CountRoutes: self._count_routes,
         }
 
+    @property
+    def registry(self) -> SharedRegistry:
+        """Which queues there are."""
+        return self._registry
+
     async def load(self) -> None:
         """Know what was declared durable, and clear away what was not."""
         await self._registry.load()
@@ -116,6 +124,10 @@ class NamedQueues:
             except StoreError as error:
                 log.warning("what other proxies declare is not known here", error=str(error), retry_s=FOLLOW_S)
             await asyncio.sleep(FOLLOW_S)
+
+    async def follow_members(self) -> None:
+        """Follow how many members shared subscriptions have at other proxies, for ever."""
+        await self._shares.follow()
 
     async def wanted(self, name: str) -> None:
         """See `owners.Listener`: what is here is kept."""
@@ -160,7 +172,12 @@ class NamedQueues:
 
         Nothing is delivered before the caller's next await, so that it can tell the connection first.
         """
-        self._check_consumers(await self._registry.look_up(effect.queue, conn), effect)
+        queue = await self._registry.look_up(effect.queue, conn)
+        if queue.shared:
+            if not conn.gone:
+                self._begin(queue, conn, effect)
+            return
+        self._check_consumers(queue, effect)
         await self._counts.join(effect.queue, exclusive=effect.exclusive)
         try:
             queue = self._registry.find(effect.queue, conn)
@@ -172,6 +189,9 @@ class NamedQueues:
             if isinstance(why, _Gone):
                 return
             raise
+        self._begin(queue, conn, effect)
+
+    def _begin(self, queue: Queue, conn: Connection, effect: Consume) -> None:
         consumer = Consumer(
             conn,
             effect.consumer,
@@ -179,9 +199,12 @@ class NamedQueues:
             exclusive=effect.exclusive,
             settle_on_delivery=effect.settle_on_delivery,
             credit=effect.credit,
+            shared=queue.shared,
         )
         self._consumers.setdefault(conn.id, {})[effect.consumer] = consumer
         queue.pump.add(consumer)
+        if queue.shared:
+            self._shares.here(effect.queue, len(queue.pump.consumers))
 
     def _check_consumers(self, queue: Queue, effect: Consume) -> None:
         others = queue.pump.consumers
@@ -199,7 +222,7 @@ class NamedQueues:
         consumer = self._consumers.get(conn.id, {}).pop(effect.consumer, None)
         if consumer is not None:
             unused = self._remove(consumer)
-            if unused or not self._owners.alone:
+            if not consumer.shared and (unused or not self._owners.alone):
                 self._spawn(self._left([consumer.queue], [consumer.queue] if unused else []))
 
     async def _left(self, queues: list[str], unused: list[str]) -> None:
@@ -232,8 +255,9 @@ class NamedQueues:
         ended = list(self._consumers.pop(conn.id, {}).values())
         unused = [c.queue for c in ended if self._remove(c)]
         self.appended(self._store.release(conn.id))
-        if ended:
-            await self._left([c.queue for c in ended], unused)
+        counted = [c.queue for c in ended if not c.shared]
+        if counted:
+            await self._left(counted, unused)
         await self._registry.drop_owned(conn.id)
 
     def appended(self, queue_numbers: Iterable[int]) -> None:
@@ -299,21 +323,26 @@ class NamedQueues:
             ttl_ms=message_ttl_ms(definition),
             now_ms=self._now_ms,
             failed=lambda error: self._pump_failed(definition.name, error),
+            elsewhere=partial(self._shares.elsewhere, definition.name) if definition.pattern else lambda: 0,
         )
 
     def _remove(self, consumer: Consumer) -> bool:
         """Take a consumer from its queue; whether the queue should go with it."""
         queue = self._registry.queues[consumer.queue]
         queue.pump.remove(consumer)
+        if queue.shared:
+            self._shares.here(consumer.queue, len(queue.pump.consumers))
         return queue.definition.auto_delete and not queue.pump.consumers
 
     def _cancel_all(self, queue: Queue) -> None:
         """Nothing more is delivered of a queue: its consumers are told, so that nobody waits for nothing."""
+        if queue.shared:
+            self._shares.here(queue.definition.name, 0)
         for consumer in list(queue.pump.consumers):
             queue.pump.remove(consumer)
             self._consumers.get(consumer.conn.id, {}).pop(consumer.id, None)
             consumer.conn.deliver(ConsumerCancelled(consumer.id))
-            if not self._owners.alone:
+            if not self._owners.alone and not consumer.shared:
                 self._spawn(self._left([consumer.queue], []))
 
     def _pump_failed(self, name: str, error: BaseException) -> None:

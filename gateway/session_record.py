@@ -10,9 +10,22 @@ from gateway.fanout import Subscriber
 from gateway.keys import kv_key
 from gateway.owners import Owned
 from gateway.wills import WillRecord
+from store.client import Put, StoreClient
 from store.format import LogOffset, Position, QueueNumber
 
-__all__ = ["Held", "Holder", "SessionRecord", "cursor_of_offsets", "distance", "exchanges_key", "offsets_of"]
+__all__ = [
+    "Ended",
+    "Held",
+    "Holder",
+    "SessionRecord",
+    "cursor_of_offsets",
+    "distance",
+    "exchanges_key",
+    "load_record",
+    "not_told",
+    "offsets_of",
+    "put_record",
+]
 
 EXCHANGES = "session-exchanges"  # the namespace of what changes with every message
 
@@ -80,6 +93,36 @@ class Held:
         self.committed: Cursor = ()  # committed <= settled
         self.armed = False  # there may be a record of a will
         self.will: WillRecord | None = None  # to be published when the connection is gone
+
+
+class Ended(Protocol):
+    """Who is told that a session has ended. One that does not last ends with its connection."""
+
+    async def __call__(self, session: str, *, lasting: bool = True) -> None:
+        """Do what is to be done. Raises `StoreError`: then it is done again later."""
+
+
+async def not_told(session: str, *, lasting: bool = True) -> None:
+    """Nobody wants to know."""
+
+
+async def load_record(store: StoreClient, key: str) -> SessionRecord | None:
+    """What the KV holds of a session. Raises `StoreError`."""
+    entry = await store.kv_get(key)
+    return None if entry is None else msgspec.msgpack.decode(entry.value, type=SessionRecord)
+
+
+def put_record(held: Held, *, left_ms: int | None) -> Put:
+    """What stores a session, which is durable from then on."""
+    held.durable = True
+    record = SessionRecord(
+        protocol=held.holder.protocol,
+        session_id=held.session_id,
+        state=held.state,
+        expiry_s=held.expiry_s,
+        left_ms=left_ms,
+    )
+    return Put(held.key, msgspec.msgpack.encode(record))
 
 
 def exchanges_key(key: str) -> str:

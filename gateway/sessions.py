@@ -25,7 +25,20 @@ from gateway.fanout import Fanout
 from gateway.keys import kv_key
 from gateway.owners import LocalOwners, Operations, Owned, Owners, OwnershipLost, Taken
 from gateway.port import OpenedSession, OpenSession, SaveSession
-from gateway.session_record import Held, Holder, SessionRecord, cursor_of_offsets, distance, exchanges_key, offsets_of
+from gateway.queue_remains import stored_entries
+from gateway.session_record import (
+    Ended,
+    Held,
+    Holder,
+    SessionRecord,
+    cursor_of_offsets,
+    distance,
+    exchanges_key,
+    load_record,
+    not_told,
+    offsets_of,
+    put_record,
+)
 from gateway.wills import Wills
 from store.client import Delete, Entry, Put, StoreClient
 from store.errors import StoreError
@@ -36,7 +49,6 @@ COMMIT_INTERVAL_MS = 1_000
 SWEEP_INTERVAL_MS = 60_000
 IDLE_COMMIT_BYTES = 16 << 20  # an idle session's cursor is moved once it is this far behind the log's end
 NAMESPACE = "sessions"
-PAGE = 500
 ORPHANS_AT_ONCE = 64
 
 log = logs.get(__name__)
@@ -64,6 +76,7 @@ class Sessions:
         self._unclosed: dict[str, Held] = {}  # whose connection has ended, and whose last word the store refused
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by key: one change at a time
         self._started_ms = now_ms()
+        self.ended: Ended = not_told  # told of a session before it is forgotten
         self._owners.serve(f"{NAMESPACE}/", self)
 
     async def load(self) -> list[str]:
@@ -86,6 +99,15 @@ class Sessions:
                     raise error
             if any(found):
                 await asyncio.sleep(COMMIT_INTERVAL_MS / 1_000)
+
+    def key_of(self, holder: Holder) -> str | None:
+        """The session that a connection holds, by its key."""
+        held = self._by_holder.get(holder)
+        return None if held is None else held.key
+
+    def holds(self, key: str) -> bool:
+        """Whether a connection of this process has a session, or its last word is not written."""
+        return key in self._held or key in self._unclosed
 
     # ---- what connections ask for
 
@@ -125,7 +147,7 @@ class Sessions:
     async def _begin(self, held: Held, request: OpenSession) -> OpenedSession:
         """Read what the session remembers, or have it remember nothing, and write that its connection is there."""
         key, owned = held.key, held.owned
-        record = await self._load(key)
+        record = await load_record(self._store, key)
         new = record is None or request.clean or self._expired(record)
         if record is not None and new:
             await self._forget(key, owned)
@@ -138,12 +160,12 @@ class Sessions:
             operations.append(put)
         if new and request.expiry_s != 0:
             held.committed = held.settled = held.passed = self._fanout.now()
-            operations.append(self._record(held, left_ms=None))
+            operations.append(put_record(held, left_ms=None))
             await owned.write(operations, cursor=offsets_of(held.committed))
         elif record is not None and not new:
             held.state, held.durable = record.state, True
             held.committed = held.settled = held.passed = cursor_of_offsets(await owned.cursor())
-            operations.append(self._record(held, left_ms=None))
+            operations.append(put_record(held, left_ms=None))
             await owned.write(operations)
         elif operations:
             await owned.write(operations)
@@ -177,7 +199,7 @@ class Sessions:
         if exchanges is not None:
             operations.append(Put(exchanges_key(held.key), exchanges))
         if whole:
-            operations.append(self._record(held, left_ms=None))
+            operations.append(put_record(held, left_ms=None))
         try:
             await held.owned.write(operations)
         except OwnershipLost:
@@ -252,10 +274,12 @@ class Sessions:
         if ends and held.durable:
             await self._delete(key, owned, operations)
             operations = []
+        elif ends:
+            await self.ended(key, lasting=False)
         elif held.durable:
             if held.exchanges is not None:
                 operations.append(Put(exchanges_key(key), held.exchanges))
-            operations.append(self._record(held, left_ms=held.left_ms))
+            operations.append(put_record(held, left_ms=held.left_ms))
             cursor = offsets_of(held.settled) if held.settled != held.committed else None
         await (owned.write if keep else owned.release)(operations, cursor=cursor)
         if over:
@@ -286,11 +310,13 @@ class Sessions:
             if name in self._held or name in self._unclosed:
                 return
             owned = await take()
-            record = await self._load(name)
+            record = await load_record(self._store, name)
             will = await self._wills.find(name)
             operations: list[Put | Delete] = []
             expiry_s = 0 if record is None else record.expiry_s
             over = will is not None and not await self._wills.leave(owned, name, will, expiry_s=expiry_s)
+            if record is None:
+                await self.ended(name)
             operations += [self._wills.disarm(name)] if over else []
             if record is not None and expiry_s == 0:
                 await self._delete(name, owned, operations)
@@ -344,15 +370,11 @@ class Sessions:
 
     async def sweep(self) -> int:
         """Forget sessions whose time is over; how many that were. Call it every `SWEEP_INTERVAL_MS`."""
-        after, forgotten = "", 0
-        while True:
-            page = await self._store.kv_prefix(f"{NAMESPACE}/", after=after, limit=PAGE)
-            for entry in page:
-                if self._is_over(entry):
-                    forgotten += await self._sweep(entry.key)
-            if len(page) < PAGE:
-                return forgotten
-            after = page[-1].key
+        forgotten = 0
+        async for entry in stored_entries(self._store, NAMESPACE):
+            if self._is_over(entry):
+                forgotten += await self._sweep(entry.key)
+        return forgotten
 
     async def _sweep(self, key: str) -> bool:
         """Forget one session unless it has come back to life; whether it was forgotten."""
@@ -372,7 +394,7 @@ class Sessions:
             return over
 
     def _is_over(self, entry: Entry) -> bool:
-        if entry.key in self._held or entry.key in self._unclosed:
+        if self.holds(entry.key):
             return False
         try:
             return self._expired(msgspec.msgpack.decode(entry.value, type=SessionRecord))
@@ -414,27 +436,13 @@ class Sessions:
         left = self._started_ms if record.left_ms is None else record.left_ms
         return left + record.expiry_s * 1000 <= self._now_ms()
 
-    async def _load(self, key: str) -> SessionRecord | None:
-        entry = await self._store.kv_get(key)
-        return None if entry is None else msgspec.msgpack.decode(entry.value, type=SessionRecord)
-
-    def _record(self, held: Held, *, left_ms: int | None) -> Put:
-        held.durable = True
-        record = SessionRecord(
-            protocol=held.holder.protocol,
-            session_id=held.session_id,
-            state=held.state,
-            expiry_s=held.expiry_s,
-            left_ms=left_ms,
-        )
-        return Put(held.key, msgspec.msgpack.encode(record))
-
     async def _forget(self, key: str, owned: Owned) -> None:
         """A session has ended, and so has the wait of its will."""
         await self._wills.settle(owned, key, ended=True)
         await self._delete(key, owned)
 
     async def _delete(self, key: str, owned: Owned, operations: Operations = ()) -> None:
+        await self.ended(key)
         gone: list[Put | Delete] = [*operations, Delete(key)]
         if await self._store.kv_get(exchanges_key(key)) is not None:
             gone.append(Delete(exchanges_key(key)))

@@ -1,0 +1,244 @@
+"""Shared subscriptions: which sessions are members of which, and so how long their queues are there.
+
+    shared/members/{queue}/{session}   the members of a shared subscription
+    shared/of/{session}/{queue}        the same the other way round: what a session leaves when it ends
+    shared/joins/{queue}               changes whenever a session joins, where there are several proxies
+
+(`queue` and `session` are hashes; the records say the names.) A membership is as durable as its session is: who is
+away is a member still. It ends when the session leaves or ends; what a crash leaves behind of sessions that are gone is
+found by `sweep`. The queue goes with its last member, in a transaction that fails if one joins meanwhile.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from controller.client import ControllerError, TopicLimit
+from gateway import logs
+from gateway.address import hash64
+from gateway.errors import Cause, Refusal
+from gateway.owner_keys import owner_key
+from gateway.owners import Owners
+from gateway.queue_remains import stored_entries
+from gateway.queue_topology import Queue
+from gateway.shared_port import JoinShared, LeaveShared, SharedName
+from gateway.shared_registry import SharedRegistry
+from store.client import Delete, Put, StoreClient
+from store.errors import RevisionConflict, StoreError
+
+__all__ = ["SWEEP_SHARED_INTERVAL_MS", "SharedSubscriptions"]
+
+SWEEP_SHARED_INTERVAL_MS = 300_000
+MEMBERS, OF, JOINS = "shared/members", "shared/of", "shared/joins"
+TRIES_COUNT_MAX = 16  # of joining a queue that comes and goes meanwhile
+
+log = logs.get(__name__)
+
+
+class MemberRecord(msgspec.Struct, frozen=True):
+    """A session is a member of a shared subscription."""
+
+    queue: str
+    session: str
+
+
+_encode = msgspec.msgpack.encode
+_decode = msgspec.msgpack.Decoder(MemberRecord).decode
+
+
+class _Here:
+    """A connection whose session has joined something."""
+
+    __slots__ = ("queues", "session")
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+        self.queues: dict[Queue, None] = {}
+
+
+class Member(Protocol):
+    """A connection whose session can be a member."""
+
+    id: int
+    gone: bool
+
+
+class SessionKeys(Protocol):
+    """What shared subscriptions need to know of sessions."""
+
+    def key_of(self, holder: Any) -> str | None:
+        """The session that a connection holds, by its key."""
+
+    def holds(self, key: str) -> bool:
+        """Whether a connection of this process has the session, or its last word is not written."""
+
+
+class SharedSubscriptions:
+    """All memberships of sessions that this process holds. It belongs to the event loop."""
+
+    def __init__(
+        self,
+        store: StoreClient,
+        owners: Owners,
+        registry: SharedRegistry,
+        sessions: SessionKeys,
+        *,
+        groups_max: int,
+        spawn: Callable[[Coroutine[Any, Any, object]], object],
+    ) -> None:
+        self._store = store
+        self._owners = owners
+        self._registry = registry
+        self._sessions = sessions
+        self._groups_max = groups_max
+        self._spawn = spawn
+        self._joining: Counter[str] = Counter()  # queues that somebody here is about to be a member of
+        self._joined: dict[str, int] = {}  # sessions that have joined something here, and their connections
+        self._here: dict[int, _Here] = {}  # those connections
+
+    async def join(self, conn: Member, request: JoinShared) -> Sequence[str | Refusal]:
+        """See `JoinShared`. Raises `Refusal` (FORBIDDEN) for a connection without a session."""
+        session = self._session_of(conn)
+        if not conn.gone:
+            self._joined[session] = conn.id
+            self._here.setdefault(conn.id, _Here(session))
+        answers = await asyncio.gather(*(self._join(conn, session, shared) for shared in request.names))
+        if conn.gone and not await self._is_there(session):  # it has ended meanwhile, without this membership
+            await self.ended(session)
+        return answers
+
+    async def _join(self, conn: Member, session: str, shared: SharedName) -> str | Refusal:
+        name = shared.queue
+        self._joining[name] += 1
+        try:
+            for _ in range(TRIES_COUNT_MAX):
+                queue = await self._registry.share(shared, groups_max=self._groups_max)
+                try:
+                    await self._store.kv_transact(self._registry.guard(queue), self._joined_as(name, session))
+                except RevisionConflict:
+                    await self._registry.look_again(name)
+                else:
+                    if (here := self._here.get(conn.id)) is not None:
+                        queue.members.add(conn.id)
+                        here.queues[queue] = None
+                    return name
+            return Refusal(Cause.OVERLOAD, "the shared subscription comes and goes too often", retry_after_ms=1_000)
+        except Refusal as refusal:
+            return refusal
+        except TopicLimit as error:
+            return Refusal(Cause.QUOTA, str(error))
+        except (StoreError, ControllerError) as error:
+            return Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=1_000)
+        finally:
+            self._joining[name] -= 1
+            if not self._joining[name]:
+                del self._joining[name]
+
+    def _joined_as(self, name: str, session: str) -> list[Put | Delete]:
+        record = _encode(MemberRecord(name, session))
+        operations: list[Put | Delete] = [Put(key, record) for key in _keys(name, session)]
+        if not self._owners.alone:
+            operations.append(Put(_joins_key(name), b""))
+        return operations
+
+    async def leave(self, conn: Member, request: LeaveShared) -> None:
+        """See `LeaveShared`. Raises `StoreError`."""
+        session = self._session_of(conn)
+        names = [shared.queue for shared in request.names]
+        for name in names:
+            if (queue := self._registry.queues.get(name)) is not None:
+                queue.members.discard(conn.id)
+        await self._forget([MemberRecord(name, session) for name in names])
+
+    async def ended(self, session: str, *, lasting: bool = True) -> None:
+        """A session is gone, and with it its memberships. Raises `StoreError`.
+
+        One that does not last beyond its connection has joined here if at all.
+        """
+        if not lasting and session not in self._joined:
+            return
+        prefix = f"{OF}/{hash64(session):016x}"
+        found = [_decode(entry.value) async for entry in stored_entries(self._store, prefix)]
+        await self._forget([record for record in found if record.session == session])
+        self._joined.pop(session, None)
+
+    def left(self, conn: Member) -> None:
+        """A connection has ended: it may not use its queues any more."""
+        here = self._here.pop(conn.id, None)
+        if here is not None:
+            for queue in here.queues:
+                queue.members.discard(conn.id)
+            if self._joined.get(here.session) == conn.id:
+                del self._joined[here.session]
+
+    async def sweep(self) -> None:
+        """Find members whose sessions are gone, and queues without members. Raises `StoreError`."""
+        there: dict[str, bool] = {}
+        gone: list[MemberRecord] = []
+        async for entry in stored_entries(self._store, MEMBERS):
+            record = _decode(entry.value)
+            if record.session not in there:
+                there[record.session] = await self._is_there(record.session)
+            if not there[record.session]:
+                gone.append(record)
+        await self._forget(gone)
+        for queue in self._registry.shared:
+            await self._drop_empty(queue.definition.name)
+
+    # ---- inside
+
+    def _session_of(self, conn: Member) -> str:
+        session = self._sessions.key_of(conn)
+        if session is None:
+            raise Refusal(Cause.FORBIDDEN, "only a session can share a subscription")
+        return session
+
+    async def _is_there(self, session: str) -> bool:
+        if self._sessions.holds(session) or await self._store.kv_get(session) is not None:
+            return True
+        return not self._owners.alone and await self._store.kv_get(owner_key(session)) is not None
+
+    async def _forget(self, records: Sequence[MemberRecord]) -> None:
+        """End memberships, and look whether their queues have others."""
+        for record in records:
+            await self._store.kv_transact({}, [Delete(key) for key in _keys(record.queue, record.session)])
+        for name in dict.fromkeys(record.queue for record in records):
+            self._spawn(self._drop_empty(name))
+
+    async def _drop_empty(self, name: str) -> None:
+        """Remove a queue unless it has members. What fails is tried again by `sweep`."""
+        try:
+            if await self._registry.unshare(name, lambda: self._unless(name)) and not self._owners.alone:
+                await self._forget_joins(name)
+        except (StoreError, ControllerError, Refusal) as error:
+            log.warning("a shared subscription without members is still there", queue=name, error=str(error))
+
+    async def _unless(self, name: str) -> Mapping[str, int] | None:
+        """See `shared_registry.Unless`."""
+        if self._joining[name]:
+            return None
+        entry = None if self._owners.alone else await self._store.kv_get(_joins_key(name))
+        prefix = f"{MEMBERS}/{hash64(name):016x}/"
+        if await self._store.kv_prefix(prefix, limit=1):
+            return None
+        return {} if self._owners.alone else {_joins_key(name): 0 if entry is None else entry.revision}
+
+    async def _forget_joins(self, name: str) -> None:
+        entry = await self._store.kv_get(_joins_key(name))
+        if entry is not None and name not in self._registry.queues:
+            try:
+                await self._store.kv_delete(entry.key, expected_revision=entry.revision)
+            except RevisionConflict:
+                log.debug("a shared subscription is there again", queue=name)
+
+
+def _keys(queue: str, session: str) -> tuple[str, str]:
+    queue_hash, session_hash = f"{hash64(queue):016x}", f"{hash64(session):016x}"
+    return f"{MEMBERS}/{queue_hash}/{session_hash}", f"{OF}/{session_hash}/{queue_hash}"
+
+
+def _joins_key(queue: str) -> str:
+    return f"{JOINS}/{hash64(queue):016x}"
