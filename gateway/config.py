@@ -26,6 +26,7 @@ from gateway.errors import ConfigError, Refusal
 from gateway.filters import check_filter
 from gateway.kv_settings import KvConfig
 from gateway.port import AdapterFactory, Listener
+from gateway.shared_settings import SharedConfig
 from gateway.topic_settings import TopicSettings
 
 __all__ = [
@@ -211,6 +212,7 @@ class Config(_Section, frozen=True, kw_only=True):
     topics: TopicsConfig = TopicsConfig()
     routes: tuple[Route, ...] = ()
     kv: KvConfig = KvConfig()
+    shared_subscriptions: SharedConfig = SharedConfig()
     access: AccessConfig = AccessConfig()
     admin: AdminConfig = AdminConfig()
     rpc: RpcConfig = RpcConfig()

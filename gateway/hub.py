@@ -26,6 +26,7 @@ from gateway.queues import NamedQueues
 from gateway.requests import answer
 from gateway.router import Router, TopicRule
 from gateway.sessions import COMMIT_INTERVAL_MS, SWEEP_INTERVAL_MS, Sessions
+from gateway.shared_subscriptions import SWEEP_SHARED_INTERVAL_MS, SharedSubscriptions
 from gateway.timer_secrets import TimerSecrets
 from gateway.topic_settings import TopicSettings
 from gateway.wills import Wills
@@ -125,6 +126,15 @@ class Hub:
         )
         wills = Wills(store, self.ingest.publish, now_ms=now_ms, random=self.random, check=self.access.check_publisher)
         self.sessions = Sessions(store, self.fanout, wills, now_ms=now_ms, owners=self.owners)
+        self.shared = SharedSubscriptions(
+            store,
+            self.owners,
+            self.queues.registry,
+            self.sessions,
+            groups_max=config.shared_subscriptions.groups_max,
+            spawn=self.spawn,
+        )
+        self.sessions.ended = self.shared.ended
 
     async def start(self) -> None:
         """Load what the store remembers and begin the periodic work."""
@@ -134,8 +144,11 @@ class Hub:
         await self.timer_secrets.load(self.store)
         self.store.watch_queues(self.queues.appended)
         orphans = await self.sessions.load()
+        await self.shared.begin()
         await self.owners.start(self.spawn)
         self.spawn(self.queues.follow())
+        self.spawn(self.queues.follow_members())
+        self.spawn(self._every(SWEEP_SHARED_INTERVAL_MS, self.shared.sweep))
         if orphans:
             self.spawn(self.sessions.bury(orphans))
         self.spawn(self._every(TOPICS_INTERVAL_MS, self._follow_topics))
@@ -194,6 +207,7 @@ class Hub:
                 await self.sessions.close(endpoint)
         finally:
             self.fanout.leave(endpoint.subscriber)
+            self.shared.left(endpoint)
             try:
                 await asyncio.gather(self.keys.leave(endpoint), self.queues.connection_lost(endpoint))
             finally:

@@ -34,6 +34,7 @@ from gateway.port import (
     SaveSession,
 )
 from gateway.retained import retained_page
+from gateway.shared_port import JoinShared, LeaveShared
 
 if TYPE_CHECKING:
     from gateway.hub import Hub
@@ -116,6 +117,14 @@ async def _list_addresses(hub: "Hub", endpoint: Endpoint, request: ListAddresses
     return await hub.directory.list(request.prefix, request.limit, router=hub.router, controller=hub.controller)
 
 
+async def _join_shared(hub: "Hub", endpoint: Endpoint, request: JoinShared) -> Sequence[str | Refusal]:
+    return await hub.shared.join(endpoint, request)
+
+
+async def _leave_shared(hub: "Hub", endpoint: Endpoint, request: LeaveShared) -> None:
+    await hub.shared.leave(endpoint, request)
+
+
 _HANDLERS: dict[type[Request], Callable[["Hub", Endpoint, Any], Awaitable[Any]]] = {
     Authenticate: _authenticate,
     CancelTimer: _cancel_timer,
@@ -128,4 +137,6 @@ _HANDLERS: dict[type[Request], Callable[["Hub", Endpoint, Any], Awaitable[Any]]]
     Retained: _retained,
     ListAddresses: _list_addresses,
     FindMessages: _find_messages,
+    JoinShared: _join_shared,
+    LeaveShared: _leave_shared,
 }

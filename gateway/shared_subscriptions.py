@@ -99,6 +99,14 @@ class SharedSubscriptions:
         self._joined: dict[str, int] = {}  # sessions that have joined something here, and their connections
         self._here: dict[int, _Here] = {}  # those connections
 
+    async def begin(self) -> None:
+        """Clear away what a former run of this process has left behind, where no other could have."""
+        if self._owners.alone:
+            try:
+                await self.sweep()
+            except StoreError as error:
+                log.warning("shared subscriptions are looked through later", error=str(error))
+
     async def join(self, conn: Member, request: JoinShared) -> Sequence[str | Refusal]:
         """See `JoinShared`. Raises `Refusal` (FORBIDDEN) for a connection without a session."""
         session = self._session_of(conn)
