@@ -1,8 +1,10 @@
-"""Mutual TLS between the nodes of a cluster: gRPC credentials from the files of a certificate, its key and its CA.
+"""Mutual TLS between the nodes of a cluster: credentials from the files of a certificate, its key and its CA.
 
 Everybody in a cluster has a certificate of the cluster's own CA and demands one: who has none gets no connection.
 """
 
+import errno
+import ssl
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,17 +21,36 @@ class CredentialFiles(NamedTuple):
     authority: Path
 
     def server(self) -> Any:
-        """`grpc.ServerCredentials` that ask every client for a certificate of the CA. Raises OSError."""
-        return grpc.ssl_server_credentials(
+        """`grpc.ServerCredentials` that ask every client for a certificate of the CA; with `tls`, the same for pipes.
+
+        Raises OSError.
+        """
+        made = grpc.ssl_server_credentials(
             [(self.key.read_bytes(), self.certificate.read_bytes())],
             root_certificates=self.authority.read_bytes(),
             require_client_auth=True,
         )
+        made.tls = self._tls(ssl.PROTOCOL_TLS_SERVER)
+        return made
 
     def channel(self) -> Any:
-        """`grpc.ChannelCredentials` of a client. Raises OSError."""
-        return grpc.ssl_channel_credentials(
+        """`grpc.ChannelCredentials` of a client; with `tls`, the same for pipes. Raises OSError."""
+        made = grpc.ssl_channel_credentials(
             root_certificates=self.authority.read_bytes(),
             private_key=self.key.read_bytes(),
             certificate_chain=self.certificate.read_bytes(),
         )
+        made.tls = self._tls(ssl.PROTOCOL_TLS_CLIENT)
+        return made
+
+    def _tls(self, side: int) -> ssl.SSLContext:
+        """Either side proves who it is to the other."""
+        tls = ssl.SSLContext(side)
+        tls.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            tls.load_verify_locations(self.authority)
+            tls.load_cert_chain(self.certificate, self.key)
+        except ssl.SSLError as error:
+            raise OSError(errno.EINVAL, f"no PEM, or not its key ({error.reason})", str(self.certificate)) from error
+        tls.verify_mode = ssl.CERT_REQUIRED
+        return tls

@@ -19,7 +19,7 @@ import grpc.aio
 import msgspec
 
 from controller.client import ControllerClient, ControllerError
-from store import wire
+from store import pipes, wire
 from store.client import StoreClient
 from store.errors import OffsetOutOfRange, StoreClosed, StoreError
 from store.format import QueueNumber, QueueOffset
@@ -70,7 +70,7 @@ class StoreService:
         `credentials` are `grpc.ServerCredentials` (`store.credentials`); without them everybody may connect.
         """
         service = cls(store, controller, node)
-        server = grpc.aio.server(
+        server = (grpc.aio.server if node is None else pipes.Server)(
             options=(
                 ("grpc.so_reuseport", 0),  # a second server on the port is a mistake, not a load balancer
                 ("grpc.max_receive_message_length", wire.REQUEST_BYTES_MAX if node is None else MESSAGE_BYTES_MAX),

@@ -18,6 +18,7 @@ import msgspec
 
 from controller.client import ControllerClient, ControllerError, Group, Replica, UnknownGroup
 from controller.registry import Heartbeat
+from store import pipes
 from store.errors import StoreError, StoreFailed, StoreFull
 from store.node import wire
 from store.node.disk import Disk
@@ -182,7 +183,7 @@ class StoreNode:
             speak=self._speak,
             known=self._known,
             heard=self._heard,
-            dial=lambda address: wire.open_channel(address, self._credentials.channel),
+            dial=lambda address: pipes.open_channel(address, self._credentials.channel),
             now_ms=lambda: time.monotonic_ns() // 1_000_000,
             pace=self.settings.pace,
         )

@@ -1,4 +1,4 @@
-"""What the nodes of a store group say to each other beside the messages of replication, as MessagePack over gRPC.
+"""What the nodes of a store group say to each other beside the messages of replication, as MessagePack over pipes (SwitchOver: gRPC).
 
 Replicate   slave -> master      messages of `store.replication.messages`, both ways; a Hello comes first
 Snapshot    slave -> master      a `SnapshotRequest`; back come a `SnapshotHead` and the views in parts

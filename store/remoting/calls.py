@@ -1,6 +1,6 @@
 """The stream of calls between a client and a store node: what is asked, and what is answered.
 
-One bidirectional gRPC stream is a session. A message of the client is MessagePack, an array of calls
+One stream with messages both ways is a session. A message of the client is MessagePack, an array of calls
 
     [number, method, arguments]
 

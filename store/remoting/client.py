@@ -1,4 +1,4 @@
-"""A store group over the network: `StoreClient` over gRPC to whoever is the group's master.
+"""A store group over the network: `StoreClient` over pipes to whoever is the group's master.
 
 There is one connection at a time. When it breaks, or the node it leads to is no master any more, another one is made
 to where `resolve` says the master is; meanwhile appends and calls wait, for `budget_s` at most
@@ -57,7 +57,7 @@ _timers: Callable[[Any], list[TimerEntry]] = decoder(list[TimerEntry])
 
 
 class RemoteStore(RemoteKeys, RemoteReads, RemoteLeases):
-    """A `StoreClient` of one group over gRPC. `async with await RemoteStore.open(group, resolve) as store: ...`
+    """A `StoreClient` of one group over the network. `async with await RemoteStore.open(group, resolve) as store: ...`
 
     `resolve` says where the group's master is thought to be ("host:port", None: nobody knows). It is asked before each
     attempt to connect; call `moved` when its answer has changed. `credentials` are `grpc.ChannelCredentials`

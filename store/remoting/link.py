@@ -1,4 +1,4 @@
-"""One connection of a client to a store node: a channel of its own, and the streams on it."""
+"""One connection of a client to a store node: a channel of its own, and the streams on it (`store.pipes`)."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,11 +9,12 @@ import grpc
 import grpc.aio
 import msgspec
 
+from store import pipes
 from store.errors import RemoteFailure, StoreError, StoreUnreachable
 from store.format import LogOffset
 from store.remoting import arguments, calls
 from store.remoting.calls import VALUE, Greeting
-from store.remoting.paths import APPEND, CALLS, CHANNEL_OPTIONS, TAIL, TailRequest, path
+from store.remoting.paths import APPEND, CALLS, TAIL, TailRequest, path
 from store.wire import ERROR_KEY, BadAnswer, encode, revive
 
 __all__ = ["Link", "TailStream"]
@@ -35,11 +36,7 @@ class Link:
     @classmethod
     async def open(cls, target: str, hello: arguments.Hello, *, credentials: Any, timeout_s: float) -> "Link":
         """Connect to `target`, host and port, and be greeted. Raises `NotMaster`, `StoreUnreachable`, `StoreError`."""
-        channel = (
-            grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
-            if credentials is None
-            else grpc.aio.secure_channel(target, credentials, options=CHANNEL_OPTIONS)
-        )
+        channel = pipes.open_channel(target, credentials)
         try:
             async with asyncio.timeout(timeout_s):
                 session = channel.stream_stream(path(CALLS))()

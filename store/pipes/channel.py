@@ -1,0 +1,125 @@
+"""The client's side: streams to one node, each a connection of its own."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from store.pipes.pipe import OPENING, Pipe, broken
+
+__all__ = ["Call", "Channel", "open_channel"]
+
+UNIX = "unix:"
+
+
+def open_channel(target: str, credentials: Any = None) -> "Channel":
+    """A channel for streams to a node, "host:port" or "unix:path"; `credentials` are `store.credentials`', or None."""
+    return Channel(target, credentials)
+
+
+class Channel:
+    """Streams to one node. As `grpc.aio.Channel`, but for streams of answers alone."""
+
+    def __init__(self, target: str, credentials: Any = None) -> None:
+        self._target = target
+        self._tls = None if credentials is None else credentials.tls
+        self._calls: set[Call] = set()
+
+    def stream_stream(self, path: str) -> "Callable[[], Call]":
+        """Messages both ways."""
+        return lambda: self._call(path)
+
+    def unary_stream(self, path: str) -> "Callable[[bytes], Call]":
+        """One message, and messages back."""
+        return lambda request: self._call(path, request)
+
+    def _call(self, path: str, *first: bytes) -> "Call":
+        call = Call(self._connect(path, *first), self._calls.discard)
+        self._calls.add(call)
+        return call
+
+    async def _connect(self, path: str, *first: bytes) -> Pipe:
+        loop, host = asyncio.get_running_loop(), None
+        if self._target.startswith(UNIX):
+            transport, pipe = await loop.create_unix_connection(Pipe, self._target.removeprefix(UNIX))
+        else:
+            host, _, port = self._target.rpartition(":")
+            host = host.strip("[]")
+            transport, pipe = await loop.create_connection(Pipe, host, int(port))
+        try:
+            transport.write(OPENING)
+            if self._tls is not None:
+                secured = await loop.start_tls(transport, pipe, self._tls, server_hostname=host)
+                assert secured is not None
+                pipe.connection_made(secured)
+            for message in (path.encode(), *first):
+                await pipe.write(message)
+        except BaseException:
+            transport.abort()
+            raise
+        return pipe
+
+    async def close(self) -> None:
+        """End all streams."""
+        for call in list(self._calls):
+            call.cancel()
+
+
+class Call:
+    """A stream. It is connected in the background, so nothing fails before something is read or written."""
+
+    def __init__(self, connecting: Any, over: "Callable[[Call], None]") -> None:
+        self._opening: asyncio.Task[Pipe] = asyncio.ensure_future(connecting)
+        self._opening.add_done_callback(_look)
+        self._over = over
+        self._error: grpc.aio.AioRpcError | None = None
+
+    async def _pipe(self) -> Pipe:
+        if self._opening.done() and not self._opening.cancelled() and self._opening.exception() is None:
+            return self._opening.result()
+        try:
+            return await asyncio.shield(self._opening)
+        except OSError as error:  # TLS's errors are too
+            raise broken(f"{type(error).__name__}: {error}") from error
+        except asyncio.CancelledError:
+            if self._opening.cancelled():
+                raise broken("the stream was given up") from None
+            raise
+
+    async def read(self) -> Any:
+        """The next message; `grpc.aio.EOF` behind the last. Raises `AioRpcError`."""
+        try:
+            return await (await self._pipe()).read()
+        except grpc.aio.AioRpcError as error:
+            self._error = error
+            raise
+
+    async def write(self, message: bytes) -> None:
+        """Send a message. Raises `AioRpcError`."""
+        try:
+            await (await self._pipe()).write(message)
+        except grpc.aio.AioRpcError as error:
+            self._error = error
+            raise
+
+    def done(self) -> bool:
+        """Whether it has ended, as far as reading or writing has shown."""
+        return self._error is not None
+
+    def cancel(self) -> bool:
+        """Hang up."""
+        self._over(self)
+        if not self._opening.done():
+            return self._opening.cancel()
+        if self._opening.cancelled() or self._opening.exception() is not None:
+            return False
+        self._opening.result().abort()
+        return True
+
+
+def _look(opening: "asyncio.Task[Pipe]") -> None:
+    """What was not read or written to is not asked why it failed."""
+    if not opening.cancelled():
+        opening.exception()

@@ -1,0 +1,227 @@
+"""A pipe: messages both ways over one connection, each as its size and its bytes, and at the end how it has ended.
+
+    opening   one byte, 0x01, from the client: it tells a pipe from gRPC on the same port, and comes before TLS
+    message   size u32 | bytes                            little-endian; the client's first is the method's name
+    end       0x8000_0000 + size u32 | MessagePack of `End`               from the server; nothing follows
+
+A connection that ends without `End` has broken.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Any
+
+import grpc
+import grpc.aio
+import msgspec
+
+from store.format import FRAME_BYTES_MAX
+
+__all__ = ["MESSAGE_BYTES_MAX", "OPENING", "End", "Pipe", "broken"]
+
+OPENING = b"\x01"  # TLS begins with 0x16, HTTP/2 with "P"
+MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + (16 << 20)  # frames to slaves go several in a message, a largest one among them
+BUFFER_BYTES = 256 << 10  # read at once; more while a larger message comes
+BUFFER_KEPT_BYTES = 2 << 20
+ARRIVED_BYTES_MAX = 1 << 20  # arrived and not read: beyond, the other side has to wait, a message under way excepted
+UNSENT_BYTES_MAX = 1 << 20  # written and not sent: beyond, `write` waits
+LINGER_S = 5.0  # for what is to be sent, when a pipe is closed
+END_BYTES_MAX = 1 << 20
+TEXT_MAX = 4096
+
+_SIZE = Struct("<I")
+_END = 1 << 31
+_CODES = {code.name: code for code in grpc.StatusCode}
+
+Metadata = Sequence[tuple[str, bytes]]
+
+
+class End(msgspec.Struct, frozen=True, array_like=True):
+    """How a stream has ended: a status of gRPC, and what belongs to it."""
+
+    code: str
+    details: str = ""
+    trailing: list[tuple[str, bytes]] = []
+
+    def error(self) -> grpc.aio.AioRpcError | None:
+        """As gRPC raises it; None where all is well."""
+        if self.code == grpc.StatusCode.OK.name:
+            return None
+        code = _CODES.get(self.code, grpc.StatusCode.UNKNOWN)
+        metadata = grpc.aio.Metadata(*self.trailing)
+        return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, details=self.details)
+
+
+def broken(why: str) -> grpc.aio.AioRpcError:
+    """What is raised where a connection has broken, or cannot be made."""
+    error = End(grpc.StatusCode.UNAVAILABLE.name, why).error()
+    assert error is not None
+    return error
+
+
+class Pipe(asyncio.BufferedProtocol):
+    """One end of a pipe. Belongs to the thread of the event loop; one task reads at a time."""
+
+    def __init__(self, lost: Callable[[], object] = lambda: None) -> None:
+        """`lost` is called when the connection has ended."""
+        self._loop = asyncio.get_running_loop()
+        self._lost = lost
+        self._transport: Any = None
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = self._filled = 0  # what has come of messages that are not whole; _start <= _filled
+        self._arrived: deque[bytes] = deque()
+        self._arrived_bytes = 0
+        self._paused = False  # reading, as too much has arrived
+        self._over = False  # nothing more comes
+        self._error: grpc.aio.AioRpcError | None = None  # why, if it should
+        self._reader: asyncio.Future[None] | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._lingering: asyncio.TimerHandle | None = None
+
+    # ---- messages
+
+    async def read(self) -> Any:
+        """The next message, as bytes; `grpc.aio.EOF` behind the last. Raises `AioRpcError`: that was not the end."""
+        while not self._arrived:
+            if self._over:
+                if self._error is not None:
+                    raise self._error
+                return grpc.aio.EOF
+            self._reader = self._loop.create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        message = self._arrived.popleft()
+        self._arrived_bytes -= len(message)
+        if self._paused and self._arrived_bytes <= ARRIVED_BYTES_MAX and not self._over:
+            self._paused = False
+            self._transport.resume_reading()
+        return message
+
+    async def write(self, message: bytes) -> None:
+        """Send a message; returns when not too much waits to be sent. Raises `AioRpcError`: the pipe is over."""
+        if self._over:
+            raise self._error or broken("the stream has ended")
+        self._transport.writelines((_SIZE.pack(len(message)), message))
+        if not self._writable.is_set():
+            await self._writable.wait()
+
+    def end(self, end: End) -> None:
+        """Say how it ends, and close."""
+        if not self._over:
+            said = msgspec.msgpack.encode(end)
+            self._transport.writelines((_SIZE.pack(_END | len(said)), said))
+            self.close()
+
+    def close(self) -> None:
+        """End it when what was written is sent; at once when that takes too long."""
+        self._end(broken("the stream was closed"))
+        if not self._transport.is_closing():
+            self._transport.close()
+            self._lingering = self._loop.call_later(LINGER_S, self._transport.abort)
+
+    def abort(self) -> None:
+        """End it at once."""
+        self._end(broken("the stream was given up"))
+        self._transport.abort()
+
+    def _end(self, error: grpc.aio.AioRpcError | None) -> None:
+        """Nothing more comes or goes."""
+        if not self._over:
+            self._over, self._error = True, error
+            self._writable.set()
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    # ---- the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.BaseProtocol`; again when TLS has begun."""
+        self._transport = transport
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._end(broken(f"the connection broke: {error or 'closed by the other side'}"))
+        if self._lingering is not None:
+            self._lingering.cancel()
+        self._lost()
+
+    def pause_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        if not self._over:
+            self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._writable.set()
+
+    def get_buffer(self, _size: int) -> memoryview:
+        """See `asyncio.BufferedProtocol`."""
+        return self._view[self._filled :]
+
+    def buffer_updated(self, count: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        self._filled += count
+        view, at, filled, needed = self._view, self._start, self._filled, _SIZE.size
+        while not self._over and filled - at >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(view, at)
+            body, behind = at + _SIZE.size, at + _SIZE.size + (size & ~_END)
+            if behind - body > (END_BYTES_MAX if size & _END else MESSAGE_BYTES_MAX):
+                self._malformed(f"a message of {behind - body} bytes")
+                break
+            if behind > filled:
+                needed = behind - at
+                break
+            if size & _END:
+                self._ended(bytes(view[body:behind]))
+            else:
+                self._arrived.append(bytes(view[body:behind]))
+                self._arrived_bytes += behind - body
+            at = behind
+        self._start = at
+        self._make_room(needed)
+        if self._arrived:
+            self._wake()
+            if self._arrived_bytes > ARRIVED_BYTES_MAX and not self._paused and not self._over:
+                self._paused = True
+                self._transport.pause_reading()
+
+    def _make_room(self, needed: int) -> None:
+        """Have room for all of the message that comes, of which a part may be here."""
+        rest = self._filled - self._start
+        if not rest:
+            self._start = self._filled = 0
+            if len(self._buffer) > BUFFER_KEPT_BYTES:
+                self._renew(BUFFER_BYTES)
+        elif self._start + needed > len(self._buffer):
+            kept = bytes(self._view[self._start : self._filled])
+            if needed > len(self._buffer):
+                self._renew(needed)
+            self._view[:rest] = kept
+            self._start, self._filled = 0, rest
+
+    def _renew(self, size: int) -> None:
+        self._buffer = bytearray(size)
+        self._view = memoryview(self._buffer)
+
+    def _ended(self, said: bytes) -> None:
+        try:
+            end = msgspec.msgpack.decode(said, type=End)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            self._malformed(f"an end that is none: {error}")
+            return
+        self._end(end.error())
+        self._transport.close()
+
+    def _malformed(self, why: str) -> None:
+        self._end(End(grpc.StatusCode.INTERNAL.name, why[:TEXT_MAX]).error())
+        self._transport.abort()
