@@ -1,8 +1,8 @@
-"""What the nodes of a store group say to each other beside the messages of replication, as MessagePack over pipes (SwitchOver: gRPC).
+"""What the nodes of a store group say to each other beside the messages of replication, as MessagePack.
 
 Replicate   slave -> master      messages of `store.replication.messages`, both ways; a Hello comes first
 Snapshot    slave -> master      a `SnapshotRequest`; back come a `SnapshotHead` and the views in parts
-SwitchOver  operator -> master   a `SwitchRequest`, unary
+SwitchOver  operator -> master   a `SwitchRequest`, unary, over gRPC
 """
 
 from typing import Annotated, Any, TypeVar
