@@ -20,12 +20,13 @@ class Cause(Enum):
     CONFLICT = "conflict"
     PRECONDITION = "precondition"  # what was asked contradicts what exists (AMQP 406, HTTP 412)
     QUOTA = "quota"
+    RATE = "rate"  # too much in too short a time
     OVERLOAD = "overload"
     UNAVAILABLE = "unavailable"  # not stored: trying again is safe
     UNKNOWN = "unknown"  # may have been stored: only an idempotent retry is safe
 
 
-_RETRIABLE = frozenset({Cause.QUOTA, Cause.OVERLOAD, Cause.UNAVAILABLE, Cause.UNKNOWN})
+_RETRIABLE = frozenset({Cause.QUOTA, Cause.RATE, Cause.OVERLOAD, Cause.UNAVAILABLE, Cause.UNKNOWN})
 
 
 class HeadgateError(Exception):

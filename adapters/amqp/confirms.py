@@ -122,7 +122,7 @@ class Publisher:
                 if run.channel.open:
                     self._confirm(group, run, now_ms)
             for refusal in (group.outcome.error, *group.outcome.refused.values()):
-                if refusal is not None and refusal.cause is Cause.OVERLOAD:
+                if refusal is not None and refusal.cause in {Cause.OVERLOAD, Cause.RATE}:
                     self._link.hold_back(refusal, now_ms)
 
     def _confirm(self, group: _Group, run: _Run, now_ms: int) -> None:

@@ -25,6 +25,7 @@ STATUS_OF = {
     Cause.CONFLICT: 409,
     Cause.PRECONDITION: 412,
     Cause.QUOTA: 429,
+    Cause.RATE: 429,
     Cause.OVERLOAD: 503,
     Cause.UNAVAILABLE: 503,
     Cause.UNKNOWN: 504,  # it may have been stored: a 503 would say that it has not
@@ -32,7 +33,13 @@ STATUS_OF = {
 RETRY_AFTER_S = 1  # where a refusal may pass and does not say when
 CHALLENGE = (b"www-authenticate", b'Basic realm="headgate", charset="UTF-8"')  # RFC 7617, 2.1
 _RETRIABLE = frozenset({429, 503})
-_MEMBERS = ("attribute", "key", "revision", "earliest")  # of a refusal that has them: extension members (RFC 9457, 3.2)
+_MEMBERS = (
+    "attribute",
+    "key",
+    "revision",
+    "earliest",
+    "queues",
+)  # of a refusal that has them: extension members (RFC 9457, 3.2)
 
 encode_json = msgspec.json.Encoder().encode
 

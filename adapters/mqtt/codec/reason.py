@@ -74,6 +74,7 @@ CONNACK_CODES: dict[Cause, ReasonCode] = {
     Cause.CONFLICT: ReasonCode.SERVER_BUSY,
     Cause.PRECONDITION: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
     Cause.QUOTA: ReasonCode.QUOTA_EXCEEDED,
+    Cause.RATE: ReasonCode.CONNECTION_RATE_EXCEEDED,
     Cause.OVERLOAD: ReasonCode.SERVER_BUSY,
     Cause.UNAVAILABLE: ReasonCode.SERVER_UNAVAILABLE,
     Cause.UNKNOWN: ReasonCode.SERVER_UNAVAILABLE,
@@ -87,6 +88,7 @@ RETURN_CODES: dict[ReasonCode, int] = {
     ReasonCode.SERVER_UNAVAILABLE: 3,
     ReasonCode.SERVER_BUSY: 3,
     ReasonCode.QUOTA_EXCEEDED: 3,
+    ReasonCode.CONNECTION_RATE_EXCEEDED: 3,
     ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR: 3,
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: 4,
     ReasonCode.NOT_AUTHORIZED: 5,
@@ -103,6 +105,7 @@ PUBACK_CODES: dict[Cause, ReasonCode] = {
     Cause.CONFLICT: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
     Cause.PRECONDITION: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
     Cause.QUOTA: ReasonCode.QUOTA_EXCEEDED,
+    Cause.RATE: ReasonCode.QUOTA_EXCEEDED,
     Cause.OVERLOAD: ReasonCode.QUOTA_EXCEEDED,
 }
 

@@ -108,6 +108,7 @@ def test_client_identifiers(version, connect, expected):
         (Cause.UNAUTHENTICATED, False, 0x87, 5),
         (Cause.FORBIDDEN, True, 0x87, 5),
         (Cause.QUOTA, True, 0x97, 3),
+        (Cause.RATE, True, 0x9F, 3),
         (Cause.UNAVAILABLE, True, 0x88, 3),
     ],
 )
