@@ -247,6 +247,10 @@ class Badge:
         refusals = {address: self.refusal("publish", address, count) for address, count in counts.items()}
         return {index: refusals[address] for index, address in found}
 
+    def reads(self, address: str) -> bool:
+        """Whether an address may be read, of something that is passed over in silence where not."""
+        return self.access is None or self.access.may("subscribe", address)
+
     def readable(self, messages: Sequence[Message]) -> list[Message]:
         """Those of some messages that may be read. What may not is passed over in silence."""
         access = self.access

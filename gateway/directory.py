@@ -52,13 +52,28 @@ class Directory:
         finally:
             self._noting = False
 
-    async def list(self, prefix: str, limit: int, *, router: Router, controller: ControllerClient) -> Sequence[str]:
-        """Up to `limit` addresses that begin with a prefix, sorted; those of topics that are gone are left out."""
+    async def list(
+        self,
+        prefix: str,
+        limit: int,
+        *,
+        router: Router,
+        controller: ControllerClient,
+        readable: Callable[[str], bool] = lambda _address: True,
+    ) -> Sequence[str]:
+        """Up to `limit` addresses that begin with a prefix, sorted; those of topics that are gone are left out.
+
+        So are those that are not `readable`.
+        """
         found: list[str] = []
         after = ""
         while len(found) < limit:
             page = await self._store.addresses(prefix, after=after, limit=PAGE)
-            found += [address for address in page if controller.topic(router.topic_of(address)) is not None]
+            found += [
+                address
+                for address in page
+                if controller.topic(router.topic_of(address)) is not None and readable(address)
+            ]
             if len(page) < PAGE:
                 break
             after = page[-1]

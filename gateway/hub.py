@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from controller.client import ControllerClient, ControllerError, Topic, TopicLimit
 from gateway import logs, topic_settings
 from gateway.access_control import AccessControl
+from gateway.access_requests import check_consume
 from gateway.auth import Authenticator
 from gateway.config import Config
 from gateway.connection import Connection
@@ -245,11 +246,16 @@ class Hub:
 
     def call(self, endpoint: Endpoint, call: Call) -> None:
         """Answer a request in a task of its own."""
-        self._ask(endpoint, call.token, answer(self, endpoint, call.request))
+        self._ask(endpoint, call.token, answer(self, endpoint, call))
 
     def consume(self, endpoint: Endpoint, effect: Consume) -> None:
         """Begin a consumer."""
-        self._ask(endpoint, effect.token, self.queues.consume(endpoint, effect))
+        self._ask(endpoint, effect.token, self._consume(endpoint, effect))
+
+    async def _consume(self, endpoint: Endpoint, effect: Consume) -> None:
+        badge = endpoint.principal.badge
+        check_consume(badge, effect)
+        await self.queues.consume(endpoint, effect, badge)
 
     def settle(self, endpoint: Endpoint, effect: SettleLeased) -> None:
         """Settle leased messages."""
@@ -319,6 +325,7 @@ class Hub:
 
     def _access_has_changed(self) -> None:
         self.fanout.changed()
+        self.queues.wake()
 
     async def _follow_topics(self) -> None:
         """A topic may have got queues, as when one was moved to another group: they are configured as the others."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Protocol
 
 from gateway import logs
+from gateway.access import OPEN, Badge
 from gateway.errors import Cause, Refusal
 from gateway.ingest import refusal_of
 from gateway.kv_port import (
@@ -23,6 +24,7 @@ from gateway.kv_port import (
     TransactKeys,
     UnwatchKeys,
     WatchKeys,
+    key_address,
 )
 from gateway.kv_settings import NAMESPACE_PATTERN, KvConfig
 from gateway.port import Request
@@ -80,12 +82,16 @@ class KeyValues:
         except StoreError as error:  # a full disk; what there is can still be read
             log.error("namespaces are not limited before the next start", error=str(error))
 
-    async def answer(self, asker: Asker, request: Request) -> Any:
-        """The answer to a request of `gateway.kv_port`. Raises `Refusal`, `StoreError`."""
+    async def answer(self, asker: Asker, request: Request, badge: Badge = OPEN) -> Any:
+        """The answer to a request of `gateway.kv_port`, as far as `badge` reads. Raises `Refusal`, `StoreError`."""
         namespace = getattr(request, "namespace", None)
         if namespace is not None:
             self._check(namespace)
         try:
+            if isinstance(request, ListKeys):
+                return await self._list(request, badge)
+            if isinstance(request, WatchKeys):
+                return await self._watch(asker, request, badge)
             return await _HANDLERS[type(request)](self, asker, request)
         except StoreError as error:
             raise _refusal(error) from error
@@ -141,15 +147,24 @@ class KeyValues:
 
     # ---- ranges
 
-    async def _list(self, _: Asker, request: ListKeys) -> Page:
-        return await self._store.kv_range(
-            request.start,
-            request.end,
-            namespace=request.namespace,
-            after=request.after,
-            limit=request.limit,
-            at_revision=request.at_revision,
-        )
+    async def _list(self, request: ListKeys, badge: Badge) -> Page:
+        """A page with something in it, if there is any more that may be read."""
+        after = request.after
+        while True:
+            page = await self._store.kv_range(
+                request.start,
+                request.end,
+                namespace=request.namespace,
+                after=after,
+                limit=request.limit,
+                at_revision=request.at_revision,
+            )
+            if badge.access is None:
+                return page
+            entries = [one for one in page.entries if badge.reads(key_address(request.namespace, one.key))]
+            if entries or not page.more:
+                return page._replace(entries=entries)
+            after = page.entries[-1].key
 
     async def _count(self, _: Asker, request: CountKeys) -> int:
         return await self._store.kv_count(request.start, request.end, namespace=request.namespace)
@@ -175,7 +190,7 @@ class KeyValues:
 
     # ---- watches
 
-    async def _watch(self, asker: Asker, request: WatchKeys) -> None:
+    async def _watch(self, asker: Asker, request: WatchKeys, badge: Badge) -> None:
         watches = self._watches.get(asker.id, {})
         if len(watches) >= WATCHES_COUNT_MAX:
             raise Refusal(Cause.QUOTA, f"a connection has at most {WATCHES_COUNT_MAX} watches")
@@ -184,7 +199,7 @@ class KeyValues:
         changes = self._store.kv_watch(
             request.start, request.end, namespace=request.namespace, from_revision=request.from_revision
         )
-        self._watches.setdefault(asker.id, watches)[request.watch] = _Watch(changes)
+        self._watches.setdefault(asker.id, watches)[request.watch] = _Watch(changes, request.namespace, badge)
 
     async def _next(self, asker: Asker, request: NextChanges) -> Changes:
         watch = self._watches.get(asker.id, {}).get(request.watch)
@@ -204,8 +219,10 @@ class KeyValues:
 class _Watch:
     """A watch of the store that can be ended while it is read."""
 
-    def __init__(self, changes: AsyncGenerator[Changes, None]) -> None:
+    def __init__(self, changes: AsyncGenerator[Changes, None], namespace: str, badge: Badge) -> None:
         self._changes = changes
+        self._namespace = namespace
+        self._badge = badge  # whose it is
         self._reading: asyncio.Task[Changes] | None = None
         self._closed = False
 
@@ -213,7 +230,7 @@ class _Watch:
         """The next changes. Raises `Refusal` when the watch ends meanwhile."""
         if self._closed or self._reading is not None:
             raise Refusal(Cause.CONFLICT, "the watch has ended, or is being read")
-        self._reading = asyncio.ensure_future(_next_of(self._changes))
+        self._reading = asyncio.ensure_future(self._next())
         try:
             return await self._reading
         except asyncio.CancelledError:
@@ -223,6 +240,16 @@ class _Watch:
         finally:
             self._reading = None
 
+    async def _next(self) -> Changes:
+        while True:
+            found = await anext(self._changes)
+            badge = self._badge
+            if badge.access is None:
+                return found
+            kept = [one for one in found.changes if badge.reads(key_address(self._namespace, one.key))]
+            if kept:
+                return found._replace(changes=kept)
+
     async def close(self) -> None:
         """End it, and who reads it."""
         self._closed = True
@@ -230,10 +257,6 @@ class _Watch:
             self._reading.cancel()
             await asyncio.wait([self._reading])
         await self._changes.aclose()
-
-
-async def _next_of(changes: AsyncGenerator[Changes, None]) -> Changes:
-    return await anext(changes)
 
 
 def _is_one_of(actual: int, revisions: tuple[int, ...]) -> bool:
@@ -268,12 +291,10 @@ _HANDLERS: dict[type[Request], Callable[[KeyValues, Asker, Any], Awaitable[Any]]
     StoreKey: KeyValues._put,  # noqa: SLF001
     RemoveKey: KeyValues._remove,  # noqa: SLF001
     TransactKeys: KeyValues._transact,  # noqa: SLF001
-    ListKeys: KeyValues._list,  # noqa: SLF001
     CountKeys: KeyValues._count,  # noqa: SLF001
     HoldKeys: KeyValues._hold,  # noqa: SLF001
     ReleaseKeys: KeyValues._release,  # noqa: SLF001
-    WatchKeys: KeyValues._watch,  # noqa: SLF001
     NextChanges: KeyValues._next,  # noqa: SLF001
     UnwatchKeys: KeyValues._unwatch,  # noqa: SLF001
 }
-KV_REQUESTS = tuple(_HANDLERS)
+KV_REQUESTS: tuple[type[Request], ...] = (*_HANDLERS, ListKeys, WatchKeys)

@@ -30,9 +30,15 @@ __all__ = [
     "TransactKeys",
     "UnwatchKeys",
     "WatchKeys",
+    "key_address",
 ]
 
 DEFAULT_NAMESPACE = "default"
+
+
+def key_address(namespace: str, key: str) -> str:
+    """What access rules call a key by."""
+    return f"$kv/{namespace}/{key}"
 
 
 class KeyConflict(Refusal):

@@ -4,6 +4,8 @@ Addresses come from the directory (`gateway.directory`), in order. One that is t
 own and is in no list.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from gateway import logs
@@ -35,17 +37,26 @@ async def last_value(store: StoreClient, address: str, *, now_ms: int) -> Messag
     return message if message.id else msgspec.structs.replace(message, id=str(position))
 
 
-async def last_values(store: StoreClient, request: LastValues, *, now_ms: int) -> LastValuesPage:
-    """The answer to a request. Raises `Refusal` (MALFORMED). What expired or is damaged is left out."""
+async def last_values(
+    store: StoreClient, request: LastValues, *, now_ms: int, readable: Callable[[str], bool] = lambda _address: True
+) -> LastValuesPage:
+    """The answer to a request. Raises `Refusal` (MALFORMED). What expired or is damaged is left out.
+
+    Nothing is said of addresses that are not `readable`, not even where a page ends.
+    """
     pattern = check_filter(request.pattern)
     wanted: FilterTrie[None] = FilterTrie()
     wanted.add(pattern, None)
     prefix = _fixed_part(pattern)
     found: list[Message] = []
-    after, looked, size = request.after, 0, 0
+    at = after = request.after
+    looked = size = 0
     while True:
-        page = await store.addresses(prefix, after=after, limit=PAGE)
+        page = await store.addresses(prefix, after=at, limit=PAGE)
         for address in page:
+            at = address
+            if not readable(address):
+                continue
             after, looked = address, looked + 1
             if wanted.match(address) and (message := await _sound(store, address, now_ms)) is not None:
                 found.append(message)

@@ -26,12 +26,28 @@ __all__ = [
     "PurgeQueue",
     "QueueInfo",
     "UnbindQueue",
+    "exchange_address",
+    "queue_address",
     "text_of",
 ]
+
+GENERATED = "amq.gen-"  # what the names of queues begin with that the gateway has named
 
 Arguments: TypeAlias = Mapping[
     str, Any
 ]  # plain values: None, bool, int, float, str, bytes, and lists and dicts of them
+
+
+def queue_address(name: str) -> str:
+    """What access rules call a queue by. Those that the gateway names are below `$queue/amq.gen/`."""
+    if not name or name.startswith(GENERATED):
+        return f"$queue/amq.gen/{name.removeprefix(GENERATED)}"
+    return f"$queue/{name}"
+
+
+def exchange_address(name: str) -> str:
+    """What access rules call an exchange by."""
+    return f"$exchange/{name}"
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):

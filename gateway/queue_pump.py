@@ -15,9 +15,10 @@ import msgspec
 import numpy as np
 
 from gateway import logs
+from gateway.access import OPEN, Badge
 from gateway.message import Message, decode
 from gateway.port import ConsumerId, Leased
-from gateway.queue_port import ConsumerCancelled
+from gateway.queue_port import ConsumerCancelled, queue_address
 from store.client import Lease, StoreClient
 from store.errors import StoreError
 from store.format import ROW_EXTRA, Frame, Position, QueueNumber, QueueOffset
@@ -25,6 +26,7 @@ from store.format import ROW_EXTRA, Frame, Position, QueueNumber, QueueOffset
 __all__ = ["BATCH_COUNT_MAX", "Connection", "Consumer", "Pump", "take_live"]
 
 BATCH_COUNT_MAX = 256  # messages leased and offered to one consumer at once
+DENIED_COUNT_MAX = 16  # members of a shared subscription, at least, that may not read a message before it is dropped
 RETRY_S = 1.0  # after the store has failed
 YIELD_S = 0.003  # what consumers at other proxies are left to be first, where ours have just been
 _UNKNOWN_WINDOW = 1 << 30  # of a consumer that has never been blocked
@@ -46,6 +48,7 @@ class Consumer:
     """One consumer of one queue."""
 
     __slots__ = (
+        "badge",
         "blocked",
         "conn",
         "credit",
@@ -70,8 +73,10 @@ class Consumer:
         settle_on_delivery: bool,
         credit: int | None = None,
         shared: bool = False,
+        badge: Badge = OPEN,
     ) -> None:
         self.conn = conn
+        self.badge = badge  # whose it is
         self.id = consumer
         self.queue = queue
         self.exclusive = exclusive
@@ -83,6 +88,16 @@ class Consumer:
         self.taken = 0  # since it was last ready
         self.window = _UNKNOWN_WINDOW  # what it took the last time before it was blocked
         self.probe = 1  # offered beyond the window; doubles while it is taken
+
+    @property
+    def idle(self) -> bool:
+        """Whether it gets nothing now: it has no room, or may not read the queue any more.
+
+        A shared subscription's messages are looked at one by one instead.
+        """
+        if self.blocked or self.shared or self.badge.access is None:
+            return self.blocked
+        return not self.badge.reads(queue_address(self.queue))
 
     def offer_count(self) -> int:
         """How many messages to offer next."""
@@ -190,7 +205,7 @@ class Pump:
 
     async def _round(self) -> bool:
         """Offer every consumer its share once; whether anything was there."""
-        ready = [c for c in self.consumers if not c.blocked]
+        ready = [c for c in self.consumers if not c.idle]
         share = BATCH_COUNT_MAX
         among = len(ready) + (self._elsewhere() if ready else 0)
         if among > 1:
@@ -199,7 +214,7 @@ class Pump:
             self._plenty = self._plenty or waiting >= among
         found = False
         for consumer in ready:
-            if share and not consumer.gone and not consumer.blocked and await self._serve(consumer, share):
+            if share and not consumer.gone and not consumer.idle and await self._serve(consumer, share):
                 found = True
         return found
 
@@ -213,6 +228,9 @@ class Pump:
             store.requeue(self._number, conn.id, [lease.offset for lease in leases], delivered=False)
             return True
         messages, live, dead = read(leases, now_ms=self._now_ms(), ttl_ms=self._ttl_ms)
+        if consumer.shared and consumer.badge.access is not None:
+            messages, live, denied = self._sifted(consumer, messages, live)
+            dead += denied
         taken, offsets = 0, [lease.offset for lease in live]
         if messages:
             counts = [lease.deliveries for lease in live]
@@ -228,6 +246,23 @@ class Pump:
         if done:
             await store.settle(self._number, conn.id, done)
         return True
+
+    def _sifted(
+        self, consumer: Consumer, messages: Sequence[Message], leases: Sequence[Lease]
+    ) -> tuple[list[Message], list[Lease], list[QueueOffset]]:
+        """What a member of a shared subscription may read, and what nobody seems to: the offsets of that.
+
+        The rest goes back, for another member. How often that was done is what its lease counts as deliveries.
+        """
+        reads = consumer.badge.reads
+        tries_max = max(DENIED_COUNT_MAX, 2 * (len(self.consumers) + self._elsewhere()))
+        kept = [(message, lease) for message, lease in zip(messages, leases, strict=True) if reads(message.address)]
+        denied = [lease for message, lease in zip(messages, leases, strict=True) if not reads(message.address)]
+        back = [lease.offset for lease in denied if lease.deliveries < tries_max]
+        if back:
+            self._store.requeue(self._number, consumer.conn.id, back)
+        over = [lease.offset for lease in denied if lease.deliveries >= tries_max]
+        return [message for message, _ in kept], [lease for _, lease in kept], over
 
 
 async def take_live(

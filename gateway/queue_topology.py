@@ -261,6 +261,10 @@ class Topology:
                 await self._meet(name)
         return self.find(name, conn)
 
+    def exchange(self, name: str) -> Exchange | None:
+        """An exchange that is known here."""
+        return self._exchanges.get(name)
+
     def find(self, name: str, conn: Connection) -> Queue:
         """A queue that a connection may use. Raises `Refusal`."""
         queue = self.queues.get(name)

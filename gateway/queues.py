@@ -13,6 +13,7 @@ from typing import Any
 
 from controller.client import ControllerClient, ControllerError, TopicLimit
 from gateway import logs
+from gateway.access import OPEN, Badge
 from gateway.consumer_counts import PREFIX as COUNTED
 from gateway.consumer_counts import ConsumerCounts, LocalConsumerCounts, SharedConsumerCounts
 from gateway.errors import Cause, Refusal
@@ -37,7 +38,7 @@ from gateway.queue_topology import PREFIX, Queue, QueueRouter
 from gateway.router import UnknownTopicError
 from gateway.shared_counts import SharedCounts
 from gateway.shared_registry import SharedRegistry
-from gateway.topology import QueueDefinition, message_ttl_ms
+from gateway.topology import Exchange, QueueDefinition, message_ttl_ms
 from store.client import StoreClient
 from store.errors import StoreError
 from store.format import QueueNumber, QueueOffset
@@ -167,15 +168,15 @@ class NamedQueues:
         except ControllerError as error:
             raise Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=1_000) from error
 
-    async def consume(self, conn: Connection, effect: Consume) -> None:
-        """Begin to deliver a queue to a connection. Raises `Refusal`.
+    async def consume(self, conn: Connection, effect: Consume, badge: Badge = OPEN) -> None:
+        """Begin to deliver a queue to a connection, as long as `badge` may read it. Raises `Refusal`.
 
         Nothing is delivered before the caller's next await, so that it can tell the connection first.
         """
         queue = await self._registry.look_up(effect.queue, conn)
         if queue.shared:
             if not conn.gone:
-                self._begin(queue, conn, effect)
+                self._begin(queue, conn, effect, badge)
             return
         self._check_consumers(queue, effect)
         await self._counts.join(effect.queue, exclusive=effect.exclusive)
@@ -189,9 +190,9 @@ class NamedQueues:
             if isinstance(why, _Gone):
                 return
             raise
-        self._begin(queue, conn, effect)
+        self._begin(queue, conn, effect, badge)
 
-    def _begin(self, queue: Queue, conn: Connection, effect: Consume) -> None:
+    def _begin(self, queue: Queue, conn: Connection, effect: Consume, badge: Badge) -> None:
         consumer = Consumer(
             conn,
             effect.consumer,
@@ -200,6 +201,7 @@ class NamedQueues:
             settle_on_delivery=effect.settle_on_delivery,
             credit=effect.credit,
             shared=queue.shared,
+            badge=badge,
         )
         self._consumers.setdefault(conn.id, {})[effect.consumer] = consumer
         queue.pump.add(consumer)
@@ -259,6 +261,15 @@ class NamedQueues:
         if counted:
             await self._left(counted, unused)
         await self._registry.drop_owned(conn.id)
+
+    def exchange(self, name: str) -> Exchange | None:
+        """An exchange that is known here."""
+        return self._registry.exchange(name)
+
+    def wake(self) -> None:
+        """Who may read what is not as it was."""
+        for queue in self._registry.queues.values():
+            queue.pump.wake()
 
     def appended(self, queue_numbers: Iterable[int]) -> None:
         """Rows of these queues have become visible."""

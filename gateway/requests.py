@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gateway import access_requests
 from gateway.auth import same_principal
 from gateway.delayed import cancel_timer, timer_of
 from gateway.endpoint import Endpoint, now_ms
@@ -15,6 +16,7 @@ from gateway.last_value import last_value, last_values
 from gateway.message import Message
 from gateway.port import (
     Authenticate,
+    Call,
     CancelTimer,
     Challenge,
     DropWill,
@@ -42,13 +44,19 @@ if TYPE_CHECKING:
 __all__ = ["answer"]
 
 
-async def answer(hub: "Hub", endpoint: Endpoint, request: Request) -> Any:
+async def answer(hub: "Hub", endpoint: Endpoint, call: Call) -> Any:
     """The answer to a request; its type stands in the request's docstring. Raises `Refusal` or `StoreError`."""
+    request, badge = call.request, (call.who or endpoint.principal).badge
+    if badge.access is not None:
+        access_requests.check(hub, badge, request)
+        sifted = access_requests.SIFTED.get(type(request))
+        if sifted is not None:
+            return await sifted(hub, badge, request)
     handler = _HANDLERS.get(type(request))
     if handler is not None:
         return await handler(hub, endpoint, request)
     if isinstance(request, KV_REQUESTS):
-        return await hub.keys.answer(endpoint, request)
+        return await hub.keys.answer(endpoint, request, badge)
     return await hub.queues.request(endpoint, request)
 
 

@@ -4,6 +4,8 @@ The change travels in the same frame as the message itself, so that both are dur
 acknowledgement. An empty body deletes (MQTT 5.0, 3.3.1.3).
 """
 
+from collections.abc import Callable
+
 from gateway.filters import FilterTrie
 from gateway.keys import kv_key, literal_prefix
 from gateway.message import Message, decode, encode
@@ -26,8 +28,10 @@ def retained_change(message: Message, pos: int) -> tuple[bytes, bytes]:
     return ROW.pack(KV_QUEUE, pos, len(record), 0, 0, 0, 0, message.time_ms), record
 
 
-async def retained_page(store: StoreClient, request: Retained, *, now_ms: int) -> RetainedPage:
-    """A page of retained messages whose time is not over."""
+async def retained_page(
+    store: StoreClient, request: Retained, *, now_ms: int, readable: Callable[[str], bool] = lambda _address: True
+) -> RetainedPage:
+    """A page of retained messages whose time is not over, and whose addresses are `readable`."""
     trie: FilterTrie[None] = FilterTrie()
     trie.add(request.pattern, None)
     prefix, after = literal_prefix(NAMESPACE, request.pattern), request.after
@@ -38,7 +42,7 @@ async def retained_page(store: StoreClient, request: Retained, *, now_ms: int) -
         for entry in page:
             after = entry.key
             message = decode(entry.value)
-            if not trie.match(message.address) or message.expired(now_ms):
+            if not trie.match(message.address) or message.expired(now_ms) or not readable(message.address):
                 continue
             found.append(message)
             size += len(entry.value)

@@ -215,12 +215,12 @@ class Wills:
 
     async def _published(self, message: Message, *, once: str, who: Identity | None) -> Outcome | None:
         """Publish a message; None when it can never be, which is logged: its publisher is gone. Raises `Refusal`."""
-        try:
-            if who is not None:
+        if who is not None:
+            try:
                 self._check(who, message.address)
-        except Refusal as refusal:
-            log.warning("a will is not allowed any more", address=message.address, user=who.name, why=refusal.detail)
-            return None
+            except Refusal as denied:
+                log.warning("a will is not allowed any more", address=message.address, user=who.name, why=str(denied))
+                return None
         ended = _Ended()
         number = hash64(once) >> 1 | 1 if once else 0
         self._publish(ended, Publish((message,), Token(0), number), len(message.body))

@@ -1,0 +1,243 @@
+"""Access to what is asked by `Call`: what has to be allowed for each request, and what is left out of the answers.
+
+A request that is not in the table below is refused to whomever rules restrict: who adds one says here what it needs.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from gateway.access import Badge
+from gateway.endpoint import now_ms
+from gateway.errors import Cause, Refusal
+from gateway.find import find_messages
+from gateway.kv_port import (
+    CountKeys,
+    GetKey,
+    HoldKeys,
+    ListKeys,
+    NextChanges,
+    ReleaseKeys,
+    RemoveKey,
+    StoreKey,
+    TransactKeys,
+    UnwatchKeys,
+    WatchKeys,
+    key_address,
+)
+from gateway.last_value import last_values
+from gateway.port import (
+    Authenticate,
+    CancelTimer,
+    Consume,
+    DropWill,
+    EndSession,
+    FindMessages,
+    FoundMessages,
+    LastValue,
+    LastValues,
+    LastValuesPage,
+    ListAddresses,
+    OpenSession,
+    Request,
+    Retained,
+    RetainedPage,
+    SaveSession,
+)
+from gateway.queue_port import (
+    BindQueue,
+    CountRoutes,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    GetMessage,
+    PurgeQueue,
+    UnbindQueue,
+    exchange_address,
+    queue_address,
+)
+from gateway.retained import retained_page
+from gateway.shared_port import SHARED_PREFIX, JoinShared, LeaveShared
+from gateway.topology import Exchange, patterns
+from store.kv.rules import end_of_prefix
+
+if TYPE_CHECKING:
+    from gateway.hub import Hub
+
+__all__ = ["SIFTED", "check", "check_consume"]
+
+_Check: TypeAlias = Callable[["Hub", Badge, Any], None]
+
+
+def check(hub: "Hub", badge: Badge, request: Request) -> None:
+    """Raise `Refusal` (FORBIDDEN) unless a request may be made by who is restricted."""
+    needs = _NEEDS.get(type(request))
+    if needs is None:
+        raise Refusal(Cause.FORBIDDEN, f"not allowed: {type(request).__name__}")
+    needs(hub, badge, request)
+
+
+def check_consume(badge: Badge, effect: Consume) -> None:
+    """Raise `Refusal` (FORBIDDEN) unless a queue may be read. Of a shared subscription each message is looked at."""
+    if not effect.queue.startswith(SHARED_PREFIX):
+        badge.check("subscribe", queue_address(effect.queue))
+
+
+# ---- what requests need
+
+
+def _nothing(_hub: "Hub", _badge: Badge, _request: Request) -> None:
+    """It is about what the asker itself has or has done."""
+
+
+def _reads_address(_hub: "Hub", badge: Badge, request: LastValue) -> None:
+    badge.check("subscribe", request.address)
+
+
+def _reads_filter(_hub: "Hub", badge: Badge, request: LastValues | Retained) -> None:
+    badge.check_filter(request.pattern)
+
+
+def _finds(_hub: "Hub", badge: Badge, request: FindMessages) -> None:
+    if request.address is not None:
+        badge.check("subscribe", request.address)
+
+
+def _joins(_hub: "Hub", badge: Badge, request: JoinShared) -> None:
+    for shared in request.names:
+        badge.check_filter(shared.pattern)
+
+
+def _manages_exchange(_hub: "Hub", badge: Badge, request: DeclareExchange | DeleteExchange) -> None:
+    _manages(badge, exchange_address(request.name), passive=isinstance(request, DeclareExchange) and request.passive)
+
+
+def _declares_queue(_hub: "Hub", badge: Badge, request: DeclareQueue) -> None:
+    _manages(badge, queue_address(request.name), passive=request.passive)
+
+
+def _manages(badge: Badge, address: str, *, passive: bool) -> None:
+    """Whether something is there may be asked by whoever may do anything with it."""
+    access = badge.access
+    if passive and access is not None and (access.may("subscribe", address) or access.may("publish", address)):
+        return
+    badge.check("manage", address)
+
+
+def _manages_queue(_hub: "Hub", badge: Badge, request: DeleteQueue | PurgeQueue) -> None:
+    badge.check("manage", queue_address(request.name))
+
+
+def _unbinds(_hub: "Hub", badge: Badge, request: UnbindQueue) -> None:
+    badge.check("manage", queue_address(request.queue))
+
+
+def _binds(hub: "Hub", badge: Badge, request: BindQueue) -> None:
+    """Who binds a queue has to be allowed to read all that gets into it: whoever reads the queue then reads that."""
+    badge.check("manage", queue_address(request.queue))
+    exchange = hub.queues.exchange(request.exchange)
+    if exchange is None:  # or one that is not known here yet: then all that may be published to it
+        exchange = Exchange(name=request.exchange, kind="fanout")
+    for pattern in patterns(exchange, request.routing_key):
+        badge.check_all("subscribe", pattern)
+
+
+def _gets(_hub: "Hub", badge: Badge, request: GetMessage) -> None:
+    badge.check("subscribe", queue_address(request.queue))
+
+
+def _reads_key(_hub: "Hub", badge: Badge, request: GetKey) -> None:
+    badge.check("subscribe", key_address(request.namespace, request.key))
+
+
+def _writes_key(_hub: "Hub", badge: Badge, request: StoreKey | RemoveKey) -> None:
+    badge.check("publish", key_address(request.namespace, request.key))
+
+
+def _transacts(_hub: "Hub", badge: Badge, request: TransactKeys) -> None:
+    """A compare tells something of its key; of one that is written besides, no more than writing it does."""
+    written = {operation.key for operation in request.operations}
+    for key in written:
+        badge.check("publish", key_address(request.namespace, key))
+    for key in request.compares.keys() - written:
+        badge.check("subscribe", key_address(request.namespace, key))
+
+
+def _reads_keys(_hub: "Hub", badge: Badge, request: ListKeys | WatchKeys) -> None:
+    badge.check_filter(key_address(request.namespace, "#"))
+
+
+def _counts_keys(_hub: "Hub", badge: Badge, request: CountKeys) -> None:
+    """A number tells of all keys in its range: of those below a level, or of the whole namespace."""
+    start = request.start
+    below = start if start.endswith("/") and request.end == end_of_prefix(start) else ""
+    badge.check_all("subscribe", key_address(request.namespace, f"{below}#"))
+
+
+_NEEDS: dict[type[Request], _Check] = {
+    Authenticate: _nothing,
+    OpenSession: _nothing,  # its will is looked at when it is set, and when it is published
+    SaveSession: _nothing,
+    EndSession: _nothing,
+    DropWill: _nothing,
+    CancelTimer: _nothing,  # by a ticket that its publisher was given
+    CountRoutes: _nothing,  # of what it has published
+    LeaveShared: _nothing,
+    JoinShared: _joins,
+    LastValue: _reads_address,
+    LastValues: _reads_filter,
+    Retained: _reads_filter,
+    FindMessages: _finds,
+    ListAddresses: _nothing,  # it gets those that it may read
+    DeclareExchange: _manages_exchange,
+    DeleteExchange: _manages_exchange,
+    DeclareQueue: _declares_queue,
+    DeleteQueue: _manages_queue,
+    PurgeQueue: _manages_queue,
+    BindQueue: _binds,
+    UnbindQueue: _unbinds,
+    GetMessage: _gets,
+    GetKey: _reads_key,
+    StoreKey: _writes_key,
+    RemoveKey: _writes_key,
+    TransactKeys: _transacts,
+    ListKeys: _reads_keys,
+    WatchKeys: _reads_keys,
+    CountKeys: _counts_keys,
+    HoldKeys: _nothing,
+    ReleaseKeys: _nothing,
+    NextChanges: _nothing,  # of a watch, which knows whose it is
+    UnwatchKeys: _nothing,
+}
+
+
+# ---- answers of which something is left out
+
+
+async def _retained(hub: "Hub", badge: Badge, request: Retained) -> RetainedPage:
+    return await retained_page(hub.store, request, now_ms=now_ms(), readable=badge.reads)
+
+
+async def _last_values(hub: "Hub", badge: Badge, request: LastValues) -> LastValuesPage:
+    return await last_values(hub.store, request, now_ms=now_ms(), readable=badge.reads)
+
+
+async def _list_addresses(hub: "Hub", badge: Badge, request: ListAddresses) -> Any:
+    return await hub.directory.list(
+        request.prefix, request.limit, router=hub.router, controller=hub.controller, readable=badge.reads
+    )
+
+
+async def _find_messages(hub: "Hub", badge: Badge, request: FindMessages) -> FoundMessages:
+    found = await find_messages(hub.store, request, now_ms=now_ms(), indexed=hub.router.indexed)
+    return msgspec.structs.replace(found, messages=badge.readable(found.messages))
+
+
+SIFTED: dict[type[Request], Callable[["Hub", Badge, Any], Awaitable[Any]]] = {
+    Retained: _retained,
+    LastValues: _last_values,
+    ListAddresses: _list_addresses,
+    FindMessages: _find_messages,
+}
