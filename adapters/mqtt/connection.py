@@ -5,19 +5,22 @@ from enum import Enum
 
 from msgspec.structs import replace
 
-from adapters.mqtt.codec.decoder import decode, peek_version, peel
+from adapters.mqtt.authentication import Authentication, Turn, disproven
+from adapters.mqtt.codec.decoder import decode, peek_version
 from adapters.mqtt.codec.packet_type import PacketType
-from adapters.mqtt.codec.packets import Connect, Disconnect
+from adapters.mqtt.codec.packets import Auth, Connect, Disconnect
 from adapters.mqtt.codec.primitives import clean_text
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.codec.reason import CONNACK_CODES, DISCONNECTING, ReasonCode
-from adapters.mqtt.handshake import Terms, agree, authentication, granted_expiry, refusal, welcome, will_of
+from adapters.mqtt.handshake import Terms, agree, authentication, granted_expiry, refusal, welcome, whole, will_of
 from adapters.mqtt.link import Link
 from adapters.mqtt.options import Options
 from adapters.mqtt.session import Session
 from adapters.mqtt.session_state import NO_EXCHANGES, NO_STATE, load
 from gateway.errors import Cause, ProtocolError, Refusal
 from gateway.port import (
+    Authenticate,
+    Challenge,
     Close,
     ConnectionInfo,
     Deliverable,
@@ -43,18 +46,21 @@ class Phase(Enum):
 
     AWAITING_CONNECT = "awaiting CONNECT"
     AUTHENTICATING = "authenticating"
+    CHALLENGED = "awaiting AUTH"
     OPENING = "opening the session"
     CONNECTED = "connected"
     CLOSED = "closed"
 
 
-# Every phase also leads to CLOSED.
+# Every phase also leads to CLOSED, and AUTHENTICATING, where there is more to prove, to CHALLENGED and back.
 _NEXT: dict[Phase, Phase] = {
     Phase.AWAITING_CONNECT: Phase.AUTHENTICATING,
     Phase.AUTHENTICATING: Phase.OPENING,
+    Phase.CHALLENGED: Phase.AUTHENTICATING,
     Phase.OPENING: Phase.CONNECTED,
 }
 _GATES = frozenset({Phase.AUTHENTICATING, Phase.OPENING})  # the client waits for its CONNACK, and we for the gateway
+_UNPROVEN = frozenset({Phase.AWAITING_CONNECT, Phase.CHALLENGED})  # it is the client's turn, and it has not long for it
 
 
 class Connection:
@@ -62,7 +68,11 @@ class Connection:
 
     __slots__ = (
         "_anonymous",
+        "_authentication",
         "_connect_by_ms",
+        "_ends_ms",
+        "_expires_ms",
+        "_final",
         "_heard_ms",
         "_held",
         "_link",
@@ -85,7 +95,11 @@ class Connection:
         self._link = Link(options)
         self._session = Session(self._link, self._control, self._not_saved)
         self._terms: Terms | None = None  # set by the CONNECT
-        self._anonymous = True  # it offered no credentials
+        self._anonymous = True  # it offered no name and password
+        self._authentication: Authentication | None = None  # set by a CONNECT with a method
+        self._final = b""  # the method's last word, for the CONNACK
+        self._expires_ms: int | None = None  # when it is not known any more who this is
+        self._ends_ms: int | None = None  # the first of that and the end of patience for an AUTH
         self._held = bytearray()  # input that is not parsed yet
         self._needed = 0  # bytes of it that make parsing worth while
         self._connect_by_ms: int | None = None  # None: nobody has told yet what time it is
@@ -128,8 +142,11 @@ class Connection:
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
         """A deadline has come."""
         self._start(now_ms)
-        if self.phase is Phase.AWAITING_CONNECT and self._connect_by_ms is not None and now_ms >= self._connect_by_ms:
-            self._close("no CONNECT in time")
+        if self.phase in _UNPROVEN and self._connect_by_ms is not None and now_ms >= self._connect_by_ms:
+            self._close(f"no {'CONNECT' if self.phase is Phase.AWAITING_CONNECT else 'AUTH'} in time")
+        if self._ends_ms is not None and now_ms >= self._ends_ms and self.phase is Phase.CONNECTED:
+            expired = self._ends_ms == self._expires_ms
+            self._fail(ReasonCode.NOT_AUTHORIZED, "what it was let in by has expired" if expired else "no AUTH in time")
         limit_ms = self._silence_limit_ms()
         if limit_ms is not None and now_ms >= limit_ms:
             if self.wants_data:
@@ -140,16 +157,18 @@ class Connection:
 
     def deadline_ms(self) -> int | None:
         """When `tick` is wanted next: 0 is at once."""
-        if self.phase is Phase.AWAITING_CONNECT:
+        if self.phase in _UNPROVEN:
             return self._connect_by_ms or 0
         if self.phase is not Phase.CONNECTED:
             return None
         if self._session.keeper.owes or self._session.retained.due:
             return 0
-        settle_ms, silence_ms = self._session.delivery.deadline_ms(), self._silence_limit_ms()
-        if settle_ms is None or silence_ms is None:
-            return silence_ms if settle_ms is None else settle_ms
-        return min(settle_ms, silence_ms)
+        due_ms, silence_ms = self._session.delivery.deadline_ms(), self._silence_limit_ms()
+        if due_ms is None or (silence_ms is not None and silence_ms < due_ms):
+            due_ms = silence_ms
+        if self._ends_ms is not None:
+            return self._ends_ms if due_ms is None else min(due_ms, self._ends_ms)
+        return due_ms
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
         """The client has connected again, here or elsewhere (MQTT-3.1.4-3)."""
@@ -186,6 +205,8 @@ class Connection:
         try:
             if self.phase is Phase.AWAITING_CONNECT:
                 at = self._read_connect(data)
+            elif self.phase is Phase.CHALLENGED:
+                at = self._read_answer(data)
             if self.phase is Phase.CONNECTED:
                 at = intake.read(data, now_ms)
                 self._needed = intake.needed
@@ -200,7 +221,10 @@ class Connection:
         if isinstance(packet, Disconnect):
             self._disconnected(packet)
             return False
-        self._session.handle(packet)
+        if isinstance(packet, Auth):
+            self._heard(packet)
+        else:
+            self._session.handle(packet)
         return True
 
     def _finish(self, now_ms: int) -> Sequence[Effect]:
@@ -229,14 +253,8 @@ class Connection:
         if data and data[0] != PacketType.CONNECT << 4:
             self._close("the first packet is no CONNECT")
             return 0
-        frame = peel(data)
-        self._needed = len(data) + 1
+        frame, self._needed = whole(data, self._options)
         if frame is None:
-            return 0
-        self._needed = frame.end
-        if frame.end > self._options.connect_bytes_max:
-            raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, f"a CONNECT of {frame.end} bytes")
-        if frame.end > len(data):
             return 0
         body = data[frame.start : frame.end]
         self._link.speak(peek_version(body) or 0)  # the words for whatever is wrong with the rest
@@ -250,20 +268,33 @@ class Connection:
         terms = self._terms = agree(connect, self._options, self._random)
         self._link.client_id = terms.client_id
         self._link.packet_bytes_max = terms.packet_bytes_max
-        self._anonymous = connect.username is None and connect.password is None
+        self._anonymous = terms.method is not None or (connect.username is None and connect.password is None)
+        if terms.method is None:
+            self._ask_who(authentication(connect, terms))
+            return
+        self._authentication = Authentication(terms.method, self._link, username=connect.username or "")
+        self._ask_who(self._authentication.begin(connect.properties.authentication_data))
+
+    def _ask_who(self, request: Authenticate) -> None:
         self._needed = _GATED
         self.phase = _NEXT[self.phase]
-        self._link.call(authentication(connect, terms), self._authenticated)
+        self._link.call(request, self._authenticated)
 
-    def _authenticated(self, outcome: Outcome, _now_ms: int) -> None:
-        """We know who this is: ask for the session."""
+    def _authenticated(self, outcome: Outcome, now_ms: int) -> None:
+        """We know who this is, and ask for the session; or the client has more to prove."""
         terms = self._terms
         assert terms is not None
         if outcome.error is not None:
             self._refuse(outcome.error)
             return
+        if isinstance(outcome.value, Challenge):
+            self._challenged(outcome.value, now_ms)
+            return
+        if self._authentication is not None:
+            self._authentication.check_patience(self._held)
         principal: Principal = outcome.value
-        self._link.device = terms.client_id if principal.anonymous else principal.name
+        self._link.device = terms.client_id if principal.anonymous else principal.device
+        self._final, self._expires_ms = principal.final, principal.expires_at_ms
         self.phase = _NEXT[self.phase]
         request = OpenSession(
             session_id=terms.client_id,
@@ -284,12 +315,15 @@ class Connection:
         # A state that cannot be read is no session: the client is told so, and subscribes anew.
         state, exchanges = load(opened.state, NO_STATE), load(opened.exchanges, NO_EXCHANGES)
         present = opened.present and not terms.clean and state is not None and exchanges is not None
-        if not self._link.send(welcome(terms, self._options, session_present=present)):
+        if self._authentication is not None:
+            self._authentication.check_patience(self._held)
+            self._authentication.end()
+        if not self._link.send(welcome(terms, self._options, session_present=present, final=self._final)):
             self._drop_will()
             self._close("the client takes no packet as large as a CONNACK")
             return
         self.phase = _NEXT[self.phase]
-        self._heard_ms = now_ms
+        self._heard_ms, self._ends_ms, self._final = now_ms, self._expires_ms, b""
         self._session.begin(expiry_s=terms.expiry_s, inflight_max=terms.inflight_max)
         if present and state is not None and exchanges is not None:
             self._session.resume(state, exchanges, opened.cursor)
@@ -302,6 +336,55 @@ class Connection:
         if why.cause is Cause.UNAUTHENTICATED and self._anonymous:
             code = ReasonCode.NOT_AUTHORIZED
         self._fail(code, why.detail)
+
+    # ---- proving it in several steps (4.12)
+
+    def _challenged(self, challenge: Challenge, now_ms: int) -> None:
+        """Say what the gateway wants to hear, and read what has come meanwhile. Raises `ProtocolError`."""
+        assert self._authentication is not None, "only methods have challenges"
+        self._authentication.challenge(challenge)
+        if self.phase is Phase.AUTHENTICATING:
+            self.phase = Phase.CHALLENGED
+            self._needed = 0
+            data = bytes(self._held)
+            self._held.clear()
+            self._parse(data, now_ms)
+
+    def _read_answer(self, data: bytes) -> int:
+        """Read what a client says to a challenge, AUTH or DISCONNECT; how many bytes. Raises `ProtocolError`."""
+        frame, self._needed = whole(data, self._options)
+        if frame is None:
+            return 0
+        packet = decode(frame.first, data[frame.start : frame.end], self._link.version)
+        if isinstance(packet, Auth):
+            assert self._authentication is not None
+            self._ask_who(self._authentication.hear(packet))
+        elif isinstance(packet, Disconnect):
+            self._close("")
+        else:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "only AUTH and DISCONNECT may come before CONNACK")
+        return frame.end
+
+    def _heard(self, packet: Auth) -> None:
+        """An AUTH of a connected client, which goes on as who it was meanwhile (4.12.1). Raises `ProtocolError`."""
+        if self._authentication is None:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
+        begins = self._authentication.turn is Turn.NOBODY
+        self._link.call(self._authentication.hear(packet), self._proven)
+        if begins:
+            by_ms = self._heard_ms + self._options.connect_timeout_s * 1_000
+            self._ends_ms = by_ms if self._expires_ms is None else min(by_ms, self._expires_ms)
+
+    def _proven(self, outcome: Outcome, now_ms: int) -> None:
+        """What the gateway makes of an AUTH of a connected client. Raises `ProtocolError`."""
+        if outcome.error is not None:
+            raise disproven(outcome.error)
+        if isinstance(outcome.value, Challenge):
+            self._challenged(outcome.value, now_ms)
+            return
+        assert self._authentication is not None
+        self._authentication.proven(outcome.value)
+        self._ends_ms = self._expires_ms = outcome.value.expires_at_ms
 
     # ---- the way out
 

@@ -3,7 +3,7 @@
 import msgspec
 from msgspec.structs import replace
 
-from adapters.mqtt.codec.decoder import check_topic_name
+from adapters.mqtt.codec.decoder import Frame, check_topic_name, peel
 from adapters.mqtt.codec.packets import Connack, Connect, Will
 from adapters.mqtt.codec.primitives import VARINT_MAX, clean_text
 from adapters.mqtt.codec.properties import Properties
@@ -15,10 +15,23 @@ from gateway.errors import ProtocolError, Refusal
 from gateway.message import Message
 from gateway.port import Authenticate, Random
 
-__all__ = ["Terms", "agree", "authentication", "granted_expiry", "refusal", "welcome", "will_of"]
+__all__ = ["Terms", "agree", "authentication", "granted_expiry", "refusal", "welcome", "whole", "will_of"]
 
 NEVER_EXPIRES_S = 0xFFFF_FFFF  # 3.1.2.11.2
 _ASSIGNED_BITS = 128
+
+
+def whole(data: bytes, options: Options) -> tuple[Frame | None, int]:
+    """The packet of a stranger that the input begins with, None until it is all there; and how many bytes that takes.
+
+    Raises `ProtocolError` (0x81, 0x95).
+    """
+    frame = peel(data)
+    if frame is None:
+        return None, len(data) + 1
+    if frame.end > options.connect_bytes_max:
+        raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, f"a packet of {frame.end} bytes before CONNACK")
+    return (frame if frame.end <= len(data) else None), frame.end
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +48,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     inflight_max: int  # QoS 1 and 2 deliveries that may be unacknowledged
     packet_bytes_max: int  # the largest packet the client takes
     will: Will | None
+    method: str | None = None  # of an authentication in several steps
 
 
 def will_of(terms: Terms, *, device: str) -> port.Will | None:
@@ -78,8 +92,9 @@ def granted_expiry(asked_s: int | None, options: Options) -> int | None:
 def agree(connect: Connect, options: Options, random: Random) -> Terms:
     """The terms of a connection. Raises `ProtocolError` (0x85, 0x8C, 0x90, 0x99) when there can be none."""
     properties = connect.properties
-    if properties.authentication_method is not None:
-        raise ProtocolError(ReasonCode.BAD_AUTHENTICATION_METHOD, properties.authentication_method)
+    method = properties.authentication_method
+    if method is not None and method not in options.authentication_methods:
+        raise ProtocolError(ReasonCode.BAD_AUTHENTICATION_METHOD, method)
     if connect.will is not None:
         _check_will(connect.will)
     assigned = not connect.client_id
@@ -108,6 +123,7 @@ def agree(connect: Connect, options: Options, random: Random) -> Terms:
         inflight_max=min(properties.receive_maximum or 65_535, options.inflight_max),
         packet_bytes_max=properties.maximum_packet_bytes or VARINT_MAX + 5,
         will=connect.will,
+        method=method,
     )
 
 
@@ -123,8 +139,11 @@ def authentication(connect: Connect, terms: Terms) -> Authenticate:
     )
 
 
-def welcome(terms: Terms, options: Options, *, session_present: bool) -> Connack:
-    """The CONNACK of a connection that is let in, with what it has to know and cannot guess."""
+def welcome(terms: Terms, options: Options, *, session_present: bool, final: bytes = b"") -> Connack:
+    """The CONNACK of a connection that is let in, with what it has to know and cannot guess.
+
+    `final` is the last word of its authentication method, which is named as often as it is spoken (MQTT-4.12.0-5).
+    """
     if terms.version < 5:
         return Connack(session_present=session_present and terms.version == 4)
     expiry_s = NEVER_EXPIRES_S if terms.expiry_s is None else terms.expiry_s
@@ -137,6 +156,8 @@ def welcome(terms: Terms, options: Options, *, session_present: bool) -> Connack
             assigned_client_id=terms.client_id if terms.assigned else None,
             topic_alias_maximum=options.topic_alias_maximum or None,
             server_keep_alive_s=terms.keep_alive_s if terms.keep_alive_ours else None,
+            authentication_method=terms.method,
+            authentication_data=final or None,
             # What is absent is available: QoS 2, retain, wildcards, subscription identifiers (3.2.2.3).
             shared_subscription_available=0,
         ),

@@ -1,6 +1,6 @@
 """What an operator can set for MQTT: the section `[adapters.mqtt]` of the configuration."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -32,6 +32,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     connect_timeout_s: Annotated[
         int, Meta(ge=1, le=3_600, description="seconds for the CONNECT of a new connection to come")
     ] = 10
+    authentication_methods: Annotated[
+        tuple[Literal["SCRAM-SHA-256"], ...],
+        Meta(description="how clients of 5.0 may prove a password without sending it; none: [] turns it off"),
+    ] = ("SCRAM-SHA-256",)
     client_id_bytes_max: Annotated[int, Meta(ge=23, le=1_024, description="the longest client identifier")] = 256
     receive_maximum: Annotated[
         int,

@@ -1,0 +1,73 @@
+"""What strangers say of themselves: words of SCRAM, tokens and certificates, mangled. Refused, and nothing else."""
+
+import contextlib
+import random
+
+import pytest
+from scramp import ScramClient
+
+from gateway.errors import Cause, Refusal
+from gateway.identity import identity_of, is_name
+from gateway.scram import MECHANISM, ScramExchange, Verifier, derive
+
+VERIFIER = derive("pencil", salt=b"0123456789abcdef", iterations=4_096)
+BYTES = b"n=,ry p\x00\xff\xc3\xa9m\xed\xa0\x80\xef\xb7\xba/+#"
+
+
+def mangled(chance: random.Random, data: bytes) -> bytes:
+    """Some bytes changed, removed, inserted or repeated."""
+    out = bytearray(data)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(out) + 1)
+        match chance.randrange(4):
+            case 0:
+                out[at : at + 1] = bytes((chance.choice(BYTES),))
+            case 1:
+                del out[at : at + chance.randint(1, 5)]
+            case 2:
+                out[at:at] = bytes(chance.choice(BYTES) for _ in range(chance.randint(1, 6)))
+            case _:
+                out[at:at] = out[chance.randrange(len(out) + 1) :][:40]
+    return bytes(out)
+
+
+def say(exchange, words):
+    for word in words:
+        exchange.step(word)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_mangled_words_of_scram_prove_nothing(seed):
+    chance = random.Random(seed)
+    for _ in range(100):
+        client = ScramClient([MECHANISM], "user", "pencil", c_nonce="c" * 24)
+        exchange = ScramExchange(lambda name: VERIFIER, nonce="s" * 24)
+        first = client.get_client_first().encode()
+        if chance.random() < 0.5:
+            words = [mangled(chance, first), mangled(chance, b"c=biws,r=x,p=AAAA")]
+        else:
+            client.set_server_first(exchange.step(first).decode())
+            right = client.get_client_final().encode()
+            words = [mangled(chance, right)]
+            if words == [right]:
+                continue
+        with pytest.raises(Refusal, match=r"\Awrong name or password\Z") as refused:
+            say(exchange, words)
+        assert refused.value.cause is Cause.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_mangled_verifier_is_one_or_a_mistake(seed):
+    chance = random.Random(seed)
+    for _ in range(200):
+        with contextlib.suppress(ValueError):
+            verifier = Verifier.parse(mangled(chance, str(VERIFIER).encode()).decode(errors="replace"))
+            assert Verifier.parse(str(verifier)) == verifier
+
+
+def test_names_in_certificates():
+    chance = random.Random(1)
+    for _ in range(500):
+        value = mangled(chance, b"device-7").decode(errors="replace")
+        found = identity_of({"subject": ((("commonName", value),),)}, "cn")
+        assert found is None or (found == value and is_name(found))
