@@ -25,6 +25,7 @@ from gateway.config_reader import Mistakes, environment_table, merge, read_struc
 from gateway.errors import ConfigError, Refusal
 from gateway.filters import check_filter
 from gateway.kv_settings import KvConfig
+from gateway.limits_settings import LimitsConfig
 from gateway.port import AdapterFactory, Listener
 from gateway.shared_settings import SharedConfig
 from gateway.topic_settings import TopicSettings
@@ -205,6 +206,7 @@ class Config(_Section, frozen=True, kw_only=True):
     proxy: ProxyConfig = ProxyConfig()
     store: StoreConfig = StoreConfig()
     gateway: GatewayConfig = GatewayConfig()
+    limits: LimitsConfig = LimitsConfig()
     listeners: Mapping[str, ListenerConfig] = msgspec.field(default_factory=dict)
     adapters: Mapping[str, Any] = msgspec.field(default_factory=dict)
     tls: TlsConfig = TlsConfig()

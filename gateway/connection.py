@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from gateway import logs
 from gateway.config import is_loopback
 from gateway.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, now_ms
+from gateway.limits import Guest, Pace
 from gateway.port import Adapter, ConnectionInfo
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ __all__ = ["Connection"]
 
 LAST_READ_BYTES = 64 << 10  # of a peer that went away while it was written to
 CLOSE_TIMEOUT_S = 5.0  # a peer that does not read what is left to be written is cut off after this
+TURNED_AWAY_S = 5.0  # how long a peer that is not let in may take to ask and be told why
 STALL_TIMEOUT_S = 60.0  # a peer that reads nothing of what waits for it is cut off after this
 
 log = logs.get(__name__)
@@ -27,6 +29,7 @@ class Connection(asyncio.Protocol, Endpoint):
     """A socket and its adapter. Reading stops while the adapter, this connection's share or the store is full."""
 
     adapter: Adapter
+    guest: Guest
 
     def __init__(self, hub: "Hub", listener: "ListenerContext") -> None:
         self._hub = hub
@@ -36,6 +39,7 @@ class Connection(asyncio.Protocol, Endpoint):
         self._writable = True
         self._secure = False
         self._stall: asyncio.TimerHandle | None = None  # set while the peer does not read
+        self._pause: asyncio.TimerHandle | None = None  # set while it is not read because it sends too fast
         self._ended = False  # the peer has closed its half
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -49,13 +53,19 @@ class Connection(asyncio.Protocol, Endpoint):
         listener = self._listener
         info = _info(transport, listener.name)
         self._secure = info.secure
-        if not self._hub.admit():
+        guest = self._hub.door.enter(str(info.peer[0]), now_ms=now_ms())
+        if guest is None:
             self.gone = True
+            self._hub.metrics.errors(listener.protocol, "cut_off").inc()
             transport.abort()
             return
         adapter = listener.factory.connect(info, listener.options, random=self._hub.random)
         Endpoint.__init__(self, self._hub, listener.protocol, adapter, loopback=info.loopback)
-        self.address, self.certificate = str(info.peer[0]), info.certificate
+        self.host, self.certificate = str(info.peer[0]), info.certificate
+        self.guest, self.turned_away = guest, guest.refusal
+        self.pace = Pace.of(self._hub.limits, now_ms=now_ms())
+        if guest.refusal is not None:
+            self._hub.later(TURNED_AWAY_S, self._turn_away)
         transport.set_write_buffer_limits(high=self._hub.write_buffer_bytes_max)
         self._hub.joined(self)
         self.flush()
@@ -65,6 +75,8 @@ class Connection(asyncio.Protocol, Endpoint):
         if self.gone:
             return
         self._hub.metrics.bytes_in(self.protocol).inc(len(data))
+        if self.pace is not None:
+            self.pace.read(len(data), now_ms=now_ms())
         try:
             self.act(self.adapter.receive(data, now_ms=now_ms()), len(data))
         except Exception:  # our own bug, whatever it is, must not reach other connections
@@ -109,7 +121,7 @@ class Connection(asyncio.Protocol, Endpoint):
         if exc is not None and not self._secure and not self.gone:
             self._read_the_rest()
         self.gone = True
-        for timer in (self._timer, self._stall):
+        for timer in (self._timer, self._stall, self._pause):
             if timer is not None:
                 timer.cancel()
         self.guard(lambda: self.act(self.adapter.lost(now_ms=now_ms())))
@@ -162,6 +174,7 @@ class Connection(asyncio.Protocol, Endpoint):
             and self._writable
             and self.outstanding_bytes < OUTSTANDING_BYTES_MAX
             and not crowded
+            and (self.pace is None or self._in_pace(self.pace))
         )
         if crowded:
             self.hub.paused(self)  # at every look, for the hub forgets it at every call
@@ -171,6 +184,20 @@ class Connection(asyncio.Protocol, Endpoint):
                 transport.resume_reading()
             else:
                 transport.pause_reading()
+
+    def _in_pace(self, pace: Pace) -> bool:
+        """Whether it has not sent too much; it is looked at again when that is over."""
+        if self._pause is None and (wait_ms := pace.wait_ms(now_ms=now_ms())):
+            self._pause = self.hub.later(wait_ms / 1_000, self._rested)
+        return self._pause is None
+
+    def _rested(self) -> None:
+        self._pause = None
+        self.flush()
+
+    def _turn_away(self) -> None:
+        """It has had its time to ask, and to hear why it is not let in."""
+        self.close("turned away")
 
     def close(self, reason: str) -> None:
         """Write what is left, then close; a peer that does not read it is cut off."""
@@ -218,6 +245,8 @@ class Connection(asyncio.Protocol, Endpoint):
         self._timer = None
         if self.gone:
             return
+        if not self._reading:  # its silence is ours
+            self.guard(lambda: self.act(self.adapter.receive(b"", now_ms=now_ms())))
         deadline, now = self.adapter.deadline_ms(), now_ms()
         if deadline is not None and deadline <= now:
             self.guard(lambda: self.act(self.adapter.tick(now_ms=now)))

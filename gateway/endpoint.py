@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from gateway import logs
 from gateway.batch import Batch
+from gateway.errors import Refusal
 from gateway.fanout import Subscriber
+from gateway.limits import Pace
 from gateway.port import (
     Adapter,
     Call,
@@ -68,6 +70,8 @@ class Endpoint:
         self.consumers: set[ConsumerId] = set()
         self.outstanding_count = 0  # Publish effects whose outcome has not come
         self.outstanding_bytes = 0
+        self.pace: Pace | None = None  # None: it may send as fast as it can
+        self.turned_away: Refusal | None = None  # why it is not let in, whoever it is
         self.gone = False  # no more input, output or deliveries
         self.has_session = False
 
@@ -97,7 +101,14 @@ class Endpoint:
                 self.outstanding_count += 1
                 self.outstanding_bytes += size_bytes
                 badge = (effect.who or self.principal).badge
-                if badge.access is None:
+                excess = None
+                if self.pace is not None:
+                    excess = self.pace.publish(len(effect.messages), size_bytes, now_ms=now_ms())
+                if excess is not None:
+                    self.hub.ingest.publish(
+                        self, effect, size_bytes, dict.fromkeys(range(len(effect.messages)), excess)
+                    )
+                elif badge.access is None:
                     self.hub.ingest.publish(self, effect, size_bytes)
                 else:
                     self.hub.ingest.publish(self, effect, size_bytes, badge.refused(effect.messages))

@@ -20,6 +20,7 @@ from gateway.fanout import Fanout
 from gateway.hearing import Hearing
 from gateway.ingest import Ingest, refusal_of
 from gateway.kv import KeyValues
+from gateway.limits import Door
 from gateway.metrics import Metrics
 from gateway.owners import LocalOwners, Owners
 from gateway.port import DONE, AdapterFactory, Call, Consume, Outcome, SettleLeased
@@ -80,6 +81,8 @@ class Hub:
             config.access, controller, metrics, clock=time.monotonic, changed=self._access_has_changed
         )
         self.owners = owners or LocalOwners(store)
+        self.limits = config.limits
+        self.door = Door(config.limits, config.gateway.connections_max, now_ms=now_ms())
         self.connections: dict[int, Connection] = {}
         self._config = config
         self._tasks = tasks
@@ -182,10 +185,6 @@ class Hub:
 
     # ---- connections
 
-    def admit(self) -> bool:
-        """Whether there is room for one more connection."""
-        return len(self.connections) < self._config.gateway.connections_max
-
     def joined(self, connection: Connection) -> None:
         """A connection has begun."""
         self.connections[connection.id] = connection
@@ -197,6 +196,7 @@ class Hub:
         if self.connections.pop(connection.id, None) is None:
             return
         self.metrics.connections(connection.protocol).dec()
+        self.door.leave(connection.guest)
         self._paused.pop(connection, None)
         self._releasing += 1
         self.spawn(self._release(connection))

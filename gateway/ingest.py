@@ -418,8 +418,9 @@ class Ingest:
                 messages_in(protocol, topic, status).inc(count)
             for refusal in receipt.refused.values():
                 self._metrics.errors(protocol, refusal.cause.value).inc()
-            if receipt.denied:
-                self._metrics.errors(protocol, Cause.FORBIDDEN.value).inc(len(receipt.denied))
+            if receipt.denied:  # for one cause
+                cause = next(iter(receipt.denied.values())).cause
+                self._metrics.errors(protocol, cause.value).inc(len(receipt.denied))
                 outcome = with_denied(outcome, receipt.denied)
             receipt.publisher.published(receipt.token, outcome, receipt.size_bytes)
             receipt = following

@@ -469,7 +469,7 @@ class Adapter(Protocol):
         """False: the shell stops reading until it is True again."""
 
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
-        """Bytes from the peer, cut anywhere. Never raises for what a peer sent: it answers and emits `Close`."""
+        """Bytes from the peer, cut anywhere; none while it is not read from. Never raises: it answers, or closes."""
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
         """The outcome of an effect of this adapter's."""

@@ -100,6 +100,7 @@ class Receipt:
         denied: Mapping[int, Refusal] = NONE_DENIED,
     ) -> None:
         # Once a `Publish`, which may be of one message: hence few containers.
+        self.protocol = messages[0].protocol if messages else ""
         if denied:
             messages = [message for index, message in enumerate(messages) if index not in denied]
         self.publisher = publisher
@@ -107,7 +108,6 @@ class Receipt:
         self.messages = messages  # of which all indexes are, but those of `denied`
         self.denied = denied
         self.size_bytes = size_bytes
-        self.protocol = messages[0].protocol if messages else ""
         self.counts: dict[str, int] = {}  # by topic, what will be stored
         self.refused: dict[int, Refusal] = {}
         self.parts: dict[Building, int] = {}  # the frames it is in, and its first row there

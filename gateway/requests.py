@@ -61,6 +61,8 @@ async def answer(hub: "Hub", endpoint: Endpoint, call: Call) -> Any:
 
 
 async def _authenticate(hub: "Hub", endpoint: Endpoint, request: Authenticate) -> Principal | Challenge:
+    if endpoint.turned_away is not None:
+        raise endpoint.turned_away
     principal = await hub.authenticator.authenticate(
         request, loopback=endpoint.loopback, address=endpoint.address, certificate=endpoint.certificate
     )

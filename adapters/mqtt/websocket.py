@@ -61,12 +61,12 @@ class WebSocket:
                 self._answer(self._upgrade)
             if self._stage is Stage.CLOSED:
                 return (self._close,)
-        if not data or self._stage is Stage.CLOSED:
+        if self._stage is Stage.CLOSED:
             return ()
         frames = self._frames
         payload = frames.receive(data)
         effects: Sequence[Effect] = ()
-        if payload and self._stage is Stage.OPEN:
+        if (payload or not data) and self._stage is Stage.OPEN:
             effects = self._heard(self._connection.receive(payload, now_ms=now_ms), now_ms)
         if frames.ping is not None and self._stage is Stage.OPEN:
             self._out.append(frame(Opcode.PONG, frames.ping))

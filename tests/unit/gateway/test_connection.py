@@ -4,7 +4,10 @@ import pytest
 
 from gateway.connection import Connection
 from gateway.endpoint import OUTSTANDING_BYTES_MAX
+from gateway.errors import Cause
 from gateway.hub import ListenerContext
+from gateway.limits import TOLD_COUNT_MAX, Door
+from gateway.limits_settings import LimitsConfig
 from gateway.message import Message
 from gateway.metrics import Metrics
 from gateway.port import DONE, Close, ConsumerId, Deliveries, Principal, Publish, Token
@@ -29,7 +32,8 @@ class Hub:
         self.published = []
         self.woken = []
         self.waiting = []
-        self.has_room = True
+        self.limits = LimitsConfig()
+        self.door = Door(self.limits, 1, now_ms=0)
         self.crowded = False
         self.calls = 0
         self.ingest = self.fanout = self.queues = self.access = self
@@ -39,9 +43,6 @@ class Hub:
 
     def next_id(self):
         return 1
-
-    def admit(self):
-        return self.has_room
 
     def joined(self, connection):
         self.connection = connection
@@ -53,8 +54,9 @@ class Hub:
         self.timers.append(Timer(work))
         return self.timers[-1]
 
-    def publish(self, _endpoint, effect, size_bytes):
+    def publish(self, _endpoint, effect, size_bytes, denied=()):
         self.published.append((effect, size_bytes))
+        self.denied = denied
 
     def wake(self, subscriber):
         self.woken.append(subscriber)
@@ -112,6 +114,7 @@ class Adapter:
         self.effects = None
 
     def receive(self, data, *, now_ms):
+        self.heard = data
         if data == b"bug":
             raise KeyError("a bug of ours")
         return self.effects or [Publish([Message("a", bytes(data))], Token(1))]
@@ -277,13 +280,98 @@ def test_a_timer_that_is_early_looks_again(hub, connection):
     assert len(hub.timers) == first + 1
 
 
-def test_a_gateway_that_is_full_admits_nobody(hub):
-    hub.has_room = False
+def another(hub):
     connection = Connection(hub, ListenerContext("test", "test", Factory(), None))
-    transport = Transport()
-    connection.connection_made(transport)
-    assert transport.aborted
+    connection.transport = Transport()
+    connection.connection_made(connection.transport)
+    return connection
+
+
+def test_one_too_many_has_a_while_to_be_told_why(hub, connection):
+    late = another(hub)
+    assert (connection.turned_away, late.turned_away.cause) == (None, Cause.QUOTA)
+    assert not late.transport.closing
+    late._turn_away()
+    assert late.transport.closing
+
+
+def test_of_many_too_many_some_are_cut_off(hub, connection):
+    for _ in range(TOLD_COUNT_MAX):
+        assert not another(hub).transport.closing
+    last = another(hub)
+    assert last.transport.aborted
+    last.connection_lost(None)
+
+
+# ---- how fast it may send
+
+
+class Clock:
+    now_ms = 1_000_000
+
+    def __call__(self):
+        return self.now_ms
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    for module in ("gateway.connection", "gateway.endpoint"):
+        monkeypatch.setattr(f"{module}.now_ms", clock)
+    return clock
+
+
+def test_a_connection_that_sends_too_much_is_not_read_for_a_while(hub, clock):
+    hub.limits = LimitsConfig(bytes_per_s=1_000, bytes_burst=500)
+    connection = another(hub)
+    connection.data_received(b"x" * 500)
+    assert connection.transport.reading
+    connection.data_received(b"x" * 300)
+    assert not connection.transport.reading
+    (pause,) = [timer for timer in hub.timers if timer.work == connection._rested]
+    connection.published(Token(1), DONE, 800)  # whatever else happens
+    assert len(hub.timers) == 1
+    clock.now_ms += 299
+    pause.work()
+    assert not connection.transport.reading
+    clock.now_ms += 1
+    hub.timers[-1].work()
+    assert connection.transport.reading
     connection.connection_lost(None)
+
+
+def test_a_pause_ends_with_its_connection(hub, clock):
+    hub.limits = LimitsConfig(messages_per_s=0.1, messages_burst=1)
+    connection = another(hub)
+    connection.data_received(b"1")
+    connection.data_received(b"2")
+    assert not connection.transport.reading
+    connection.connection_lost(None)
+    assert connection._pause.cancelled
+
+
+def test_what_comes_too_fast_is_refused_where_that_is_asked_for(hub, clock):
+    hub.limits = LimitsConfig(messages_per_s=1, messages_burst=1, on_excess="refuse")
+    connection = another(hub)
+    for _ in range(3):
+        connection.data_received(b"x")
+    assert connection.transport.reading
+    assert {index: (refusal.cause, refusal.retry_after_ms) for index, refusal in hub.denied.items()} == {
+        0: (Cause.RATE, 1_000)
+    }
+    clock.now_ms += 1_000
+    connection.data_received(b"x")
+    assert hub.denied == ()
+
+
+def test_one_that_is_not_read_is_not_silent(hub, clock, connection):
+    connection.adapter.due = clock.now_ms
+    connection.adapter.wants_data = False
+    connection.adapter.effects = [Close(reason="")]
+    connection.flush()
+    connection.adapter.heard = None
+    connection._fire()
+    assert connection.adapter.heard == b""
 
 
 @pytest.mark.parametrize("end", ["shut_down", "supersede"])

@@ -5,6 +5,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from gateway.connection import Connection
+from gateway.limits import Door
+from gateway.limits_settings import LimitsConfig
+from gateway.port import Principal
 
 
 class Transport:
@@ -59,7 +62,8 @@ class Adapter:
 def connected(adapter: Adapter, transport: Transport) -> Connection:
     counter = SimpleNamespace(inc=lambda count=1: None)
     hub: Any = SimpleNamespace(
-        admit=lambda: True,
+        door=Door(LimitsConfig(), 1, now_ms=0),
+        limits=LimitsConfig(),
         joined=lambda connection: None,
         next_id=lambda: 1,
         later=lambda seconds, work: SimpleNamespace(cancel=lambda: None),
@@ -68,10 +72,11 @@ def connected(adapter: Adapter, transport: Transport) -> Connection:
         fanout=SimpleNamespace(wake=lambda subscriber: None),
         write_buffer_bytes_max=1,
         random=None,
+        access=SimpleNamespace(stranger=lambda protocol: Principal(name="")),
         crowded=False,
     )
     factory = SimpleNamespace(connect=lambda info, options, random: adapter)
-    connection = Connection(hub, SimpleNamespace(factory=factory, options=None, protocol="p"))  # type: ignore[arg-type]
+    connection = Connection(hub, SimpleNamespace(factory=factory, name="p", options=None, protocol="p"))  # type: ignore[arg-type]
     connection.connection_made(transport)  # type: ignore[arg-type]
     return connection
 
