@@ -294,6 +294,7 @@ class Connection:
             self._authentication.check_patience(self._held)
         principal: Principal = outcome.value
         self._link.device = terms.client_id if principal.anonymous else principal.device
+        self._link.badge = principal.badge
         self._final, self._expires_ms = principal.final, principal.expires_at_ms
         self.phase = _NEXT[self.phase]
         request = OpenSession(

@@ -7,6 +7,7 @@ from adapters.mqtt.codec.packets import Packet, Version
 from adapters.mqtt.codec.primitives import VARINT_MAX
 from adapters.mqtt.messages import Dialect
 from adapters.mqtt.options import Options
+from gateway.access import OPEN
 from gateway.port import Call, Effect, Outcome, Request, Token
 
 __all__ = ["Answer", "Link"]
@@ -21,6 +22,7 @@ class Link:
         "_answers",
         "_last_words",
         "_next_token",
+        "badge",
         "client_id",
         "device",
         "dialect",
@@ -39,6 +41,7 @@ class Link:
         self.dialect = Dialect(0)
         self.client_id = ""
         self.device = ""
+        self.badge = OPEN  # what the client may do
         self.durable = False  # whether the session outlives the connection
         self.packet_bytes_max = VARINT_MAX + 5  # the largest packet the client takes (MQTT 5.0, 3.1.2.11.4)
         self.out: list[bytes] = []

@@ -249,10 +249,10 @@ class RetainedFeed:
                 link.out.append(_PUBREL + one.packet_id.to_bytes(2, "big"))
 
     def _packet(self, one: SavedDelivery, now_ms: int) -> bytes | None:
-        """The PUBLISH with DUP; None when its time is over, or when it is larger than the client takes by now."""
+        """The PUBLISH with DUP; None when its time is over, or the client may not read it, or takes none as large."""
         assert one.record is not None
         message = decode(one.record)
-        if message.expired(now_ms):
+        if message.expired(now_ms) or not self._link.badge.reads(message.address):
             return None
         dialect, ids = self._link.dialect, one.identifiers
         head, tail = publish_pieces(message, dialect, qos=one.qos, retain=True, now_ms=now_ms, subscription_ids=ids)

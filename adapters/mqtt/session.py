@@ -30,6 +30,7 @@ from adapters.mqtt.subscriptions import Subscriptions
 from gateway import port
 from gateway.cursor import Cursor, later
 from gateway.errors import ProtocolError, Refusal
+from gateway.shared_port import shared_name
 
 __all__ = ["Session"]
 
@@ -125,7 +126,7 @@ class Session:
 
     def _subscribe(self, request: SubscriptionRequest, identifier: int | None) -> int:
         """Subscribe to one filter; the code for its SUBACK."""
-        refused = self.subscriptions.refusal(request)
+        refused = self.subscriptions.refusal(request) or self._denied(request.pattern)
         if refused is not None:
             return refused if self.link.version == 5 else SUBACK_FAILURE
         subscription, new = self.subscriptions.put(request, identifier)
@@ -134,6 +135,17 @@ class Session:
         if request.retain_handling == 0 or (request.retain_handling == 1 and new):
             self.retained.want(subscription.sub)
         return subscription.qos
+
+    def _denied(self, pattern: str) -> ReasonCode | None:
+        """The code for a filter of which the client may read nothing."""
+        badge = self.link.badge
+        if badge.access is not None:
+            shared = shared_name(pattern)
+            try:
+                badge.check_filter(pattern if shared is None else shared.pattern)
+            except Refusal:
+                return ReasonCode.NOT_AUTHORIZED
+        return None
 
     def on_unsubscribe(self, packet: Unsubscribe) -> None:
         """UNSUBSCRIBE (3.10): the UNSUBACK follows when the session knows of it durably."""
