@@ -1,0 +1,413 @@
+"""Consumer groups for adapters: members, the queues they have, and how far they are (`gateway.group_port`).
+
+All of a group is in the replicated keys (`gateway.group_state`), so that any proxy answers for any member. What this
+process remembers of members only saves writes, and bounds how many a user may have here.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from controller.client import ControllerClient
+from gateway import logs
+from gateway.assignment import STRATEGIES
+from gateway.errors import Cause, Refusal
+from gateway.group_admin import delete, describe, list_groups, reset
+from gateway.group_port import (
+    QUEUES_COUNT_MAX,
+    TTL_S_MAX,
+    TTL_S_MIN,
+    CommitOffsets,
+    DeleteGroup,
+    DescribeGroup,
+    GroupCursor,
+    Joined,
+    JoinGroup,
+    LeaveGroup,
+    ListGroups,
+    NotOwned,
+    Polled,
+    PollGroup,
+    Renewed,
+    RenewMember,
+    ResetGroup,
+    check_group_name,
+)
+from gateway.group_reader import QueueReader, Wanted
+from gateway.group_settings import GroupsConfig
+from gateway.group_state import (
+    Group,
+    GroupRecord,
+    MemberRecord,
+    QueueRecord,
+    cursor_of,
+    encode,
+    group_key,
+    member_key,
+    name_key,
+    names_range,
+    owned,
+    plan,
+    positions_of,
+    queue_puts,
+)
+from gateway.group_store import load_group, queues_of
+from gateway.group_wakes import GroupWakes
+from gateway.owners import Spawn
+from gateway.port import Principal, Random, Request
+from store.client import EXISTS, Delete, Put, StoreClient
+from store.errors import AppendOutcomeUnknown, RevisionConflict
+from store.format import QueueNumber
+
+__all__ = ["GROUP_REQUESTS", "ConsumerGroups"]
+
+TRIES_COUNT_MAX = 16  # of a change, while others change the same
+CHANGES_AT_ONCE = 256  # records in one transaction
+LOOK_S = 5.0  # who waits looks at the group at least so often
+RENEWALS = 3  # in one time to live
+FORGOTTEN_FROM_COUNT = 1_024  # members remembered, from which on those that are gone are looked for
+
+DEFAULTS = GroupsConfig()
+
+log = logs.get(__name__)
+
+
+class Connected(Protocol):
+    """A connection."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody is there to be answered."""
+
+
+class Asker(NamedTuple):
+    """Who asks, and by which connection: over some, one after the other may."""
+
+    connection: Connected
+    principal: Principal
+
+
+class _Heard(NamedTuple):
+    """A member that this process has renewed."""
+
+    principal: str
+    until_s: float  # it is there
+    renew_s: float
+
+
+class ConsumerGroups:
+    """The groups of this process's store. `now_ms` is ms since 1970; `clock` counts seconds and never goes back.
+
+    `may_come` says whether a topic that is not there may come to be.
+    """
+
+    def __init__(
+        self,
+        store: StoreClient,
+        controller: ControllerClient,
+        config: GroupsConfig = DEFAULTS,
+        *,
+        spawn: Spawn,
+        random: Random,
+        now_ms: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+        may_come: bool = True,
+    ) -> None:
+        self._store = store
+        self._controller = controller
+        self._config = config
+        self._random = random
+        self._now_ms = now_ms
+        self._clock = clock
+        self._may_come = may_come
+        self._reader = QueueReader(store, random=random)
+        self._wakes = GroupWakes(store, spawn)
+        self._heard: dict[tuple[str, str], _Heard] = {}  # by group and member
+        self._forget_from = FORGOTTEN_FROM_COUNT
+        self._stopping = False
+        controller.watch(self._wakes.wake_all)
+
+    def stop(self) -> None:
+        """Who waits for messages is answered now."""
+        self._stopping = True
+        self._wakes.wake_all()
+
+    async def answer(self, connection: Connected, request: Request, who: Principal) -> Any:
+        """The answer to a request of `gateway.group_port`. Raises `Refusal`, `StoreError`."""
+        group = getattr(request, "group", None)
+        if group is not None:
+            check_group_name(group)
+        return await _HANDLERS[type(request)](self, Asker(connection, who), request)
+
+    # ---- members
+
+    async def _join(self, asker: Asker, request: JoinGroup) -> Joined:
+        self._check_join(asker, request)
+        id_ = f"{self._random.getrandbits(64):016x}{self._random.getrandbits(64):016x}"
+        member = MemberRecord(request.topic, asker.principal.name, request.ttl_s * 1_000)
+        entering = Put(member_key(request.group, id_), encode(member), ttl_ms=member.ttl_ms)
+        for _ in range(TRIES_COUNT_MAX):
+            group = await load_group(self._store, request.group)
+            asked_s = self._clock()
+            try:
+                if group.header is None:
+                    operations = [entering, *await self._new_group(request)]
+                    await self._store.kv_transact({group_key(group.name): 0}, operations)
+                else:
+                    self._check_same(group, request)
+                    await self._store.kv_transact({group_key(group.name): group.header.revision}, [entering])
+            except RevisionConflict:
+                continue
+            self._note(group.name, id_, member, asked_s)
+            return Joined(member=id_, topic=request.topic, strategy=request.strategy, ttl_s=request.ttl_s)
+        raise _busy(request.group)
+
+    def _check_join(self, asker: Asker, request: JoinGroup) -> None:
+        """Raise `Refusal` for what can be no member of any group, or is one too many of this user."""
+        if request.strategy not in STRATEGIES:
+            raise Refusal(Cause.MALFORMED, f"strategy: is one of {', '.join(STRATEGIES)}")
+        if request.start not in {"earliest", "latest"}:
+            raise Refusal(Cause.MALFORMED, "start: is earliest or latest")
+        if not TTL_S_MIN <= request.ttl_s <= TTL_S_MAX:
+            raise Refusal(Cause.MALFORMED, f"ttl_s: is a whole number from {TTL_S_MIN} to {TTL_S_MAX}")
+        if self._controller.topic(request.topic) is None and not self._may_come:
+            raise Refusal(Cause.NOT_FOUND, f"there is no topic {request.topic!r}")
+        if len(queues_of(self._controller, request.topic)) > QUEUES_COUNT_MAX:
+            raise Refusal(Cause.QUOTA, f"a group reads a topic of at most {QUEUES_COUNT_MAX} queues")
+        self._forget()
+        name, limit = asker.principal.name, self._config.memberships_max
+        if sum(1 for one in self._heard.values() if one.principal == name) >= limit:
+            raise Refusal(Cause.QUOTA, f"one user has at most {limit} memberships here (groups.memberships_max)")
+
+    def _check_same(self, group: Group, request: JoinGroup) -> None:
+        """Raise `Refusal` where a group is another one than a new member thinks, or has no room for it."""
+        assert group.header is not None
+        there = group.header.record
+        if there != GroupRecord(request.topic, request.strategy):
+            said = f"the group {group.name!r} reads {there.topic!r} by {there.strategy}"
+            raise Refusal(Cause.CONFLICT, f"{said}; delete it first")
+        if len(group.members) >= self._config.members_max:
+            raise Refusal(Cause.QUOTA, f"a group has at most {self._config.members_max} members (groups.members_max)")
+
+    async def _new_group(self, request: JoinGroup) -> list[Put]:
+        """What makes a group. One that begins at the end has a record for each queue that there is."""
+        limit = self._config.groups_max
+        if await self._store.kv_count(*names_range()) >= limit:
+            raise Refusal(Cause.QUOTA, f"there are {limit} groups already (groups.groups_max)")
+        record = encode(GroupRecord(request.topic, request.strategy))
+        made = [Put(name_key(request.group), record), Put(group_key(request.group), record)]
+        if request.start == "latest":
+            queues = queues_of(self._controller, request.topic)
+            bounds = await asyncio.gather(*(self._store.bounds(QueueNumber(queue)) for queue in queues))
+            ends = {queue: QueueRecord(found.next) for queue, found in zip(queues, bounds, strict=True)}
+            made += queue_puts(request.group, ends)
+        return made
+
+    async def _leave(self, asker: Asker, request: LeaveGroup) -> bool:
+        for _ in range(TRIES_COUNT_MAX):
+            group = await load_group(self._store, request.group)
+            if group.header is None or request.member not in group.members:
+                return False
+            _check_member(asker, group, request.member)
+            left = {queue: QueueRecord(record.offset) for queue, record in group.of(request.member).items()}
+            operations: list[Put | Delete] = [Delete(member_key(group.name, request.member)), *group.puts(left)]
+            try:
+                await self._store.kv_transact(group.compares(left, request.member), operations)
+            except RevisionConflict:
+                continue
+            self._heard.pop((group.name, request.member), None)
+            return True
+        raise _busy(request.group)
+
+    async def _renew_member(self, asker: Asker, request: RenewMember) -> Renewed:
+        self._heard.pop((request.group, request.member), None)  # so that it is written
+        group = await self._settle(asker, request.group, request.member, None)
+        queues, revoked = owned(group, request.member)
+        ttl_ms = group.members[request.member].record.ttl_ms
+        return Renewed(ttl_s=ttl_ms // 1_000, queues=queues, revoked=revoked)
+
+    async def _renew(self, group: Group, id_: str) -> None:
+        """See that a member is there for most of its time to live. Raises `Refusal` where it is not there any more."""
+        heard, now_s = self._heard.get((group.name, id_)), self._clock()
+        if heard is not None and now_s < heard.renew_s:
+            return
+        member = group.members[id_].record
+        try:
+            key, value = member_key(group.name, id_), encode(member)
+            await self._store.kv_put(key, value, expected_revision=EXISTS, ttl_ms=member.ttl_ms)
+        except RevisionConflict:
+            self._heard.pop((group.name, id_), None)
+            raise _gone(group.name) from None
+        self._note(group.name, id_, member, now_s)
+
+    def _note(self, group: str, id_: str, member: MemberRecord, asked_s: float) -> None:
+        ttl_s = member.ttl_ms / 1_000
+        self._heard[group, id_] = _Heard(member.principal, asked_s + ttl_s, asked_s + ttl_s / RENEWALS)
+        if len(self._heard) > self._forget_from:
+            self._forget()
+            self._forget_from = max(FORGOTTEN_FROM_COUNT, 2 * len(self._heard))
+
+    def _forget(self) -> None:
+        now_s = self._clock()
+        self._heard = {key: one for key, one in self._heard.items() if one.until_s > now_s}
+
+    def _is_there(self, group: str, id_: str) -> bool:
+        """Whether a member is there for certain, by the time that it was asked for."""
+        heard = self._heard.get((group, id_))
+        return heard is not None and self._clock() < heard.until_s
+
+    # ---- who has which queues
+
+    async def _settle(self, asker: Asker, name: str, member: str, cursor: GroupCursor | None) -> Group:
+        """The group once a member has let go of what it should not have, and has taken what it should and can."""
+        for last in (False,) * TRIES_COUNT_MAX + (True,):
+            group = await load_group(self._store, name)
+            _check_member(asker, group, member)
+            await self._renew(group, member)
+            if last:
+                break  # others change so much; what the member has, it has
+            assert group.header is not None
+            queues = queues_of(self._controller, group.header.record.topic)
+            release_ms = int(self._config.release_s * 1_000)
+            todo = plan(group, member, queues, cursor, now_ms=self._now_ms(), release_ms=release_ms)
+            try:
+                for part in todo.parts(CHANGES_AT_ONCE):
+                    compares = group.compares(part.changes, member, part.gone.values())
+                    done = await self._store.kv_transact(compares, group.puts(part.changes))
+                    group = group.changed(part.changes, done.revision)
+            except (RevisionConflict, AppendOutcomeUnknown):
+                continue
+            break
+        return group
+
+    # ---- messages
+
+    async def _poll(self, asker: Asker, request: PollGroup) -> Polled:
+        name, member = request.group, request.member
+        asked = cursor = request.after or GroupCursor(0, {})
+        until_s = self._clock() + request.wait_ms / 1_000
+        with self._wakes.listening(name) if request.wait_ms else nullcontext(asyncio.Event()) as woken:
+            while True:
+                woken.clear()
+                group = await self._settle(asker, name, member, asked)
+                self._wakes.know(name, group.members)
+                positions = positions_of(group, member, cursor)
+                read = await self._reader.read(positions, self._wanted(asker, request.limit))
+                await self._set_back(group, member, read.rewound)
+                if not self._is_there(name, member):  # it took so long that the queues may be another's by now
+                    await self._renew(group, member)
+                if read.failed and len(read.failed) == len(positions):
+                    raise next(iter(read.failed.values()))
+                cursor = cursor_of(group, member, cursor, read.positions)
+                left_s = until_s - self._clock()
+                if read.messages or left_s <= 0 or self._stopping or asker.connection.gone:
+                    queues, revoked = owned(group, member)
+                    return Polled(messages=read.messages, after=cursor, queues=queues, revoked=revoked)
+                ttl_s = group.members[member].record.ttl_ms / 1_000
+                await self._reader.wait(read.positions, woken, min(left_s, ttl_s / RENEWALS, LOOK_S))
+
+    def _wanted(self, asker: Asker, limit: int) -> Wanted:
+        badge = asker.principal.badge
+        reads = badge.reads if badge.access is not None else None
+        return Wanted(limit, self._config.response_bytes_max, self._now_ms(), reads)
+
+    async def _set_back(self, group: Group, member: str, rewound: Mapping[int, int]) -> None:
+        """A log has lost its end, by an unclean election: where a group was behind it, it is at the new end."""
+        own = group.of(member)
+        records = {
+            queue: msgspec.structs.replace(own[queue], offset=end)
+            for queue, end in rewound.items()
+            if own[queue].offset > end
+        }
+        if not records:
+            return
+        log.warning("a group is set back to the end of queues", group=group.name, queues=sorted(records))
+        try:
+            await self._store.kv_transact(group.compares(records, member), group.puts(records))
+        except (RevisionConflict, AppendOutcomeUnknown):
+            log.info("a group is set back by whoever reads next", group=group.name)
+
+    async def _commit(self, asker: Asker, request: CommitOffsets) -> Mapping[int, int]:
+        generation, offsets = request.cursor
+        in_bounds = False
+        for _ in range(TRIES_COUNT_MAX):
+            group = await load_group(self._store, request.group)
+            _check_member(asker, group, request.member)
+            await self._renew(group, request.member)
+            own = group.of(request.member)
+            lost = [queue for queue in sorted(offsets) if queue not in own or own[queue].generation > generation]
+            if lost:
+                raise NotOwned(lost[:QUEUES_COUNT_MAX])
+            if not in_bounds:
+                await self._check_ends(offsets)
+                in_bounds = True
+            records = {
+                queue: msgspec.structs.replace(own[queue], offset=at)
+                for queue, at in offsets.items()
+                if at > own[queue].offset
+            }
+            if records:
+                try:
+                    await self._store.kv_transact(group.compares(records, request.member), group.puts(records))
+                except RevisionConflict:
+                    continue
+            return {queue: max(at, own[queue].offset) for queue, at in sorted(offsets.items())}
+        raise _busy(request.group)
+
+    async def _check_ends(self, offsets: Mapping[int, int]) -> None:
+        """Raise `Refusal` for an offset behind a queue's end: what comes next would never be read."""
+        bounds = await asyncio.gather(*(self._store.bounds(QueueNumber(queue)) for queue in offsets))
+        for (queue, at), found in zip(offsets.items(), bounds, strict=True):
+            if at > found.next:
+                raise Refusal(Cause.MALFORMED, f"offsets: queue {queue} ends at {found.next}, in front of {at}")
+
+    # ---- for operators
+
+    async def _list(self, _: Asker, request: ListGroups) -> Any:
+        return await list_groups(self._store, request)
+
+    async def _describe(self, _: Asker, request: DescribeGroup) -> Any:
+        return await describe(self._store, self._controller, request)
+
+    async def _reset(self, _: Asker, request: ResetGroup) -> Any:
+        return await reset(self._store, self._controller, request)
+
+    async def _delete(self, _: Asker, request: DeleteGroup) -> bool:
+        return await delete(self._store, request)
+
+
+def _check_member(asker: Asker, group: Group, member: str) -> None:
+    """Raise `Refusal` where there is no such group or member, or it is another principal's."""
+    if group.header is None:
+        raise Refusal(Cause.NOT_FOUND, f"there is no group {group.name!r}")
+    there = group.members.get(member)
+    if there is None:
+        raise _gone(group.name)
+    if there.record.principal != asker.principal.name:
+        raise Refusal(Cause.FORBIDDEN, "this member is another user's")
+
+
+def _gone(group: str) -> Refusal:
+    return Refusal(Cause.NOT_FOUND, f"the group {group!r} has no such member, or not any more; join again")
+
+
+def _busy(group: str) -> Refusal:
+    return Refusal(Cause.OVERLOAD, f"the group {group!r} is changed too often by others", retry_after_ms=1_000)
+
+
+_HANDLERS: dict[type[Request], Callable[[ConsumerGroups, Asker, Any], Awaitable[Any]]] = {
+    JoinGroup: ConsumerGroups._join,  # noqa: SLF001 - this class's own table
+    RenewMember: ConsumerGroups._renew_member,  # noqa: SLF001
+    LeaveGroup: ConsumerGroups._leave,  # noqa: SLF001
+    PollGroup: ConsumerGroups._poll,  # noqa: SLF001
+    CommitOffsets: ConsumerGroups._commit,  # noqa: SLF001
+    ListGroups: ConsumerGroups._list,  # noqa: SLF001
+    DescribeGroup: ConsumerGroups._describe,  # noqa: SLF001
+    ResetGroup: ConsumerGroups._reset,  # noqa: SLF001
+    DeleteGroup: ConsumerGroups._delete,  # noqa: SLF001
+}
+GROUP_REQUESTS = tuple(_HANDLERS)

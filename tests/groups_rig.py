@@ -1,0 +1,149 @@
+"""Consumer groups of several proxies over one store in one process, with a clock that the test sets."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import pytest
+from fake_store import unplaced
+
+from controller.client import Topic
+from gateway.consumer_groups import ConsumerGroups
+from gateway.errors import Refusal
+from gateway.group_port import (
+    CommitOffsets,
+    GroupCursor,
+    JoinGroup,
+    LeaveGroup,
+    Polled,
+    PollGroup,
+    Renewed,
+    RenewMember,
+)
+from gateway.group_settings import GroupsConfig
+from gateway.message import Message
+from gateway.port import Principal, Request
+
+FIRST = 16  # the first queue of the topic
+
+
+class Clock:
+    """The time of the store and of all proxies: ms since 1970, and what never goes back in s."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def now_s(self) -> float:
+        return self.ms / 1_000
+
+
+class Topics:
+    """As much of a controller as groups ask."""
+
+    def __init__(self, **topics: int) -> None:
+        self.by_name: dict[str, Topic] = {}
+        self.listeners: list[Callable[[], object]] = []
+        for name, count in topics.items():
+            self.put(name, range(FIRST, FIRST + count))
+
+    def put(self, name: str, queues: Any) -> None:
+        self.by_name[name] = Topic(name=name, queues=tuple(queues))
+        for listener in self.listeners:
+            listener()
+
+    def topic(self, name: str) -> Topic | None:
+        return self.by_name.get(name)
+
+    def watch(self, listener: Callable[[], object]) -> None:
+        self.listeners.append(listener)
+
+
+class Connection:
+    """A connection."""
+
+    gone = False
+
+
+ANYBODY = Principal(name="")
+
+
+class Proxy:
+    """One process. `die` is kill -9."""
+
+    def __init__(
+        self, store: Any, topics: Topics, clock: Clock, *, seed: int, config: GroupsConfig, may_come: bool = True
+    ) -> None:
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.groups = ConsumerGroups(
+            store,
+            topics,  # type: ignore[arg-type]
+            config,
+            spawn=self.spawn,
+            random=random.Random(seed),
+            now_ms=clock.now_ms,
+            clock=clock.now_s,
+            may_come=may_come,
+        )
+
+    def spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    async def ask(self, request: Request, of: Principal = ANYBODY) -> Any:
+        return await self.groups.answer(Connection(), request, of)
+
+    async def refused(self, request: Request, of: Principal = ANYBODY) -> Refusal:
+        with pytest.raises(Refusal) as caught:
+            await self.ask(request, of)
+        return caught.value
+
+    async def die(self) -> None:
+        tasks = list(self.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- what members do
+
+    async def join(self, group: str = "g", topic: str = "t", of: Principal = ANYBODY, **options: Any) -> str:
+        joined = await self.ask(JoinGroup(group=group, topic=topic, **options), of)
+        return str(joined.member)
+
+    async def poll(
+        self, member: str, after: GroupCursor | None = None, *, group: str = "g", limit: int = 100, wait_ms: int = 0
+    ) -> Polled:
+        request = PollGroup(group=group, member=member, after=after, limit=limit, wait_ms=wait_ms)
+        found = await self.ask(request)
+        assert isinstance(found, Polled)
+        return found
+
+    async def commit(self, member: str, cursor: GroupCursor, *, group: str = "g") -> Mapping[int, int]:
+        found: Mapping[int, int] = await self.ask(CommitOffsets(group=group, member=member, cursor=cursor))
+        return found
+
+    async def renew(self, member: str, *, group: str = "g") -> Renewed:
+        found = await self.ask(RenewMember(group=group, member=member))
+        assert isinstance(found, Renewed)
+        return found
+
+    async def leave(self, member: str, *, group: str = "g") -> bool:
+        return bool(await self.ask(LeaveGroup(group=group, member=member)))
+
+
+async def publish(store: Any, bodies: Mapping[int, list[bytes]], **fields: Any) -> None:
+    """Store messages in queues, as one frame."""
+    messages = [(queue, Message(address="t/x", body=body, **fields)) for queue, some in bodies.items() for body in some]
+    done = asyncio.get_running_loop().create_future()
+    store.append(unplaced(messages), done.set_result)
+    result = await done
+    assert not isinstance(result, Exception), result
+
+
+def bodies(polled: Polled) -> list[tuple[int, int, bytes]]:
+    return [(queue, offset, message.body) for queue, offset, message in polled.messages]
