@@ -24,7 +24,6 @@ from gateway.port import (
     Close,
     ConnectionInfo,
     Deliverable,
-    Deliveries,
     DropWill,
     Effect,
     EndSession,
@@ -136,8 +135,7 @@ class Connection:
 
     def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
         """Messages for this client; what it has no room for is offered again after `Settled`."""
-        assert isinstance(deliveries, Deliveries), "MQTT consumes no named queues"
-        return self._session.delivery.deliver(deliveries, now_ms) if self.phase is Phase.CONNECTED else 0
+        return self._session.deliver(deliveries, now_ms) if self.phase is Phase.CONNECTED else 0
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
         """A deadline has come."""
@@ -161,9 +159,7 @@ class Connection:
             return self._connect_by_ms or 0
         if self.phase is not Phase.CONNECTED:
             return None
-        if self._session.keeper.owes or self._session.retained.due:
-            return 0
-        due_ms, silence_ms = self._session.delivery.deadline_ms(), self._silence_limit_ms()
+        due_ms, silence_ms = self._session.deadline_ms(), self._silence_limit_ms()
         if due_ms is None or (silence_ms is not None and silence_ms < due_ms):
             due_ms = silence_ms
         if self._ends_ms is not None:

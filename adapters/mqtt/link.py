@@ -63,10 +63,14 @@ class Link:
 
     def call(self, request: Request, answer: Answer | None = None) -> None:
         """Ask the gateway; `answer`, if anybody wants to know, is called with the outcome."""
-        token = self.token()
-        if answer is not None:
-            self._answers[token] = answer
+        token = self.token() if answer is None else self.expect(answer)
         self.effects.append(Call(request=request, token=token))
+
+    def expect(self, answer: Answer) -> Token:
+        """A token for an effect of whose outcome `answer` wants to know."""
+        token = self.token()
+        self._answers[token] = answer
+        return token
 
     def answered(self, token: Token, outcome: Outcome, now_ms: int) -> None:
         """Hand the outcome of a call to whoever wants to know."""
