@@ -1,5 +1,6 @@
 """PUBLISH packets of a batch, encoded once for all subscribers of a kind."""
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from adapters.mqtt.codec.primitives import encode_varint
@@ -34,21 +35,22 @@ def size_bytes(piece: Piece) -> int:
 
 
 class Encoded:
-    """The packets of one batch for one kind of subscriber, each made when it is first wanted.
+    """The packets of some messages for one kind of subscriber, each made when it is first wanted.
 
-    It lives in `Batch.memo`, so that a hundred subscribers of a kind cost one encoding and a hundred appends.
+    Those of a batch live in `Batch.memo`, so that a hundred subscribers of a kind cost one encoding and a hundred
+    appends.
     """
 
-    __slots__ = ("_batch", "_dialect", "_plan", "largest", "now_ms", "pieces", "timed", "whole")
+    __slots__ = ("_dialect", "_messages", "_plan", "largest", "now_ms", "pieces", "timed", "whole")
 
-    def __init__(self, batch: Batch, plan: Plan, dialect: Dialect, now_ms: int) -> None:
-        self._batch = batch
+    def __init__(self, messages: Sequence[Message], plan: Plan, dialect: Dialect, now_ms: int) -> None:
+        self._messages = messages
         self._plan = plan
         self._dialect = dialect
         self.now_ms = now_ms
         self.timed = False  # some message expires: what is encoded is right for `now_ms` only
         self.largest = 0  # no packet encoded is larger, in bytes
-        self.pieces: list[Piece | None] = [None] * len(batch.messages)
+        self.pieces: list[Piece | None] = [None] * len(messages)
         self.whole: bytes | None = None  # at QoS 0: all packets of the batch
 
     @classmethod
@@ -57,12 +59,12 @@ class Encoded:
         key = (PROTOCOL, dialect, plan.qos, plan.retain_as_published, plan.identifiers)
         found = batch.memo.get(key)
         if not isinstance(found, cls) or (found.timed and found.now_ms != now_ms):
-            found = batch.memo[key] = cls(batch, plan, dialect, now_ms)
+            found = batch.memo[key] = cls(batch.messages, plan, dialect, now_ms)
         return found
 
     def make(self, index: int) -> Piece:
         """Encode one message."""
-        message = self._batch.messages[index]
+        message = self._messages[index]
         piece = encode_message(message, self._plan, self._dialect, self.now_ms, retained=False)
         if message.expires_at_ms is not None:
             self.timed = True
@@ -83,7 +85,7 @@ class Encoded:
         before_body = encode_varint(len(ids)) + ids if v5 else b""
         heads: dict[int, bytes] = {}  # fixed header and topic length, by what they follow from
         overhead, largest = 2 + len(before_body), self.largest
-        for index, m in enumerate(self._batch.messages):
+        for index, m in enumerate(self._messages):
             address, body, qos = m.address, m.body, m.qos
             if (
                 (m.native is not None and (says_more(m.native) if v5 else "cloudevents" in m.native))

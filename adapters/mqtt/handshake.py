@@ -159,7 +159,7 @@ def welcome(terms: Terms, options: Options, *, session_present: bool, final: byt
             authentication_method=terms.method,
             authentication_data=final or None,
             # What is absent is available: QoS 2, retain, wildcards, subscription identifiers (3.2.2.3).
-            shared_subscription_available=0,
+            shared_subscription_available=None if options.shared_subscriptions else 0,
         ),
     )
 

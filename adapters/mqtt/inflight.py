@@ -12,9 +12,9 @@ from typing import NamedTuple
 from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.session_state import Exchanges, Place, SavedDelivery
 from gateway.errors import ProtocolError
-from store.format import GROUP_SHIFT
+from store.format import GROUP_SHIFT, QueueOffset
 
-__all__ = ["Inflight", "Kept", "Recall", "Resume"]
+__all__ = ["Inflight", "Kept", "Lent", "Recall", "Resume"]
 
 PACKET_ID_MAX = 65_535
 
@@ -33,10 +33,19 @@ class Recall(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A retained message that is under way: the log will not bring it again."""
+    """A retained or shared message that is under way: the log will not bring it again."""
 
     record: bytes  # as encoded by `gateway.message`
     identifiers: tuple[int, ...]  # of its subscriptions
+    retain: bool = True  # its RETAIN flag
+
+
+class Lent(NamedTuple):
+    """A QoS 1 message of a shared subscription that is under way: others get it unless it is acknowledged."""
+
+    queue: str
+    number: int  # of the queue
+    offset: QueueOffset
 
 
 class Resume:
@@ -99,12 +108,14 @@ class Inflight:
         "_first",
         "_kept",
         "_next_id",
+        "acknowledged",
         "again",
         "done",
         "durable",
         "exact",
         "freed",
         "kept_bytes",
+        "lent",
         "limit",
         "moved",
         "released",
@@ -121,7 +132,9 @@ class Inflight:
         self.exact: dict[int, None] = {}  # those of `sent` that are QoS 2
         self.released: dict[int, None] = {}  # awaiting PUBCOMP
         self.done: dict[Place, None] = {}  # QoS 2 with a PUBREC, not before `settled`
-        self._kept: dict[int, Kept] = {}  # those of `sent` that are retained messages, in a durable session
+        self.lent: dict[int, Lent] = {}  # those of `sent` that a shared subscription lends
+        self.acknowledged: list[Lent] = []  # those that are to be settled
+        self._kept: dict[int, Kept] = {}  # those of `sent` that the log will not bring again, in a durable session
         self.kept_bytes = 0  # of those
         self.unsaved = False  # one of those was acknowledged that has been saved as sent
         self.again: dict[int, SavedDelivery] = {}  # retained messages that an earlier connection has sent in vain
@@ -177,9 +190,18 @@ class Inflight:
         if self._kept:
             for packet_id in packet_ids:
                 self._let_go(packet_id)
+        if self.lent:
+            lent = self.lent
+            self.acknowledged += [lent.pop(packet_id) for packet_id in packet_ids if packet_id in lent]
+
+    def take_back(self, packet_id: int) -> None:
+        """A QoS 2 message is not sent after all."""
+        if packet_id in self.sent:
+            del self.sent[packet_id], self.exact[packet_id]
+            self._let_go(packet_id)
 
     def keep(self, packet_id: int, kept: Kept) -> None:
-        """A retained message has been sent, which a later connection may have to send again."""
+        """A retained or shared message has been sent, which a later connection may have to send again."""
         self._kept[packet_id] = kept
         self.kept_bytes += len(kept.record)
 
@@ -252,9 +274,11 @@ class Inflight:
     def saved(self) -> tuple[SavedDelivery, ...]:
         """What `Exchanges.sent` keeps."""
         self.unsaved = False
-        exact, kept, nothing = self.exact, self._kept, (None, ())
+        exact, kept, lent, nothing = self.exact, self._kept, self.lent, (None, ())
         sent = [
-            SavedDelivery(i, 2 if i in exact else 1, False, at, *kept.get(i, nothing)) for i, at in self.sent.items()
+            SavedDelivery(i, 2 if i in exact else 1, False, at, *kept.get(i, nothing))
+            for i, at in self.sent.items()
+            if i not in lent
         ]
         pending = list(self.resume.pending()) if self.resume is not None else []
         return (*self.again.values(), *pending, *sent, *(SavedDelivery(i, 2, released=True) for i in self.released))

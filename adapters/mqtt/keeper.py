@@ -9,6 +9,7 @@ from gateway.port import Outcome, SaveSession
 __all__ = ["Keeper"]
 
 Snapshot = Callable[[], bytes]
+Step = Callable[[], None]
 
 
 class Keeper:
@@ -28,6 +29,8 @@ class Keeper:
         "_saving",
         "_state",
         "_state_changed",
+        "_steps",
+        "_steps_saving",
         "_waiting",
     )
 
@@ -40,6 +43,8 @@ class Keeper:
         self._state_changed = self._exchanges_changed = False  # in a way that no save covers
         self._waiting: list[bytes] = []  # for a save that is not under way; none when nothing has changed
         self._saving: list[bytes] | None = None  # for the one under way; None: there is none
+        self._steps: list[Step] = []  # as `_waiting`, what is to be done then
+        self._steps_saving: list[Step] = []
 
     def begin(self, expiry_s: int | None) -> None:
         """The session is open and lasts this long behind its connection."""
@@ -61,6 +66,17 @@ class Keeper:
         else:
             self._link.out.append(packet)
 
+    def then(self, step: Step, *, state: bool = False) -> None:
+        """Do something once the exchanges, or with `state` the subscriptions, as they are now are durable."""
+        if not self._link.durable:
+            step()
+            return
+        self._steps.append(step)
+        if state:
+            self._state_changed = True
+        else:
+            self._exchanges_changed = True
+
     def save_soon(self) -> None:
         """The exchanges have changed, and nothing waits for it."""
         self._exchanges_changed = self._link.durable
@@ -79,6 +95,7 @@ class Keeper:
         """Begin a save if there is anything to save."""
         if self.owes:
             self._saving, self._waiting = self._waiting, []
+            self._steps_saving, self._steps = self._steps, []
             self._link.call(self._request(), self._saved)
 
     def save_now(self, expiry_s: int | None) -> None:
@@ -106,4 +123,7 @@ class Keeper:
             self._refused(outcome.error)
             return
         self._link.out += covered or ()
+        steps, self._steps_saving = self._steps_saving, []
+        for step in steps:
+            step()
         self.flush()

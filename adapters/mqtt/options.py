@@ -66,6 +66,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Meta(description="seconds a session may outlive its connection; those of 3.1.1 that are not clean do so"),
     ] = 604_800
     subscriptions_max: Annotated[int, Meta(ge=1, description="subscriptions of one session")] = 1_000
+    shared_subscriptions: Annotated[
+        bool, Meta(description="whether clients may share subscriptions: $share/{group}/{filter}")
+    ] = True
     filter_bytes_max: Annotated[int, Meta(ge=1, le=_U16_MAX, description="the longest topic filter")] = 4_096
     filters_bytes_max: Annotated[
         int, Meta(ge=1, le=16 * MiB, description="all topic filters of one session together")

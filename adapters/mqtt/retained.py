@@ -240,7 +240,7 @@ class RetainedFeed:
             if packet is not None:
                 assert one.record is not None
                 inflight.sent[one.packet_id] = None
-                inflight.keep(one.packet_id, Kept(one.record, one.identifiers))
+                inflight.keep(one.packet_id, Kept(one.record, one.identifiers, one.retain))
                 if one.qos == 2:
                     inflight.exact[one.packet_id] = None
                 link.out.append(packet)
@@ -255,6 +255,8 @@ class RetainedFeed:
         if message.expired(now_ms) or not self._link.badge.reads(message.address):
             return None
         dialect, ids = self._link.dialect, one.identifiers
-        head, tail = publish_pieces(message, dialect, qos=one.qos, retain=True, now_ms=now_ms, subscription_ids=ids)
+        head, tail = publish_pieces(
+            message, dialect, qos=one.qos, retain=one.retain, now_ms=now_ms, subscription_ids=ids
+        )
         packet = bytes((head[0] | 8,)) + head[1:] + one.packet_id.to_bytes(2, "big") + tail
         return packet if len(packet) <= self._link.packet_bytes_max else None

@@ -18,7 +18,7 @@ from adapters.mqtt.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
-from adapters.mqtt.codec.reason import SUBACK_FAILURE, ReasonCode
+from adapters.mqtt.codec.reason import SUBACK_CODES, SUBACK_FAILURE, ReasonCode
 from adapters.mqtt.delivery import Delivery
 from adapters.mqtt.inflight import Inflight
 from adapters.mqtt.intake import Control, Intake
@@ -26,7 +26,8 @@ from adapters.mqtt.keeper import Keeper
 from adapters.mqtt.link import Link
 from adapters.mqtt.retained import RetainedFeed
 from adapters.mqtt.session_state import Exchanges, SessionState, dump, positions
-from adapters.mqtt.subscriptions import Subscriptions
+from adapters.mqtt.shared import Refused, SharedFeed
+from adapters.mqtt.subscriptions import Subscription, Subscriptions
 from gateway import port
 from gateway.cursor import Cursor, later
 from gateway.errors import ProtocolError, Refusal
@@ -38,7 +39,7 @@ __all__ = ["Session"]
 class Session:
     """Subscriptions, deliveries, QoS 2 exchanges, and how they are saved."""
 
-    __slots__ = ("delivery", "inflight", "intake", "keeper", "link", "retained", "subscriptions")
+    __slots__ = ("delivery", "inflight", "intake", "keeper", "link", "retained", "shared", "subscriptions")
 
     def __init__(self, link: Link, control: Control, not_saved: Callable[[Refusal], None]) -> None:
         self.link = link
@@ -48,6 +49,7 @@ class Session:
         self.intake = Intake(link, self.keeper, self.inflight, control)
         self.delivery = Delivery(link, self.keeper, self.subscriptions, self.inflight)
         self.retained = RetainedFeed(link, self.keeper, self.subscriptions, self.inflight)
+        self.shared = SharedFeed(link, self.keeper, self.subscriptions, self.inflight)
 
     def begin(self, *, expiry_s: int | None, inflight_max: int) -> None:
         """The session is open; it outlives the connection by `expiry_s`, None: for ever."""
@@ -59,13 +61,30 @@ class Session:
     def advance(self, now_ms: int) -> None:
         """Behind every input: what there is room for now, what has got on, what has to be saved."""
         self.retained.pump(now_ms)
+        self.shared.report(now_ms)
         self.delivery.report(now_ms)
         self.keeper.flush()
+
+    def deliver(self, deliveries: port.Deliverable, now_ms: int) -> int:
+        """Messages for this client; how many were taken."""
+        if isinstance(deliveries, port.Deliveries):
+            return self.delivery.deliver(deliveries, now_ms)
+        return self.shared.deliver(deliveries, now_ms)
+
+    def deadline_ms(self) -> int | None:
+        """When `advance` is due although nothing has happened: 0 is at once."""
+        if self.keeper.owes or self.retained.due or self.shared.due:
+            return 0
+        rejoin_ms, settle_ms = self.shared.deadline_ms(), self.delivery.deadline_ms()
+        if rejoin_ms is None or settle_ms is None:
+            return settle_ms if rejoin_ms is None else rejoin_ms
+        return min(rejoin_ms, settle_ms)
 
     def end(self) -> None:
         """The connection is gone: save what a later one needs, unless it has been saved."""
         if self.link.durable:
             self.link.durable = False
+            self.shared.lost()
             if self.inflight.sent or self.inflight.unsaved or self.keeper.behind or self.retained.unsaved:
                 self.keeper.last_words()
 
@@ -85,7 +104,9 @@ class Session:
         settled = positions(exchanges.settled_places())
         start = later(cursor or (), settled) if settled else cursor
         for one in self.subscriptions:
-            self.link.effects.append(port.Subscribe(sub=one.sub, pattern=one.pattern, start=start))
+            if one.shared is None:
+                self.link.effects.append(port.Subscribe(sub=one.sub, pattern=one.pattern, start=start))
+        self.shared.restore(exchanges)
         for packet_id in self.inflight.released:
             self.link.send(Pubrel(packet_id=packet_id))
 
@@ -121,8 +142,20 @@ class Session:
         """SUBSCRIBE (3.8): the SUBACK follows when the session knows of it durably."""
         identifiers = packet.properties.subscription_ids
         identifier = identifiers[0] if identifiers else None
-        codes = tuple(self._subscribe(request, identifier) for request in packet.requests)
-        self._answer(Suback(packet_id=packet.packet_id, codes=codes), changed=min(codes) < SUBACK_FAILURE)
+        codes = [self._subscribe(request, identifier) for request in packet.requests]
+        if self.shared.wanted:
+            self.shared.join(lambda refused: self._joined(packet, codes, refused))
+        else:
+            changed = min(codes) < SUBACK_FAILURE
+            self._answer(Suback(packet_id=packet.packet_id, codes=tuple(codes)), changed=changed)
+
+    def _joined(self, packet: Subscribe, codes: list[int], refused: Refused) -> None:
+        """The shared subscriptions of a SUBSCRIBE are joined, or refused: the SUBACK follows."""
+        for index, request in enumerate(packet.requests):
+            if (why := refused.get(request.pattern)) is not None:
+                self.subscriptions.remove(request.pattern)
+                codes[index] = SUBACK_CODES[why.cause] if self.link.version == 5 else SUBACK_FAILURE
+        self._answer(Suback(packet_id=packet.packet_id, codes=tuple(codes)), changed=bool(refused))
 
     def _subscribe(self, request: SubscriptionRequest, identifier: int | None) -> int:
         """Subscribe to one filter; the code for its SUBACK."""
@@ -130,6 +163,9 @@ class Session:
         if refused is not None:
             return refused if self.link.version == 5 else SUBACK_FAILURE
         subscription, new = self.subscriptions.put(request, identifier)
+        if subscription.shared is not None:  # retained messages are not sent for it (3.8.3.1)
+            self.shared.want(subscription)
+            return subscription.qos
         if new:
             self.link.effects.append(port.Subscribe(sub=subscription.sub, pattern=subscription.pattern))
         if request.retain_handling == 0 or (request.retain_handling == 1 and new):
@@ -150,15 +186,31 @@ class Session:
     def on_unsubscribe(self, packet: Unsubscribe) -> None:
         """UNSUBSCRIBE (3.10): the UNSUBACK follows when the session knows of it durably."""
         codes: list[int] = []
+        shared: list[Subscription] = []
         for pattern in packet.patterns:
             subscription = self.subscriptions.remove(pattern)
             if subscription is None:
                 codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
             else:
                 codes.append(ReasonCode.SUCCESS)
+                if subscription.shared is not None:
+                    shared.append(subscription)
+                    continue
                 self.retained.forget(subscription.sub)
                 self.link.effects.append(port.Unsubscribe(sub=subscription.sub))
-        self._answer(Unsuback(packet_id=packet.packet_id, codes=tuple(codes)), changed=ReasonCode.SUCCESS in codes)
+        if shared:
+            gone = {subscription.pattern for subscription in shared}
+            self.shared.leave(shared, lambda done: self._left(packet, codes, set() if done else gone))
+        else:
+            self._answer(Unsuback(packet_id=packet.packet_id, codes=tuple(codes)), changed=ReasonCode.SUCCESS in codes)
+
+    def _left(self, packet: Unsubscribe, codes: list[int], failed: set[str]) -> None:
+        """The shared subscriptions of an UNSUBSCRIBE are left: the UNSUBACK follows."""
+        said = [
+            ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR if pattern in failed and not code else code
+            for pattern, code in zip(packet.patterns, codes, strict=True)
+        ]
+        self._answer(Unsuback(packet_id=packet.packet_id, codes=tuple(said)), changed=True)
 
     def _answer(self, packet: Suback | Unsuback, *, changed: bool) -> None:
         """Answer once what has changed is durable."""
@@ -187,6 +239,7 @@ class Session:
                 fed=fed,
                 feed=feed,
                 settled_elsewhere=tuple(elsewhere),
+                claimed=self.shared.claimed(),
             )
         )
 

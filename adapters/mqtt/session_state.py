@@ -50,7 +50,8 @@ class SavedDelivery(msgspec.Struct, frozen=True, array_like=True):
     """A packet identifier in use towards the client.
 
     `released`: the PUBREC has come, so that PUBREL is what has to be sent again (4.4). The log will bring again what is
-    at `place`; a retained message, which it will not, is kept here, encoded, with its subscription identifiers.
+    at `place`; what it will not, a retained message or one of a shared subscription, is kept here, encoded, with its
+    subscription identifiers and its RETAIN flag.
     """
 
     packet_id: int
@@ -59,6 +60,7 @@ class SavedDelivery(msgspec.Struct, frozen=True, array_like=True):
     place: Place | None = None
     record: bytes | None = None
     identifiers: tuple[int, ...] = ()
+    retain: bool = True
 
 
 class SavedFeed(msgspec.Struct, frozen=True, array_like=True):
@@ -86,6 +88,7 @@ class Exchanges(msgspec.Struct, frozen=True, array_like=True):
     fed: int = 0  # wishes up to this ticket have been fulfilled
     feed: SavedFeed | None = None  # the one that is being fulfilled
     settled_elsewhere: tuple[Place, ...] = ()  # as `settled`, in the logs of other groups
+    claimed: tuple[tuple[int, int], ...] = ()  # of `sent`, or once sent: queue and offset that may be lent once more
 
     def settled_places(self) -> tuple[Place, ...]:
         """How far it has got, in each log."""

@@ -7,15 +7,15 @@ from adapters.mqtt.codec.packets import SubscriptionRequest
 from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.options import Options
 from adapters.mqtt.session_state import SavedSubscription
-from gateway.errors import Refusal
+from gateway.errors import ProtocolError, Refusal
 from gateway.filters import check_filter
 from gateway.port import SubscriptionId
+from gateway.shared_port import SharedName, shared_name
 
 __all__ = ["QOS_MAX", "Plan", "Subscription", "Subscriptions"]
 
 QOS_MAX = 2
 _PLANS_MAX = 1_024  # combinations of overlapping subscriptions remembered per connection
-_SHARED = "$share/"
 
 
 class Subscription(NamedTuple):
@@ -28,6 +28,7 @@ class Subscription(NamedTuple):
     retain_as_published: bool = False
     identifier: int | None = None
     ticket: int = 0  # of its newest wish for retained messages; 0: it has had none
+    shared: SharedName | None = None  # what it shares with others (4.8.2)
 
 
 class Plan(NamedTuple):
@@ -65,14 +66,20 @@ class Subscriptions:
         return self._by_id.get(sub)
 
     def refusal(self, request: SubscriptionRequest) -> ReasonCode | None:
-        """Why a filter cannot be subscribed to; None when it can."""
+        """Why a filter cannot be subscribed to; None when it can.
+
+        Raises `ProtocolError` (0x82) for No Local on a shared subscription (MQTT-3.8.3-4).
+        """
         pattern = request.pattern
         try:
-            check_filter(pattern)
+            shared = shared_name(check_filter(pattern))
         except Refusal:
             return ReasonCode.TOPIC_FILTER_INVALID
-        if pattern.startswith(_SHARED):
-            return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        if shared is not None:
+            if request.no_local:
+                raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "No Local on a shared subscription")
+            if not self._options.shared_subscriptions:
+                return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
         size = len(pattern.encode())
         if size > self._options.filter_bytes_max:
             return ReasonCode.QUOTA_EXCEEDED
@@ -99,6 +106,7 @@ class Subscriptions:
                 request.retain_as_published,
                 identifier,
                 old.ticket if old is not None else 0,
+                shared_name(request.pattern),
             )
         ), old is None
 
@@ -120,13 +128,13 @@ class Subscriptions:
     def restore(self, saved: Iterable[SavedSubscription]) -> None:
         """Take back the subscriptions of a session."""
         for one in saved:
-            self._keep(Subscription(SubscriptionId(self._next), *_fields(one)))
+            self._keep(Subscription(SubscriptionId(self._next), *_fields(one), shared_name(one.pattern)))
             self._next += 1
             self._ticket = max(self._ticket, one.ticket)
 
     def saved(self) -> tuple[SavedSubscription, ...]:
         """What `restore` takes."""
-        return tuple(SavedSubscription(*one[1:]) for one in self)
+        return tuple(SavedSubscription(*one[1:7]) for one in self)  # not `sub`, nor what follows from the pattern
 
     def plan(self, subs: tuple[SubscriptionId, ...]) -> Plan | None:
         """How to deliver what these subscriptions matched; None when none of them is left."""

@@ -9,6 +9,7 @@ __all__ = [
     "DISCONNECTING",
     "PUBACK_CODES",
     "RETURN_CODES",
+    "SUBACK_CODES",
     "SUBACK_FAILURE",
     "ReasonCode",
 ]
@@ -115,6 +116,16 @@ DISCONNECTING: dict[Cause, ReasonCode] = {
     Cause.TOO_LARGE: ReasonCode.PACKET_TOO_LARGE,
     Cause.UNAVAILABLE: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
     Cause.UNKNOWN: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+}
+
+# What a SUBACK of 5.0 says of a subscription that the gateway refused.
+SUBACK_CODES: dict[Cause, ReasonCode] = {
+    **dict.fromkeys(Cause, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR),
+    Cause.UNAUTHENTICATED: ReasonCode.NOT_AUTHORIZED,
+    Cause.FORBIDDEN: ReasonCode.NOT_AUTHORIZED,
+    Cause.MALFORMED: ReasonCode.TOPIC_FILTER_INVALID,
+    Cause.QUOTA: ReasonCode.QUOTA_EXCEEDED,
+    Cause.OVERLOAD: ReasonCode.QUOTA_EXCEEDED,
 }
 
 assert PUBACK_CODES.keys() | DISCONNECTING.keys() == set(Cause) == CONNACK_CODES.keys()

@@ -80,7 +80,7 @@ def test_the_mqtt_5_connack_says_what_there_is():
     assert properties.server_keep_alive_s == 60
     assert properties.topic_alias_maximum == 7
     assert properties.maximum_packet_bytes == 1_048_576 + 131_072
-    assert properties.shared_subscription_available == 0
+    assert properties.shared_subscription_available is None  # they are
     assert (properties.maximum_qos, properties.retain_available, properties.wildcard_subscription_available) == (
         None,
     ) * 3
