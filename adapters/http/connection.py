@@ -2,7 +2,7 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -17,9 +17,10 @@ from adapters.http.options import HttpOptions
 from adapters.http.origin import check_host, check_origin, shared, with_preflight
 from adapters.http.request import HttpError, Request
 from adapters.http.response import Response, refused
-from adapters.http.routes import Found, resolve
+from adapters.http.routes import resolve
 from adapters.http.sse import OPENING, EventStream, EventStreams
 from adapters.http.transport import Arrived, Drained, Event, Exchange, Gone, Transport, Upgrade
+from adapters.http.waiting import Asked, Part, Pending
 from gateway.errors import Refusal
 from gateway.message import Message
 from gateway.port import (
@@ -47,33 +48,6 @@ ASKED_MAX: Final = 16  # questions at a time: an answer may be as large as a mes
 SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: h2c\r\n\r\n"
 
 
-class _Pending(NamedTuple):
-    """A request that has a handler and waits for its turn, or for its sender to be known."""
-
-    exchange: Exchange
-    request: Request
-    found: Found
-    credentials: Credentials
-
-
-class _Part(NamedTuple):
-    """The messages of one request among those of a `Publish`."""
-
-    exchange: Exchange
-    request: Request
-    start: int
-    size: int
-    reply: Callable[[Stored], Response]
-
-
-class _Asked(NamedTuple):
-    """A question that the gateway has been asked for a request."""
-
-    exchange: Exchange
-    request: Request
-    reply: Callable[[Any], Response]
-
-
 class HttpConnection:
     """One HTTP connection, of either version (`gateway.port.Adapter`).
 
@@ -98,14 +72,15 @@ class HttpConnection:
         self._blocked = False  # fewer deliveries were taken than offered
         self._principals: OrderedDict[Credentials, Principal] = OrderedDict()
         self._asking: dict[Token, Credentials] = {}
-        self._waiting: dict[Credentials, list[_Pending]] = {}
-        self._queue: deque[_Pending] = deque()  # requests whose turn has not come
-        self._published: dict[Token, list[_Part]] = {}
-        self._asked: dict[Token, _Asked] = {}
+        self._waiting: dict[Credentials, list[Pending]] = {}
+        self._queue: deque[Pending] = deque()  # requests whose turn has not come
+        self._published: dict[Token, list[Part]] = {}
+        self._asked: dict[Token, Asked] = {}
+        self._who: Principal | None = None  # who has sent the request that is handled, and all that is collected
         # What this turn has collected.
         self._effects: list[Effect] = []
         self._messages: list[Message] = []
-        self._parts: list[_Part] = []
+        self._parts: list[Part] = []
 
     # ---- Adapter
 
@@ -223,16 +198,20 @@ class HttpConnection:
 
     def _end_turn(self) -> Sequence[Effect]:
         """What this turn has come to."""
-        if self._messages:
-            token = self._token()
-            self._effects.append(Publish(self._messages, token))
-            self._published[token] = self._parts
-            self._messages, self._parts = [], []
+        self._publish()
         if self._transport is not None and self._transport.finished and not self._closed:
             self._closed = True
             self._effects.append(Close())
         effects, self._effects = self._effects, []
         return effects
+
+    def _publish(self) -> None:
+        """Publish what was collected of one sender."""
+        if self._messages:
+            token = self._token()
+            self._effects.append(Publish(self._messages, token, who=self._who))
+            self._published[token] = self._parts
+            self._messages, self._parts = [], []
 
     def _token(self) -> Token:
         self._tokens += 1
@@ -298,7 +277,7 @@ class HttpConnection:
         except (HttpError, Refusal) as error:
             self._respond(exchange, request, refused(error))
             return
-        self._queue.append(_Pending(exchange, request, found, credentials))
+        self._queue.append(Pending(exchange, request, found, credentials))
 
     def _gone(self, exchange: Exchange) -> None:
         stream = self._streams.remove(exchange) if self._streams is not None else None
@@ -334,7 +313,7 @@ class HttpConnection:
             else:
                 self._identify(pending)
 
-    def _may_begin(self, pending: _Pending) -> bool:
+    def _may_begin(self, pending: Pending) -> bool:
         """Whether there is room for its answer, and nothing under way has to take effect before (RFC 9112, 9.3.2)."""
         transport = self._transport
         if transport is None:
@@ -350,7 +329,7 @@ class HttpConnection:
             return not (changing or self._published or self._messages)
         return not self._asked
 
-    def _identify(self, pending: _Pending) -> None:
+    def _identify(self, pending: Pending) -> None:
         """Ask the gateway who sends this, once for all requests with the same credentials."""
         credentials = pending.credentials
         waiting = self._waiting.setdefault(credentials, [])
@@ -374,8 +353,11 @@ class HttpConnection:
             self._principals.popitem(last=False)
         self._queue.extendleft(reversed(waiting))
 
-    def _handle(self, pending: _Pending, principal: Principal) -> None:
+    def _handle(self, pending: Pending, principal: Principal) -> None:
         exchange, request, found, _ = pending
+        if self._who is not principal:
+            self._publish()
+            self._who = principal
         context = Context(options=self._options, principal=principal, now_ms=self._now_ms, below=found.below)
         try:
             action = found.handler(request, context)
@@ -393,16 +375,16 @@ class HttpConnection:
         self._respond(exchange, request, action.response)
 
     def _store(self, exchange: Exchange, request: Request, action: Store) -> None:
-        part = _Part(exchange, request, len(self._messages), len(action.messages), action.reply)
+        part = Part(exchange, request, len(self._messages), len(action.messages), action.reply)
         self._messages += action.messages
         self._parts.append(part)
 
     def _ask(self, exchange: Exchange, request: Request, action: Ask) -> None:
-        self._asked[self._call(action.request)] = _Asked(exchange, request, action.reply)
+        self._asked[self._call(action.request)] = Asked(exchange, request, action.reply)
 
     def _call(self, request: GatewayRequest) -> Token:
         token = self._token()
-        self._effects.append(Call(request=request, token=token))
+        self._effects.append(Call(request=request, token=token, who=self._who))
         return token
 
     def _watch(self, exchange: Exchange, request: Request, action: Watch) -> None:
@@ -417,7 +399,8 @@ class HttpConnection:
         assert self._streams is not None
         subs = [SubscriptionId(self._subs + n) for n in range(1, len(action.patterns) + 1)]
         self._subs += len(subs)
-        self._effects += self._streams.open(EventStream(exchange, subs, self._now_ms), action, self._token())
+        stream = EventStream(exchange, subs, self._now_ms)
+        self._effects += self._streams.open(stream, action, self._token(), self._who)
         self._begin_events(exchange, request)
 
     def _respond(self, exchange: Exchange, request: Request, response: Response) -> None:

@@ -17,7 +17,7 @@ from adapters.http.response import Response
 from adapters.http.transport import Exchange, Transport
 from gateway.batch import Batch
 from gateway.cursor import Cursor, by_log
-from gateway.port import Deliveries, Subscribe, SubscriptionId, Token
+from gateway.port import Deliveries, Principal, Subscribe, SubscriptionId, Token
 from store.format import LogOffset, Position, group_of
 
 __all__ = ["OPENING", "EventStream", "EventStreams", "read_id"]
@@ -75,14 +75,14 @@ class EventStreams:
     def __iter__(self) -> Iterator[EventStream]:
         return iter(list(self._streams.values()))
 
-    def open(self, stream: EventStream, asked: Stream, token: Token) -> Sequence[Subscribe]:
-        """A response begins: what to subscribe to. The outcome under the token goes to `begun`."""
+    def open(self, stream: EventStream, asked: Stream, token: Token, who: Principal | None) -> Sequence[Subscribe]:
+        """A response to somebody begins: what to subscribe to. The outcome under the token goes to `begun`."""
         self._streams[stream.exchange] = self._beginning[token] = stream
         for sub in stream.subs:
             self._by_sub[sub] = stream
         tokens = [token, *[None] * (len(stream.subs) - 1)]
         return [
-            Subscribe(sub=sub, pattern=pattern, start=asked.start, where=asked.where, token=token)
+            Subscribe(sub=sub, pattern=pattern, start=asked.start, where=asked.where, token=token, who=who)
             for sub, pattern, token in zip(stream.subs, asked.patterns, tokens, strict=True)
         ]
 
