@@ -12,6 +12,20 @@ from gateway.access import Badge
 from gateway.endpoint import now_ms
 from gateway.errors import Cause, Refusal
 from gateway.find import find_messages
+from gateway.group_admin import list_groups
+from gateway.group_port import (
+    CommitOffsets,
+    DeleteGroup,
+    DescribeGroup,
+    GroupsPage,
+    JoinGroup,
+    LeaveGroup,
+    ListGroups,
+    PollGroup,
+    RenewMember,
+    ResetGroup,
+    group_address,
+)
 from gateway.kv_port import (
     CountKeys,
     GetKey,
@@ -176,6 +190,21 @@ def _counts_keys(_hub: "Hub", badge: Badge, request: CountKeys) -> None:
     badge.check_all("subscribe", key_address(request.namespace, f"{below}#"))
 
 
+def _reads_by_group(
+    _hub: "Hub", badge: Badge, request: JoinGroup | PollGroup | CommitOffsets | RenewMember | LeaveGroup
+) -> None:
+    """Of the messages, each is looked at."""
+    badge.check("subscribe", group_address(request.group))
+
+
+def _describes_group(_hub: "Hub", badge: Badge, request: DescribeGroup) -> None:
+    _manages(badge, group_address(request.group), passive=True)
+
+
+def _manages_group(_hub: "Hub", badge: Badge, request: ResetGroup | DeleteGroup) -> None:
+    badge.check("manage", group_address(request.group))
+
+
 _NEEDS: dict[type[Request], _Check] = {
     Authenticate: _nothing,
     OpenSession: _nothing,  # its will is looked at when it is set, and when it is published
@@ -210,6 +239,15 @@ _NEEDS: dict[type[Request], _Check] = {
     ReleaseKeys: _nothing,
     NextChanges: _nothing,  # of a watch, which knows whose it is
     UnwatchKeys: _nothing,
+    JoinGroup: _reads_by_group,
+    PollGroup: _reads_by_group,
+    CommitOffsets: _reads_by_group,
+    RenewMember: _reads_by_group,
+    LeaveGroup: _reads_by_group,
+    ListGroups: _nothing,  # it gets those that it may read by
+    DescribeGroup: _describes_group,
+    ResetGroup: _manages_group,
+    DeleteGroup: _manages_group,
 }
 
 
@@ -235,9 +273,15 @@ async def _find_messages(hub: "Hub", badge: Badge, request: FindMessages) -> Fou
     return msgspec.structs.replace(found, messages=badge.readable(found.messages))
 
 
+async def _list_groups(hub: "Hub", badge: Badge, request: ListGroups) -> GroupsPage:
+    page = await list_groups(hub.store, request)
+    return msgspec.structs.replace(page, groups=[one for one in page.groups if badge.reads(group_address(one.group))])
+
+
 SIFTED: dict[type[Request], Callable[["Hub", Badge, Any], Awaitable[Any]]] = {
     Retained: _retained,
     LastValues: _last_values,
     ListAddresses: _list_addresses,
     FindMessages: _find_messages,
+    ListGroups: _list_groups,
 }

@@ -171,6 +171,7 @@ class Gateway:
             server.close()
         for endpoint in self._sockets:
             endpoint.drain()
+        self.hub.groups.stop()
         for connection in list(self.hub.connections.values()):
             connection.shut_down()
         grace_s = self.config.gateway.shutdown_grace_s

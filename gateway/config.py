@@ -24,6 +24,7 @@ from gateway.cluster_settings import ClusterConfig, ControllerConfig, NodeAddres
 from gateway.config_reader import Mistakes, environment_table, merge, read_struct, unknown_key
 from gateway.errors import ConfigError, Refusal
 from gateway.filters import check_filter
+from gateway.group_settings import GroupsConfig
 from gateway.kv_settings import KvConfig
 from gateway.limits_settings import LimitsConfig
 from gateway.port import AdapterFactory, Listener
@@ -214,6 +215,7 @@ class Config(_Section, frozen=True, kw_only=True):
     topics: TopicsConfig = TopicsConfig()
     routes: tuple[Route, ...] = ()
     kv: KvConfig = KvConfig()
+    groups: GroupsConfig = GroupsConfig()
     shared_subscriptions: SharedConfig = SharedConfig()
     access: AccessConfig = AccessConfig()
     admin: AdminConfig = AdminConfig()

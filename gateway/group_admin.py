@@ -46,7 +46,7 @@ async def list_groups(store: StoreClient, request: ListGroups) -> GroupsPage:
     for entry in page.entries:
         record = decode_group(entry.value)
         found.append(GroupName(group=entry.key.removeprefix(start), topic=record.topic, strategy=record.strategy))
-    return GroupsPage(groups=found, more=page.more)
+    return GroupsPage(groups=found, after=found[-1].group if page.more else None)
 
 
 async def describe(store: StoreClient, controller: ControllerClient, request: DescribeGroup) -> GroupDescription:

@@ -41,6 +41,7 @@ __all__ = [
     "Renewed",
     "ResetGroup",
     "check_group_name",
+    "group_address",
 ]
 
 TTL_S_MIN, TTL_S_MAX = 2, 3_600  # how long a member may be unheard of
@@ -64,6 +65,11 @@ def check_group_name(name: str) -> str:
             f"a group's name is a letter or digit, then up to {NAME_CHARS_MAX - 1} letters, digits and . _ -",
         )
     return name
+
+
+def group_address(name: str) -> str:
+    """Where rules of access find a group: who may subscribe there reads by it, who may manage resets and deletes it."""
+    return f"$group/{name}"
 
 
 class NotOwned(Refusal):
@@ -204,10 +210,10 @@ class GroupName(_Value, frozen=True, kw_only=True):
 
 
 class GroupsPage(_Value, frozen=True, kw_only=True):
-    """Some groups. `more`: others follow behind the last one."""
+    """Some groups. `after` is for asking for the next page, None when there is none."""
 
     groups: Sequence[GroupName]
-    more: bool
+    after: str | None
 
 
 class DescribeGroup(Request, frozen=True, kw_only=True):

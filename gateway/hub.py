@@ -13,6 +13,7 @@ from gateway.access_requests import check_consume
 from gateway.auth import Authenticator
 from gateway.config import Config
 from gateway.connection import Connection
+from gateway.consumer_groups import ConsumerGroups
 from gateway.directory import Directory
 from gateway.endpoint import Endpoint, now_ms
 from gateway.errors import Cause, ConfigError, Refusal
@@ -73,6 +74,15 @@ class Hub:
         self.metrics = metrics
         self.random = random.SystemRandom()
         self.write_buffer_bytes_max = config.gateway.write_buffer_bytes_max
+        self.groups = ConsumerGroups(
+            store,
+            controller,
+            config.groups,
+            spawn=self.spawn,
+            random=self.random,
+            now_ms=now_ms,
+            may_come=config.topics.auto_create,
+        )
         self.timer_secrets = TimerSecrets()
         self.authenticator = Authenticator(
             config.auth, controller.user, tls=config.tls, secret=self.timer_secrets.of, now_ms=now_ms

@@ -7,6 +7,7 @@ import msgspec
 
 from gateway import access_requests
 from gateway.auth import same_principal
+from gateway.consumer_groups import GROUP_REQUESTS
 from gateway.delayed import cancel_timer, timer_of
 from gateway.endpoint import Endpoint, now_ms
 from gateway.errors import Cause, Refusal
@@ -57,6 +58,8 @@ async def answer(hub: "Hub", endpoint: Endpoint, call: Call) -> Any:
         return await handler(hub, endpoint, request)
     if isinstance(request, KV_REQUESTS):
         return await hub.keys.answer(endpoint, request, badge)
+    if isinstance(request, GROUP_REQUESTS):
+        return await hub.groups.answer(endpoint, request, call.who or endpoint.principal)
     return await hub.queues.request(endpoint, request)
 
 

@@ -202,8 +202,8 @@ def list_groups(request: Request, context: Context) -> Action:
 
     def reply(page: GroupsPage) -> Response:
         headers = [_NO_CACHE]
-        if page.more:
-            following = urlencode([("limit", str(limit)), ("after", page.groups[-1].group)], quote_via=quote)
+        if page.after is not None:
+            following = urlencode([("limit", str(limit)), ("after", page.after)], quote_via=quote)
             headers.append((b"link", f'</groups?{following}>; rel="next"'.encode()))
         return json_response(200, page.groups, *headers)
 

@@ -33,13 +33,8 @@ STATUS_OF = {
 RETRY_AFTER_S = 1  # where a refusal may pass and does not say when
 CHALLENGE = (b"www-authenticate", b'Basic realm="headgate", charset="UTF-8"')  # RFC 7617, 2.1
 _RETRIABLE = frozenset({429, 503})
-_MEMBERS = (
-    "attribute",
-    "key",
-    "revision",
-    "earliest",
-    "queues",
-)  # of a refusal that has them: extension members (RFC 9457, 3.2)
+# Of a refusal that has them: extension members (RFC 9457, 3.2).
+_MEMBERS = ("attribute", "key", "revision", "earliest", "queues")
 
 encode_json = msgspec.json.Encoder().encode
 

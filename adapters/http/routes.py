@@ -12,6 +12,7 @@ Handlers raise `Refusal` and `HttpError` for what they refuse.
     GET     /subscribe?filter=  200 server-sent events; `where=` and `type=` pick among them
     GET     /messages?key=      200 a batch of stored events, newest first, by one of key, address and id
     /kv and below               keys and values: `adapters.http.keys`
+    /groups and below           consumers that read a topic together: `adapters.http.groups`
     OPTIONS anywhere            204 with Allow
 """
 
@@ -21,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from adapters.cloudevents import STRUCTURED_JSON, AttributeRefusal, BatchRefusal
-from adapters.http import keys
+from adapters.http import groups, keys
 from adapters.http.actions import Action, Answer, Ask, Context, Handler, Store, Stored, Stream
 from adapters.http.finding import condition, finding, last_values, last_values_response, messages_response
 from adapters.http.messages import event_response, message_response, read_events, read_message
@@ -239,12 +240,16 @@ EXACT: Final[dict[str, dict[str, Handler]]] = {
     "/messages": {"GET": get_messages},
     "/kv": {"GET": keys.list_keys, "POST": keys.transact},
     "/kv-holds": {"DELETE": keys.delete_hold, "POST": keys.post_hold},
+    "/groups": {"GET": groups.list_groups},
 }
 BELOW: Final[dict[str, dict[str, Handler]]] = {
     "/topics/": {"GET": get_topic, "POST": post_topic},
     "/timers/": {"DELETE": delete_timer},
     "/kv/": {"DELETE": keys.delete_key, "GET": keys.get_key, "PUT": keys.put_key},
 }
+
+
+GROUPS: Final = "/groups/"  # below it each path has methods of its own
 
 
 def _allowed(methods: Mapping[str, Handler]) -> str:
@@ -256,13 +261,17 @@ def resolve(request: Request) -> Found | Response:
     """The handler for a request, or the answer where there is none. HEAD is served as GET, its body left out."""
     path, _ = request.split_target()
     root = next((root for root in BELOW if path.startswith(root) and path != root), "")
-    methods = BELOW.get(root) or EXACT.get(path)
+    methods: Mapping[str, Handler] | None = BELOW.get(root) or EXACT.get(path)
+    if methods is None and path.startswith(GROUPS):
+        root, methods = GROUPS, groups.methods_below(path.removeprefix(GROUPS))
     if request.method == "OPTIONS":
         allow = "DELETE, GET, HEAD, OPTIONS, POST, PUT" if methods is None else _allowed(methods)
         if methods is not None or path == "*":
             return Response(status=204, headers=((b"allow", allow.encode()),))
     if methods is None:
-        raise HttpError(404, "there is nothing here; /events, /topics, /messages, /timers, /subscribe and /kv are")
+        raise HttpError(
+            404, "there is nothing here; /events, /topics, /messages, /timers, /subscribe, /groups and /kv are"
+        )
     handler = methods.get("GET" if request.method == "HEAD" else request.method)
     if handler is None:
         allow = _allowed(methods)

@@ -344,10 +344,10 @@ async def test_lists_and_descriptions(two):
         ("g", "t", "consistent_hash"),
         ("h", "t", "consistent_hash"),
     ]
-    assert page.more
+    assert page.after == "h"
     page = await other.ask(ListGroups(limit=2, after="h"))
     assert [one.group for one in page.groups] == ["i"]
-    assert not page.more
+    assert page.after is None
     found = await other.ask(DescribeGroup(group="g"))
     assert [one.lag for one in found.queues] == [2, 0, 0, 0]
     assert len(found.members) == 1
