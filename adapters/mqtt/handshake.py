@@ -8,6 +8,7 @@ from adapters.mqtt.codec.packets import Connack, Connect, Will
 from adapters.mqtt.codec.primitives import VARINT_MAX, clean_text
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.codec.reason import RETURN_CODES, ReasonCode
+from adapters.mqtt.limits import check_will
 from adapters.mqtt.messages import Template, told_apart
 from adapters.mqtt.options import Options
 from gateway import port
@@ -90,12 +91,13 @@ def granted_expiry(asked_s: int | None, options: Options) -> int | None:
 
 
 def agree(connect: Connect, options: Options, random: Random) -> Terms:
-    """The terms of a connection. Raises `ProtocolError` (0x85, 0x8C, 0x90, 0x99) when there can be none."""
+    """The terms of a connection. Raises `ProtocolError` (0x85, 0x8C, 0x90, 0x95, 0x97, 0x99) when there can be none."""
     properties = connect.properties
     method = properties.authentication_method
     if method is not None and method not in options.authentication_methods:
         raise ProtocolError(ReasonCode.BAD_AUTHENTICATION_METHOD, method)
     if connect.will is not None:
+        check_will(connect.will, options)
         _check_will(connect.will)
     assigned = not connect.client_id
     if assigned and (connect.version == 3 or (connect.version == 4 and not connect.clean)):

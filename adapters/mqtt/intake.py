@@ -18,6 +18,7 @@ from adapters.mqtt.codec.reason import DISCONNECTING, PUBACK_CODES, ReasonCode
 from adapters.mqtt.delayed import PREFIX, delayed
 from adapters.mqtt.inflight import Inflight
 from adapters.mqtt.keeper import Keeper
+from adapters.mqtt.limits import check_message, fits
 from adapters.mqtt.link import Link
 from adapters.mqtt.messages import NO_TEMPLATE, PROTOCOL, Template, told_apart
 from gateway.errors import Cause, ProtocolError, Refusal
@@ -151,7 +152,10 @@ class Intake:
                         length, start = found
                 end = start + length
                 if length > limit:
-                    raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, f"a packet of {end - at} bytes")
+                    raise ProtocolError(
+                        ReasonCode.PACKET_TOO_LARGE,
+                        f"a packet of {end - at} bytes; at most {link.options.max_packet_bytes}",
+                    )
                 if end > size:
                     self.needed = end - at
                     break
@@ -226,9 +230,12 @@ class Intake:
         return at
 
     def _topic(self, raw: bytes) -> str:
-        """The address of a topic name, remembered unless it asks for a delay. Raises `ProtocolError` (0x81, 0x90)."""
+        """The address of a topic name, remembered if nothing is special about it.
+
+        Raises `ProtocolError` (0x81, 0x90).
+        """
         address = check_topic_name(decode_text(raw))
-        if len(raw) <= TOPIC_BYTES_MAX and not address.startswith(PREFIX):
+        if len(raw) <= TOPIC_BYTES_MAX and not address.startswith(PREFIX) and fits(address, self._link.options):
             if len(self._topics) >= TOPICS_MAX:
                 self._topics.clear()
             self._topics[raw] = address
@@ -252,6 +259,13 @@ class Intake:
         delay_s = 0
         if address.startswith(PREFIX):
             delay_s, address = delayed(address)
+        try:
+            check_message(address, template.properties, link.options)
+        except ProtocolError as error:
+            if not qos or link.version < 5:
+                raise
+            self._refused = (qos, identifier, error.code)
+            return None, identifier
         if qos == 2:
             known = self._exact.get(identifier)
             if known is _Exact.RECEIVED:
@@ -263,7 +277,9 @@ class Intake:
                 address, reader.rest(), qos=qos, retain=bool(first & 1), device=link.device, now_ms=now_ms
             )
         except Refusal as refusal:
-            self._refused = (qos, identifier, PUBACK_CODES[refusal.cause])
+            unfit = refusal.cause is Cause.MALFORMED  # it is the payload that is not what it is said to be
+            code = ReasonCode.PAYLOAD_FORMAT_INVALID if unfit else PUBACK_CODES[refusal.cause]
+            self._refused = (qos, identifier, code)
             return None, identifier
         if delay_s:
             message = replace(message, deliver_at_ms=now_ms + delay_s * 1_000)

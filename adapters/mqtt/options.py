@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gateway.address import LEVELS_COUNT_MAX
+
 __all__ = ["Options"]
 
 KiB, MiB = 1024, 1024 * 1024
@@ -73,6 +75,18 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     filters_bytes_max: Annotated[
         int, Meta(ge=1, le=16 * MiB, description="all topic filters of one session together")
     ] = 256 * KiB
+    topic_levels_max: Annotated[
+        int, Meta(ge=1, le=LEVELS_COUNT_MAX, description="levels of a topic name; a deeper one is refused with 0x90")
+    ] = LEVELS_COUNT_MAX
+    topic_bytes_max: Annotated[
+        int, Meta(ge=1, le=_U16_MAX, description="the longest topic name; a longer one is refused with 0x90")
+    ] = _U16_MAX
+    user_properties_max: Annotated[
+        int, Meta(ge=0, description="user properties of a message; one with more is refused with 0x97")
+    ] = 256
+    will_bytes_max: Annotated[
+        int, Meta(ge=0, le=MiB, description="the largest payload of a will; a larger one is refused with 0x95")
+    ] = 64 * KiB
     retained_max: Annotated[int, Meta(ge=0, description="retained messages that one topic filter brings at most")] = (
         10_000
     )

@@ -213,7 +213,7 @@ def test_a_session_that_cannot_be_saved_ends_the_connection():
         (Cause.QUOTA, 0x97),
         (Cause.RATE, 0x97),
         (Cause.OVERLOAD, 0x97),
-        (Cause.MALFORMED, 0x99),
+        (Cause.MALFORMED, 0x90),
         (Cause.NOT_FOUND, 0x90),
     ],
 )
