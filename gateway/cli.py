@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from controller.client import ControllerError
-from gateway import cli_cluster, cli_cluster_roles, cli_kv, cli_remote, cli_spark, cli_store
+from gateway import cli_cluster, cli_cluster_roles, cli_groups, cli_kv, cli_remote, cli_spark, cli_store
 from gateway.errors import ConfigError, HeadgateError
 from gateway.remote_http import Unreachable
 from store.errors import StoreError
@@ -41,6 +41,7 @@ app = typer.Typer(
 app.add_typer(cli_spark.app, name="spark")
 app.add_typer(cli_store.app, name="store")
 app.add_typer(cli_kv.app, name="kv")
+app.add_typer(cli_groups.app, name="groups")
 app.add_typer(cli_cluster.app, name="cluster")
 
 ConfigOption = Annotated[
