@@ -151,6 +151,8 @@ class Endpoint:
         self.hub.call(self, effect)
 
     def _close(self, effect: Close) -> None:
+        if effect.again and (client := self.principal.badge.identity.client_id):
+            self.hub.offences.note(self.protocol, client, effect.reason, now_ms=now_ms())
         self.close(effect.reason)
 
     # ---- to the adapter

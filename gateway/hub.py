@@ -23,6 +23,7 @@ from gateway.ingest import Ingest, refusal_of
 from gateway.kv import KeyValues
 from gateway.limits import Door
 from gateway.metrics import Metrics
+from gateway.offences import Offences
 from gateway.owners import LocalOwners, Owners
 from gateway.port import DONE, AdapterFactory, Call, Consume, Outcome, SettleLeased
 from gateway.queues import NamedQueues
@@ -92,6 +93,7 @@ class Hub:
         )
         self.owners = owners or LocalOwners(store)
         self.limits = config.limits
+        self.offences = Offences()
         self.door = Door(config.limits, config.gateway.connections_max, now_ms=now_ms())
         self.connections: dict[int, Connection] = {}
         self._config = config

@@ -230,6 +230,7 @@ class Close(_Value, frozen=True, kw_only=True):
     """Write what `take_output` still holds, then close. `reason` is for the log; "" when all is well."""
 
     reason: str = ""
+    again: bool = False  # for something that the client is likely to send again
 
 
 Effect: TypeAlias = Publish | Subscribe | Unsubscribe | Settled | Consume | SettleLeased | Ready | Cancel | Call | Close

@@ -1,5 +1,6 @@
 """The answers to what adapters ask by `Call`."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,9 @@ async def _open_session(hub: "Hub", endpoint: Endpoint, request: OpenSession) ->
         badge.check("publish", request.will.message.address)
         request = msgspec.structs.replace(request, will=msgspec.structs.replace(request.will, who=badge.identity))
     endpoint.has_session = True
+    delay_ms = hub.offences.delay_ms(endpoint.protocol, request.session_id, now_ms=now_ms())
+    if delay_ms:
+        await asyncio.sleep(delay_ms / 1_000)
     return await hub.sessions.open(endpoint, request)
 
 

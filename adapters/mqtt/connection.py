@@ -60,6 +60,15 @@ _NEXT: dict[Phase, Phase] = {
 }
 _GATES = frozenset({Phase.AUTHENTICATING, Phase.OPENING})  # the client waits for its CONNACK, and we for the gateway
 _UNPROVEN = frozenset({Phase.AWAITING_CONNECT, Phase.CHALLENGED})  # it is the client's turn, and it has not long for it
+# Ends that a client of 3.1.1 cannot tell from a lost connection: it sends the same message again.
+_SENT_AGAIN = frozenset(
+    {
+        ReasonCode.PACKET_TOO_LARGE,
+        ReasonCode.TOPIC_NAME_INVALID,
+        ReasonCode.NOT_AUTHORIZED,
+        ReasonCode.QUOTA_EXCEEDED,
+    }
+)
 
 
 class Connection:
@@ -411,8 +420,9 @@ class Connection:
 
     def _fail(self, code: int, detail: str) -> None:
         """End the connection and say why, as far as the client's version has a word for it."""
-        link = self._link
+        link, again = self._link, False
         if self.phase is Phase.CONNECTED:
+            again = code in _SENT_AGAIN
             if link.version == 5:
                 explained = Disconnect(code=code, properties=Properties(reason=clean_text(detail)))
                 if not link.send(explained):
@@ -421,14 +431,14 @@ class Connection:
             connack = refusal(link.version, code, detail)
             if connack is not None:
                 link.send(connack)
-        self._close(detail)
+        self._close(detail, again=again)
 
-    def _close(self, reason: str) -> None:
+    def _close(self, reason: str, *, again: bool = False) -> None:
         if self.phase is not Phase.CLOSED:
             self._held.clear()
             self._link.close()
             self._end()
-            self._link.effects.append(Close(reason=reason))
+            self._link.effects.append(Close(reason=reason, again=again))
 
     def _end(self) -> None:
         if self.phase is Phase.OPENING:

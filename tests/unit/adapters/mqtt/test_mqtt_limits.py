@@ -6,6 +6,7 @@ from mqtt_driver import Driver
 from adapters.mqtt.codec import Properties
 from adapters.mqtt.codec.packets import Connect, Disconnect, Puback, Publish, Pubrec, Will
 from adapters.mqtt.options import Options
+from gateway.port import Close
 
 TIGHT = Options(topic_levels_max=3, topic_bytes_max=12, user_properties_max=2, will_bytes_max=5)
 MANY = Properties(user=(("a", "1"),) * 3)
@@ -103,3 +104,26 @@ def test_a_will_that_is_too_much_is_refused(will, code):
 def test_a_will_that_is_just_enough_is_taken():
     driver = Driver(5, TIGHT)
     assert driver.connect(will=Will(topic="a/b/c", payload=b"12345")).code == 0
+
+
+# ---- what is sent again and again
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_the_gateway_is_told_of_an_end_that_comes_again(version):
+    driver = connected(version, Options(max_packet_bytes=100))
+    driver.send(Publish(topic="a", payload=bytes(200), qos=1, packet_id=1))
+    (close,) = driver.take(Close)
+    assert close.reason == f"a packet of {208 if version == 4 else 209} bytes; at most 100"
+    assert close.again
+
+
+def test_other_ends_do_not_come_again():
+    driver = connected()
+    driver.send(Disconnect())
+    (close,) = driver.take(Close)
+    assert not close.again
+    driver = Driver(5, TIGHT)
+    driver.send(Connect(version=5, client_id="c", will=Will(topic="w", payload=b"123456")))
+    (close,) = driver.take(Close)
+    assert not close.again
