@@ -15,7 +15,7 @@ from pamqp.commands import Connection as Methods
 
 from adapters.amqp.channel import REPLY_CODES, Channel, State, cut
 from adapters.amqp.confirms import Publisher
-from adapters.amqp.handshake import MECHANISMS, SERVER_PROPERTIES, Limits, Phase, credentials, negotiate
+from adapters.amqp.handshake import SERVER_PROPERTIES, Limits, Phase, authentication, mechanisms, negotiate
 from adapters.amqp.link import Link
 from adapters.amqp.methods import handle
 from adapters.amqp.options import AmqpOptions
@@ -50,7 +50,6 @@ from adapters.amqp.wire import (
 from gateway.errors import ProtocolError, Refusal
 from gateway.message import Message
 from gateway.port import (
-    Authenticate,
     Close,
     ConnectionInfo,
     Deliveries,
@@ -84,6 +83,7 @@ class AmqpConnection(Link):
         self._phase = Phase.HEADER
         self._limits = Limits(options.channel_max, options.frame_max - FRAME_OVERHEAD, 0)
         self.payload_max = self._limits.payload_max
+        self._mechanisms = mechanisms(info)
         self._principal = Principal(name="")
         self._publisher = Publisher(self)
         self._hears_blocked = False  # the client understands connection.blocked
@@ -148,6 +148,9 @@ class AmqpConnection(Link):
             pulse.received(now_ms)  # it is we who do not listen; nor does the shell while the peer takes no output
         if pulse.gave_up(now_ms):
             self._end(f"the peer has taken too long to answer while {self._phase.value}")
+        elif pulse.expired(now_ms) and self._phase not in (Phase.CLOSING, Phase.CLOSED):
+            self._current = 0
+            self._fail(CONNECTION_FORCED, "what it was let in by has expired", now_ms)
         elif pulse.silent(now_ms):
             self._end("no heartbeat from the peer")  # nothing is said to a peer that is gone (AMQP 0-9-1, 4.2.7)
         elif pulse.beat(now_ms):
@@ -218,7 +221,7 @@ class AmqpConnection(Link):
             return
         self._input = self._input[len(PROTOCOL_HEADER) :]
         self._phase = Phase.START
-        self.write(method_frame(0, Methods.Start, 0, 9, SERVER_PROPERTIES, MECHANISMS, b"en_US"))
+        self.write(method_frame(0, Methods.Start, 0, 9, SERVER_PROPERTIES, self._mechanisms, b"en_US"))
 
     def _frames(self, now_ms: int) -> None:  # noqa: PLR0915 - one loop on purpose, see below
         """Take whole frames from the input, until a method has to wait or no whole frame is left."""
@@ -230,7 +233,7 @@ class AmqpConnection(Link):
         targets, templates, channels = TARGETS, TEMPLATES, self.channels
         publisher = self._publisher
         messages, mandatory = publisher.messages, publisher.mandatory
-        device = self._principal.name
+        device = self._principal.device
         payload_max = self.payload_max
         body_max = min(payload_max, self.options.message_bytes_max)
         channel: Channel | None = None
@@ -293,7 +296,7 @@ class AmqpConnection(Link):
                     self._stalled, at = True, start
                     break
                 # What the frame was may have changed anything.
-                payload_max, device = self.payload_max, self._principal.name
+                payload_max, device = self.payload_max, self._principal.device
                 channel_number, publishing = -1, None
                 body_max = min(payload_max, self.options.message_bytes_max)
         finally:
@@ -388,7 +391,8 @@ class AmqpConnection(Link):
         message = content.template.message(
             content.target.address,
             bytes(content.body),
-            device=self._principal.name,
+            device=self._principal.device,
+            user=self._principal.name,
             trusted_gateway=self._principal.trusted_gateway,
             now_ms=now_ms,
         )
@@ -431,7 +435,7 @@ class AmqpConnection(Link):
             self.hears_cancels = capabilities.get("consumer_cancel_notify") is True
             self._hears_blocked = capabilities.get("connection.blocked") is True
         response: Any = method.response
-        username, password = credentials(method.mechanism, response)
+        asked = authentication(method.mechanism, response, self._mechanisms)
         self._phase = Phase.AUTHENTICATING
 
         def answered(outcome: Outcome, now_ms: int) -> None:
@@ -441,11 +445,12 @@ class AmqpConnection(Link):
                 self._fail(REPLY_CODES[outcome.error.cause], outcome.error.detail, now_ms)
                 return
             self._principal = outcome.value
+            self._pulse.expires_at_ms = outcome.value.expires_at_ms
             self._phase = Phase.TUNE
             options = self.options
             self.write(method_frame(0, Methods.Tune, options.channel_max, options.frame_max, options.heartbeat_s))
 
-        self.call(Authenticate(mechanism="password", username=username, password=password), answered)
+        self.call(asked, answered)
 
     def _tune_ok(self, method: Methods.TuneOk, now_ms: int) -> None:
         self._limits = negotiate(

@@ -6,10 +6,10 @@ from typing import Final, NamedTuple
 from adapters.amqp.options import FRAME_MIN, AmqpOptions
 from adapters.amqp.wire import ACCESS_REFUSED, FRAME_OVERHEAD, NOT_ALLOWED, SYNTAX_ERROR, Table, read_table
 from gateway.errors import ProtocolError
+from gateway.port import Authenticate, ConnectionInfo
 
-__all__ = ["MECHANISMS", "SERVER_PROPERTIES", "Limits", "Phase", "credentials", "negotiate"]
+__all__ = ["SERVER_PROPERTIES", "Limits", "Phase", "authentication", "mechanisms", "negotiate"]
 
-MECHANISMS: Final = b"PLAIN AMQPLAIN"
 SERVER_PROPERTIES: Final[Table] = {
     "capabilities": {
         "publisher_confirms": True,
@@ -49,26 +49,43 @@ class Limits(NamedTuple):
     heartbeat_s: int  # 0: none
 
 
-def credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:
-    """User name and password. Raises `ProtocolError` (ACCESS_REFUSED, SYNTAX_ERROR).
+def mechanisms(info: ConnectionInfo) -> bytes:
+    """What a client may say who it is by; EXTERNAL for one that has shown a certificate."""
+    return b"PLAIN AMQPLAIN EXTERNAL" if info.certificate is not None else b"PLAIN AMQPLAIN"
 
-    PLAIN is RFC 4616; AMQPLAIN a field table with LOGIN and PASSWORD, without its size.
+
+def authentication(mechanism: str, response: bytes, offered: bytes) -> Authenticate:
+    """The question who this is. Raises `ProtocolError` (ACCESS_REFUSED, SYNTAX_ERROR).
+
+    PLAIN is RFC 4616; AMQPLAIN a field table with LOGIN and PASSWORD, without its size; EXTERNAL a name or none
+    (RFC 4422, A).
     """
+    if mechanism.encode() not in offered.split():
+        raise ProtocolError(ACCESS_REFUSED, f"mechanism {mechanism[:32]!r} is not one of {offered.decode()}")
+    if mechanism == "EXTERNAL":
+        try:
+            return Authenticate(mechanism="external", username=response.decode())
+        except UnicodeDecodeError as error:
+            raise ProtocolError(SYNTAX_ERROR, "the response of EXTERNAL is malformed") from error
+    username, password = _credentials(mechanism, response)
+    return Authenticate(mechanism="password", username=username, password=password)
+
+
+def _credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:
+    """User name and password."""
     try:
         if mechanism == "PLAIN":
             authorization, name, password = response.split(b"\0")
             if authorization not in (b"", name):
                 raise ProtocolError(ACCESS_REFUSED, "nobody may act for another user")
             return name.decode(), password
-        if mechanism == "AMQPLAIN":
-            table, _ = read_table(len(response).to_bytes(4, "big") + response, 0)
-            name, password = table["LOGIN"], table["PASSWORD"]
-            if isinstance(name, str) and isinstance(password, str | bytes):
-                return name, password.encode() if isinstance(password, str) else password
-            raise ValueError("LOGIN and PASSWORD are texts")
+        table, _ = read_table(len(response).to_bytes(4, "big") + response, 0)
+        name, password = table["LOGIN"], table["PASSWORD"]
+        if isinstance(name, str) and isinstance(password, str | bytes):
+            return name, password.encode() if isinstance(password, str) else password
+        raise ValueError("LOGIN and PASSWORD are texts")
     except (ValueError, LookupError) as error:
         raise ProtocolError(SYNTAX_ERROR, f"the response of {mechanism} is malformed") from error
-    raise ProtocolError(ACCESS_REFUSED, f"mechanism {mechanism[:32]!r} is not one of {MECHANISMS.decode()}")
 
 
 def negotiate(options: AmqpOptions, *, channel_max: int, frame_max: int, heartbeat_s: int) -> Limits:

@@ -69,12 +69,15 @@ class Template(NamedTuple):
     delay_ms: int | None  # from its arrival
     event: dict[str, str] | None  # the attributes of a CloudEvent
 
-    def message(self, address: str, body: bytes, *, device: str, trusted_gateway: bool, now_ms: int) -> Message:
+    def message(
+        self, address: str, body: bytes, *, device: str, trusted_gateway: bool, now_ms: int, user: str = ""
+    ) -> Message:
         """One message with these properties. Raises `ProtocolError` (PRECONDITION_FAILED).
 
+        A `user` is who was authenticated, where that is not the device's name.
         Whoever publishes plain templates by the thousand makes the same message of `tail`, without this call.
         """
-        if self.user_id is not None and self.user_id != device and not trusted_gateway:
+        if self.user_id is not None and self.user_id not in {device, user or device} and not trusted_gateway:
             raise _failed(f"user_id {self.user_id!r} is not who was authenticated: {device!r}")
         speaks_for = (self.device or self.user_id or device) if trusted_gateway else device
         fields = dict(zip(_TAIL, self.tail, strict=True))

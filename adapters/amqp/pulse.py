@@ -17,6 +17,7 @@ class Pulse:
         self._give_up_ms: int | None = None  # the handshake, or the peer's close-ok, is awaited until then
         self.started = False
         self.blocked_until_ms: int | None = None  # connection.blocked is in force
+        self.expires_at_ms: int | None = None  # it is not known any more who the peer is
 
     def start(self, now_ms: int) -> None:
         """The connection has begun."""
@@ -32,12 +33,13 @@ class Pulse:
 
     def closing(self, now_ms: int) -> None:
         """connection.close has been sent."""
-        self._heartbeat_ms, self.blocked_until_ms = 0, None
+        self._heartbeat_ms, self.blocked_until_ms, self.expires_at_ms = 0, None, None
         self._give_up_ms = now_ms + CLOSE_TIMEOUT_MS
 
     def closed(self) -> None:
         """Nothing is due any more."""
-        self._heartbeat_ms, self._give_up_ms, self.blocked_until_ms = 0, None, None
+        self._heartbeat_ms, self._give_up_ms = 0, None
+        self.blocked_until_ms = self.expires_at_ms = None
 
     def received(self, now_ms: int) -> None:
         """The peer is there."""
@@ -51,6 +53,10 @@ class Pulse:
         """Whether what is awaited has taken too long."""
         return self._give_up_ms is not None and self._give_up_ms <= now_ms
 
+    def expired(self, now_ms: int) -> bool:
+        """Whether what the peer was let in by is over."""
+        return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
+
     def silent(self, now_ms: int) -> bool:
         """Whether the peer has missed two heartbeats."""
         return self._heartbeat_ms > 0 and now_ms - self._received_ms >= 2 * self._heartbeat_ms
@@ -63,7 +69,7 @@ class Pulse:
         """When the next of these is due; None: nothing is."""
         if not self.started:
             return 0
-        dues = [due for due in (self._give_up_ms, self.blocked_until_ms) if due is not None]
+        dues = [due for due in (self._give_up_ms, self.blocked_until_ms, self.expires_at_ms) if due is not None]
         if self._heartbeat_ms:
             dues += (self._sent_ms + self._heartbeat_ms // 2, self._received_ms + 2 * self._heartbeat_ms)
         return min(dues, default=None)

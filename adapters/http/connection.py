@@ -1,13 +1,13 @@
 """The adapter: one connection, from its first bytes to the last response."""
 
-from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Final
 
 import msgspec
 
 from adapters.http.actions import Action, Answer, Ask, Context, Store, Stored, Stream, Watch
-from adapters.http.credentials import Credentials, read_credentials
+from adapters.http.credentials import Credentials, Identities, authentication, denied, read_credentials
 from adapters.http.guard import PREFACE
 from adapters.http.h1 import Http1
 from adapters.http.h2 import Http2
@@ -24,7 +24,6 @@ from adapters.http.waiting import Asked, Part, Pending
 from gateway.errors import Refusal
 from gateway.message import Message
 from gateway.port import (
-    Authenticate,
     Call,
     Close,
     ConnectionInfo,
@@ -43,7 +42,6 @@ from gateway.port import Request as GatewayRequest
 
 __all__ = ["HttpConnection"]
 
-PRINCIPALS_MAX: Final = 16  # identities remembered on one connection
 ASKED_MAX: Final = 16  # questions at a time: an answer may be as large as a message
 SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: h2c\r\n\r\n"
 
@@ -70,7 +68,7 @@ class HttpConnection:
         self._tokens = 0
         self._subs = 0
         self._blocked = False  # fewer deliveries were taken than offered
-        self._principals: OrderedDict[Credentials, Principal] = OrderedDict()
+        self._identities = Identities()
         self._asking: dict[Token, Credentials] = {}
         self._waiting: dict[Credentials, list[Pending]] = {}
         self._queue: deque[Pending] = deque()  # requests whose turn has not come
@@ -142,6 +140,7 @@ class HttpConnection:
         if transport is not None and streams is not None and keys is not None:
             streams.beat(self._options.sse_heartbeat_s * 1000, now_ms=now_ms)
             keys.beat(self._options.sse_heartbeat_s * 1000, now_ms=now_ms)
+            self._end_streams(self._identities.expired(now_ms))
             self._take(transport.tick(now_ms=now_ms))
             self._advance()
         if not self._busy and now_ms - self._active_ms >= self._options.idle_timeout_s * 1000:
@@ -156,7 +155,7 @@ class HttpConnection:
             return 0  # the clock is not known before the first call that brings it
         if self._queue and self._may_begin(self._queue[0]):
             return 0  # there was no room for its answer
-        times = []
+        times = [] if (at := self._identities.deadline_ms()) is None else [at]
         if not self._busy:
             times.append(self._active_ms + self._options.idle_timeout_s * 1000)
         if self._transport is not None and (at := self._transport.deadline_ms()) is not None:
@@ -286,6 +285,7 @@ class HttpConnection:
             self._resume()
         if self._keys is not None:
             self._keys.gone(exchange)
+        self._identities.gone(exchange)
 
     def _drained(self, exchange: Exchange) -> None:
         if self._streams is not None:
@@ -307,7 +307,7 @@ class HttpConnection:
         queue = self._queue
         while queue and self._may_begin(queue[0]):
             pending = queue.popleft()
-            principal = self._principals.get(pending.credentials)
+            principal = self._identities.known(pending.credentials, now_ms=self._now_ms)
             if principal is not None:
                 self._handle(pending, principal)
             else:
@@ -334,23 +334,16 @@ class HttpConnection:
         credentials = pending.credentials
         waiting = self._waiting.setdefault(credentials, [])
         waiting.append(pending)
-        if len(waiting) > 1:
-            return
-        if credentials is None:
-            request = Authenticate(mechanism="anonymous")
-        else:
-            request = Authenticate(mechanism="password", username=credentials[0], password=credentials[1])
-        self._asking[self._call(request)] = credentials
+        if len(waiting) == 1:
+            self._asking[self._call(authentication(credentials))] = credentials
 
     def _identified(self, credentials: Credentials, outcome: Outcome) -> None:
         waiting = self._waiting.pop(credentials, [])
         if outcome.error is not None:
             for pending in waiting:
-                self._respond(pending.exchange, pending.request, refused(outcome.error))
+                self._respond(pending.exchange, pending.request, denied(credentials, outcome.error))
             return
-        self._principals[credentials] = outcome.value
-        if len(self._principals) > PRINCIPALS_MAX:
-            self._principals.popitem(last=False)
+        self._identities.learn(credentials, outcome.value)
         self._queue.extendleft(reversed(waiting))
 
     def _handle(self, pending: Pending, principal: Principal) -> None:
@@ -369,6 +362,8 @@ class HttpConnection:
             action = action._replace(messages=[name_device(one, self._options, host) for one in action.messages])
         if request.method == "HEAD" and isinstance(action, Stream | Watch):
             action = Answer(msgspec.structs.replace(OPENING, body=b""))
+        elif isinstance(action, Stream | Watch):
+            self._identities.streams_to(principal, exchange)
         self._actions[type(action)](self, exchange, request, action)
 
     def _answer(self, exchange: Exchange, request: Request, action: Answer) -> None:
@@ -415,10 +410,12 @@ class HttpConnection:
                 self._effects.append(Close())
             return
         self._transport.say_goodbye()
-        for stream in self._streams or ():
-            self._transport.finish(stream.exchange)
-            self._gone(stream.exchange)
-        for exchange in self._keys or ():
+        self._end_streams([stream.exchange for stream in self._streams or ()])
+        self._end_streams(self._keys or ())
+
+    def _end_streams(self, exchanges: Iterable[Exchange]) -> None:
+        assert self._transport is not None
+        for exchange in exchanges:
             self._transport.finish(exchange)
             self._gone(exchange)
 

@@ -1,25 +1,51 @@
-"""Who sends a request: the Basic scheme (RFC 7617)."""
+"""Who sends a request: name and password (RFC 7617: Basic), or a token (RFC 6750: Bearer)."""
 
 from base64 import b64decode
-from typing import TypeAlias
+from collections import OrderedDict
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
 
 from adapters.http.request import HttpError, Request
-from adapters.http.response import CHALLENGE
+from adapters.http.response import CHALLENGE, Response, refused
+from adapters.http.transport import Exchange
 from gateway.errors import Cause, Refusal
+from gateway.port import Authenticate, Principal
 
-__all__ = ["Credentials", "read_credentials"]
+__all__ = ["Credentials", "Identities", "authentication", "denied", "read_credentials"]
 
-Credentials: TypeAlias = tuple[str, bytes] | None  # name and password; None: anonymous
+PRINCIPALS_COUNT_MAX: Final = 16  # identities remembered on one connection
+TOKEN_BYTES_MAX: Final = 16_384  # more than any gateway takes
+INVALID_TOKEN: Final = (b"www-authenticate", b'Bearer realm="headgate", error="invalid_token"')  # RFC 6750, 3
+
+
+class Offered(NamedTuple):
+    """What a request says of its sender."""
+
+    username: str  # "" with a token
+    secret: bytes
+    mechanism: str = "password"  # or "bearer"
+
+    def __repr__(self) -> str:
+        return f"Offered({self.username!r}, ***, {self.mechanism!r})"
+
+
+Credentials: TypeAlias = Offered | None  # None: nothing is said
 
 
 def read_credentials(request: Request) -> Credentials:
-    """Name and password, None where the request has no Authorization. Raises `HttpError` and `Refusal`."""
+    """What a request says of its sender, None where it has no Authorization. Raises `HttpError` and `Refusal`."""
     header = request.get(b"authorization")
     if header is None:
         return None
     scheme, _, token = header.partition(" ")
+    if scheme.lower() == "bearer":
+        token = token.strip()
+        if not token or len(token) > TOKEN_BYTES_MAX or not token.isascii():
+            raise HttpError(401, "authorization: no token behind Bearer", headers=(CHALLENGE, INVALID_TOKEN))
+        return Offered("", token.encode(), "bearer")
     if scheme.lower() != "basic":
-        raise HttpError(401, "authorization: only the Basic scheme is known", headers=(CHALLENGE,))
+        raise HttpError(401, "authorization: only the schemes Basic and Bearer are known", headers=(CHALLENGE,))
     try:
         name, colon, password = b64decode(token.strip(), validate=True).partition(b":")
         username = name.decode()
@@ -27,4 +53,59 @@ def read_credentials(request: Request) -> Credentials:
         raise HttpError(400, "authorization: not Basic credentials", attribute="authorization") from error
     if not colon:
         raise Refusal(Cause.UNAUTHENTICATED, "authorization: there is no colon between name and password")
-    return username, password
+    return Offered(username, password)
+
+
+def authentication(credentials: Credentials) -> Authenticate:
+    """The question who this is."""
+    if credentials is None:
+        return Authenticate(mechanism="anonymous")
+    username, secret, mechanism = credentials
+    return Authenticate(mechanism=mechanism, username=username, password=secret)
+
+
+def denied(credentials: Credentials, refusal: Refusal) -> Response:
+    """The response to a request whose sender is not who it says, or nobody."""
+    response = refused(refusal)
+    if response.status == 401 and credentials is not None and credentials.mechanism == "bearer":
+        return msgspec.structs.replace(response, headers=[*response.headers, INVALID_TOKEN])
+    return response
+
+
+class Identities:
+    """Who the senders on one connection are, by what they say of themselves, and until when that holds."""
+
+    def __init__(self) -> None:
+        self._principals: OrderedDict[Credentials, Principal] = OrderedDict()
+        self._streams: dict[Exchange, int] = {}  # when streams end whose receivers are not known for ever
+
+    def known(self, credentials: Credentials, *, now_ms: int) -> Principal | None:
+        """Who said this before; None where it has to be asked, again or for the first time."""
+        principal = self._principals.get(credentials)
+        if principal is not None and principal.expires_at_ms is not None and principal.expires_at_ms <= now_ms:
+            del self._principals[credentials]
+            return None
+        return principal
+
+    def learn(self, credentials: Credentials, principal: Principal) -> None:
+        """The gateway knows who says this."""
+        self._principals[credentials] = principal
+        if len(self._principals) > PRINCIPALS_COUNT_MAX:
+            self._principals.popitem(last=False)
+
+    def streams_to(self, principal: Principal, exchange: Exchange) -> None:
+        """A response begins that has no end of its own."""
+        if principal.expires_at_ms is not None:
+            self._streams[exchange] = principal.expires_at_ms
+
+    def gone(self, exchange: Exchange) -> None:
+        """A response has ended."""
+        self._streams.pop(exchange, None)
+
+    def expired(self, now_ms: int) -> list[Exchange]:
+        """The streams that have to end now."""
+        return [exchange for exchange, at_ms in self._streams.items() if at_ms <= now_ms]
+
+    def deadline_ms(self) -> int | None:
+        """When the next stream has to end."""
+        return min(self._streams.values(), default=None)

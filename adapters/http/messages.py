@@ -148,7 +148,7 @@ def _plain(request: Request, attributes: Mapping[str, str], fields: dict[str, An
 
 def _common_fields(request: Request, principal: Principal, options: HttpOptions, now_ms: int) -> dict[str, Any]:
     """The fields that plain messages and events have in common."""
-    fields: dict[str, Any] = {"protocol": PROTOCOL, "device": principal.name}
+    fields: dict[str, Any] = {"protocol": PROTOCOL, "device": principal.device}
     given: set[str] = set()
     for name, text in request.query():
         read = _QUERY.get(name)

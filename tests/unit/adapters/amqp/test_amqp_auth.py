@@ -1,0 +1,83 @@
+"""How an AMQP client says who it is, and what becomes of it when that is over."""
+
+import pytest
+from pamqp import commands
+
+from adapters.amqp import FACTORY
+from gateway.errors import Cause, Refusal
+from gateway.port import Authenticate, Close, ConnectionInfo, Outcome, Principal
+from tests.amqp_peer import HEADER, Peer
+
+CERTIFICATE = {"subject": ((("commonName", "device-7"),),)}
+
+
+class Certified(Peer):
+    """A client that has shown a certificate."""
+
+    def __init__(self):
+        super().__init__()
+        info = ConnectionInfo(peer=("10.0.0.1", 1), local=("10.0.0.2", 5671), secure=True, certificate=CERTIFICATE)
+        self.conn = FACTORY.connect(info, self.conn.options, random=self.conn.random)
+
+
+def started(peer, mechanism, response):
+    """What the gateway is asked, and the mechanisms that were offered."""
+    peer.feed(HEADER)
+    start = peer.one(commands.Connection.Start)
+    effects = peer.send(commands.Connection.StartOk(mechanism=mechanism, response=response, locale="en_US"))
+    asked = [effect.request for effect in effects if hasattr(effect, "request")]
+    return asked, start.mechanisms
+
+
+def test_a_certificate_is_offered_where_there_is_one():
+    asked, offered = started(Certified(), "EXTERNAL", "")
+    assert offered == "PLAIN AMQPLAIN EXTERNAL"
+    assert asked == [Authenticate(mechanism="external")]
+    asked, _ = started(Certified(), "EXTERNAL", "device-7")
+    assert asked == [Authenticate(mechanism="external", username="device-7")]
+    asked, _ = started(Certified(), "PLAIN", "\0u\0p")
+    assert asked == [Authenticate(mechanism="password", username="u", password=b"p")]
+
+
+@pytest.mark.parametrize("mechanism", ["EXTERNAL", "PLA", "PLAIN AMQPLAIN", "", "SCRAM-SHA-256", "plain"])
+def test_a_mechanism_that_was_not_offered(mechanism):
+    peer = Peer()
+    asked, offered = started(peer, mechanism, "")
+    assert (asked, offered) == ([], "PLAIN AMQPLAIN")
+    assert peer.one(commands.Connection.Close).reply_code == 403
+
+
+def test_a_certificate_that_is_not_enough():
+    peer = Certified()
+    peer.feed(HEADER)
+    peer.one(commands.Connection.Start)
+    (asked,) = peer.send(commands.Connection.StartOk(mechanism="EXTERNAL", response="other", locale="en_US"))
+    refusal = Refusal(Cause.UNAUTHENTICATED, "there is no certificate in this name")
+    peer.effects += peer.conn.completed(asked.token, Outcome(error=refusal), now_ms=peer.now_ms)
+    closed = peer.one(commands.Connection.Close)
+    assert (closed.reply_code, closed.reply_text) == (403, "there is no certificate in this name")
+
+
+def test_a_connection_ends_when_its_token_does():
+    peer = Peer()
+    peer.open(principal=Principal(name="u", expires_at_ms=peer.now_ms + 60_000))
+    assert peer.conn.deadline_ms() == peer.now_ms + 60_000
+    peer.tick(59_999)
+    assert peer.frames() == []
+    peer.tick(1)
+    closed = peer.one(commands.Connection.Close)
+    assert (closed.reply_code, closed.reply_text) == (320, "what it was let in by has expired")
+    peer.tick(0)
+    assert peer.frames() == []
+    peer.send(commands.Connection.CloseOk())
+    assert any(isinstance(effect, Close) for effect in peer.effects)
+
+
+def test_the_device_that_a_token_claims_and_the_user_who_bears_it():
+    peer = Peer().open(principal=Principal(name="fleet", device="d7"))
+    peer.publish("amq.topic", "a", b"x")
+    peer.publish("amq.topic", "a", b"x", user_id="fleet")
+    peer.publish("amq.topic", "a", b"x", user_id="d7")
+    assert [message.device for message in peer.published()] == ["d7"] * 3
+    peer.publish("amq.topic", "a", b"x", user_id="other")
+    assert peer.one(commands.Channel.Close).reply_code == 406
