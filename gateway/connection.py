@@ -209,8 +209,16 @@ class Connection(asyncio.Protocol, Endpoint):
         out = self.adapter.take_output()
         if out:
             transport.write(out)
-        transport.close()
-        self.hub.later(CLOSE_TIMEOUT_S, transport.abort)
+        timer = self.hub.later(CLOSE_TIMEOUT_S, transport.abort)
+        if self._ended or self._secure:  # TLS says good-bye in its own way
+            transport.close()
+            return
+        self._transport = None
+        transport.set_protocol(_Lingering(timer))
+        transport.write_eof()
+        if not self._reading:
+            transport.resume_reading()
+        self.hub.later(0, lambda: self.connection_lost(None))
 
     def abort(self) -> None:
         """Close without another word."""
@@ -251,6 +259,20 @@ class Connection(asyncio.Protocol, Endpoint):
         if deadline is not None and deadline <= now:
             self.guard(lambda: self.act(self.adapter.tick(now_ms=now)))
         self.flush()
+
+
+class _Lingering(asyncio.Protocol):
+    """A connection that has said everything, until its peer has read that and goes, or takes too long.
+
+    Closed while the peer still sends, a socket is reset, and the peer never sees what it had not read.
+    """
+
+    def __init__(self, timer: asyncio.TimerHandle) -> None:
+        self._timer = timer
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The peer has gone too."""
+        self._timer.cancel()
 
 
 def _info(transport: asyncio.Transport, listener: str) -> ConnectionInfo:

@@ -113,3 +113,18 @@ def test_who_closes_its_half_still_gets_its_answer(shared_gateway):
         peer.shutdown(socket.SHUT_WR)
         answer = b"".join(iter(lambda: peer.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 201 ")
+
+
+def test_a_client_that_goes_on_sending_reads_why_it_was_closed(shared_gateway):
+    """A socket that is closed with bytes unread is reset, and takes back what its peer had not read yet."""
+    with socket.create_connection(("127.0.0.1", shared_gateway.port("mqtt")), timeout=10) as peer:
+        peer.sendall(b"\x10\x10\0\4MQTT\5\2\0\x3c\0\0\3bad")
+        assert peer.recv(1)[0] == 0x20
+        peer.sendall(b"\xf0\0")  # AUTH without a method
+        for _ in range(200):  # what is sent behind it is not read by anybody
+            peer.sendall(b"\xc0\0" * 1_000)
+        answer = bytearray()
+        while some := peer.recv(65536):  # a reset would raise
+            answer += some
+        assert b"\xe0" in answer  # DISCONNECT
+    assert shared_gateway.answers("/readyz")

@@ -95,6 +95,12 @@ class Transport:
     def resume_reading(self):
         self.reading = True
 
+    def set_protocol(self, protocol):
+        self.protocol = protocol
+
+    def write_eof(self):
+        self.closing = True
+
     def close(self):
         self.closing = True
 
@@ -378,5 +384,5 @@ def test_one_that_is_not_read_is_not_silent(hub, clock, connection):
 def test_it_is_told_of_its_end(hub, connection, end):
     getattr(connection, end)()
     assert connection.transport.closing
-    hub.timers[-1].work()  # a peer that does not take the last words
+    hub.timers[-2].work()  # a peer that does not take the last words
     assert connection.transport.aborted
