@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
 
 from store.damage import Damage, DamageLog
 from store.errors import CorruptFrame, TruncationRefused
@@ -24,30 +23,41 @@ START = LogOffset(0)
 _by_start = attrgetter("start")
 
 
-class Placed(NamedTuple):
-    """A frame that has its place in the log."""
+class Placed:
+    """A frame that has its place in the log. Immutable; what is asked of every frame several times is kept."""
 
-    start: LogOffset
-    stored_at_ms: int
-    header: bytes
-    frame: UnplacedFrame
+    __slots__ = ("end", "frame", "header", "memory_bytes", "size_bytes", "start", "stored_at_ms")
+
+    def __init__(self, start: LogOffset, stored_at_ms: int, header: bytes, frame: UnplacedFrame) -> None:
+        self.start = start
+        self.stored_at_ms = stored_at_ms
+        self.header = header
+        self.frame = frame
+        self.size_bytes = size = frame.size_bytes
+        self.end = LogOffset(start + size)  # the log offset behind it
+        self.memory_bytes = size if frame.plain is None else size + len(frame.plain)  # see `Frame.memory_bytes`
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Placed)
+            and (self.start, self.stored_at_ms, self.header) == (other.start, other.stored_at_ms, other.header)
+            and self.frame == other.frame
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Placed({self.start}, {self.stored_at_ms}, {self.header!r}, {self.frame!r})"
 
     @property
-    def end(self) -> LogOffset:
-        """The log offset behind it."""
-        return LogOffset(self.start + self.frame.size_bytes)
-
-    @property
-    def memory_bytes(self) -> int:
-        """See `Frame.memory_bytes`."""
-        return self.frame.size_bytes + (0 if self.frame.plain is None else len(self.frame.plain))
+    def data(self) -> bytes:
+        """The frame as it is stored."""
+        return b"".join((self.header, self.frame.rows, self.frame.payload))
 
     def whole(self) -> Frame:
         """The frame as readers see it; its checksums are its producer's and ours, and not computed again."""
-        frame = self.frame
-        data = b"".join((self.header, frame.rows, frame.payload))
-        plain = None if frame.plain is None else b"".join((self.header, frame.rows, frame.plain))
-        return Frame(Header(*HEADER.unpack(self.header)), data, plain)
+        plain = None if self.frame.plain is None else b"".join((self.header, self.frame.rows, self.frame.plain))
+        return Frame(Header(*HEADER.unpack(self.header)), self.data, plain)
 
     @classmethod
     def of(cls, frame: Frame) -> "Placed":
@@ -63,6 +73,18 @@ class Placed(NamedTuple):
             flags=header.flags,
         )
         return cls(frame.start, header.stored_at_ms, data[: HEADER.size], parts)
+
+    @classmethod
+    def parse(cls, data: bytes | memoryview, at: int, *, log_offset: LogOffset) -> "tuple[Placed, int] | None":
+        """The frame at byte `at` of `data`, both checksums verified, and its epoch; None when it is not all there.
+
+        Raises `CorruptFrame`.
+        """
+        raw = bytes(data[at : at + HEADER.size])
+        header = parse_header(raw, log_offset=log_offset)
+        if header is None or len(data) - at < header.size_bytes:
+            return None
+        return cls(log_offset, header.stored_at_ms, raw, UnplacedFrame.parse(header, data, at)), header.epoch
 
 
 class CommitLog:
@@ -165,7 +187,7 @@ class CommitLog:
     def put(self, placed: Placed) -> None:
         """Take a frame that another replica has given its place, the next one here. Raises OSError likewise."""
         assert placed.start == self.end
-        self._make_room(placed.frame.size_bytes)
+        self._make_room(placed.size_bytes)
         self._parts += (placed.header, placed.frame.rows, placed.frame.payload)
         self.end = placed.end
 

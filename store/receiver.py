@@ -109,7 +109,7 @@ class Receiver:
 
     def _write(self, gathered: list[Placed]) -> None:
         """The order is the promise: sync, then say so. What fails here is cut off when the log is opened again."""
-        full = self._space.before_write(sum(placed.frame.size_bytes for placed in gathered))
+        full = self._space.before_write(sum([placed.size_bytes for placed in gathered]))
         if full is not None:
             self._drop(full)
             return

@@ -6,7 +6,7 @@ from pathlib import Path
 from store.calls.core import Calls
 from store.engine import Role
 from store.errors import CorruptFrame, NotMaster, OffsetOutOfRange, StoreError, StoreFull, StoreOverloaded
-from store.format import HEADER, Frame, LogOffset, parse_header
+from store.format import LogOffset
 from store.gate import Gate
 from store.log import Placed
 from store.replication_hooks import ReplicationHooks
@@ -87,7 +87,7 @@ class ReplicaCalls(Calls):
 
     # ---- as slave
 
-    def receive(self, frames: bytes | Sequence[Frame]) -> LogOffset:
+    def receive(self, frames: bytes | Sequence[Placed]) -> LogOffset:
         """Take whole frames from the master, the first of which is this log's next; how far it is taken now.
 
         They are written as they are, and synced, in a thread, while the next ones are taken; then `flushed` is called
@@ -101,7 +101,7 @@ class ReplicaCalls(Calls):
             if found[0].start != self._received:
                 raise CorruptFrame(found[0].start, f"the log goes on at {self._received}")
             self._received = found[-1].end
-            self._engine.receive([Placed.of(frame) for frame in found])
+            self._engine.receive(found)
         return self._received
 
     @property
@@ -157,16 +157,14 @@ class ReplicaCalls(Calls):
         )
 
 
-def _parse(data: bytes, start: LogOffset) -> list[Frame]:
+def _parse(data: bytes, start: LogOffset) -> list[Placed]:
     """Frames back to back from a log offset on. Raises `CorruptFrame` unless they are all there and sound."""
-    found: list[Frame] = []
-    at = 0
-    while at < len(data):
-        header = parse_header(data[at : at + HEADER.size], log_offset=start + at)
-        size = header.size_bytes if header is not None else 0
-        frame = Frame.parse(data[at : at + size], log_offset=start + at) if size else None
-        if frame is None:
-            raise CorruptFrame(start + at, "cut short")
-        found.append(frame)
-        at += size
-    return found
+    frames: list[Placed] = []
+    at = start
+    while at - start < len(data):
+        found = Placed.parse(data, at - start, log_offset=at)
+        if found is None:
+            raise CorruptFrame(at, "cut short")
+        frames.append(found[0])
+        at = found[0].end
+    return frames

@@ -8,11 +8,11 @@ import numpy as np
 
 from store.client import Appended, StoreClient, TimersHeld
 from store.errors import NotMaster, StoreError
-from store.format import ROW, ROWS_DTYPE, UnplacedFrame
+from store.format import FEW_ROWS, ROW, ROWS_DTYPE, UnplacedFrame
 from store.records import TIMERS_QUEUE, TimerSet, decode
 from store.remoting.budget import Budget
 from store.remoting.calls import encode
-from store.remoting.frames import FEW_ROWS, KEPT, Ack, Acks, ack_of, parse_appends
+from store.remoting.frames import KEPT, Ack, Acks, ack_of, parse_appends
 
 __all__ = ["PENDING_BYTES", "Intake"]
 

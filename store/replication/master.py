@@ -303,7 +303,8 @@ class Master:
         stream.sent = LogOffset(start + len(frames))
         assert stream.sent <= self.epochs.end_at(start, self.end)
         stream.told = self.confirmed
-        return Data(session=stream.session, epoch=self.epoch, start=start, confirmed=self.confirmed, frames=frames)
+        view = memoryview(frames)
+        return Data(session=stream.session, epoch=self.epoch, start=start, confirmed=self.confirmed, frames=view)
 
     # ---- reading what is certain to be the newest
 

@@ -101,13 +101,13 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2, kw_only=True)
 
 
 class Data(msgspec.Struct, frozen=True, array_like=True, tag=3, kw_only=True):
-    """Whole frames of one epoch, back to back, from a log offset on."""
+    """Whole frames of one epoch, back to back, from a log offset on. Decoded, `frames` is a view into the message."""
 
     session: Number
     epoch: Number
     start: Offset
     confirmed: Offset
-    frames: bytes
+    frames: memoryview
 
 
 class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag=4, kw_only=True):

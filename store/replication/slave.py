@@ -23,7 +23,8 @@ from enum import Enum, auto
 from typing import TypeAlias
 
 from store.errors import CorruptFrame
-from store.format import HEADER, Frame, LogOffset, parse_header
+from store.format import LogOffset
+from store.log import Placed
 from store.replication.epochs import Common, EpochList, Standing
 from store.replication.errors import BadEpochs, BadMessage
 from store.replication.messages import (
@@ -91,12 +92,12 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Frames to append; `data` is all of them, as they came. Answered by `flushed`."""
+    """Frames to append, verified; `data` is all of them, as they came. Answered by `flushed`."""
 
     start: LogOffset
     end: LogOffset
-    data: bytes
-    frames: tuple[Frame, ...]
+    data: memoryview
+    frames: tuple[Placed, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,23 +356,20 @@ class Slave:
         self.end = end
         self._learn(message.confirmed)
 
-    def _parse(self, data: bytes, start: LogOffset) -> tuple[Frame, ...]:
+    def _parse(self, data: memoryview, start: LogOffset) -> tuple[Placed, ...]:
         """The frames, both checksums verified, each in its place and all of the epoch that the master's list says."""
         epoch = self._master.epoch_at(start)
         limit = self._master.end_at(start, LogOffset((1 << 63) - 1))
-        view = memoryview(data)
-        frames: list[Frame] = []
-        skip, at = 0, start
-        while skip < len(data):
-            header = parse_header(view[skip : skip + HEADER.size], log_offset=at)
-            size = header.size_bytes if header is not None else len(data)
-            frame = Frame.parse(data[skip : skip + size], log_offset=at)
-            if frame is None:
+        frames: list[Placed] = []
+        at, size = start, len(data)
+        while at - start < size:
+            found = Placed.parse(data, at - start, log_offset=at)
+            if found is None:
                 raise BadMessage(f"the frame at {at} is cut short")
-            if frame.header.epoch != epoch or frame.end > limit:
-                raise BadMessage(f"the frame at {at} is of epoch {frame.header.epoch}, where {epoch} is until {limit}")
+            frame, said = found
+            if said != epoch or frame.end > limit:
+                raise BadMessage(f"the frame at {at} is of epoch {said}, where {epoch} is until {limit}")
             frames.append(frame)
-            skip += size
             at = frame.end
         return tuple(frames)
 
