@@ -16,9 +16,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 ARGS ?=
 # What `make bench` measures: one figure by its name, all of them by default; `make bench BENCH=list` names them.
 BENCH ?=
-# How many histories `make nightly` simulates, and from which seed on; a failure names its seed.
-SIM_SEEDS ?= 2000
-SIM_FIRST ?= $(shell date +%y%j)0000
+# How many histories `make nightly` simulates of each kind, and from which seed on; a failure names its seeds.
+SIM_SEEDS ?= 20000
+SIM_FIRST ?= $(shell date +%y%j)00000
 # How many faults `make faults` lets happen to a cluster under load, and which.
 FAULTS ?= 100
 FAULTS_SEED ?= $(shell date +%y%j%H%M)
@@ -51,7 +51,7 @@ serve: $(STAMP) ## Run the gateway alone (ARGS="--port-offset 1000")
 test: java check ## All checks and all tests
 	$(BIN)/python -m pytest $(ARGS)
 
-nightly: $(STAMP) ## Simulated histories of a failing store, other ones every day (SIM_SEEDS=10000)
+nightly: $(STAMP) ## Simulate failing stores, Raft, store groups and whole clusters, otherwise every day (SIM_SEEDS=20000)
 	HEADGATE_SIM_SEEDS=$(SIM_SEEDS) HEADGATE_SIM_FIRST=$(SIM_FIRST) $(BIN)/python -m pytest tests/sim $(ARGS)
 
 faults: $(STAMP) ## A cluster of processes hurt under load: killed, cut off, disks full (FAULTS=100 FAULTS_SEED=1)

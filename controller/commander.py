@@ -217,9 +217,10 @@ class Commander:
                 for part in (self._say(stream), self._hear(stream), self._leaving())
             ]
             try:
-                done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-                for part in done:
-                    part.result()
+                await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+                for part in parts:
+                    if part.done():
+                        part.result()
             finally:
                 for part in parts:
                     part.cancel()

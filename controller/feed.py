@@ -20,7 +20,7 @@ class Feed:
         self._commands: list[bytes] = []  # one for each index
         self._gone = 0  # how many in front of both lists are forgotten, and not cut off yet
         self._bytes = 0
-        self._wakes: set[asyncio.Event] = set()
+        self._wakes: dict[asyncio.Event, None] = {}  # in order: whom it wakes first speaks first
 
     def restart(self, index: int) -> None:
         """The state has come to `index` by a snapshot."""
@@ -63,8 +63,8 @@ class Feed:
     @contextmanager
     def wakes(self, event: asyncio.Event) -> Iterator[None]:
         """Set an event whenever there is more."""
-        self._wakes.add(event)
+        self._wakes[event] = None
         try:
             yield
         finally:
-            self._wakes.discard(event)
+            self._wakes.pop(event, None)

@@ -160,9 +160,10 @@ class _Controller:
                 asyncio.get_running_loop().create_task(self._hear(stream)),
             ]
             try:
-                done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-                for part in done:
-                    part.result()
+                await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+                for part in parts:
+                    if part.done():
+                        part.result()
             finally:
                 for part in parts:
                     part.cancel()

@@ -115,16 +115,21 @@ class SlaveRole:
         if group.master_epoch > self._core.epochs.newest:
             self._end(Ending.ELECTED)
         elif self._wishing is None or self._wishing.done():
-            self._wishing = asyncio.create_task(self._wish(group), name="wish to be elected")
+            self._wishing = asyncio.create_task(self._wish(group.master_epoch), name="wish to be elected")
 
-    async def _wish(self, group: Group) -> None:
-        """To be elected anew: what was promised to clients as master of this epoch is not known any more."""
-        with suppress(ControllerError):
-            elected = await self._place.controller.elect(
-                self._place.group, self._place.replica, master_epoch=group.master_epoch, sync_epoch=group.sync_epoch
-            )
-            self._place.heard(elected)
-        await asyncio.sleep(AGAIN_S)
+    async def _wish(self, epoch: int) -> None:
+        """To be elected anew: what was promised to clients as master of this epoch is not known any more.
+
+        Again and again: the controllers' leader may be new itself, and not have heard of this replica yet.
+        """
+        place = self._place
+        while (group := self._group).master == place.replica and group.master_epoch == epoch:
+            with suppress(ControllerError):
+                elected = await place.controller.elect(
+                    place.group, place.replica, master_epoch=epoch, sync_epoch=group.sync_epoch
+                )
+                place.heard(elected)
+            await asyncio.sleep(AGAIN_S)
 
     # ---- what the store tells
 

@@ -1,0 +1,354 @@
+"""A simulated cluster: controllers, store nodes and proxies, each a process of the product on a machine of its own.
+
+What runs is the product: `ControllerNode` and its service, `StoreNode` with both roles, `RemoteController`, heartbeats
+and `ClusterStore`. Simulated are time, the network below gRPC, disks, and the log and the views of a store.
+"""
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+from joint_loop import Process, SimLoop
+from joint_net import Net
+from joint_store import Platter, SimDisk
+from raft_checks import Seen
+from raft_cluster import Disk as RaftDisk
+
+from controller.client import GroupConfig
+from controller.commands import AddGroup, CreateTopic
+from controller.front import Limits
+from controller.heartbeats import Heartbeats
+from controller.node import ControllerNode
+from controller.raft import Member, Membership, Settings, decode, encode, first_snapshot
+from controller.remote import RemoteController
+from controller.service import ControllerService
+from controller.state import MetadataState
+from controller.wire import COMMAND_BYTES_MAX, Hello
+from store.cluster import ClusterStore, connect_remote
+from store.node.node import Credentials, NodeSettings, StoreNode
+from store.replication.pace import Pace
+
+__all__ = ["Cluster", "Controller", "Machine", "Proxy", "Replica"]
+
+DATA = Path("/data")
+PORT = 1
+GROUP_COUNT, REPLICA_COUNT, CONTROLLER_COUNT, PROXY_COUNT = 2, 3, 3, 2
+TOPIC, QUEUE_COUNT = "t", 4
+CONTROLLERS = {n: f"c{n}:{PORT}" for n in range(1, CONTROLLER_COUNT + 1)}
+TICK_S, ELECTION_TICKS = 0.1, 5  # of Raft
+LOOK_S = 0.02  # how often it is looked whether what is waited for is so
+QUICK_S = (0.0, 0.003)  # a disk
+PACE = Pace(batch_bytes=400, window_bytes=2_000)
+
+
+class Machine:
+    """Something that runs one process at a time, and what stays when that ends."""
+
+    def __init__(self, cluster: "Cluster", name: str) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.chance = random.Random(f"{cluster.seed} {name}")
+        self.process: Process | None = None
+        self.disk_s = QUICK_S
+        self.lives = 0
+
+    @property
+    def up(self) -> bool:
+        return self.process is not None
+
+    @property
+    def address(self) -> str:
+        return f"{self.name}:{PORT}"
+
+    def start(self) -> None:
+        """Unless it runs."""
+        if self.process is not None:
+            return
+        cluster = self.cluster
+        cluster.net.dark.pop(self.name, None)
+        cluster.net.stir()
+        self.lives += 1
+        self.rate = self.chance.choice([1.0, 1.0, 1.0, 0.9, 1.15])  # of its clock
+        self.offset_ms = self.chance.choice([0, -100_000, 100_000])
+        self.process = Process(cluster.loop, self.name, lambda: self.chance.uniform(*self.disk_s))
+        self.process.run(self.main(), f"{self.name} {self.lives}")
+
+    def crash(self, *, power: bool) -> None:
+        """Unless it is down. Without power: what was not synced is lost, and nobody is told that it is gone."""
+        if self.process is None:
+            return
+        process, self.process = self.process, None
+        if power:
+            self.cluster.net.dark[self.name] = None
+        self.cluster.net.died(process, quietly=power)
+        for call in process.die():
+            if self.chance.random() < 0.5:
+                self.half_done(call)
+        self.fell(power=power)
+        self.cluster.loop.changed = True
+
+    def half_done(self, call) -> None:
+        """What the disk was given last is done, or some of it."""
+        call()
+
+    def fell(self, *, power: bool) -> None:
+        """What is left."""
+
+    def now_ms(self) -> int:
+        """By this machine's clock."""
+        return int(self.cluster.loop.now_s * 1000 * self.rate) + self.offset_ms + 1_000_000
+
+    async def main(self) -> None:
+        raise NotImplementedError
+
+
+class Controller(Machine):
+    """One of the controllers."""
+
+    def __init__(self, cluster: "Cluster", number: int) -> None:
+        super().__init__(cluster, f"c{number}")
+        self.number = number
+        membership = Membership.of(*(Member(id=id_, address=at) for id_, at in CONTROLLERS.items()))
+        self.disk = RaftDisk(first_snapshot(membership, cluster.first_state()))
+        self.node: ControllerNode | None = None
+        self.seen = Seen()
+
+    async def main(self) -> None:
+        node = self.node = ControllerNode(
+            self.number,
+            self.disk,
+            address=self.address,
+            node=self.name,
+            members=CONTROLLERS,
+            limits=Limits(default_queues=4),
+            now_ms=self.now_ms,
+            clock_ms=self.now_ms,
+            settings=Settings(election_ticks=ELECTION_TICKS, proposal_bytes_max=COMMAND_BYTES_MAX),
+            tick_s=TICK_S * self.rate,
+            chance=self.chance,
+            send=self._send if self.cluster.datagrams else None,
+        )
+        self.seen = Seen(self.disk.hard_state().term)
+        self.cluster.net.datagrams[self.name] = self._receive
+        node.start()
+        await ControllerService.start(node, self.address)
+
+    def _send(self, messages) -> None:
+        for message in messages:
+            self.cluster.raft_checks.said(message)
+            self.cluster.net.send(self.name, f"c{message.to}", (self.number, encode(message)))
+
+    def _receive(self, datagram) -> None:
+        sender, data = datagram
+        process, node = self.process, self.node
+        if process is not None and node is not None:
+            process.soon(node.receive, Hello(sender, CONTROLLERS[sender]), [decode(data)])
+
+    def fell(self, *, power: bool) -> None:
+        self.node = None
+        if power:
+            self.disk.lose_power()
+
+    @property
+    def raft(self):
+        """The core, if it runs."""
+        return None if self.node is None else self.node._driver._raft
+
+
+class SimNode(StoreNode):
+    """A `StoreNode` on a simulated disk, by its machine's clock."""
+
+    def __init__(self, settings: NodeSettings, controller, credentials: Credentials) -> None:
+        super().__init__(settings, controller, credentials)
+        self.machine = settings.options["machine"]
+        self.disk = SimDisk(settings.data_dir, settings.group, self.machine.platter)
+        self.machine.node = self
+
+    def _begin(self, connect) -> None:
+        super()._begin(connect)
+        self._place.now_ms = self.machine.now_ms
+        self.machine.registered(self.identity.id)
+
+
+class Replica(Machine):
+    """A store node."""
+
+    def __init__(self, cluster: "Cluster", group: int, number: int) -> None:
+        super().__init__(cluster, f"s{group}-{number}")
+        self.group = group
+        self.platter = Platter(group, self.chance)
+        self.platter.touched = cluster.touched
+        self.platter.files.mount(DATA)
+        self.node: SimNode | None = None
+        self.id: int | None = None
+
+    async def main(self) -> None:
+        controller = RemoteController(list(CONTROLLERS.values()), now_ms=self.now_ms)
+        await controller.ready()
+        settings = NodeSettings(
+            data_dir=DATA,
+            group=self.group,
+            name=self.name,
+            listen=self.address,
+            options={"machine": self},
+            pace=PACE,
+        )
+
+        def connect(said, changed):
+            return Heartbeats([self.group], controller.addresses, said, changed)
+
+        await SimNode.start(settings, controller, connect)
+
+    def registered(self, id_: int) -> None:
+        assert self.id in {None, id_}, "a replica has another id than before"
+        self.id = id_
+        self.cluster.replica_of[self.group, id_] = self
+
+    def half_done(self, call) -> None:
+        """A change of files ends anywhere."""
+        left = self.chance.randint(0, 12)
+
+        def before(_operation: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise _Cut
+
+        files = self.platter.files
+        files.on_operation = before
+        try:
+            call()
+        except (_Cut, OSError):
+            return
+        finally:
+            files.on_operation = lambda _operation: None
+
+    def fell(self, *, power: bool) -> None:
+        self.node = None
+        if power:
+            self.platter.lose_power()
+
+    @property
+    def core(self):
+        """The Master or Slave that it is now."""
+        role = None if self.node is None else self.node.role
+        return None if role is None else role.core
+
+    @property
+    def serving(self) -> bool:
+        """Whether it serves as master."""
+        role = None if self.node is None else self.node.role
+        return role is not None and role.master and role.serving
+
+
+class _Cut(Exception):
+    """The power is gone."""
+
+
+class Proxy(Machine):
+    """A proxy: `begin` is called with it whenever it is connected."""
+
+    def __init__(self, cluster: "Cluster", number: int) -> None:
+        super().__init__(cluster, f"p{number}")
+        self.number = number
+        self.controller: RemoteController | None = None
+        self.store: ClusterStore | None = None
+
+    async def main(self) -> None:
+        controller = RemoteController(list(CONTROLLERS.values()), now_ms=self.now_ms)
+        await controller.ready()
+        self.store = await ClusterStore.open(controller, connect_remote(controller, budget_s=1e9))
+        self.controller = controller
+        await self.cluster.begin(self)
+
+    def fell(self, *, power: bool) -> None:
+        self.controller = self.store = None
+        self.cluster.ended(self)
+
+
+class Cluster:
+    """All of it."""
+
+    def __init__(self, seed: int, *, config: GroupConfig, datagrams: bool, raft_checks) -> None:
+        self.seed = seed
+        self.loop = SimLoop()
+        self.net = Net(self.loop, seed)
+        self.datagrams = datagrams
+        self.raft_checks = raft_checks
+        self.config = config
+        self.replica_of: dict[tuple[int, int], Replica] = {}
+        self.controllers = [Controller(self, n) for n in CONTROLLERS]
+        self.replicas = [Replica(self, group, n) for group in range(GROUP_COUNT) for n in range(1, REPLICA_COUNT + 1)]
+        self.proxies = [Proxy(self, n) for n in range(1, PROXY_COUNT + 1)]
+        self.operator = Operator(self, "operator")
+        self.machines = [*self.controllers, *self.replicas, *self.proxies]
+        self.complaints: list[str] = []  # errors that nobody expected
+        self.begin = self._nothing
+        self.ended = lambda _proxy: None
+
+    async def _nothing(self, _proxy: Proxy) -> None:
+        pass
+
+    def touched(self) -> None:
+        """Something of what is checked has changed."""
+        self.loop.changed = True
+
+    def first_state(self) -> bytes:
+        """What the controllers begin with, so that no history has to begin with that: groups, and a topic in them."""
+        state = MetadataState()
+        for group in range(GROUP_COUNT):
+            state.apply(AddGroup(number=group, config=self.config, time_ms=0))
+        state.apply(CreateTopic(name=TOPIC, queues=QUEUE_COUNT, topics_max=1, queues_max=QUEUE_COUNT, time_ms=0))
+        return state.snapshot()
+
+    def start(self) -> None:
+        for machine in (*self.machines, self.operator):
+            machine.start()
+
+    def run(self, duration_s: float, done=lambda: False) -> bool:
+        """Let time go by; whether `done` came true, which is looked at now and then."""
+        until_s = self.loop.now_s + duration_s
+        with self.net.in_place():
+            while self.loop.now_s < until_s:
+                self.loop.run(min(LOOK_S, until_s - self.loop.now_s))
+                assert not self.complaints, self.complaints[0]
+                if done():
+                    return True
+        return done()
+
+    def close(self) -> None:
+        """Nobody is left."""
+        for machine in (*self.machines, self.operator):
+            machine.crash(power=False)
+        self.loop.forget()
+
+    def master(self, group: int) -> Replica | None:
+        """The newest one that serves."""
+        serving = [one for one in self.replicas if one.group == group and one.serving]
+        return max(serving, key=lambda one: one.core.epoch, default=None)
+
+    def leader(self) -> Controller | None:
+        """The controller that leads, as it thinks itself."""
+        leading = [one for one in self.controllers if one.node is not None and one.node.leading is not None]
+        return max(leading, key=lambda one: one.node.leading, default=None)
+
+    def groups(self):
+        """What the controllers have agreed on, as the one that has applied most knows it."""
+        nodes = [one.node for one in self.controllers if one.node is not None]
+        newest = max(nodes, key=lambda node: node.applied, default=None)
+        return (
+            SimpleNamespace(index=0, groups={})
+            if newest is None
+            else SimpleNamespace(index=newest.applied, groups=newest.state.groups)
+        )
+
+
+class Operator(Machine):
+    """Asks for what operators ask for."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        super().__init__(cluster, name)
+        self.controller: RemoteController | None = None
+
+    async def main(self) -> None:
+        self.controller = RemoteController(list(CONTROLLERS.values()), now_ms=self.now_ms)

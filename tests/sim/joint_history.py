@@ -1,0 +1,339 @@
+"""One seeded history of a whole cluster: controllers, store groups, proxies and their clients, everything that goes
+wrong, and what must hold (`joint_watch`). Then all is well again: everybody gets on, and everything is the same.
+"""
+
+import logging
+import random
+from contextlib import contextmanager
+
+from joint_clients import KeyClient, Producer, Reader
+from joint_cluster import GROUP_COUNT, QUICK_S, REPLICA_COUNT, TOPIC, Cluster, Controller, Machine, Replica
+from joint_watch import Watch
+from linearizability import check_history
+from raft_checks import Checks
+
+from controller.client import ControllerError, GroupConfig
+from controller.raft import RaftError
+from store.errors import StoreError
+
+__all__ = ["History"]
+
+BOOT_S = 30
+HEAL_S = 60
+BETWEEN_S = ((0.05, 0.4), (0.1, 0.8), (0.3, 2.0))  # two faults
+FAULTS = [
+    *["crash"] * 5,
+    *["controllers"] * 2,
+    "outage",
+    *["cut"] * 3,
+    *["alone"] * 3,
+    *["split"] * 2,
+    *["no controller"] * 2,
+    *["freeze"] * 3,
+    *["reset"] * 2,
+    *["disk"] * 2,
+    "weather",
+    "proxy",
+    "switch over",
+    "elect",
+    "transfer",
+    "move",
+]
+TROUBLE = (ControllerError, RaftError, StoreError)
+
+
+class History:
+    """A cluster in which things go wrong by chance, or as a test tells it to."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        acknowledge: str | None = None,
+        min_in_sync: int | None = None,
+        datagrams: bool | None = None,
+    ) -> None:
+        self.seed = seed
+        self.chance = chance = random.Random(seed)
+        acknowledge = acknowledge or chance.choices(["all_in_sync", "quorum"], [3, 1])[0]
+        datagrams = chance.random() < 0.75 if datagrams is None else datagrams
+        min_in_sync = min_in_sync or chance.choice([1, 2, 2, 2, 3])
+        config = GroupConfig(replicas=REPLICA_COUNT, min_in_sync=min_in_sync, acknowledge=acknowledge)
+        checks = Checks()
+        self.watch = Watch(checks, config.min_in_sync, quorum=acknowledge == "quorum")
+        self.cluster = Cluster(seed, config=config, datagrams=datagrams, raft_checks=checks)
+        self.watch.follow(self.cluster)
+        self.cluster.begin, self.cluster.ended = self._begin, self._ended
+        self.clients: dict[str, list] = {proxy.name: [] for proxy in self.cluster.proxies}
+        self.producers = 0
+        self.lives = 0
+
+    # ---- its clients
+
+    async def _begin(self, proxy) -> None:
+        """A proxy has connected."""
+        self.producers += 1
+        self.lives += 1
+        life = self.lives
+        group = proxy.number % GROUP_COUNT
+        clients = [
+            Producer(self.watch, proxy, f"producer {life}", self.producers),
+            Reader(self.watch, proxy, f"reader {life}", group, near=False),
+            Reader(self.watch, proxy, f"near reader {life}", 1 - group, near=True),
+            KeyClient(self.watch, proxy, f"keys {life}"),
+        ]
+        self.clients[proxy.name] = clients
+        for client in clients:
+            proxy.process.run(client.run(), client.name)
+
+    def _ended(self, proxy) -> None:
+        for client in self.clients[proxy.name]:
+            client.died()
+        self.clients[proxy.name] = []
+
+    def everybody(self) -> list:
+        """All clients that there are."""
+        return [client for clients in self.clients.values() for client in clients]
+
+    # ---- life
+
+    @contextmanager
+    def living(self):
+        """In here the cluster is there; at the end nothing of it is left."""
+        state = random.getstate()
+        random.seed(self.seed)  # what the product does by chance
+        complaints = _Complaints(self.cluster.complaints)
+        logging.getLogger().addHandler(complaints)
+        try:
+            yield self
+        finally:
+            self.cluster.close()
+            logging.getLogger().removeHandler(complaints)
+            random.setstate(state)
+
+    def play(self, length_s: float) -> None:
+        """All of it."""
+        with self.living():
+            self.boot()
+            self.hurt(length_s)
+            self.heal()
+
+    def boot(self) -> None:
+        """Until everybody is there."""
+        self.cluster.start()
+        assert self.cluster.run(BOOT_S, self._is_up), f"it does not come up: {self.describe()}"
+
+    def _is_up(self) -> bool:
+        return all(self.clients.values()) and self.all_in_sync()
+
+    def all_in_sync(self) -> bool:
+        """Whether every group has a master and a full SyncStateSet."""
+        groups = self.watch.newest
+        return len(groups) == GROUP_COUNT and all(
+            len(one.sync_set) == REPLICA_COUNT and one.master is not None for one in groups.values()
+        )
+
+    # ---- what goes wrong
+
+    def hurt(self, length_s: float) -> None:
+        """Faults by chance for a time."""
+        chance, cluster = self.chance, self.cluster
+        self.weather()
+        between = chance.choice(BETWEEN_S)
+        until = cluster.loop.now_s + length_s
+        while cluster.loop.now_s < until:
+            cluster.run(chance.uniform(*between))
+            self.fault()
+
+    def fault(self) -> None:
+        """Something, for a time. Those that lead are hit as often as all others."""
+        chance, cluster, net = self.chance, self.cluster, self.cluster.net
+        victim = self.victim()
+        lasts = chance.choice([0.1, 0.5, 1.0, 2.5, 4.0])
+        power = chance.random() < 0.5
+        match chance.choice(FAULTS):
+            case "crash":
+                self.crash(victim, lasts, power=power)
+            case "controllers":
+                for controller in cluster.controllers:
+                    self.crash(controller, lasts * chance.uniform(0.5, 1), power=power)
+            case "outage":
+                for machine in [one for one in cluster.replicas if one.group == chance.randrange(GROUP_COUNT)]:
+                    self.crash(machine, lasts * chance.uniform(0.1, 1), power=power)
+            case "cut":
+                self.cut([victim], [chance.choice(self.others(victim))], lasts, both=chance.random() < 0.5)
+            case "alone":
+                whom = self.others(victim)
+                if chance.random() < 0.5:
+                    whom = [one for one in whom if one not in cluster.proxies]
+                self.cut([victim], whom, lasts, both=chance.random() < 0.7)
+            case "split":
+                side = chance.sample(cluster.machines, chance.randint(1, len(cluster.machines) - 1))
+                self.cut(side, [one for one in cluster.machines if one not in side], lasts)
+            case "no controller":
+                self.cut([victim], cluster.controllers, lasts, both=chance.random() < 0.7)
+            case "freeze":
+                if victim.process is not None:
+                    victim.process.freeze()
+                    self.later(lasts, victim.process.thaw)
+            case "reset":
+                net.reset_some(victim.name)
+            case "disk":
+                victim.disk_s = chance.choice([(0.0, 0.05), (0.1, 0.5)])
+                self.later(lasts, setattr, victim, "disk_s", QUICK_S)
+            case "weather":
+                self.weather()
+            case "proxy":
+                self.crash(chance.choice(cluster.proxies), lasts, power=power)
+            case order:
+                self.order(order)
+
+    def victim(self) -> Machine:
+        chance, cluster = self.chance, self.cluster
+        leading = [cluster.leader(), *(cluster.master(group) for group in range(GROUP_COUNT))]
+        leading = [one for one in leading if one is not None]
+        return chance.choice(leading if leading and chance.random() < 0.5 else cluster.machines)
+
+    def others(self, machine: Machine) -> list[Machine]:
+        return [one for one in self.cluster.machines if one is not machine]
+
+    def later(self, delay_s: float, function, *arguments) -> None:
+        """Whoever dies meanwhile."""
+        self.cluster.net.at(self.cluster.loop.now_s + delay_s, function, *arguments)
+
+    def weather(self) -> None:
+        """The network gets better or worse."""
+        chance, net = self.chance, self.cluster.net
+        net.loss = chance.choice([0, 0, 0.01, 0.1])
+        net.doubles = chance.choice([0, 0.05])
+        net.lates = chance.choice([0, 0, 0.05])
+        net.resets = chance.choice([0, 0, 0.001, 0.01])
+        net.delay_s = chance.choice([(0.0005, 0.002), (0.0005, 0.002), (0.001, 0.02), (0.02, 0.06)])
+
+    def crash(self, machine: Machine, lasts_s: float, *, power: bool) -> None:
+        """It dies, and is started again later."""
+        machine.crash(power=power)
+        self.later(lasts_s, machine.start)
+
+    def cut(self, some, others, lasts_s: float | None = None, *, both: bool = True) -> list:
+        """Nothing comes from some to others, or back; the links that are cut."""
+        links = [(one.name, other.name) for one in some for other in others if one is not other]
+        if both:
+            links += [(other, one) for one, other in links]
+        elif self.chance.random() < 0.5:
+            links = [(other, one) for one, other in links]
+        self.cluster.net.cut.update(dict.fromkeys(links))
+        if lasts_s is not None:
+            self.later(lasts_s, self.cluster.net.mend, links)
+        return links
+
+    def order(self, what: str) -> None:
+        """An operator wants something."""
+        chance, cluster = self.chance, self.cluster
+        group = chance.randrange(GROUP_COUNT)
+        master, leader, controller = cluster.master(group), cluster.leader(), cluster.operator.controller
+        match what:
+            case "switch over":
+                if master is not None:
+                    target = chance.choice([None, 1, 2, 3])
+                    master.process.run(_tried(master.node.switch_over(target)))
+            case "elect":
+                candidate = chance.choice([None, 1, 2, 3])
+                cluster.operator.process.run(_tried(controller.elect(group, candidate)))
+            case "transfer":
+                if leader is not None:
+                    to = chance.choice(cluster.controllers).number
+                    cluster.operator.process.run(_tried(controller.transfer(to)))
+            case "move":
+                topic = controller.topic(TOPIC)
+                if topic is not None:
+                    moved = controller.move_queue(chance.choice(topic.open), group)
+                    cluster.operator.process.run(_tried(moved))
+
+    # ---- and then
+
+    def heal(self) -> None:
+        """Nothing is wrong any more: demand progress of everybody, and then rest and equality."""
+        self.mend()
+        before = {client: client.done for client in self.everybody()}
+
+        def goal() -> bool:
+            clients = self.everybody()
+            got_on = all(client.done >= before.get(client, 0) + 2 for client in clients)
+            return all(self.clients.values()) and got_on and self.all_in_sync()
+
+        assert self.cluster.run(HEAL_S, goal), f"no progress: {self.describe()}"
+        for client in self.everybody():
+            client.stopped = True
+        assert self.cluster.run(HEAL_S, self._at_rest), f"no rest: {self.describe()}"
+        assert not check_history(self.watch.operations)
+        states = {one.node.state.snapshot() for one in self.cluster.controllers}
+        assert len(states) == 1, "the controllers do not know the same"
+
+    def mend(self) -> None:
+        """All machines run, and all links carry."""
+        cluster, net = self.cluster, self.cluster.net
+        net.loss = net.doubles = net.lates = net.resets = 0.0
+        net.delay_s = (0.0005, 0.002)
+        net.mend(list(net.cut))
+        for machine in cluster.machines:
+            machine.disk_s = QUICK_S
+            machine.start()
+            machine.process.thaw()
+
+    def _at_rest(self) -> bool:
+        """Everybody has everything, and knows that it is confirmed."""
+        if not (self.all_in_sync() and all(client.idle for client in self.everybody())):
+            return False
+        for replica in self.cluster.replicas:
+            end, log = self.watch.logs[replica.group].end, replica.platter.log
+            if not (log.end == log.durable == replica.platter.views.applied == end):
+                return False
+        return len({one.node.applied for one in self.cluster.controllers}) == 1
+
+    def describe(self) -> str:
+        """Where everybody is."""
+        cluster = self.cluster
+        parts = [f"{cluster.loop.now_s:.3f} s, {cluster.config.acknowledge}"]
+        parts += [f"{one.name}: {_of_controller(one)}" for one in cluster.controllers]
+        parts += [f"{number}: {group}" for number, group in sorted(self.watch.newest.items())]
+        parts += [f"{replica.name}: {_of_replica(replica)}" for replica in cluster.replicas]
+        parts += [f"{one.name}: up {one.up}, connected {one.store is not None}" for one in cluster.proxies]
+        parts += [f"{one.name}: {one.done} done, idle {one.idle} {vars(one).get('asking')}" for one in self.everybody()]
+        return "\n".join(parts)
+
+
+class _Complaints(logging.Handler):
+    """What the product has logged as an error that nobody expected."""
+
+    def __init__(self, complaints: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._complaints = complaints
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self._complaints.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
+
+
+async def _tried(work) -> None:
+    try:
+        await work
+    except TROUBLE:
+        return
+
+
+def _of_controller(controller: Controller) -> str:
+    if controller.node is None:
+        return "down"
+    status = controller.node._driver.status
+    return f"{status.role.value} of term {status.term}, leader {status.leader}, applied {controller.node.applied}"
+
+
+def _of_replica(replica: Replica) -> str:
+    core, log = replica.core, replica.platter.log
+    if replica.node is None:
+        return "down"
+    what = f"{type(core).__name__} promised {replica.node.disk.promised}"
+    if core is not None:
+        what += f" {getattr(core, 'stage', '')} {getattr(core, 'refusal', '')!r} confirmed {core.confirmed}"
+    return f"{what} log {log.first}..{log.durable}..{log.end} failed {replica.node.failed.done()}"

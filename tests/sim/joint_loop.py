@@ -1,0 +1,281 @@
+"""Virtual time for asyncio, in one thread: what happens next is what is due next, and nothing takes any time.
+
+The product's own coroutines run on it as they are. Each belongs to a process, which is carried in the context that
+asyncio hands on; when a process dies whatever it still had to do is never done. What would block a thread (a disk) is
+done after as long as the process's disk takes, or, if it dies before, by chance.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context, ContextVar, copy_context
+from functools import partial
+
+__all__ = ["HERE", "Process", "SimLoop"]
+
+HERE: ContextVar["Process | None"] = ContextVar("HERE", default=None)
+CLOSES_MAX = 50  # awaits in the `finally` blocks of one coroutine that is thrown away
+TASKS_KEPT = 64  # that may have ended and are remembered all the same
+
+
+class _Handle:
+    """`asyncio.Handle`, without what is for debugging: most of what happens is one."""
+
+    __slots__ = ("_args", "_callback", "_cancelled", "_context")
+
+    def __init__(self, callback, args, context) -> None:
+        self._callback, self._args = callback, args
+        self._context = context if context is not None else copy_context()
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+
+class _Timer(_Handle):
+    """`asyncio.TimerHandle`."""
+
+    __slots__ = ("_when",)
+
+    def __init__(self, when, callback, args, context) -> None:
+        super().__init__(callback, args, context)
+        self._when = when
+
+    def when(self) -> float:
+        return self._when
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """Time stands in `now_s`. `after_each` is called after everything that happens while `changed` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.steps = 0
+        self._due: list[tuple[float, int, _Timer]] = []  # a heap; of the same time in order
+        self._count = 0
+        self.changed = False
+        self.after_each: Callable[[], None] = lambda: None
+        self.errors: list[BaseException] = []  # that nobody has seen
+        self.set_exception_handler(self._note)
+        self.set_task_factory(_new_task)
+
+    def time(self) -> float:
+        return self.now_s
+
+    @property
+    def now_ms(self) -> int:
+        return int(self.now_s * 1000)
+
+    def _note(self, _loop, context) -> None:
+        error = context.get("exception")
+        if error is not None:
+            self.errors.append(error)
+
+    def run(self, duration_s: float, done: Callable[[], bool] = lambda: False) -> bool:
+        """Let time go by; whether `done` came true."""
+        until_s = self.now_s + duration_s
+        asyncio._set_running_loop(self)
+        try:
+            while True:
+                self._turn()
+                if done():
+                    return True
+                due = self._due
+                while due and due[0][2]._cancelled:
+                    heapq.heappop(due)
+                if not due or due[0][0] > until_s:
+                    break
+                when_s, _, handle = heapq.heappop(due)
+                self.now_s = max(self.now_s, when_s)
+                self._ready.append(handle)
+            self.now_s = max(self.now_s, until_s)
+            return done()
+        finally:
+            asyncio._set_running_loop(None)
+
+    def _turn(self) -> None:
+        """All that is to be done at this moment, and what follows from it at once."""
+        ready = self._ready
+        while ready:
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            here = handle._context.get(HERE)
+            if here is not None and not here.runs:
+                here.put_off(handle)
+                continue
+            self.steps += 1
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except Exception as error:  # noqa: BLE001 - raised below
+                self.errors.append(error)
+            if self.changed:
+                self.changed = False
+                self.after_each()
+            if self.errors:
+                raise self.errors.pop()
+
+    def call_later(self, delay, callback, *args, context=None):
+        return self.call_at(self.now_s + delay, callback, *args, context=context)
+
+    def call_at(self, when, callback, *args, context=None):
+        timer = _Timer(when, callback, args, context)
+        self._count += 1
+        heapq.heappush(self._due, (when, self._count, timer))
+        return timer
+
+    def call_soon(self, callback, *args, context=None):
+        handle = _Handle(callback, args, context)
+        self._ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def at_once(self, handles: list[_Handle]) -> None:
+        """Do what was put off."""
+        self._ready.extend(handles)
+
+    def _timer_handle_cancelled(self, _handle) -> None:
+        pass
+
+    def run_in_executor(self, _executor, function, *args):
+        """What blocks: after the time that this process's disk takes, in one step."""
+        here = HERE.get()
+        assert here is not None
+        future = self.create_future()
+        call = partial(function, *args)
+        number = here.begin(call)
+
+        def work() -> None:
+            here.done(number)
+            if future.cancelled():
+                with suppress(Exception):  # a thread goes on although nobody waits any more
+                    call()
+                return
+            try:
+                result = call()
+            except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.call_later(here.disk_s(), work)
+        return future
+
+    def forget(self) -> None:
+        """Nothing more will happen."""
+        self._ready.clear()
+        self._due.clear()
+        self.close()
+
+    async def shutdown_default_executor(self) -> None:
+        pass
+
+
+class Process:
+    """A process of a simulated machine, from its start until it dies. `disk_s` is how long its disk takes for a thing.
+
+    `runs` is looked at before anything of it is done.
+    """
+
+    def __init__(self, loop: SimLoop, name: str, disk_s: Callable[[], float] = lambda: 0.0) -> None:
+        self.loop = loop
+        self.name = name
+        self.alive = self.runs = True
+        self.disk_s = disk_s
+        self._put_off: list[_Handle] = []  # while it was frozen
+        self.context: Context = copy_context()
+        self.context.run(HERE.set, self)
+        self._tasks: list[asyncio.Task] = []
+        self._purge_at = TASKS_KEPT
+        self._doing: dict[int, Callable[[], object]] = {}  # things that the disk was given and that are not done
+        self._number = 0
+
+    def run(self, coroutine, name: str | None = None) -> asyncio.Task:
+        """Begin something in this process."""
+        return self.context.copy().run(partial(self.loop.create_task, coroutine, name=name))
+
+    def soon(self, function, *args) -> None:
+        """Do something in this process on the next turn."""
+        self.loop.call_soon(function, *args, context=self.context)
+
+    def later(self, delay_s: float, function, *args) -> None:
+        """Do something in this process, unless it dies before."""
+        self.loop.call_later(delay_s, function, *args, context=self.context)
+
+    def freeze(self) -> None:
+        """As SIGSTOP does: time goes by, and it does nothing."""
+        self.runs = False
+
+    def thaw(self) -> None:
+        """Whatever has come meanwhile is done now."""
+        if self.alive:
+            self.runs = True
+            self.loop.at_once(self._put_off)
+        self._put_off = []
+
+    def put_off(self, handle: _Handle) -> None:
+        if self.alive:
+            self._put_off.append(handle)
+
+    def adopt(self, task: asyncio.Task) -> None:
+        self._tasks.append(task)
+        if len(self._tasks) > self._purge_at:
+            self._tasks = [one for one in self._tasks if not one.done()]
+            self._purge_at = max(TASKS_KEPT, 2 * len(self._tasks))
+
+    def begin(self, call: Callable[[], object]) -> int:
+        self._number += 1
+        self._doing[self._number] = call
+        return self._number
+
+    def done(self, number: int) -> None:
+        self._doing.pop(number, None)
+
+    def die(self) -> list[Callable[[], object]]:
+        """Nothing more is done; what the disk was about to do."""
+        self.alive = self.runs = False
+        self._put_off = []
+        doing, self._doing = list(self._doing.values()), {}
+        tasks, self._tasks = self._tasks, []
+        running = asyncio._get_running_loop()
+        asyncio._set_running_loop(self.loop)
+        try:
+            for task in tasks:
+                if not task.done():
+                    self.context.copy().run(_throw_away, task)
+        finally:
+            asyncio._set_running_loop(running)
+        return doing
+
+
+def _new_task(loop, coroutine, *, name=None, context=None):
+    task = asyncio.Task(coroutine, loop=loop, name=name, context=context)
+    here = HERE.get() if context is None else context.get(HERE)
+    if here is not None:
+        here.adopt(task)
+        if not here.alive:
+            _throw_away(task)
+    return task
+
+
+class _Death(BaseException):
+    """What is thrown into the coroutines of a dead process; nobody catches it."""
+
+
+def _throw_away(task) -> None:
+    """A task of a dead process is never continued, so it must not wait for the garbage collector to end it."""
+    task._log_destroy_pending = False
+    coroutine = task.get_coro()
+    for _ in range(CLOSES_MAX):
+        try:
+            coroutine.throw(_Death())  # what it yields, it waits for in a `finally`
+        except BaseException:  # noqa: BLE001 - whatever it raises now, nobody is there to see it
+            return
+    raise AssertionError(f"{task.get_name()} cannot be ended")

@@ -1,0 +1,522 @@
+"""gRPC between simulated processes: what `grpc.aio` gives the product, over a network that fails by chance.
+
+A channel is a connection as TCP makes one: two directions, each in order. Where the network loses a packet, what is
+behind it comes later; where it is cut, in one direction or both, nothing comes until it is mended. A connection ends
+when either side closes it or its process dies, or the network resets it. A machine without power says nothing at all:
+whoever speaks to it learns that when it is up again. Raft's messages go as datagrams, which are lost, doubled, late and
+out of order.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from types import SimpleNamespace
+
+import grpc
+import grpc.aio
+import pytest
+from joint_loop import HERE, Process, SimLoop
+
+from store import pipes
+
+__all__ = ["Net"]
+
+EOF = grpc.aio.EOF
+RETRANSMIT_S = (0.02, 0.3)
+LATE_S = (0.02, 0.1, 1.5)  # a datagram
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+class Net:
+    """Who listens where, and what is wrong between any two."""
+
+    def __init__(self, loop: SimLoop, seed: int) -> None:
+        self.loop = loop
+        self.seed = seed
+        self.context = copy_context()  # what is on its way is on its way, whoever dies
+        self.servers: dict[str, Server] = {}  # by address
+        self.datagrams: dict[str, Callable[[object], None]] = {}  # by process name
+        self.dark: dict[str, None] = {}  # machines without power, by name
+        self.cut: dict[tuple[str, str], None] = {}  # one way: nothing comes from one to the other
+        self.delay_s = (0.0005, 0.002)
+        self.loss = self.doubles = self.lates = self.resets = 0.0
+        self._chances: dict[tuple[str, str], random.Random] = {}
+        self._connections: dict[Connection, None] = {}
+
+    def chance(self, source: str, target: str) -> random.Random:
+        """Each link has chances of its own, so that one's do not hang on what another one carries."""
+        found = self._chances.get((source, target))
+        if found is None:
+            found = self._chances[source, target] = random.Random(f"{self.seed} {source} {target}")
+        return found
+
+    def is_cut(self, source: str, target: str) -> bool:
+        return (source, target) in self.cut or target in self.dark or source in self.dark
+
+    def at(self, when_s: float, function, *args) -> asyncio.TimerHandle:
+        return self.loop.call_at(when_s, function, *args, context=self.context)
+
+    # ---- in place of gRPC, and of pipes
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Channels and servers are of this network."""
+        with pytest.MonkeyPatch.context() as patch:
+            for module, channel, server in (
+                (grpc.aio, "insecure_channel", "server"),
+                (pipes, "open_channel", "Server"),
+            ):
+                patch.setattr(module, channel, lambda target, *_, **__: Connection(self, _here(), target))
+                patch.setattr(module, server, lambda **_: Server(self, _here()))
+            yield
+
+    # ---- datagrams
+
+    def send(self, source: str, target: str, message: object) -> None:
+        """A datagram is on its way, or lost."""
+        chance = self.chance(source, target)
+        for _ in range(2 if chance.random() < self.doubles else 1):
+            if chance.random() < self.loss:
+                continue
+            delay_s = chance.uniform(*self.delay_s)
+            if chance.random() < self.lates:
+                delay_s += chance.choice(LATE_S)
+            self.at(self.loop.now_s + delay_s, self._arrive, source, target, message)
+
+    def _arrive(self, source: str, target: str, message: object) -> None:
+        door = self.datagrams.get(target)
+        if door is not None and not self.is_cut(source, target):
+            door(message)
+
+    # ---- what goes wrong
+
+    def mend(self, links) -> None:
+        """These links are whole again; what waited to be sent again is."""
+        for link in links:
+            self.cut.pop(link, None)
+        self.stir()
+
+    def stir(self) -> None:
+        """What was held up may go on."""
+        for connection in self._connections:
+            connection.up.stir()
+            connection.down.stir()
+
+    def died(self, process: Process, *, quietly: bool) -> None:
+        """A process has ended. Its machine closes its connections, unless it has no power."""
+        self.datagrams.pop(process.name, None)
+        for address in [at for at, server in self.servers.items() if server.process is process]:
+            del self.servers[address]
+        for connection in [*self._connections]:
+            connection.died(process, quietly=quietly)
+
+    def forget(self, connection: "Connection") -> None:
+        self._connections.pop(connection, None)
+
+    def opened(self, connection: "Connection") -> None:
+        self._connections[connection] = None
+
+    def reset_some(self, name: str) -> None:
+        """Connections of a process break."""
+        for connection in [*self._connections]:
+            if name in connection.ends:
+                connection.break_off()
+
+
+def _here() -> Process:
+    here = HERE.get()
+    assert here is not None, "nobody is here"
+    return here
+
+
+class Pipe:
+    """One direction of a connection."""
+
+    def __init__(self, net: Net, source: str, target: str, break_off: Callable[[], None]) -> None:
+        self.net, self.source, self.target = net, source, target
+        self._break_off = break_off
+        self._chance = net.chance(source, target)
+        self._waiting: deque[tuple[float, Callable[[], None]]] = deque()  # when it is due, ascending
+        self._timer: asyncio.TimerHandle | None = None
+        self.over = False
+
+    def put(self, deliver: Callable[[], None]) -> None:
+        net = self.net
+        if self.over:
+            return
+        due_s = net.loop.now_s + self._chance.uniform(*net.delay_s)
+        if self._chance.random() < net.loss:
+            due_s += self._chance.uniform(*RETRANSMIT_S)
+        if self._waiting:
+            due_s = max(due_s, self._waiting[-1][0])
+        self._waiting.append((due_s, deliver))
+        if self._timer is None:
+            self._timer = net.at(due_s, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        net = self.net
+        while self._waiting and not self.over:
+            due_s, deliver = self._waiting[0]
+            if due_s > net.loop.now_s:
+                self._timer = net.at(due_s, self._due)
+                return
+            if net.is_cut(self.source, self.target):
+                return
+            self._waiting.popleft()
+            deliver()
+            if net.resets and self._chance.random() < net.resets:
+                self._break_off()
+
+    def stir(self) -> None:
+        """The link was mended: what waits is sent again, some time."""
+        if self._waiting and self._timer is None and not self.over:
+            self._timer = self.net.at(self.net.loop.now_s + self._chance.uniform(*RETRANSMIT_S), self._due)
+
+    def end(self) -> None:
+        self.over = True
+        self._waiting.clear()
+
+
+class Connection:
+    """A channel: from a client to an address. It connects with the first call."""
+
+    def __init__(self, net: Net, client: Process, address: str) -> None:
+        self.net, self.client, self.address = net, client, address
+        there = address.rpartition(":")[0]
+        self.ends = (client.name, there)
+        self.up, self.down = (
+            Pipe(net, client.name, there, self.break_off),
+            Pipe(net, there, client.name, self.break_off),
+        )
+        self.server: Server | None = None
+        self.calls: list[Call] = []
+        self.closed = False
+        if client.alive:
+            net.opened(self)
+
+    # ---- grpc.aio.Channel
+
+    def stream_stream(self, path: str, **_):
+        return lambda **_: Call(self, path)
+
+    def stream_unary(self, path: str, **_):
+        return lambda **_: Call(self, path)
+
+    def unary_stream(self, path: str, **_):
+        return lambda request, **_: Call(self, path, request)
+
+    def unary_unary(self, path: str, **_):
+        return lambda request, timeout=None, **_: Call(self, path, request, timeout_s=timeout)
+
+    async def channel_ready(self) -> None:
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """The client has no use for it any more."""
+        if self.closed:
+            return
+        self.closed = True
+        for call in self.calls:
+            call.ended(grpc.StatusCode.CANCELLED, "the channel was closed")
+        self._tell_server()
+
+    # ---- how it ends
+
+    def _tell_server(self) -> None:
+        """The last thing that the server hears of it."""
+        self.up.put(self._hung_up)
+        self.down.end()
+
+    def _hung_up(self) -> None:
+        for call in self.calls:
+            call.context.gone()
+        self.up.end()
+        self.net.forget(self)
+
+    def break_off(self, why: str = "the connection was reset") -> None:
+        """Both sides find it broken."""
+        self.closed = True
+        self.up.end()
+        self.down.end()
+        self.net.forget(self)
+        for call in self.calls:
+            call.context.gone()
+            call.ended(UNAVAILABLE, why)
+
+    def died(self, process: Process, *, quietly: bool) -> None:
+        if process is self.client:
+            self.closed = True
+            if quietly:
+                self.down.end()
+                self.net.at(self.net.loop.now_s + self._patience_s(), self._hung_up)
+            else:
+                self._tell_server()
+        elif self.server is not None and self.server.process is process:
+            self.up.end()
+            if quietly:
+                self.down._waiting.clear()
+            self.down.put(self._refused)  # without power: as soon as there is somebody who says so
+
+    def _patience_s(self) -> float:
+        """Until the machine that stays finds out, which nothing but its own impatience tells it."""
+        return self.net.chance(*self.ends).uniform(5, 15)
+
+    def _refused(self) -> None:
+        self.closed = True
+        self.down.end()
+        self.net.forget(self)
+        for call in self.calls:
+            call.ended(UNAVAILABLE, "the connection was reset")
+
+    # ---- calls
+
+    def begin(self, call: "Call") -> None:
+        """The server gets to know of a call."""
+        if not self.calls:
+            self.net.chance(*self.ends)
+        self.calls.append(call)
+        if self.closed:
+            call.ended(UNAVAILABLE, "the channel is closed")
+            return
+        self.up.put(lambda: self._accept(call))
+
+    def _accept(self, call: "Call") -> None:
+        server = self.net.servers.get(self.address)
+        if self.server is None:
+            self.server = server
+        if server is None or server is not self.server:
+            self.down.put(self._refused)
+        else:
+            server.serve(call)
+
+
+class Call:
+    """A call as its client has it."""
+
+    def __init__(self, connection: Connection, path: str, request: bytes | None = None, *, timeout_s=None) -> None:
+        self.connection, self.path = connection, path
+        self.context = Context(self)
+        self._received: deque = deque()
+        self._reader: asyncio.Future | None = None
+        self._status: tuple[grpc.StatusCode, str, tuple] | None = None
+        self._result: asyncio.Future | None = None
+        self._callbacks: list[Callable] = []
+        self._half_closed = False
+        if request is not None:
+            self.context.put(request)
+            self.context.put(EOF)
+        connection.begin(self)
+        if timeout_s is not None:
+            connection.client.later(timeout_s, self._late)
+
+    def _late(self) -> None:
+        if self._status is None:
+            self.ended(grpc.StatusCode.DEADLINE_EXCEEDED, "it took too long")
+            self.connection.up.put(self.context.gone)
+
+    async def write(self, message: bytes) -> None:
+        if self._status is not None:
+            raise self._error()
+        self.connection.up.put(lambda: self.context.put(message))
+
+    async def done_writing(self) -> None:
+        self.connection.up.put(lambda: self.context.put(EOF))
+
+    async def read(self):
+        if self._received:
+            return self._received.popleft()
+        if self._status is None:
+            self._reader = self.connection.net.loop.create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+            if self._received:
+                return self._received.popleft()
+        assert self._status is not None
+        if self._status[0] is grpc.StatusCode.OK:
+            return EOF
+        if self._status[0] is grpc.StatusCode.CANCELLED:
+            raise asyncio.CancelledError
+        raise self._error()
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        message = await self.read()
+        if message is EOF:
+            raise StopAsyncIteration
+        return message
+
+    def __await__(self):
+        return self._whole().__await__()
+
+    async def _whole(self):
+        message = await self.read()
+        if message is EOF:
+            return b""
+        return message
+
+    def done(self) -> bool:
+        return self._status is not None
+
+    def cancel(self) -> bool:
+        if self._status is not None:
+            return False
+        self.ended(grpc.StatusCode.CANCELLED, "cancelled")
+        self.connection.up.put(self.context.gone)
+        return True
+
+    def add_done_callback(self, callback) -> None:
+        self._callbacks.append(callback)
+
+    async def code(self):
+        return self._status[0]
+
+    async def details(self):
+        return self._status[1]
+
+    async def trailing_metadata(self):
+        return self._status[2]
+
+    def _error(self):
+        code, details, trailing = self._status
+        return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailing), details)
+
+    # ---- from the network
+
+    def got(self, message: bytes) -> None:
+        if self._status is None:
+            self._received.append(message)
+            self._wake()
+
+    def ended(self, code: grpc.StatusCode, details: str = "", trailing=()) -> None:
+        if self._status is None:
+            self._status = code, details, tuple(trailing)
+            self._wake()
+            for callback in self._callbacks:
+                self.connection.client.soon(callback, self)
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+
+class Context:
+    """A call as its server has it."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self._received: deque = deque()
+        self._reader: asyncio.Future | None = None
+        self._task: asyncio.Task | None = None
+        self._gone = False
+
+    # ---- grpc.aio.ServicerContext
+
+    async def read(self):
+        while not self._received:
+            self._reader = self.call.connection.net.loop.create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        if self._received[0] is EOF:
+            return EOF
+        return self._received.popleft()
+
+    async def write(self, message: bytes) -> None:
+        if self._gone:
+            raise asyncio.InvalidStateError("the call is over")
+        self.call.connection.down.put(lambda: self.call.got(message))
+
+    async def abort(self, code, details: str = "", trailing_metadata=()) -> None:
+        self._end(code, details, trailing_metadata)
+        raise grpc.aio.AbortError(details)
+
+    def cancelled(self) -> bool:
+        return self._gone
+
+    # ---- the server
+
+    def begin(self, handler, process: Process) -> None:
+        self._task = process.run(self._serve(handler))
+
+    async def _serve(self, handler) -> None:
+        try:
+            if handler.stream_stream is not None:
+                await handler.stream_stream(None, self)
+            elif handler.stream_unary is not None:
+                self._say(await handler.stream_unary(None, self))
+            elif handler.unary_stream is not None:
+                made = handler.unary_stream(await self.read(), self)
+                if hasattr(made, "__aiter__"):
+                    async for message in made:
+                        await self.write(message)
+                else:
+                    await made
+            else:
+                self._say(await handler.unary_unary(await self.read(), self))
+        except grpc.aio.AbortError:
+            return
+        except asyncio.CancelledError:
+            if not self._gone:
+                self._end(UNAVAILABLE, "the server ends it")
+            return
+        self._end(grpc.StatusCode.OK)
+
+    def _say(self, message: bytes) -> None:
+        self.call.connection.down.put(lambda: self.call.got(message))
+
+    def _end(self, code, details: str = "", trailing=()) -> None:
+        if not self._gone:
+            self.call.connection.down.put(lambda: self.call.ended(code, details, trailing))
+
+    # ---- from the network
+
+    def put(self, message) -> None:
+        self._received.append(message)
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    def gone(self) -> None:
+        """The client is not there any more."""
+        self._gone = True
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+
+
+class Server:
+    """`grpc.aio.Server`."""
+
+    def __init__(self, net: Net, process: Process) -> None:
+        self.net, self.process = net, process
+        self._services: list = []
+        self._addresses: list[str] = []
+
+    def add_generic_rpc_handlers(self, handlers) -> None:
+        self._services += handlers
+
+    def add_insecure_port(self, address: str) -> int:
+        self._addresses.append(address)
+        return int(address.rpartition(":")[2])
+
+    async def start(self) -> None:
+        self.net.servers.update(dict.fromkeys(self._addresses, self))
+
+    async def stop(self, grace) -> None:
+        for address in self._addresses:
+            self.net.servers.pop(address, None)
+
+    def serve(self, call: Call) -> None:
+        if not self.process.alive:
+            return
+        details = SimpleNamespace(method=call.path, invocation_metadata=())
+        handler = next(filter(None, (service.service(details) for service in self._services)), None)
+        assert handler is not None, call.path
+        call.context.begin(handler, self.process)

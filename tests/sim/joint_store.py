@@ -1,0 +1,345 @@
+"""The store of a simulated replica: what `LocalStore` is to a node, with a log in a list and views in a dictionary.
+
+Who may write, what is answered when, and what is read are as there: `Gate` and `ProducerTable` are the store's own.
+The log survives a process and loses, with the power, some of what was not synced.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+
+import msgspec
+from cluster_log import CountedLog, Views, header_of
+from faulty_files import Disk as Files
+from joint_loop import HERE
+
+from store.client import Appended, Entry, TimersHeld
+from store.commit import Committed
+from store.errors import NotMaster, OffsetOutOfRange, RevisionConflict, SequenceOutOfOrder, StoreClosed
+from store.format import HEADER, ROW, Frame, LogOffset, Position, UnplacedFrame, origin_of
+from store.gate import Gate
+from store.node.disk import Disk
+from store.producers import ProducerTable
+
+__all__ = ["KEYS_QUEUE", "Platter", "SimDisk", "SimStore", "message_frame"]
+
+KEYS_QUEUE = 1
+CONFIRM_WAIT_S = 1.0
+_EMPTY = TimersHeld(0, 0)
+
+
+def message_frame(queue: int, record: object, producer: int = 0, sequence: int = 0) -> UnplacedFrame:
+    payload = msgspec.msgpack.encode(record)
+    row = ROW.pack(queue, 0, len(payload), 0, 0, 0, 0, 0)
+    return UnplacedFrame.build(row, payload, producer_id=producer, sequence=sequence)
+
+
+class Platter:
+    """What of a replica survives its process."""
+
+    def __init__(self, group: int, chance) -> None:
+        self.group = group
+        self.chance = chance
+        self.origin = origin_of(group)
+        self.log = CountedLog(self.origin)
+        self.views = Views(self.origin)
+        self.files = Files(chance)
+        self.said = self.origin  # what any process of it has said is confirmed
+        self.touched: Callable[[], None] = lambda: None
+
+    def recover(self, truncate_to: LogOffset | None) -> None:
+        """As `LocalStore.open`: what is written is synced first."""
+        if truncate_to is not None:
+            self.log.truncate(truncate_to)
+        self.log.durable = self.log.end
+        self.log.cuts += 1
+        self.touched()
+
+    def lose_power(self) -> None:
+        self.log.lose_unsynced(self.chance)
+        self.files.lose_power()
+        self.touched()
+
+
+class SimDisk(Disk):
+    """A node's `Disk`, whose stores are simulated and whose files are in memory."""
+
+    def __init__(self, data_dir, group: int, platter: Platter) -> None:
+        super().__init__(data_dir, group, {"files": platter.files})
+        self._platter = platter
+
+    async def _open(self, _kind, **role):
+        return await super()._open(SimpleNamespace(open=self._open_store), **role)
+
+    async def _open_store(self, _data_dir, *, role, truncate_to=None, epoch=0, confirmed=None, **_):
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._platter.recover, truncate_to)
+        return SimStore(self._platter, self, role=role, epoch=epoch, confirmed=confirmed)
+
+    @property
+    def free_bytes(self) -> int:
+        return 0
+
+
+class SimStore:
+    """As much of `LocalStore` as a node and its clients ask of it."""
+
+    def __init__(self, platter: Platter, hooks, *, role: str, epoch: int, confirmed: LogOffset | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._here = HERE.get()
+        self._platter, self._log, self._views = platter, platter.log, platter.views
+        self._hooks = hooks
+        self.role = role
+        self.group = platter.group
+        self.error = self.dropped = self.full = None
+        self.pending_bytes = 0
+        self.timers_held = _EMPTY
+        self.agreed = None
+        self._epoch = epoch
+        self._refused = None
+        self._closing: asyncio.Future | None = None
+        self._listeners: dict[int, Callable] = {}
+        self._numbers = 0
+        self._syncing = False
+        self._goal = self._confirmed = min(self._views.applied, self._log.end)
+        self._appends: list[tuple[UnplacedFrame, Callable]] = []
+        self._held: list = []  # groups that are written and not synced
+        self._synced = asyncio.Event()
+        self._synced.set()
+        if role == "master":
+            self._apply(confirmed)
+            self._gate = Gate(confirmed, self._let_through)
+            self._producers = ProducerTable()
+            for frame in self._log.frames:
+                header = header_of(frame)
+                if header.producer_id:
+                    self._producers.follow(header.producer_id, header.sequence, header.log_offset)
+            for frame in self._log.between(confirmed, self._log.end):
+                self._gate.add(Committed([], 0, _run([frame])))
+
+    # ---- where it is
+
+    @property
+    def first(self) -> LogOffset:
+        return self._log.first
+
+    @property
+    def end(self) -> LogOffset:
+        return self._log.end
+
+    @property
+    def flushed(self) -> LogOffset:
+        return self._log.durable
+
+    @property
+    def confirmed(self) -> LogOffset:
+        return self._confirmed
+
+    # ---- writing
+
+    def _refusal(self):
+        return self._refused or (StoreClosed("the store is shut down") if self._closing is not None else None)
+
+    def append(self, frame: UnplacedFrame, done: Callable) -> None:
+        refused = self._refusal()
+        if refused is not None:
+            self._loop.call_soon(done, refused)
+            return
+        self.pending_bytes += frame.size_bytes
+        if not self._appends:
+            self._loop.call_soon(self._commit)
+        self._appends.append((frame, done))
+
+    def refuse_appends(self, why) -> None:
+        self._refused = why
+
+    def _commit(self) -> None:
+        """Place and write all that was appended; it is synced after the one before."""
+        group, self._appends = self._appends, []
+        outcomes, placed = [], []
+        for frame, done in group:
+            outcomes.append((done, self._place(frame, placed)))
+        self._held.append((outcomes, placed, self._log.end, sum(frame.size_bytes for frame, _ in group)))
+        if placed:
+            self._hooks.written(self._log.end)
+        self._sync()
+
+    def _place(self, frame: UnplacedFrame, placed: list[bytes]):
+        if self._refused is not None:
+            return self._refused
+        if frame.producer_id:
+            try:
+                known = self._producers.find(frame.producer_id, frame.sequence)
+            except SequenceOutOfOrder as refused:
+                return refused
+            if known is not None:
+                return Appended(known, duplicate=True)
+        at = self._log.end
+        self._log.place(frame, epoch=self._epoch, now_ms=self._loop.now_ms)
+        placed.append(self._log.frames[-1])
+        if frame.producer_id:
+            self._producers.add(frame.producer_id, frame.sequence, at)
+            self._producers.keep()
+        return Appended(at)
+
+    def _sync(self) -> None:
+        if self._syncing:
+            return
+        if self._log.durable == self._log.end and not self._held:
+            self._synced.set()
+            return
+        self._syncing = True
+        self._synced.clear()
+        held, self._held = self._held, []
+        self._here.later(self._here.disk_s(), self._on_disk, self._log.end, self._log.cuts, held)
+
+    def _on_disk(self, until: LogOffset, cuts: int, held: list) -> None:
+        assert self._log.cuts == cuts, "cut while it was open"
+        self._syncing = False
+        self._log.durable = until
+        self._platter.touched()
+        for outcomes, placed, _, size in held:
+            self._gate.add(Committed(outcomes, size, _run(placed) if placed else None))
+        self._hooks.flushed(until)
+        self._follow()
+        self._sync()
+
+    # ---- as slave
+
+    def receive(self, frames) -> None:
+        for frame in frames:
+            self._log.append(frame.data)
+        self._sync()
+
+    # ---- what is confirmed
+
+    def confirm(self, end: LogOffset, acknowledged: LogOffset | None = None) -> None:
+        if self.role == "master":
+            self._gate.confirm(end, end if acknowledged is None else acknowledged)
+        else:
+            self._goal = max(self._goal, end)
+            self._follow()
+
+    def _follow(self) -> None:
+        """Of a slave: readers and views get what is confirmed and on this disk."""
+        if self.role == "slave" and self._closing is None:
+            self._apply(min(self._goal, self._log.durable))
+
+    def _let_through(self, committed: Committed) -> None:
+        self.pending_bytes -= committed.size_bytes
+        if committed.run is not None:
+            self._apply(committed.run.end)
+        for done, outcome in committed.outcomes:
+            done(outcome)
+
+    def _apply(self, end: LogOffset) -> None:
+        if end <= self._confirmed:
+            return
+        frames = self._log.between(self._confirmed, end)
+        for frame in frames:
+            if header_of(frame).log_offset >= self._views.applied:
+                self._views.apply(frame)
+        self._confirmed = end
+        self._platter.said = max(self._platter.said, end)
+        self._platter.touched()
+        if self._listeners:
+            whole = [_parsed(frame) for frame in frames]
+            for listener in list(self._listeners.values()):
+                listener(whole)
+
+    # ---- reading
+
+    async def read_log(self, start: LogOffset, max_bytes: int, *, end: LogOffset | None = None) -> bytes:
+        if not self._log.first <= start <= self._log.end:
+            raise OffsetOutOfRange(start, self._log.first, self._log.end)
+        found, size = [], 0
+        for frame in self._log.between(start, self._log.end if end is None else end):
+            if found and size + len(frame) > max_bytes:
+                break
+            found.append(frame)
+            size += len(frame)
+        return b"".join(found)
+
+    async def scan(self, start: Position, _queues, *, max_bytes: int):
+        at = max(start.frame, self._log.first)
+        found, size = [], 0
+        for frame in self._log.between(at, self._confirmed):
+            if found and size + len(frame) > max_bytes:
+                break
+            found.append(_parsed(frame))
+            size += len(frame)
+        return found, LogOffset(found[-1].end if found else max(at, min(at, self._confirmed)))
+
+    def tail(self, listener: Callable) -> Callable[[], None]:
+        self._numbers += 1
+        number = self._numbers
+        self._listeners[number] = listener
+        return lambda: self._listeners.pop(number, None)
+
+    def watch_queues(self, _listener) -> Callable[[], None]:
+        return lambda: None
+
+    def release(self, _owner):
+        return ()
+
+    # ---- keys
+
+    async def kv_get(self, key: str, *, namespace: str = "") -> Entry | None:
+        await self.agreed()
+        found = self._views.keys.get(key)
+        return None if found is None else Entry(key, found[0], found[1], 1, 1)
+
+    async def kv_put(self, key: str, value: bytes, *, expected_revision: int | None = None, **_) -> int:
+        what = ["put", key, value] if expected_revision is None else ["cas", key, expected_revision, value]
+        future = self._loop.create_future()
+        self.append(message_frame(KEYS_QUEUE, what), partial(_settle, future))
+        outcome = await future
+        if not isinstance(outcome, Appended):
+            raise outcome
+        result = self._views.results[outcome.frame]
+        if isinstance(result, list):
+            raise RevisionConflict(key, expected_revision, result[1])
+        return result
+
+    # ---- the end
+
+    async def step_down(self) -> None:
+        if self._closing is None and self.role == "master":
+            self._give_up()
+        await self.close()
+
+    def _give_up(self) -> None:
+        self._refused = NotMaster("this replica is not the master any more")
+        self._gate.give_up()
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        await asyncio.sleep(0)  # what was appended is placed
+        giving_up = self._loop.call_later(CONFIRM_WAIT_S, self._give_up) if self.role == "master" else None
+        await self._synced.wait()
+        if giving_up is not None:
+            await self._gate.emptied()
+            giving_up.cancel()
+
+
+def _settle(future: asyncio.Future, outcome) -> None:
+    if not future.done():
+        future.set_result(outcome)
+
+
+def _run(frames: list[bytes]):
+    """A run, as far as the gate looks at it."""
+    last = header_of(frames[-1])
+    keys = any(ROW.unpack_from(frame, HEADER.size)[0] == KEYS_QUEUE for frame in frames)
+    return SimpleNamespace(end=LogOffset(last.log_offset + len(frames[-1])), records=keys)
+
+
+def _parsed(frame: bytes) -> Frame:
+    found = Frame.parse(frame, log_offset=header_of(frame).log_offset)
+    assert found is not None
+    return found

@@ -1,0 +1,201 @@
+"""What must be true of a simulated cluster after everything that happens, and of what its clients are told."""
+
+from bisect import bisect_left
+
+from cluster_log import header_of
+from joint_cluster import Cluster, Replica
+from linearizability import Operation
+
+from store.format import LogOffset, origin_of
+from store.replication.master import Master
+from store.replication.slave import Slave, Stage
+
+__all__ = ["Log", "Watch"]
+
+
+class Log:
+    """The one log of a group: what was confirmed anywhere."""
+
+    def __init__(self, group: int) -> None:
+        self.frames: list[bytes] = []
+        self.starts: list[int] = []
+        self.origin = self.end = origin_of(group)
+        self.operations: dict[tuple[int, int], int] = {}  # (producer, sequence) -> where
+
+    def add(self, at: LogOffset, frame: bytes) -> None:
+        header = header_of(frame)
+        assert at == self.end
+        if header.producer_id:
+            operation = (header.producer_id, header.sequence)
+            assert operation not in self.operations, f"{operation} is there twice"
+            self.operations[operation] = at
+        self.starts.append(at)
+        self.frames.append(frame)
+        self.end = LogOffset(at + len(frame))
+
+    def frame(self, at: int) -> bytes | None:
+        index = bisect_left(self.starts, at)
+        return self.frames[index] if index < len(self.starts) and self.starts[index] == at else None
+
+
+class Watch:
+    """Looks at a cluster whenever something in it has changed."""
+
+    def __init__(self, raft_checks, min_in_sync: int, *, quorum: bool) -> None:
+        self.raft = raft_checks
+        self.min_in_sync = min_in_sync
+        self.quorum = quorum
+        self.cluster: Cluster | None = None
+        self.logs: dict[int, Log] = {}
+        self.masters: dict[tuple[int, int], int | None] = {}  # (group, epoch) -> replica, as agreed on
+        self.sets: dict[tuple[int, int], tuple[int, ...]] = {}  # (group, epoch of the set) -> the set
+        self.served: dict[tuple[int, int], Replica] = {}  # (group, epoch) -> who served in it
+        self.newest: dict[int, object] = {}  # by group: what was agreed on last
+        self.acknowledgements = 0
+        self.operations: list[Operation] = []  # on keys
+        self._same: dict[Replica, LogOffset] = {}  # how far a replica's log is known to be the common one
+        self._cuts: dict[Replica, int] = {}
+        self._said: dict[Replica, tuple[object, LogOffset]] = {}  # what its core has said is confirmed
+        self._groups: dict[tuple[str, int], object] = {}  # as a controller had them when it was looked at last
+        self._digest = 0
+
+    def follow(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        cluster.loop.after_each = self.look
+        for replica in cluster.replicas:
+            self.logs.setdefault(replica.group, Log(replica.group))
+            self._same[replica] = replica.platter.origin
+            self._said[replica] = None, replica.platter.origin
+            self._cuts[replica] = replica.platter.log.cuts
+
+    def look(self) -> None:
+        """What holds at any time."""
+        for controller in self.cluster.controllers:
+            raft = controller.raft
+            if raft is not None:
+                self.raft.look(controller)
+                self._agreed(controller)
+        for replica in self.cluster.replicas:
+            self._replica(replica)
+        for number in self.newest:
+            self._electable(number)
+
+    # ---- controllers
+
+    def _agreed(self, controller) -> None:
+        """What is agreed on about a group is the same everywhere: one master an epoch, one set for each of its own."""
+        for number, group in controller.node.state.groups.items():
+            if self._groups.get((controller.name, number)) is group:
+                continue
+            self._groups[controller.name, number] = group
+            held = self.masters.setdefault((number, group.master_epoch), group.master)
+            assert held == group.master, f"group {number} has two masters in epoch {group.master_epoch}"
+            held = self.sets.setdefault((number, group.sync_epoch), group.sync_set)
+            assert held == group.sync_set, f"group {number} has two sets of epoch {group.sync_epoch}"
+            newest = self.newest.get(number)
+            if newest is None or _newness(group) > _newness(newest):
+                self.newest[number] = group
+
+    # ---- replicas
+
+    def _replica(self, replica: Replica) -> None:
+        platter, core = replica.platter, replica.core
+        log = platter.log
+        if replica.node is not None and replica.node.failed.done():
+            raise AssertionError(f"{replica.name} has failed: {replica.node.failed.result()!r}")
+        if self._cuts[replica] != log.cuts:
+            self._cuts[replica] = log.cuts
+            self._same[replica] = min(self._same[replica], log.end)
+        confirmed = platter.said
+        if core is not None:
+            confirmed = max(confirmed, core.confirmed)
+            assert core.confirmed <= log.durable, f"{replica.name} confirms what is not on its disk"
+            diverged = isinstance(core, Slave) and core.stage is Stage.DIVERGED
+            assert not diverged, f"{replica.name} is left with a log that nobody else has"
+            before, said = self._said[replica]
+            assert core is not before or core.confirmed >= said, f"what {replica.name} has confirmed goes back"
+            self._said[replica] = core, core.confirmed
+        if confirmed > self._same[replica]:
+            self._compare(replica, confirmed)
+        if replica.serving and isinstance(core, Master):
+            held = self.served.setdefault((replica.group, core.epoch), replica)
+            assert held is replica, f"two masters serve group {replica.group} in epoch {core.epoch}"
+            named = self.masters.get((replica.group, core.epoch), core.replica)
+            assert named == core.replica, f"{replica.name} serves in epoch {core.epoch}, for which {named} was elected"
+
+    def _compare(self, replica: Replica, until: LogOffset) -> None:
+        """A replica's log, from where it was looked at, is the common one; and where that ends, makes it longer."""
+        common = self.logs[replica.group]
+        at = self._same[replica]
+        for frame in replica.platter.log.between(at, until):
+            if at < common.end:
+                assert common.frame(at) == frame, f"{replica.name} differs at {at - common.origin}"
+            else:
+                common.add(at, frame)
+            at = LogOffset(at + len(frame))
+        assert at >= until, f"{replica.name} does not have what it says is confirmed"
+        self._same[replica] = at
+
+    def _has_all(self, replica: Replica) -> bool:
+        """Whether a replica has on its disk all that was confirmed anywhere."""
+        common = self.logs[replica.group]
+        if replica.platter.log.durable < common.end:
+            return False
+        at = self._same[replica]
+        if at < common.end:
+            for frame in replica.platter.log.between(at, common.end):
+                if common.frame(at) != frame:
+                    return False
+                at = LogOffset(at + len(frame))
+            self._same[replica] = at
+        return True
+
+    def _electable(self, number: int) -> None:
+        """Whoever may be elected has all that was confirmed."""
+        members = self.newest[number].sync_set
+        having = sum(self._has_all(self.cluster.replica_of[number, id_]) for id_ in members)
+        if self.quorum:
+            enough = len(members) - (len(members) // 2 + 1) + 1 if members else 0
+            assert having >= enough, f"{having} of {members} in group {number} have what was confirmed"
+        else:
+            assert having == len(members), f"{having} of {members} in group {number} have what was confirmed"
+
+    # ---- what clients are told
+
+    def acknowledged(self, group: int, producer: int, sequence: int, start: int, end: int) -> None:
+        """It is there, as it was sent, can be read, and is on as many disks as was asked for; and stays."""
+        log = self.logs[group]
+        self.look()
+        assert end <= log.end, "acknowledged and not confirmed"
+        header = header_of(log.frame(start))
+        assert (header.producer_id, header.sequence) == (producer, sequence), (
+            "acknowledged, and something else is there"
+        )
+        replicas = [one for one in self.cluster.replicas if one.group == group]
+        having = sum(one.platter.log.has(start, end) for one in replicas)
+        assert having >= self.min_in_sync, f"acknowledged and on {having} disks"
+        masters = [one for one in replicas if isinstance(one.core, Master)]
+        newest = max(masters, key=lambda one: one.core.epoch, default=None)
+        if newest is not None:
+            assert newest.platter.log.has(start, end), "a stale master has acknowledged"
+        self.acknowledgements += 1
+        self._digest = hash((self._digest, group, producer, sequence, start, self.cluster.loop.steps))
+
+    def read(self, group: int, at: int, frames, following: int) -> None:
+        """What a reader has got is the common log from there on, without a gap."""
+        self.look()
+        log = self.logs[group]
+        for frame in frames:
+            assert frame.start == at, f"a reader of group {group} has missed something"
+            assert log.frame(at) == frame.data, f"a reader of group {group} has got what is not there"
+            at = frame.end
+        assert at == following
+
+    @property
+    def digest(self) -> int:
+        """The same whenever the same has happened."""
+        return self._digest
+
+
+def _newness(group) -> tuple[int, int]:
+    return group.master_epoch, group.sync_epoch

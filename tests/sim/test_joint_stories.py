@@ -1,0 +1,121 @@
+"""What a whole cluster has to live through, each as a story of its own; what its simulation has found is among them."""
+
+from contextlib import contextmanager
+
+import pytest
+from joint_cluster import GROUP_COUNT
+from joint_history import History
+
+from store.errors import StoreError
+from store.replication.master import Master
+
+ELECTED_S = 4.0  # a failover at worst
+
+
+@contextmanager
+def steady(seed: int, **kinds):
+    """A cluster in which some messages are acknowledged, and nothing is wrong yet."""
+    history = History(seed, **{"min_in_sync": 2} | kinds)
+    with history.living():
+        history.boot()
+        assert history.cluster.run(10, lambda: history.watch.acknowledgements > 10)
+        yield history
+
+
+def test_a_seed_is_a_history():
+    """Whoever repeats one that has failed gets the same one."""
+
+    def told() -> tuple:
+        history = History(11)
+        history.play(2.0)
+        loop = history.cluster.loop
+        return history.watch.digest, loop.steps, loop.now_s, history.watch.operations
+
+    assert told() == told()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("power", [False, True])
+def test_with_every_controller_down_traffic_goes_on(seed, power):
+    with steady(seed, acknowledge="all_in_sync") as history:
+        cluster, epochs = history.cluster, {number: one.master_epoch for number, one in history.watch.newest.items()}
+        for controller in cluster.controllers:
+            controller.crash(power=power)
+        before = {client: client.done for client in history.everybody()}
+        assert cluster.run(20, lambda: all(client.done > done + 5 for client, done in before.items()))
+        cluster.run(15)  # nobody gives up what nobody has taken
+        since = {client: client.done for client in history.everybody()}
+        assert cluster.run(20, lambda: all(client.done > done + 2 for client, done in since.items()))
+        history.heal()
+        assert {number: one.master_epoch for number, one in history.watch.newest.items()} == epochs
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_master_that_is_started_again_with_the_controllers_is_succeeded_soon(seed):
+    """Nobody has heard of the one that asks to be elected anew when it asks first, so it has to ask again."""
+    with steady(seed) as history:
+        cluster = history.cluster
+        machines = [*cluster.controllers, *cluster.replicas]
+        for machine in machines:
+            machine.crash(power=True)
+        cluster.run(1)
+        for machine in machines:
+            machine.start()
+        assert cluster.run(ELECTED_S, lambda: all(cluster.master(group) for group in range(GROUP_COUNT)))
+        history.heal()
+
+
+@pytest.mark.parametrize("acknowledge", ["all_in_sync", "quorum"])
+@pytest.mark.parametrize("power", [False, True])
+def test_another_one_is_master_soon(acknowledge, power):
+    with steady(5, acknowledge=acknowledge) as history:
+        cluster = history.cluster
+        for group in range(GROUP_COUNT):
+            old = cluster.master(group)
+            old.crash(power=power)
+            assert cluster.run(ELECTED_S, lambda group=group: cluster.master(group) is not None)
+            cluster.run(1)
+            old.start()
+            assert cluster.run(10, history.all_in_sync)
+        history.heal()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_master_that_only_its_clients_reach_acknowledges_nothing_more(seed):
+    with steady(seed) as history:
+        cluster = history.cluster
+        old = cluster.master(0)
+        history.cut([old], [one for one in history.others(old) if one not in cluster.proxies])
+        confirmed = old.core.confirmed
+        assert cluster.run(ELECTED_S, lambda: cluster.master(0) is not old)
+        cluster.run(5)
+        assert isinstance(old.core, Master)
+        assert old.core.confirmed == confirmed
+        assert isinstance(old.core.refusal, StoreError)
+        assert cluster.master(0).core.confirmed > confirmed
+        history.heal()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_leader_of_the_controllers_that_is_cut_off_changes_nothing(seed):
+    with steady(seed) as history:
+        cluster = history.cluster
+        old = cluster.leader()
+        history.cut([old], history.others(old))
+        assert cluster.run(ELECTED_S, lambda: cluster.leader() not in {None, old})
+        cluster.master(1).crash(power=True)
+        assert cluster.run(ELECTED_S, lambda: cluster.master(1) is not None)
+        epoch = old.node.state.groups[1].master_epoch
+        assert history.watch.newest[1].master_epoch > epoch
+        history.heal()
+
+
+def test_a_planned_switch_over_fails_no_write():
+    with steady(3) as history:
+        cluster = history.cluster
+        old = cluster.master(0)
+        slave = next(one for one in cluster.replicas if one.group == 0 and one is not old)
+        asked = old.process.run(old.node.switch_over(slave.id))
+        assert cluster.run(2, lambda: cluster.master(0) is slave)
+        assert asked.result() == slave.id
+        history.heal()
