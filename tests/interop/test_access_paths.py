@@ -1,0 +1,519 @@
+"""What may not be read reaches nobody, whichever way it would take: real clients and a gateway with access rules.
+
+On each way a message that is forbidden is followed by one that is allowed: when that one is there, the other is not
+coming any more.
+"""
+
+import asyncio
+import itertools
+import json
+import queue
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pika
+import pytest
+from aiocoap import Context
+from aiocoap import Message as CoapMessage
+from aiocoap.numbers.codes import GET, POST
+from paho.mqtt import client as paho
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from controller.client import User
+from gateway.access_settings import own_access, rights_of
+from gateway.app import Gateway
+from gateway.config import load
+from gateway.footing import here
+from gateway.passwords import hash_password
+
+pytestmark = pytest.mark.slow
+
+TIMEOUT_S = 20
+DENIED = 0x87
+PASSWORD = b"a secret"
+T = TypeVar("T")
+ALL = ["#", "$queue/#", "$exchange/#", "$amqp/#", "$kv/#"]
+OPEN = ["open/#", "own/${client_id}/#", "$queue/open/#", "$kv/default/open/#"]
+RULES = [
+    {"effect": "allow", "users": ["admin"], "filters": ALL},
+    {"effect": "allow", "users": ["ada"], "anonymous": True, "filters": OPEN},
+    {"effect": "deny", "users": ["ada"], "filters": ["open/secret/#", "$kv/default/open/secret/#"]},
+]
+_names = itertools.count()
+
+
+def fresh(prefix: str) -> str:
+    """A name nobody has used."""
+    return f"{prefix}-{next(_names)}"
+
+
+class Served:
+    """A gateway on a thread of its own, so that clients may block."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._ready: queue.Queue[BaseException | None] = queue.Queue()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+
+    def __enter__(self) -> "Served":
+        self._thread.start()
+        if (error := self._ready.get(timeout=TIMEOUT_S)) is not None:
+            raise error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(TIMEOUT_S)
+
+    async def _run(self) -> None:
+        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        overrides = {
+            "store": {"data_dir": str(self._data_dir)},
+            "listeners": {name: {"port": 0} for name in ("mqtt", "coap", "http", "amqp")},
+            "rpc": {"enabled": False},
+            "admin": {"port": 0},
+            "access": {"default": "deny", "rules": RULES},
+        }
+        try:
+            async with here(load(None, {}, overrides)) as footing, asyncio.TaskGroup() as tasks:
+                self.gateway = gateway = Gateway(load(None, {}, overrides), footing, tasks)
+                await gateway.start()
+                self.ports = {one.name: one.port for one in gateway.listening}
+                for name in ("admin", "ada"):
+                    await self.set_user(name)
+                self._ready.put(None)
+                await self._over.wait()
+                await gateway.stop()
+                await gateway.stop_admin()
+                gateway.hub.cancel_tasks()
+        except BaseException as error:
+            self._ready.put(error)
+            raise
+
+    async def set_user(self, name: str, rights: dict[str, Any] | None = None) -> None:
+        user = User(name=name, password=HASHED, rights={} if rights is None else {"access": rights})
+        await self.gateway.hub.controller.set_user(user)
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT_S)
+
+    def call(self, work: Callable[[], T]) -> T:
+        async def called() -> T:
+            return work()
+
+        return self.do(called())
+
+    def http(self, name: str | None) -> httpx.Client:
+        auth = None if name is None else (name, PASSWORD.decode())
+        return httpx.Client(base_url=f"http://127.0.0.1:{self.ports['http']}", auth=auth, timeout=TIMEOUT_S)
+
+    def publish(self, *addresses: str, **query: str) -> None:
+        """As who may do everything."""
+        with self.http("admin") as http:
+            for address in addresses:
+                assert http.post(f"/topics/{address}", content=address.encode(), params=query).status_code == 201
+
+
+HASHED = hash_password(PASSWORD)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Served(tmp_path_factory.mktemp("access") / "data") as one:
+        yield one
+
+
+class Mqtt:
+    """A paho client; what it hears is in queues."""
+
+    def __init__(self, served: Served, name: str | None, client_id: str, *, version: int = paho.MQTTv5) -> None:
+        self.heard: queue.Queue[Any] = queue.Queue()
+        self.answers: queue.Queue[Any] = queue.Queue()
+        self.left: queue.Queue[Any] = queue.Queue()
+        self.published: queue.Queue[Any] = queue.Queue()
+        self.paho = paho.Client(
+            paho.CallbackAPIVersion.VERSION2,
+            client_id,
+            protocol=version,
+            **({} if version == paho.MQTTv5 else {"clean_session": True}),
+        )
+        if name is not None:
+            self.paho.username_pw_set(name, PASSWORD.decode())
+        self.paho.on_connect = lambda _c, _u, _f, code, _p: self.answers.put(code)
+        self.paho.on_subscribe = lambda _c, _u, _m, codes, _p: self.answers.put(codes)
+        self.paho.on_message = lambda _c, _u, message: self.heard.put(message)
+        self.paho.on_disconnect = lambda _c, _u, _f, code, _p: self.left.put(code)
+        self.paho.on_publish = lambda _c, _u, _m, code, _p: self.published.put(code)
+        self._port = served.ports["mqtt"]
+
+    def connect(self, *, expiry_s: int = 0) -> int:
+        options: dict[str, Any] = {}
+        if self.paho.protocol == paho.MQTTv5:
+            options["properties"] = Properties(PacketTypes.CONNECT)
+            options["properties"].SessionExpiryInterval = expiry_s
+            options["clean_start"] = False
+        self.paho.connect("127.0.0.1", self._port, **options)
+        self.paho.loop_start()
+        return int(self.answers.get(timeout=TIMEOUT_S).value)
+
+    def subscribe(self, *filters: str, qos: int = 1) -> list[int]:
+        self.paho.subscribe([(one, qos) for one in filters])
+        return [code.value for code in self.answers.get(timeout=TIMEOUT_S)]
+
+    def publish(self, address: str, qos: int) -> int:
+        self.paho.publish(address, b"x", qos)
+        return int(self.published.get(timeout=TIMEOUT_S).value)
+
+    def hear(self) -> str:
+        return str(self.heard.get(timeout=TIMEOUT_S).topic)
+
+    def close(self) -> None:
+        self.paho.disconnect()
+        self.paho.loop_stop()
+
+
+@pytest.fixture
+def mqtt(served: Served) -> Iterator[Callable[..., Mqtt]]:
+    made: list[Mqtt] = []
+
+    def make(name: str | None, client_id: str = "", **options: Any) -> Mqtt:
+        made.append(Mqtt(served, name, client_id or fresh("client"), **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+# ---- MQTT
+
+
+def test_mqtt_publishing(mqtt):
+    client = mqtt("ada", "c7")
+    client.connect()
+    for qos, denied in ((1, DENIED), (2, 0x92)):  # paho says PUBREL to a PUBREC of 0x87, and hears PUBCOMP
+        assert client.publish("closed/x", qos) == denied
+        assert client.publish("open/secret/x", qos) == denied
+        assert client.publish("own/c8/x", qos) == denied
+        assert client.publish("$delayed/1/closed/x", qos) == denied
+        assert client.publish("open/x", qos) < 0x80
+        assert client.publish("own/c7/x", qos) < 0x80
+    assert client.left.empty()
+
+
+def test_mqtt_3_1_1_is_closed(mqtt):
+    client = mqtt("ada", version=paho.MQTTv311)
+    client.connect()
+    assert client.subscribe("closed/#", "open/#") == [0x80, 1]
+    client.paho.publish("closed/x", b"", 1)
+    client.left.get(timeout=TIMEOUT_S)
+
+
+def test_mqtt_subscribing_and_live(served, mqtt):
+    client = mqtt("ada")
+    client.connect()
+    assert client.subscribe("closed/#", "#", "open/secret/x", "own/other/#", "$amqp/#") == [DENIED, 1, *[DENIED] * 3]
+    served.publish("closed/1", "open/secret/1", "open/1")
+    assert client.hear() == "open/1"
+
+
+def test_mqtt_catching_up(served, mqtt):
+    client_id = fresh("away")
+    client = mqtt("ada", client_id)
+    client.connect(expiry_s=1000)
+    client.subscribe("+/catch/#", "open/secret/catch/#")
+    client.close()
+    served.publish("closed/catch/1", "open/secret/catch/1", "open/catch/1")
+    client = mqtt("ada", client_id)
+    client.connect(expiry_s=1000)
+    assert client.hear() == "open/catch/1"
+
+
+def test_mqtt_retained(served, mqtt):
+    served.publish("closed/kept", "open/secret/kept", "open/zkept", retain="true")
+    client = mqtt("ada")
+    client.connect()
+    client.subscribe("#")
+    assert client.hear() == "open/zkept"
+
+
+def test_mqtt_shared(served, mqtt):
+    first, second = mqtt("ada"), mqtt("ada")
+    second.heard = first.heard
+    for one in (first, second):
+        one.connect()
+        assert one.subscribe("$share/g/+/shared", "$share/g/closed/#") == [1, DENIED]
+    served.publish("closed/shared", "open/shared")
+    assert first.hear() == "open/shared"
+
+
+def test_a_forbidden_will_is_refused_and_an_allowed_one_comes(mqtt):
+    client = mqtt("ada")
+    client.paho.will_set("closed/will", b"x", 1)
+    assert client.connect() == DENIED
+    reader, client = mqtt("ada"), mqtt("ada")
+    reader.connect()
+    reader.subscribe("open/will")
+    client.paho.will_set("open/will", b"x", 1)
+    client.connect()
+    client.paho.loop_stop()
+    client.paho.socket().close()
+    assert reader.hear() == "open/will"
+
+
+def test_a_will_that_is_not_allowed_any_more_does_not_come(served, mqtt):
+    own = rights_of(own_access({"otherwise": "deny", "rules": [{"effect": "allow", "filters": ["open/#"]}]}))
+    served.do(served.set_user("bob", dict(own)))
+    reader, bob, eve = mqtt("admin"), mqtt("bob"), mqtt("ada")
+    reader.connect()
+    reader.subscribe("open/wills/#")
+    bob.paho.will_set("open/wills/bob", b"x", 1)
+    eve.paho.will_set("open/wills/eve", b"x", 1)
+    for one in (bob, eve):
+        assert one.connect() == 0
+    served.do(served.set_user("bob", {"otherwise": "deny"}))
+    for one in (bob, eve):
+        one.paho.loop_stop()
+        one.paho.socket().close()
+        if one is bob:
+            served.do(released(served))
+    assert reader.hear() == "open/wills/eve"
+
+
+async def released(served: Served) -> None:
+    """Until the gateway has seen to a connection that is gone."""
+    hub = served.gateway.hub
+    while len(hub.connections) > 2 or hub._releasing:
+        await asyncio.sleep(0.01)
+
+
+def test_rights_that_change_count_at_once(served, mqtt):
+    allowed = {"otherwise": "deny", "rules": [{"effect": "allow", "filters": ["turn/#", "stay/#"]}]}
+    served.do(served.set_user("carl", allowed))
+    client = mqtt("carl")
+    client.connect()
+    assert client.subscribe("turn/#", "stay/#") == [1, 1]
+    served.publish("turn/1")
+    assert client.hear() == "turn/1"
+    fewer = {**allowed, "rules": [*allowed["rules"], {"effect": "deny", "filters": ["turn/#"]}]}
+    served.do(served.set_user("carl", fewer))
+    served.publish("turn/2", "stay/2")
+    assert client.hear() == "stay/2"
+    assert client.publish("turn/3", 1) == DENIED
+    served.do(served.set_user("carl", allowed))
+    served.publish("turn/4")
+    assert client.hear() == "turn/4"
+    served.do(served.gateway.hub.controller.delete_user("carl"))
+    assert client.publish("stay/5", 1) == DENIED
+
+
+# ---- HTTP
+
+
+def test_http_publishing_and_reading(served):
+    served.publish("closed/http", "open/http", "open/secret/http")
+    with served.http("ada") as http:
+        assert http.post("/topics/closed/http", content=b"x").status_code == 403
+        assert http.post("/topics/open/http", content=b"open/http").status_code == 201
+        assert http.get("/topics/closed/http").status_code == 403
+        assert http.get("/topics/closed/nothing-there").status_code == 403
+        assert http.get("/topics/open/secret/http").status_code == 403
+        assert http.get("/topics/open/http").content == b"open/http"
+        listed = http.get("/topics").json()
+        assert "open/http" in listed
+        assert not [one for one in listed if one.startswith(("closed", "open/secret"))]
+        assert http.get("/topics/closed/%23").status_code == 403
+        found = http.get("/topics/%2B/http").json()
+        assert [one["subject"] for one in found] == ["open/http"]
+        assert http.get("/messages", params={"address": "closed/http"}).status_code == 403
+
+
+def test_finding_by_id(served):
+    with served.http("admin") as http:
+        for address in ("closed/found", "open/found"):
+            event = {"specversion": "1.0", "id": "same-id", "source": "x", "type": "t", "subject": address}
+            headers = {"content-type": "application/cloudevents+json"}
+            assert http.post("/events", content=json.dumps(event), headers=headers).status_code == 200
+        assert len(http.get("/messages", params={"id": "same-id"}).json()) == 2
+    with served.http("ada") as http:
+        found = http.get("/messages", params={"id": "same-id"}).json()
+        assert [one["subject"] for one in found] == ["open/found"]
+
+
+def test_server_sent_events(served):
+    with served.http("ada") as http:
+        assert http.get("/subscribe", params={"filter": "closed/#"}).status_code == 403
+        with http.stream("GET", "/subscribe", params={"filter": "+/sse"}) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("retry")
+            served.publish("closed/sse", "open/sse")
+            data = next(line for line in lines if line.startswith("data: "))
+            assert json.loads(data.removeprefix("data: "))["subject"] == "open/sse"
+
+
+def test_two_users_on_one_connection(served):
+    """What one of them may is nothing to the other, whoever was there last."""
+    with served.http(None) as http:
+        ada, admin = ("ada", PASSWORD.decode()), ("admin", PASSWORD.decode())
+        for _ in range(2):
+            assert http.post("/topics/closed/two", content=b"x", auth=admin).status_code == 201
+            assert http.post("/topics/closed/two", content=b"x", auth=ada).status_code == 403
+            assert http.get("/topics/closed/two", auth=admin).status_code == 200
+            assert http.get("/topics/closed/two", auth=ada).status_code == 403
+            assert http.get("/topics/closed/two").status_code == 403
+
+
+def test_keys_and_values(served):
+    with served.http("admin") as admin, served.http("ada") as ada:
+        for key in ("closed/a", "open/a", "open/secret/a", "open/z"):
+            assert admin.put(f"/kv/{key}", content=b"1").status_code in {200, 201, 204}
+        assert ada.get("/kv/open/a").status_code == 200
+        assert ada.get("/kv/closed/a").status_code == ada.get("/kv/closed/none").status_code == 403
+        assert ada.put("/kv/closed/a", content=b"2").status_code == 403
+        assert ada.delete("/kv/open/secret/a").status_code == 403
+        assert [one["key"] for one in ada.get("/kv", params={"limit": 2}).json()["entries"]] == ["open/a"]
+        assert ada.get("/kv", params={"count": "true"}).status_code == 403
+        assert ada.get("/kv", params={"prefix": "open/z/", "count": "true"}).status_code == 200
+        compares = {"compare": {"closed/a": 1}, "operations": [{"put": "open/b", "value": "x"}]}
+        assert ada.post("/kv", json=compares).status_code in {400, 403}
+        with ada.stream("GET", "/kv", params={"watch": "true"}) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            for key in ("closed/w", "open/secret/w", "open/w"):
+                admin.put(f"/kv/{key}", content=b"1")
+            data = next(line for line in lines if line.startswith("data: "))
+            assert json.loads(data.removeprefix("data: "))["key"] == "open/w"
+
+
+# ---- CoAP
+
+
+def test_coap(served):
+    served.publish("open/coap", "closed/coap")
+
+    async def asked() -> None:
+        context = await Context.create_client_context()
+
+        async def ask(code: Any, path: str) -> Any:
+            uri = f"coap://127.0.0.1:{served.ports['coap']}{path}"
+            async with asyncio.timeout(TIMEOUT_S):
+                return await context.request(
+                    CoapMessage(code=code, uri=uri, payload=b"x" if code == POST else b"")
+                ).response
+
+        try:
+            assert (await ask(POST, "/t/closed/coap")).code.dotted == "4.03"
+            assert (await ask(POST, "/t/open/coap")).code.dotted in {"2.01", "2.04"}
+            assert (await ask(GET, "/t/closed/coap")).code.dotted == "4.03"
+            assert (await ask(GET, "/t/open/coap")).code.dotted == "2.05"
+            links = (await ask(GET, "/.well-known/core")).payload.decode()
+            assert "open/coap" in links
+            assert "closed/" not in links
+        finally:
+            await context.shutdown()
+
+    asyncio.run(asked())
+
+
+# ---- AMQP
+
+
+@pytest.fixture
+def amqp(served: Served) -> Iterator[Callable[[str], pika.BlockingConnection]]:
+    made: list[pika.BlockingConnection] = []
+
+    def make(name: str) -> pika.BlockingConnection:
+        credentials = pika.PlainCredentials(name, PASSWORD.decode())
+        where = pika.ConnectionParameters("127.0.0.1", served.ports["amqp"], credentials=credentials)
+        made.append(pika.BlockingConnection(where))
+        return made[-1]
+
+    yield make
+    for one in made:
+        with suppress(pika.exceptions.AMQPError):
+            one.close()
+
+
+def refused(connection: pika.BlockingConnection, work: Callable[[Any], Any]) -> None:
+    """Something that closes its channel with 403."""
+    channel = connection.channel()
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
+        work(channel)
+    assert closed.value.reply_code == 403
+
+
+def test_amqp(served, amqp):
+    admin, ada = amqp("admin"), amqp("ada")
+    channel = admin.channel()
+    for name in ("open/q", "closed-q"):
+        channel.queue_declare(name, durable=True)
+    channel.queue_bind("open/q", "amq.topic", "#")
+    refused(ada, lambda one: one.basic_get("closed-q"))
+    refused(ada, lambda one: one.queue_declare("closed-q", passive=True))
+    refused(ada, lambda one: one.queue_declare("other"))
+    refused(ada, lambda one: one.queue_purge("closed-q"))
+    refused(ada, lambda one: one.queue_delete("closed-q"))
+    refused(ada, lambda one: one.exchange_declare("x", "topic"))
+    refused(ada, lambda one: one.queue_bind("open/q", "amq.topic", "closed.#"))
+    refused(ada, lambda one: one.queue_bind("open/q", "amq.topic", "open.#"))  # with what is secret
+    refused(ada, lambda one: one.queue_bind("open/q", "amq.fanout"))
+    refused(ada, lambda one: one.basic_consume("closed-q", lambda *_: None))
+
+    def publish(one: Any) -> None:
+        one.confirm_delivery()
+        one.basic_publish("amq.topic", "closed.x", b"")
+
+    refused(ada, publish)
+    mine = ada.channel()
+    mine.queue_declare("open/mine")
+    mine.queue_bind("open/mine", "amq.topic", "open.amqp")
+    mine.confirm_delivery()
+    mine.basic_publish("amq.topic", "open.amqp", b"mine")
+    assert mine.basic_get("open/mine", auto_ack=True)[2] == b"mine"
+    for method, _, body in mine.consume("open/q", inactivity_timeout=TIMEOUT_S):
+        assert method is not None
+        if body == b"mine":
+            break
+
+
+def test_a_consumer_that_may_not_read_any_more_gets_nothing(served, amqp):
+    own = {"otherwise": "deny", "rules": [{"effect": "allow", "filters": ["$queue/#", "turns/#"]}]}
+    served.do(served.set_user("dora", own))
+    channel = amqp("dora").channel()
+    for name in ("turns", "stays"):
+        channel.queue_declare(name)
+        channel.queue_bind(name, "amq.topic", "turns.x")
+    got: list[tuple[str, bytes]] = []
+    for name in ("turns", "stays"):
+        channel.basic_consume(name, lambda _c, _m, _p, body, name=name: got.append((name, body)), auto_ack=True)
+    served.do(
+        served.set_user("dora", {**own, "rules": [*own["rules"], {"effect": "deny", "filters": ["$queue/turns"]}]})
+    )
+    with served.http("admin") as http:
+        http.post("/topics/turns/x", content=b"1")
+    while len(got) < 1:
+        channel.connection.process_data_events(time_limit=0.05)
+    assert got == [("stays", b"1")]
+    served.do(served.set_user("dora", own))
+    while len(got) < 2:
+        channel.connection.process_data_events(time_limit=0.05)
+    assert got[1] == ("turns", b"1")
+
+
+# ---- what is said of it
+
+
+def test_denials_are_counted(served, mqtt):
+    def counted() -> float:
+        return float(served.call(served.gateway.metrics.access_denied("mqtt", "publish")._value.get))
+
+    client = mqtt("ada")
+    client.connect()
+    before = counted()
+    client.publish("closed/counted", 1)
+    assert counted() == before + 1
