@@ -210,12 +210,15 @@ class Pump:
         among = len(ready) + (self._elsewhere() if ready else 0)
         if among > 1:
             waiting = await self._store.waiting(self._number)
-            share = -(-waiting // among)
+            share = max(1, -(-waiting // among))  # who has asked for nothing is not told of what comes
             self._plenty = self._plenty or waiting >= among
         found = False
         for consumer in ready:
-            if share and not consumer.gone and not consumer.idle and await self._serve(consumer, share):
-                found = True
+            if consumer.gone or consumer.idle:
+                continue
+            if not await self._serve(consumer, share):
+                break
+            found = True
         return found
 
     async def _serve(self, consumer: Consumer, share: int) -> bool:
