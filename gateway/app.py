@@ -32,6 +32,7 @@ from gateway.hub import Hub, ListenerContext
 from gateway.metrics import Metrics
 from gateway.signals import stop_on_signals
 from gateway.status import Listening, Status, TopicStatus
+from gateway.tls import ServerTls
 from store.client import StoreClient
 from store.format import QueueNumber
 from store.rpc import StoreService
@@ -84,6 +85,7 @@ class Gateway:
         self._sockets: list[DatagramEndpoint] = []
         self._rpc: StoreService | None = None
         self._admin: AdminServer | None = None
+        self._tls = ServerTls(config.tls)
 
     # ---- up
 
@@ -113,6 +115,8 @@ class Gateway:
                 await self._listen(listener, context)
         if self._worker is None:
             self._listens("admin", config.admin.host, self._admin.port, summary=PAGES)
+        if config.tls.enabled:
+            self.hub.spawn(self._tls.follow())
         self._open = True
 
     async def _serve_pages(self) -> AdminServer:
@@ -136,7 +140,7 @@ class Gateway:
         if listener.plain:
             await self._serve(listener, context, listener.port, None)
         if listener.tls_port is not None:
-            await self._serve(listener, context, listener.tls_port, _tls(self.config, listener.alpn))
+            await self._serve(listener, context, listener.tls_port, self._tls.context(listener.alpn))
 
     async def _serve(
         self, listener: ListenerConfig, context: ListenerContext, port: int, tls: ssl.SSLContext | None
@@ -304,20 +308,6 @@ def listening_on(name: str, host: str, port: int) -> Iterator[None]:
     except (OSError, RuntimeError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise StartError(f"{name} cannot listen on {host}:{port}: {why}") from error
-
-
-def _tls(config: Config, alpn: Sequence[str]) -> ssl.SSLContext:
-    tls = config.tls
-    assert tls.cert_file is not None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(tls.cert_file, tls.key_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"tls.cert_file: {tls.cert_file} cannot be used: {error}") from error
-    if alpn:
-        context.set_alpn_protocols(list(alpn))
-    return context
 
 
 def raise_file_limit() -> None:
