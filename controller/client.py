@@ -12,6 +12,7 @@ import msgspec
 
 __all__ = [
     "HOME_GROUP",
+    "WARRANT_MS",
     "Acknowledge",
     "ControllerClient",
     "ControllerClosed",
@@ -31,6 +32,7 @@ __all__ = [
     "Replica",
     "ReplicaIdTaken",
     "ReplicaInSync",
+    "Service",
     "StaleEpoch",
     "Topic",
     "TopicExists",
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 HOME_GROUP = 0  # holds keys and values; the only group of a single node
+WARRANT_MS = 4_000  # for what `ControllerClient.service` says; longer than controllers take to elect another leader
 
 Acknowledge: TypeAlias = Literal["all_in_sync", "quorum", "master"]
 
@@ -236,6 +239,18 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(one.id for one in self.replicas if not one.learner)
 
 
+class Service(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a group takes and answers writes, as the controllers hear. For `sure_ms` nobody was told that not.
+
+    `room` are the replicas in sync that have room on their disks.
+    """
+
+    number: int
+    served: bool
+    sure_ms: int
+    room: tuple[int, ...] = ()
+
+
 class User(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody who may connect. `password` is a hash that only the gateway understands, and so are `rights`."""
 
@@ -389,6 +404,9 @@ class ControllerClient(Protocol):
 
         Raises `UnknownGroup`, `UnknownReplica`, `NotElectable`, `StaleEpoch`.
         """
+
+    async def service(self, group: int) -> Service:
+        """Whether a group is served, by the word of the controllers' leader. Raises `ControllerUnreachable`."""
 
     # ---- users and controllers
 

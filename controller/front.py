@@ -13,12 +13,14 @@ from controller.client import (
     Member,
     NamedQueue,
     Replica,
+    Service,
     Topic,
     UnknownGroup,
     User,
 )
 from controller.commands import Command
 from controller.state import Answer, MetadataState
+from controller.wire import AskService
 
 __all__ = ["Limits", "StateClient"]
 
@@ -43,11 +45,11 @@ class StateClient:
         self._listeners: dict[int, Callable[[], None]] = {}
         self._next_listener = 0
 
-    async def _command(self, command: Command) -> Answer:
+    async def _command(self, command: Command | AskService) -> Answer:
         """Apply a command when it is safe, and return its answer. Raises `ControllerError`."""
         raise NotImplementedError
 
-    async def _ask(self, command: Command, answer: type[_T]) -> _T:
+    async def _ask(self, command: Command | AskService, answer: type[_T]) -> _T:
         found = await self._command(command)
         assert isinstance(found, answer)
         return found
@@ -218,6 +220,10 @@ class StateClient:
             time_ms=self._now_ms(),
         )
         return await self._ask(command, Group)
+
+    async def service(self, group: int) -> Service:
+        """Whether a group is served, by the word of the controllers' leader."""
+        return await self._ask(AskService(group=group), Service)
 
     # ---- users and controllers
 

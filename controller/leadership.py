@@ -14,8 +14,19 @@ from controller.members import Members
 from controller.metadata import Metadata
 from controller.raft import NotLeader, RaftError, Role
 from controller.registry import Registry
+from controller.serving import Serving
 from controller.state import Answer
-from controller.wire import AddMember, BadRequest, Barrier, Elect, NotLeading, RemoveMember, Request, Transfer
+from controller.wire import (
+    AddMember,
+    AskService,
+    BadRequest,
+    Barrier,
+    Elect,
+    NotLeading,
+    RemoveMember,
+    Request,
+    Transfer,
+)
 
 __all__ = ["Leadership", "Moves", "name_cluster"]
 
@@ -75,6 +86,7 @@ class Leadership:
         self._assumed: int | None = None  # the term in which this node leads, and may not know all of it yet
         self._state = metadata.state
         self._elections = Elections(self._state.groups, registry)
+        self._serving = Serving(registry)
 
     @property
     def leader_address(self) -> str:
@@ -111,6 +123,7 @@ class Leadership:
             if self._assumed == term:
                 logger.info("controller %d leads in term %d", self._driver.status.id, term)
                 self._elections.began(self._clock_ms())
+                self._serving.began(self._clock_ms())
                 self.term = term
                 self.judge()
                 self._moves.happened()
@@ -139,11 +152,22 @@ class Leadership:
                     self._driver.transfer(request.to)
             case Barrier():
                 await self._driver.barrier()
+            case AskService():
+                return await self._say_whether_served(request.group)
             case ElectMaster():
                 raise BadRequest("elections are decided by the controllers' leader: ask for one")
             case _:
                 return await self._apply(request)
         return None
+
+    async def _say_whether_served(self, group: int) -> Answer:
+        """What is so here, if this node leads still when that is to be sent: the next one may have said otherwise."""
+        term = self.term
+        found = self._serving.ask(group, self._state.groups.get(group), self._clock_ms())
+        await self._driver.barrier()
+        if term is None or self.term != term:
+            raise NotLeading(self.leader_address)
+        return found
 
     async def _apply(self, command: Command) -> Answer:
         """Propose a command, unless it would be refused; nothing is refused by what may be out of date."""

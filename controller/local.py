@@ -10,11 +10,13 @@ from pathlib import Path
 
 from controller.client import (
     HOME_GROUP,
+    WARRANT_MS,
     ControllerError,
     ControllerUnreachable,
     Group,
     NotElectable,
     Replica,
+    Service,
     UnknownGroup,
 )
 from controller.commands import Command, ElectMaster, encode_command
@@ -26,7 +28,7 @@ from controller.migration import open_storage
 from controller.raft import Role, Settings
 from controller.raft.lmdb_storage import LmdbStorage
 from controller.state import Answer
-from controller.wire import COMMAND_BYTES_MAX
+from controller.wire import COMMAND_BYTES_MAX, AskService
 
 __all__ = ["Limits", "LocalController"]
 
@@ -170,8 +172,10 @@ class LocalController(StateClient):
 
     # ---- commands
 
-    async def _command(self, command: Command) -> Answer:
+    async def _command(self, command: Command | AskService) -> Answer:
         """Write, then apply, in the order asked. What is asked while others are being written is written together."""
+        if isinstance(command, AskService):  # nobody says anything of itself here
+            return Service(number=command.group, served=True, sure_ms=WARRANT_MS)
         self._state.check(command)  # what would be refused costs no write
         try:
             answer: Answer = await self._driver.propose(encode_command(command))

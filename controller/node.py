@@ -50,6 +50,7 @@ from controller.status import ControllerStatus, status_of
 from controller.wire import (
     COMMAND_BYTES_MAX,
     AddMember,
+    AskService,
     Barrier,
     Elect,
     Hello,
@@ -337,7 +338,7 @@ class ControllerNode(StateClient):
 
     # ---- commands
 
-    async def _command(self, command: Command) -> Answer:
+    async def _command(self, command: Command | AskService) -> Answer:
         return await self._request(command)
 
     async def elect(

@@ -53,7 +53,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     ends on its disk, and `log_epoch` the newest epoch that begins there or before: as if every epoch began with a frame
     of no length. `confirmed` is how far readers may go, `free_bytes` what its disk has left. `incarnation` is another
     number after every start of its process: whoever was elected before has nothing of the role left. `failed`: its disk
-    or its engine is, so it counts as dead.
+    or its engine is, so it counts as dead. `stalled`: the master takes no writes now, or cannot confirm them. `full`:
+    its disk has no room but for what is kept in reserve.
     """
 
     group: int
@@ -71,6 +72,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     incarnation: int = 0
     failed: bool = False
+    stalled: bool = False
+    full: bool = False
 
 
 class RouteReplica(msgspec.Struct, frozen=True, kw_only=True):

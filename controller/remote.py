@@ -34,6 +34,7 @@ from controller.wire import (
     SNAPSHOT_BYTES_MAX,
     STATUS,
     AddMember,
+    AskService,
     BadAnswer,
     BadRequest,
     Barrier,
@@ -117,7 +118,7 @@ class RemoteController(StateClient):
 
     # ---- commands
 
-    async def _command(self, command: Command) -> Answer:
+    async def _command(self, command: Command | AskService) -> Answer:
         index, answer = await self._commander.ask(command)
         await self._caught_up(index)
         return answer

@@ -17,6 +17,7 @@ from controller.client import (
     Group,
     Member,
     NamedQueue,
+    Service,
     Topic,
     TopicLimit,
     UnknownGroup,
@@ -77,7 +78,7 @@ ADDRESS_BYTES_MAX = 255
 CLUSTER_BYTES_MAX = 64  # of its id
 SNAPSHOT_VERSION = 3  # 1 had neither groups nor users, and did not say its number; 2 did not name the cluster
 
-Answer: TypeAlias = Topic | NamedQueue | Group | User | Member | None
+Answer: TypeAlias = Topic | NamedQueue | Group | User | Member | Service | None
 
 
 class _Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from controller import client
-from controller.client import ControllerError, Group, Member, NamedQueue, Topic, User
+from controller.client import ControllerError, Group, Member, NamedQueue, Service, Topic, User
 from controller.commands import Command
 from controller.driver import OutcomeUnknown
 from controller.raft import BadMessage, ChangeRefused, NotLeader, ProposalDropped, ProposalTooLarge, TransferRefused
@@ -41,6 +41,7 @@ __all__ = [
     "AddMember",
     "Answered",
     "Answers",
+    "AskService",
     "Asked",
     "BadAnswer",
     "BadRequest",
@@ -189,7 +190,13 @@ class Barrier(msgspec.Struct, frozen=True, tag="barrier", kw_only=True):
     """Nothing: the index of the answer is one behind which nothing is that was done before. Answer: None."""
 
 
-Request: TypeAlias = Command | Elect | AddMember | RemoveMember | Transfer | Barrier
+class AskService(msgspec.Struct, frozen=True, tag="ask_service", kw_only=True):
+    """Whether a group is served (see `controller.serving`). Answer: `Service`."""
+
+    group: Number
+
+
+Request: TypeAlias = Command | Elect | AddMember | RemoveMember | Transfer | Barrier | AskService
 
 
 class CommandHello(_Wire, frozen=True, array_like=True):
@@ -273,8 +280,8 @@ def path(method: str) -> str:
     return f"/{SERVICE}/{method}"
 
 
-_ANSWERS: Mapping[str, type[Topic | NamedQueue | Group | User | Member]] = {
-    kind.__name__: kind for kind in (Topic, NamedQueue, Group, User, Member)
+_ANSWERS: Mapping[str, type[Topic | NamedQueue | Group | User | Member | Service]] = {
+    kind.__name__: kind for kind in (Topic, NamedQueue, Group, User, Member, Service)
 }
 
 

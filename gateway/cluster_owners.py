@@ -14,10 +14,11 @@ the others: while that one writes what is left to be written, nobody else can.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from controller.client import Service
 from gateway import logs
 from gateway.errors import Cause, Refusal
 from gateway.keys import kv_key
@@ -46,6 +47,7 @@ from gateway.owners import (
 from gateway.port import Random
 from gateway.presence import ALIVE, Presence
 from gateway.queue_remains import stored_entries
+from gateway.warrants import Warrants
 from store.client import Change, Delete, Put, StoreClient
 from store.errors import AppendOutcomeUnknown, RevisionConflict, StoreError
 
@@ -65,7 +67,8 @@ log = logs.get(__name__)
 class ClusterOwners:
     """`gateway.owners.Owners` of one of several proxies. It belongs to the event loop.
 
-    `ttl_s` is how long it may be unheard of. `clock` counts seconds and never goes back.
+    `ttl_s` is how long it may be unheard of, `outage_s` how much longer while `service` says that nobody is heard
+    (`gateway.warrants`). `clock` counts seconds and never goes back.
     """
 
     alone = False
@@ -78,9 +81,12 @@ class ClusterOwners:
         random: Random,
         clock: Callable[[], float] = time.monotonic,
         takeover_s: float = TAKEOVER_S,
+        service: Callable[[], Awaitable[Service]] | None = None,
+        outage_s: float = 0.0,
     ) -> None:
         self.store = store
         self.presence = Presence(store, ttl_s=ttl_s, random=random, clock=clock)
+        self.warrants = Warrants(self.presence, service, outage_s=outage_s, clock=clock)
         self.asked: dict[str, WantedRecord] = {}  # what others ask this proxy for
         self._takeover_s = takeover_s
         self._listeners: dict[str, Listener] = {}  # by prefix
@@ -109,6 +115,7 @@ class ClusterOwners:
         log.info("this proxy is one of several", proxy=self.presence.id)
         spawn(self._watch())
         spawn(self._beats())
+        spawn(self.warrants.run())
         spawn(self._inheriting())
 
     async def close(self) -> None:
@@ -182,6 +189,7 @@ class ClusterOwners:
         while True:
             try:
                 changes = self.store.kv_watch(*WATCHED)
+                self.warrants.forget()
                 try:
                     await self._look_for_wanted()
                     self._deaths.set()  # whoever ended while nobody watched
@@ -204,6 +212,8 @@ class ClusterOwners:
             self._deaths.set()
             for waiting in self._waiting.values():
                 waiting.changed.set()
+        elif change.key.startswith(ALIVE):
+            self.warrants.forget(change.key.removeprefix(f"{ALIVE}/"))
         elif change.key.startswith(WANTED) and change.kind == "put":
             self._was_wanted(decode_wanted(change.value), change.revision)
         elif change.key.startswith(WANTED):
@@ -330,8 +340,12 @@ class ClusterOwners:
 
     async def _inherit(self, proxy: str, names: Sequence[tuple[str, int]]) -> bool:
         """Take over what a proxy has left, unless another one does; whether nothing is left of it for us to do."""
+        if not await self.warrants.may_inherit(proxy):
+            return False
         if not await self._become_heir(proxy):
             return True
+        if not await self.warrants.may_inherit(proxy):
+            return False
         log.info("taking over what a proxy has left", proxy=proxy, names=len(names))
         done = True
         for n in range(0, len(names), INHERITED_AT_ONCE):
@@ -339,6 +353,7 @@ class ClusterOwners:
             done = all(await asyncio.gather(*(self._inherit_one(name, revision) for name, revision in some))) and done
         if done:
             await self.presence.inherited(proxy)
+            self.warrants.forget(proxy)
         return done
 
     async def _become_heir(self, proxy: str) -> bool:

@@ -105,6 +105,12 @@ class ProxyConfig(msgspec.Struct, frozen=True, kw_only=True):
     ttl_s: Annotated[
         float, Meta(ge=1, le=600, description="unheard for so long, a proxy's sessions and wills are others' to take")
     ] = 6.0
+    outage_s: Annotated[
+        float,
+        Meta(
+            ge=0, le=86_400, description="while the home group is not served they stay for so long; same on all proxies"
+        ),
+    ] = 60.0
 
 
 def cluster_mistakes(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:

@@ -133,7 +133,13 @@ class ClusterFooting:
     def __init__(self, config: Config, store: ClusterStore, controller: RemoteController) -> None:
         self.store = store
         self.controller = controller
-        self.owners: Owners = ClusterOwners(store, ttl_s=config.proxy.ttl_s, random=SystemRandom())
+        self.owners: Owners = ClusterOwners(
+            store,
+            ttl_s=config.proxy.ttl_s,
+            random=SystemRandom(),
+            service=lambda: controller.service(controller.home),
+            outage_s=config.proxy.outage_s,
+        )
         self.alive = True
         self.where = ", ".join(config.cluster.controllers.values())
 

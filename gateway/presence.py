@@ -37,7 +37,8 @@ class Presence:
         self._clock = clock
         self.id = ""
         self.present = False  # others know that we are there
-        self._until_s = 0.0  # when that ends unless we are heard of
+        self._heard_until_s = 0.0  # when the others may think that this is over, unless we are heard of
+        self._until_s = 0.0  # when it is; later than that while nobody can think anything (`gateway.warrants`)
         self._heard_since_s: float | None = None  # without a break
         self.interval_s = ttl_s / BEATS
         self._renew()
@@ -50,7 +51,8 @@ class Presence:
         self._renew()
         asked_s = self._clock()
         await self._store.kv_put(kv_key(ALIVE, self.id), b"", ttl_ms=self._ttl_ms)
-        self._until_s, self.present = asked_s + self._ttl_s, True
+        self._heard_until_s = self._until_s = asked_s + self._ttl_s
+        self.present = True
         self._heard_since_s = self._clock()
 
     async def beat(self) -> None:
@@ -69,7 +71,7 @@ class Presence:
         heard_s = self._clock()
         late = heard_s - asked_s > self.interval_s / 2
         self._heard_since_s = heard_s if since_s is None or late else since_s
-        self._until_s = asked_s + self._ttl_s
+        self._heard_until_s = self._until_s = asked_s + self._ttl_s
 
     async def inherit(self, proxy: str, *, expected_revision: int) -> None:
         """Be the heir of a proxy that is gone, for good. Raises `RevisionConflict` when it is there or has one."""
@@ -94,6 +96,16 @@ class Presence:
     @property
     def _ttl_ms(self) -> int:
         return max(1, int(self._ttl_s * 1_000))
+
+    @property
+    def waning(self) -> bool:
+        """Whether we are there, and have not been heard of for longer than there should be between two beats."""
+        return self.remaining_s > 0 and self._heard_until_s - self._clock() < self._ttl_s / 2
+
+    def go_on(self, until_s: float, *, at_most_s: float) -> None:
+        """Be there for longer, as nobody can take what we own: `at_most_s` longer than the others were told."""
+        if self.remaining_s > 0:
+            self._until_s = max(self._until_s, min(until_s, self._heard_until_s + at_most_s))
 
     @property
     def remaining_s(self) -> float:

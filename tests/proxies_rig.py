@@ -61,14 +61,16 @@ class Holder:
 class Proxy:
     """One process. `die` is kill -9: nothing more is done by it."""
 
-    def __init__(self, store: Any, clock: Clock, *, seed: int, takeover_s: float = 0.2) -> None:
+    def __init__(self, store: Any, clock: Clock, *, seed: int, takeover_s: float = 0.2, **owners: Any) -> None:
         self.store = store
         self.clock = clock
         self.tasks: set[asyncio.Task[Any]] = set()
         self.published: list[Message] = []
         self.on_publish: Any = None  # called with each will before it is stored; True: it dies instead
         chance = random.Random(seed)
-        self.owners = ClusterOwners(store, ttl_s=TTL_S, random=chance, clock=clock.now_s, takeover_s=takeover_s)
+        self.owners = ClusterOwners(
+            store, ttl_s=TTL_S, random=chance, clock=clock.now_s, takeover_s=takeover_s, **owners
+        )
         self.fanout = Fanout(store, queues_of=lambda _: None, group_of=lambda _: 0, spawn=self.spawn)
         wills = Wills(store, self.publish, now_ms=clock.now_ms, random=chance)
         self.sessions = Sessions(store, self.fanout, wills, now_ms=clock.now_ms, owners=self.owners)

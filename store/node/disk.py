@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from store.errors import ForeignLog, StoreError
+from store.errors import ForeignLog, StoreError, StoreFull
 from store.files import Files, OsFiles
 from store.format import HEADER, Header, LogOffset, parse_header
 from store.identity import log_id, name_log
@@ -40,6 +40,7 @@ class Disk:
         self.epochs = EpochList()
         self.promised = 0
         self.log = ""
+        self._no_room = False  # to open it
         self.files: Files = options.get("files") or OsFiles()
         self._options = options
         self._closing: asyncio.Future[None] | None = None  # the newest one that was begun
@@ -73,8 +74,12 @@ class Disk:
         opening = asyncio.ensure_future(
             kind.open(self.data_dir, group=self.group, replication=self, **role, **self._options)
         )
+        self._no_room = False
         try:
             return await asyncio.shield(opening)
+        except StoreFull:
+            self._no_room = True
+            raise
         except asyncio.CancelledError:  # it is opened all the same, and has to be closed
             self._closing = asyncio.ensure_future(_close_late(opening))
             raise
@@ -115,6 +120,11 @@ class Disk:
             return self.files.free_bytes(self.data_dir)
         except OSError:
             return 0
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more is to be written here for now."""
+        return self._no_room or (self.store is not None and self.store.full is not None)
 
     # ---- what the store tells
 

@@ -26,6 +26,7 @@ from store.node.papers import stranger
 from store.node.place import TICK_S, Place
 from store.node.reads import MasterStore
 from store.node.snapshots import SnapshotSender
+from store.node.strain import Strain
 from store.node.streams import SlaveStream
 from store.node.wire import SnapshotRequest
 from store.node.wire import decode as decode_request
@@ -82,6 +83,7 @@ class MasterRole:
             pace=place.pace,
         )
         self.serving = False
+        self.strain = Strain(place, self._core, self.switch_over)
         self._streams: dict[int, SlaveStream] = {}  # by replica
         self._snapshots = SnapshotSender(place.disk.data_dir)
         self._told = (store.confirmed, store.confirmed)  # to the store: confirmed, acknowledged
@@ -204,7 +206,7 @@ class MasterRole:
     async def _end(self, parts: "list[asyncio.Task[Any]]") -> None:
         place = self._place
         self.serving = False
-        tasks = [*parts, *filter(None, (self._asking, self._handing_over))]
+        tasks = [*parts, *filter(None, (self._asking, self._handing_over, self.strain.relieving))]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -231,6 +233,7 @@ class MasterRole:
             if self._store is not None and self._store.first > core.first:
                 core.trimmed(self._store.first)
             self._probe()
+            self.strain.look(self._store, slaves=self._streams)
             self._pump()
 
     # ---- after whatever happened

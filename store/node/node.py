@@ -336,5 +336,7 @@ class StoreNode:
                 version=self.settings.version,
                 incarnation=self._incarnation,
                 failed=self.failed.done(),
+                stalled=isinstance(self.role, MasterRole) and self.role.strain.stalled,
+                full=self.disk.full,
             )
         ]
