@@ -274,8 +274,12 @@ async def _find_messages(hub: "Hub", badge: Badge, request: FindMessages) -> Fou
 
 
 async def _list_groups(hub: "Hub", badge: Badge, request: ListGroups) -> GroupsPage:
-    page = await list_groups(hub.store, request)
-    return msgspec.structs.replace(page, groups=[one for one in page.groups if badge.reads(group_address(one.group))])
+    while True:  # a page with something in it, if there is any more that may be read
+        page = await list_groups(hub.store, request)
+        groups = [one for one in page.groups if badge.reads(group_address(one.group))]
+        if groups or not page.more:
+            return msgspec.structs.replace(page, groups=groups)
+        request = msgspec.structs.replace(request, after=page.groups[-1].group)
 
 
 SIFTED: dict[type[Request], Callable[["Hub", Badge, Any], Awaitable[Any]]] = {
