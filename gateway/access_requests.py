@@ -277,9 +277,10 @@ async def _list_groups(hub: "Hub", badge: Badge, request: ListGroups) -> GroupsP
     while True:  # a page with something in it, if there is any more that may be read
         page = await list_groups(hub.store, request)
         groups = [one for one in page.groups if badge.reads(group_address(one.group))]
-        if groups or not page.more:
-            return msgspec.structs.replace(page, groups=groups)
-        request = msgspec.structs.replace(request, after=page.groups[-1].group)
+        if groups or page.after is None:
+            after = None if page.after is None else groups[-1].group  # not the name of one that may not be read
+            return GroupsPage(groups=groups, after=after)
+        request = msgspec.structs.replace(request, after=page.after)
 
 
 SIFTED: dict[type[Request], Callable[["Hub", Badge, Any], Awaitable[Any]]] = {
