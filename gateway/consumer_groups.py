@@ -68,7 +68,7 @@ __all__ = ["GROUP_REQUESTS", "ConsumerGroups"]
 TRIES_COUNT_MAX = 16  # of a change, while others change the same
 CHANGES_AT_ONCE = 256  # records in one transaction
 LOOK_S = 5.0  # who waits looks at the group at least so often
-RENEWALS = 3  # in one time to live
+RENEWALS = 3  # in one time to live; so a request may find that its member was renewed a third of it before
 FORGOTTEN_FROM_COUNT = 1_024  # members remembered, from which on those that are gone are looked for
 
 DEFAULTS = GroupsConfig()
@@ -149,7 +149,7 @@ class ConsumerGroups:
         self._check_join(asker, request)
         id_ = f"{self._random.getrandbits(64):016x}{self._random.getrandbits(64):016x}"
         member = MemberRecord(request.topic, asker.principal.name, request.ttl_s * 1_000)
-        entering = Put(member_key(request.group, id_), encode(member), ttl_ms=member.ttl_ms)
+        entering = Put(member_key(request.group, id_), encode(member), ttl_ms=_kept_ms(member))
         for _ in range(TRIES_COUNT_MAX):
             group = await load_group(self._store, request.group)
             asked_s = self._clock()
@@ -238,7 +238,7 @@ class ConsumerGroups:
         member = group.members[id_].record
         try:
             key, value = member_key(group.name, id_), encode(member)
-            await self._store.kv_put(key, value, expected_revision=EXISTS, ttl_ms=member.ttl_ms)
+            await self._store.kv_put(key, value, expected_revision=EXISTS, ttl_ms=_kept_ms(member))
         except RevisionConflict:
             self._heard.pop((group.name, id_), None)
             raise _gone(group.name) from None
@@ -246,7 +246,8 @@ class ConsumerGroups:
 
     def _note(self, group: str, id_: str, member: MemberRecord, asked_s: float) -> None:
         ttl_s = member.ttl_ms / 1_000
-        self._heard[group, id_] = _Heard(member.principal, asked_s + ttl_s, asked_s + ttl_s / RENEWALS)
+        until_s = asked_s + _kept_ms(member) / 1_000
+        self._heard[group, id_] = _Heard(member.principal, until_s, asked_s + ttl_s / RENEWALS)
         if len(self._heard) > self._forget_from:
             self._forget()
             self._forget_from = max(FORGOTTEN_FROM_COUNT, 2 * len(self._heard))
@@ -389,6 +390,11 @@ def _check_member(asker: Asker, group: Group, member: str) -> None:
         raise _gone(group.name)
     if there.record.principal != asker.principal.name:
         raise Refusal(Cause.FORBIDDEN, "this member is another user's")
+
+
+def _kept_ms(member: MemberRecord) -> int:
+    """How long a member's key lasts: so it is there for its time to live after each request, renewed by it or not."""
+    return member.ttl_ms + member.ttl_ms // RENEWALS
 
 
 def _gone(group: str) -> Refusal:

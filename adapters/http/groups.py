@@ -77,7 +77,7 @@ class _Reset(msgspec.Struct, forbid_unknown_fields=True):
     to: str
     timestamp: str | int | None = None
     offsets: dict[str, int] | None = None
-    queues: list[int] = []
+    queues: tuple[int, ...] = ()
 
 
 # ---- members

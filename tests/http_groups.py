@@ -1,0 +1,25 @@
+"""A gateway for tests of `/groups`: what is asked is noted, and answered as a test says."""
+
+from typing import Any
+
+from http_driver import Gateway
+
+from gateway.consumer_groups import GROUP_REQUESTS
+from gateway.errors import Refusal
+from gateway.port import Call, Outcome
+
+
+class GroupsGateway(Gateway):
+    """What stands behind the adapter."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.asked: list[Any] = []
+        self.answers: list[Any] = []  # in order; the last one again and again
+        super().__init__(*args, **kwargs)
+
+    def _answer(self, call: Call) -> Outcome:
+        if not isinstance(call.request, GROUP_REQUESTS):
+            return super()._answer(call)
+        self.asked.append(call.request)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return Outcome(error=answer) if isinstance(answer, Refusal) else Outcome(value=answer)
