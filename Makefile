@@ -23,7 +23,7 @@ SIM_FIRST ?= $(shell date +%y%j)00000
 FAULTS ?= 100
 FAULTS_SEED ?= $(shell date +%y%j%H%M)
 
-.PHONY: help setup run serve test nightly faults check format bench chart lock java clean
+.PHONY: help setup run serve test interop nightly faults check format bench chart lock java clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ serve: $(STAMP) ## Run the gateway alone (ARGS="--port-offset 1000")
 
 test: java check ## All checks and all tests
 	$(BIN)/python -m pytest $(ARGS)
+
+interop: $(STAMP) ## MQTT.js against the gateway, over TCP, TLS and WebSocket (needs node, npm and its registry)
+	HEADGATE_MQTTJS=1 $(BIN)/python -m pytest tests/interop/test_mqttjs.py $(ARGS)
 
 nightly: $(STAMP) ## Simulate failing stores, Raft, store groups and whole clusters, otherwise every day (SIM_SEEDS=20000)
 	HEADGATE_SIM_SEEDS=$(SIM_SEEDS) HEADGATE_SIM_FIRST=$(SIM_FIRST) $(BIN)/python -m pytest tests/sim $(ARGS)

@@ -1,0 +1,76 @@
+"""MQTT.js, the client that browsers and Node use, over TCP, TLS, WebSocket and secure WebSocket: `make interop`.
+
+It comes from npm, so these tests run only where HEADGATE_MQTTJS=1 asks for them and node and npm are there.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certificates import Authority
+from cryptography.x509 import DNSName, IPAddress
+from paho_client import fresh
+
+VERSION = "5.16.0"
+SCRIPT = Path(__file__).with_name("mqttjs.mjs")
+NODE, NPM = shutil.which("node"), shutil.which("npm")
+TIMEOUT_S = 100
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(NODE is None or NPM is None, reason="node and npm are not installed"),
+    pytest.mark.skipif(not os.environ.get("HEADGATE_MQTTJS"), reason="needs npm's registry: make interop"),
+]
+
+
+@pytest.fixture(scope="session")
+def mqttjs() -> Path:
+    """The script beside MQTT.js, which is kept with the virtual environment."""
+    home = Path(sys.prefix) / "mqttjs" / VERSION
+    if not (home / "node_modules" / "mqtt").is_dir():
+        home.mkdir(parents=True, exist_ok=True)
+        command = [str(NPM), "install", "--prefix", str(home), "--no-audit", "--no-fund", "--ignore-scripts"]
+        subprocess.run([*command, f"mqtt@{VERSION}"], check=True, timeout=300)
+    return Path(shutil.copy(SCRIPT, home / SCRIPT.name))
+
+
+def check(script: Path, url: str, version: int, ca_file: str = "") -> None:
+    """Run it and look at what it saw."""
+    command = [str(NODE), str(script), url, str(version), fresh("mqttjs"), *([ca_file] if ca_file else [])]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    seen: dict[str, Any] = json.loads(done.stdout)
+    if version == 5:
+        assert seen.pop("properties") == ["text/plain", "r", "c", {"a": ["1", "2"], "b": "3"}]
+    assert seen == {
+        "granted": [2],
+        "qos": [True, True, True],
+        "many": True,
+        "large": True,
+        "retained": ["kept", True],
+        "will": "gone",
+        "session": [version != 3, "missed"],
+    }
+
+
+@pytest.mark.parametrize("version", [3, 4, 5], ids=["3.1", "3.1.1", "5.0"])
+@pytest.mark.parametrize("transport", ["mqtt", "ws"])
+def test_mqttjs(mqttjs: Path, shared_gateway: Any, transport: str, version: int) -> None:
+    port = shared_gateway.port("mqtt" if transport == "mqtt" else "mqtt-ws")
+    check(mqttjs, f"{transport}://127.0.0.1:{port}" + ("/mqtt" if transport == "ws" else ""), version)
+
+
+def test_mqttjs_over_tls(mqttjs: Path, new_gateway: Callable[..., Any], tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    server = authority.issue("localhost", DNSName("localhost"), IPAddress(ip_address("127.0.0.1")), server=True)
+    files = {"HEADGATE__TLS__CERT_FILE": str(server.cert_file), "HEADGATE__TLS__KEY_FILE": str(server.key_file)}
+    gateway = new_gateway(environ=files).start()
+    check(mqttjs, f"mqtts://localhost:{gateway.port('mqtts')}", 5, str(authority.file))
+    check(mqttjs, f"wss://localhost:{gateway.port('mqtt-wss')}/mqtt", 5, str(authority.file))

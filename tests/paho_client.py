@@ -1,0 +1,73 @@
+"""paho-mqtt as tests use it: what its threads hear is in queues."""
+
+import itertools
+import queue
+import time
+from typing import Any
+
+from paho.mqtt import client as paho
+from paho.mqtt.properties import Properties
+
+TIMEOUT_S = 15
+VERSIONS = {"3.1": paho.MQTTv31, "3.1.1": paho.MQTTv311, "5.0": paho.MQTTv5}
+
+_names = itertools.count()
+
+
+def fresh(prefix: str) -> str:
+    """A name nobody has used."""
+    return f"{prefix}-{time.monotonic_ns()}-{next(_names)}"
+
+
+class Client:
+    """A paho client on a thread of its own; everything it hears is in queues."""
+
+    def __init__(self, port: int, version: int = paho.MQTTv5, client_id: str | None = None, **options: Any) -> None:
+        self.port, self.version = port, version
+        self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
+        self.granted: queue.Queue[Any] = queue.Queue()
+        self.left: queue.Queue[Any] = queue.Queue()
+        self.connack: queue.Queue[Any] = queue.Queue()
+        self.published: queue.Queue[Any] = queue.Queue()
+        name = fresh("paho")[-23:] if client_id is None else client_id
+        self.paho = paho.Client(paho.CallbackAPIVersion.VERSION2, name, protocol=version, **options)
+        self.paho.on_message = lambda _c, _u, message: self.messages.put(message)
+        self.paho.on_subscribe = lambda _c, _u, _mid, codes, _p: self.granted.put(codes)
+        self.paho.on_connect = lambda _c, _u, flags, code, p: self.connack.put((flags, code, p))
+        self.paho.on_disconnect = lambda _c, _u, _f, code, _p: self.left.put(code)
+        self.paho.on_publish = lambda _c, _u, _mid, code, _p: self.published.put(code)
+
+    def connect(self, **options: Any) -> "Client":
+        self.paho.connect("127.0.0.1", self.port, **options)
+        self.paho.loop_start()
+        self.flags, self.code, self.properties = self.connack.get(timeout=TIMEOUT_S)
+        return self
+
+    def subscribe(self, *args: Any, **kwargs: Any) -> list[int]:
+        self.paho.subscribe(*args, **kwargs)
+        return [code.value for code in self.granted.get(timeout=TIMEOUT_S)]
+
+    def publish(self, topic: str, body: bytes, qos: int = 1, **options: Any) -> None:
+        self.paho.publish(topic, body, qos, **options).wait_for_publish(TIMEOUT_S)
+
+    def get(self) -> paho.MQTTMessage:
+        return self.messages.get(timeout=TIMEOUT_S)
+
+    def bodies(self, count: int) -> list[bytes]:
+        return [self.get().payload for _ in range(count)]
+
+    def drop(self) -> None:
+        """Cut the connection without a DISCONNECT."""
+        self.paho.loop_stop()
+        self.paho.socket().close()
+
+    def close(self) -> None:
+        self.paho.disconnect()
+        self.paho.loop_stop()
+
+
+def properties(kind: int, **fields: Any) -> Properties:
+    found = Properties(kind)
+    for name, value in fields.items():
+        setattr(found, name, value)
+    return found
