@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from controller.client import ControllerError
-from gateway import cli_cluster, cli_cluster_roles, cli_groups, cli_kv, cli_remote, cli_spark, cli_store
+from gateway import cli_cluster, cli_cluster_roles, cli_groups, cli_kv, cli_passwords, cli_remote, cli_spark, cli_store
 from gateway.errors import ConfigError, HeadgateError
 from gateway.remote_http import Unreachable
 from store.errors import StoreError
@@ -115,6 +115,7 @@ def version() -> None:
 
 
 cli_remote.register(app)
+cli_passwords.register(app)
 
 
 def main() -> None:

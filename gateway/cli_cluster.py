@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar, cast, get_args
 import typer
 
 from controller.client import Acknowledge as _Acknowledge
+from gateway.cli_passwords import PasswordFileOption, hashed_password
 
 __all__ = ["app"]
 
@@ -242,29 +243,17 @@ def transfer(
 @users.command("set")
 def set_user(
     name: Annotated[str, typer.Argument(help="The name that clients give.")],
-    password_file: Annotated[
-        Path | None, typer.Option("--password-file", help="Holds the password; asked for if not said.")
-    ] = None,
+    password_file: PasswordFileOption = None,
     config: ConfigOption = None,
     controllers: ControllersOption = None,
     *,
     trusted_gateway: Annotated[bool, typer.Option("--trusted-gateway", help="May speak for other devices.")] = False,
 ) -> None:
-    """Add a user, or give one another password. Only an argon2id hash of it is kept."""
+    """Add a user, or give one another password. Only hashes of it are kept: argon2id's, and a verifier for SCRAM."""
     from controller.client import User  # noqa: PLC0415
     from gateway.auth import TRUSTED_GATEWAY  # noqa: PLC0415
-    from gateway.errors import ConfigError  # noqa: PLC0415
-    from gateway.passwords import hash_password  # noqa: PLC0415
 
-    if password_file is not None:
-        password = password_file.read_bytes().removesuffix(b"\n").removesuffix(b"\r")
-    else:
-        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True).encode()
-    try:
-        hashed = hash_password(password)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    user = User(name=name, password=hashed, rights={TRUSTED_GATEWAY: trusted_gateway})
+    user = User(name=name, password=hashed_password(password_file), rights={TRUSTED_GATEWAY: trusted_gateway})
     _ask(config, controllers, lambda controller: controller.set_user(user))
     typer.echo(f"user {name} is set")
 
