@@ -1,12 +1,14 @@
 """Verified frames in memory: what was written or read last."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from threading import Lock
+from typing import overload
 
 from store.format import Frame, LogOffset
 from store.log import Placed
 
-__all__ = ["CACHE_BYTES_MAX", "FrameCache"]
+__all__ = ["CACHE_BYTES_MAX", "FrameCache", "NewFrames"]
 
 CACHE_BYTES_MAX = 64 << 20
 
@@ -49,3 +51,24 @@ class FrameCache:
             while self._bytes > self._bytes_max:
                 _, (_, charge) = self._frames.popitem(last=False)
                 self._bytes -= charge
+
+
+class NewFrames(Sequence[Frame]):
+    """Frames that were just written, put together when somebody looks at them: not all listeners do."""
+
+    def __init__(self, cache: FrameCache, placed: Sequence[Placed]) -> None:
+        self._cache = cache
+        self._placed = placed
+        self._whole: list[Frame] | None = None
+
+    def __len__(self) -> int:
+        return len(self._placed)
+
+    @overload
+    def __getitem__(self, index: int) -> Frame: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Frame]: ...
+    def __getitem__(self, index: int | slice) -> Frame | Sequence[Frame]:
+        if self._whole is None:
+            self._whole = [self._cache.get(one.start) or one.whole() for one in self._placed]
+        return self._whole[index]

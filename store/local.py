@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from store.arrivals import Arrivals
-from store.cache import CACHE_BYTES_MAX, FrameCache
+from store.cache import CACHE_BYTES_MAX, FrameCache, NewFrames
 from store.calls.reads import ReadCalls
 from store.calls.replica import ReplicaCalls
 from store.calls.timers import TimerCalls
@@ -335,7 +335,7 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
                 logger.exception("an append's callback has failed")
         if run is None or not self._listeners:
             return
-        frames = [self._cache.get(placed.start) or placed.whole() for placed in run.placed]
+        frames = NewFrames(self._cache, run.placed)
         for listener in list(self._listeners.values()):
             try:
                 listener(frames)

@@ -22,6 +22,7 @@ __all__ = ["RUN_BYTES", "Receiver"]
 logger = logging.getLogger(__name__)
 
 RUN_BYTES = 8 << 20  # applied at a time
+GATHER_S = 0.005  # before what is confirmed is applied: most of it together with what is confirmed next
 
 
 class Receiver:
@@ -63,7 +64,7 @@ class Receiver:
         self._arrived: SimpleQueue[Sequence[Placed] | None] = SimpleQueue()
         self._goal = log.confirmed  # what the master has confirmed; perhaps ahead of what is here
         self._go_on = Event()  # there is more to follow, or an end to it
-        self._ending = False
+        self._ending = Event()
         self._receiving = Thread(target=self._receive_forever, name="store-receive", daemon=True)
         self._following = Thread(target=self._follow_forever, name="store-follow", daemon=True)
 
@@ -86,7 +87,7 @@ class Receiver:
         """Write and sync what has arrived, and apply no more. Again does nothing."""
         self._arrived.put(None)
         self._receiving.join()
-        self._ending = True
+        self._ending.set()
         self._go_on.set()
         self._following.join()
 
@@ -141,11 +142,12 @@ class Receiver:
     # ---- the following thread
 
     def _follow_forever(self) -> None:
-        while not self._ending:
+        while not self._ending.is_set():
             self._go_on.wait()
+            self._ending.wait(GATHER_S)
             self._go_on.clear()
             try:
-                while not self._ending and self._error() is None and self._follow():
+                while not self._ending.is_set() and self._error() is None and self._follow():
                     pass
             except Exception as error:
                 logger.exception("what is confirmed cannot be applied")

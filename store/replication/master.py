@@ -264,8 +264,8 @@ class Master:
         return out
 
     def _tell(self, peer: Peer, stream: Stream) -> None:
-        """Let a slave know what is confirmed: with data where there are some; alone when it has all, or time is up."""
-        idle = stream.sent == self.end == peer.acked
+        """Let a slave know what is confirmed: with data where there are some; alone when it is quiet, or time is up."""
+        idle = stream.sent == self.end == peer.acked and self._now_ms - stream.sent_ms >= self._pace.quiet_ms
         due = self._now_ms - stream.told_ms >= self._pace.heartbeat_ms
         if not (due or stream.told_round < self._round or (idle and stream.told < self.confirmed)):
             return
@@ -302,7 +302,7 @@ class Master:
         assert frames
         stream.sent = LogOffset(start + len(frames))
         assert stream.sent <= self.epochs.end_at(start, self.end)
-        stream.told = self.confirmed
+        stream.told, stream.sent_ms = self.confirmed, self._now_ms
         view = memoryview(frames)
         return Data(session=stream.session, epoch=self.epoch, start=start, confirmed=self.confirmed, frames=view)
 

@@ -21,6 +21,7 @@ class Stream:
     ready: bool = False  # it has cut its log and waits for data
     told_round: int = 0
     told_ms: int = NEVER_MS
+    sent_ms: int = NEVER_MS  # when it was sent data last
 
 
 class _Mark(NamedTuple):

@@ -123,7 +123,7 @@ def test_offsets_are_never_narrowed():
     log = Log(far).fill(3, 2)
     follower = Following(2, Log(far).fill(3, 1), [(2, origin), (3, far)], group=group, confirmed=far)
     leading = Leading(4, log, [(2, origin), (3, far)], followers=[follower], group=group, confirmed=far)
-    leading.connect(2).append(3).settle()
+    leading.connect(2).append(3).settle().pass_time(50)
     assert follower.log.frames == log.frames
     assert follower.slave.confirmed == leading.master.confirmed == log.end
     hello = Hello(group=group, replica=1, session=9, epoch=4, epochs=((3, origin), (4, far)), first=origin, end=far)
@@ -211,7 +211,7 @@ def test_readers_do_not_see_what_one_slave_has_and_another_has_not():
     """A reader of the faster slave would have seen what a failover to the slower one takes away."""
     fast, slow = Following(2), Following(3)
     leading = Leading(followers=[fast, slow], min_in_sync=2).connect(2, 3)
-    leading.append(2).settle()
+    leading.append(2).settle().pass_time(50)
     assert fast.slave.confirmed == 400
     slow.lazy = True
     leading.append(2).settle().pass_time(200)

@@ -345,13 +345,19 @@ def test_what_was_read_for_another_stream_is_not_sent():
         leading.master.sent(2, batch.start, leading.log.frames[0])
 
 
-def test_slaves_hear_what_is_confirmed_at_once_and_then_now_and_again():
+def test_slaves_hear_what_is_confirmed_with_the_next_data_or_when_it_is_quiet_and_then_now_and_again():
     leading = group(2)
     leading.mailbox.clear()
+    slave = leading.followers[2].slave
     leading.append().settle()
-    kinds = [type(message) for _, message in leading.mailbox]
-    assert kinds == [Data, Confirmed]
-    assert leading.followers[2].slave.confirmed == 200
+    assert slave.confirmed == 0
+    leading.append().settle()
+    assert slave.confirmed == 200
+    assert [type(message) for _, message in leading.mailbox] == [Data, Data]
+    leading.mailbox.clear()
+    leading.pass_time(50)
+    assert [type(message) for _, message in leading.mailbox] == [Confirmed]
+    assert slave.confirmed == 400
     leading.mailbox.clear()
     leading.pass_time(1_000)
     assert [type(message) for _, message in leading.mailbox] == [Confirmed] * 5
