@@ -1,0 +1,243 @@
+"""Consumer groups over processes: a member whose proxy is killed goes on at another, or another member does."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+
+from controller.client import GroupConfig
+from controller.remote import RemoteController
+from gateway.endpoint import now_ms
+from gateway.local_cluster import LocalCluster, Plan
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+TIMEOUT_S = 60
+MQTT_PORT, HTTP_PORT = 1883, 8080
+
+
+def free(plan):
+    for node in LocalCluster(plan).nodes:
+        for port in (node.port, node.admin_port, node.port - MQTT_PORT + HTTP_PORT):
+            with socket.socket() as probe:
+                try:
+                    probe.bind(("127.0.0.1", port))
+                except OSError:
+                    return False
+    return True
+
+
+async def add_group(plan):
+    controller = RemoteController(list(plan.addresses.values()), now_ms=now_ms)
+    try:
+        await controller.ready()
+        await controller.add_group(0, GroupConfig(replicas=1, min_in_sync=1))
+    finally:
+        await controller.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    plans = (Plan(tmp_path_factory.mktemp("groups"), 1, 1, 1, 1, 2, offset) for offset in range(21_111, 50_000, 777))
+    cluster = LocalCluster(next(plan for plan in plans if free(plan)))
+    cluster.write()
+    try:
+        for role in ("controller", "store", "proxy"):
+            names = [node.name for node in cluster.nodes if node.role == role]
+            for name in names:
+                cluster.start(name)
+            if role == "controller":
+                asyncio.run(add_group(cluster.plan))
+            list(cluster.until_ready(names))
+        yield cluster
+    finally:
+        cluster.stop_all()
+
+
+@pytest.fixture
+def urls(cluster):
+    ports = [node.port - MQTT_PORT + HTTP_PORT for node in cluster.nodes if node.role == "proxy"]
+    return [f"http://127.0.0.1:{port}" for port in ports]
+
+
+@contextlib.contextmanager
+def without(cluster, name):
+    """A proxy is killed, and there again in the end."""
+    cluster.stop(name, kill=True)
+    try:
+        yield
+    finally:
+        cluster.start(name)
+        list(cluster.until_ready([name]))
+
+
+def publish(url, topic, numbers):
+    events = [
+        {
+            "specversion": "1.0",
+            "type": "n",
+            "source": "/s",
+            "id": f"{n}",
+            "subject": f"{topic}/x",
+            "partitionkey": f"k{n}",
+        }
+        for n in numbers
+    ]
+    kind = {"content-type": "application/cloudevents-batch+json"}
+    httpx.post(f"{url}/events", json=events, headers=kind, timeout=30).raise_for_status()
+
+
+class Consumer:
+    """A client in a thread: reads, notes, commits, until it is stopped. `hold` keeps what it reads uncommitted."""
+
+    def __init__(self, url, group, topic, *, ttl_s=3, **options):
+        self.url, self.group, self.topic = url, group, topic
+        self.client = httpx.Client(timeout=30, **options)
+        asked = {"topic": topic, "ttl_s": ttl_s}
+        answer = self.client.post(f"{url}/groups/{group}/members", json=asked).raise_for_status()
+        self.member = answer.json()["member"]
+        self.seen = []  # (queue, offset, id)
+        self.committed = []  # as answers came
+        self.queues = []
+        self.hold = threading.Event()
+        self.stopped = threading.Event()
+        self.failed = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def path(self):
+        return f"{self.url}/groups/{self.group}/members/{self.member}"
+
+    def start(self):
+        self._thread.start()
+        return self
+
+    def _run(self):
+        try:
+            while not self.stopped.is_set():
+                self.step()
+        except (httpx.HTTPError, AssertionError) as error:
+            self.failed = error
+
+    def step(self):
+        got = self.client.get(f"{self.path}/messages", params={"max": 20, "wait": 1}).raise_for_status().json()
+        self.queues = got["queues"]
+        self.seen += [(one["queue"], one["offset"], one["event"]["id"]) for one in got["messages"]]
+        if got["messages"] and not self.hold.is_set():
+            done = self.client.post(f"{self.path}/commit", json={"after": got["after"]})
+            if done.status_code != 409:
+                self.committed.append(done.raise_for_status().json()["offsets"])
+
+    def stop(self):
+        self.stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(TIMEOUT_S)
+        self.client.close()
+
+
+def until(holds, what):
+    deadline = time.monotonic() + TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def lag(url, group):
+    return httpx.get(f"{url}/groups/{group}", timeout=30).raise_for_status().json()["lag"]
+
+
+def ascending(consumer):
+    """Whether what a consumer was told is committed never went back."""
+    at = {}
+    for offsets in consumer.committed:
+        for queue, offset in offsets.items():
+            if offset < at.get(queue, 0):
+                return False
+            at[queue] = offset
+    return True
+
+
+def check_whole(consumers, count):
+    """Everything was seen, and of each queue every offset."""
+    seen = {item for consumer in consumers for item in consumer.seen}
+    assert {int(id_) for _, _, id_ in seen} == set(range(count))
+    for queue in {queue for queue, _, _ in seen}:
+        offsets = sorted({at for number, at, _ in seen if number == queue})
+        assert offsets == list(range(len(offsets)))
+    assert all(ascending(consumer) for consumer in consumers)
+
+
+def test_a_member_goes_on_at_another_proxy(cluster, urls):
+    publish(urls[1], "moves", range(200))
+    consumer = Consumer(urls[0], "moving", "moves", ttl_s=60)
+    with contextlib.closing(consumer.client):
+        goes_on_elsewhere(cluster, urls, consumer)
+    check_whole([consumer], 200)
+    assert len(consumer.seen) == 200, "nothing came twice"
+    assert lag(urls[1], "moving") == 0
+
+
+def goes_on_elsewhere(cluster, urls, consumer):
+    consumer.step()
+    assert consumer.committed
+    got = consumer.client.get(f"{consumer.path}/messages", params={"max": 5}).raise_for_status().json()
+    with without(cluster, "proxy-1"):
+        with pytest.raises(httpx.HTTPError):
+            consumer.step()
+        consumer.url = urls[1]
+        done = consumer.client.post(f"{consumer.path}/commit", json={"after": got["after"]}).raise_for_status()
+        consumer.committed.append(done.json()["offsets"])
+        consumer.seen += [(one["queue"], one["offset"], one["event"]["id"]) for one in got["messages"]]
+        while len({id_ for _, _, id_ in consumer.seen}) < 200:
+            consumer.step()
+
+
+def test_another_member_takes_over_from_one_that_is_gone_with_its_proxy(cluster, urls):
+    publish(urls[1], "works", range(200))
+    gone, other = Consumer(urls[0], "working", "works"), Consumer(urls[1], "working", "works")
+    try:
+        gone.start()
+        other.start()
+        until(lambda: len(gone.queues) == len(other.queues) == 4, "the queues are not shared")
+        until(lambda: lag(urls[1], "working") == 0, "not everything is read")
+        shared = set(gone.queues) | set(other.queues)
+        gone.hold.set()
+        publish(urls[1], "works", range(200, 300))
+        until(lambda: any(int(id_) >= 200 for _, _, id_ in gone.seen), "nothing to lose")
+        with without(cluster, "proxy-1"):
+            publish(urls[1], "works", range(300, 400))
+            until(lambda: gone.failed is not None, "the client has not seen its proxy die")
+            until(lambda: set(other.queues) == shared, "the queues are not taken over")
+            until(lambda: lag(urls[1], "working") == 0, "not everything is read")
+            refused = httpx.post(
+                f"{urls[1]}/groups/working/members/{gone.member}/commit", json={"after": "1"}, timeout=30
+            )
+            assert refused.status_code == 404
+        assert other.failed is None
+    finally:
+        gone.stop()
+        other.stop()
+    check_whole([gone, other], 400)
+
+
+def test_every_worker_answers_for_every_member(tmp_path):
+    from conftest import GatewayProcess
+
+    gateway = GatewayProcess(tmp_path / "data", "--workers", "2").start()
+    try:
+        publish(gateway.url, "shared", range(300))
+        each = httpx.Limits(max_keepalive_connections=0)  # a connection for each request, to one worker or the other
+        consumers = [Consumer(gateway.url, "g", "shared", ttl_s=30, limits=each).start() for _ in range(3)]
+        until(lambda: sum(len(consumer.queues) for consumer in consumers) == 8, "the queues are not shared")
+        until(lambda: lag(gateway.url, "g") == 0, "not everything is read")
+        for consumer in consumers:
+            consumer.stop()
+            assert consumer.failed is None
+            assert 2 <= len(consumer.queues) <= 3
+        check_whole(consumers, 300)
+    finally:
+        gateway.close()
