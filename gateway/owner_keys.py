@@ -5,11 +5,12 @@ from typing import Protocol
 
 import msgspec
 
+from gateway import logs
 from gateway.keys import kv_key
 from gateway.owners import Cursor, Operations, OwnershipLost, forget_cursor
 from gateway.presence import HEIRS, Presence
 from store.client import Delete, Put, StoreClient
-from store.errors import RevisionConflict
+from store.errors import AppendOutcomeUnknown, NotWritable, RevisionConflict, StoreFull, StoreUnreachable
 from store.format import QueueNumber
 
 __all__ = [
@@ -27,7 +28,11 @@ __all__ = [
     "wanted_key",
 ]
 
+AGAIN_S = 0.25  # until what the store did not take is tried again
 OWNERS, WANTED, CURSORS = "owners", "proxies/wanted", "session-cursors"
+
+
+log = logs.get(__name__)
 
 
 class OwnerRecord(msgspec.Struct, frozen=True):
@@ -88,11 +93,11 @@ class OwnedName:
         self._revision = revision
 
     async def write(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
-        """See `Owned`."""
+        """See `Owned`. While the store takes nothing this waits, as long as the name is certainly still ours."""
         if cursor is not None:
             operations = (*operations, self._put(cursor))
         if operations:
-            await self._transact(operations)
+            await self._transact_again(operations)
 
     async def release(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
         """See `Owned`."""
@@ -120,6 +125,15 @@ class OwnedName:
         if entry is None:
             return await store.offsets(self._name)
         return _decode_cursor(entry.value)
+
+    async def _transact_again(self, operations: Operations) -> None:
+        """Make changes that may be made twice: what is compared is not among them."""
+        while True:
+            try:
+                return await self._transact(operations)
+            except (StoreUnreachable, AppendOutcomeUnknown, NotWritable, StoreFull) as error:
+                log.debug("what is written for a name is written again", name=self._name, error=str(error))
+            await asyncio.sleep(AGAIN_S)
 
     def _put(self, cursor: Cursor) -> Put:
         return Put(_cursor_key(self._name), encode({int(queue): at for queue, at in cursor.items()}))

@@ -1,0 +1,120 @@
+"""The group with the keys and values is away for longer than a proxy may be unheard of: connections stay, and so does
+all that other groups serve. Nobody takes over from a proxy that lives, and what has waited is done."""
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+from test_proxies import Client, free
+
+from controller.client import GroupConfig
+from controller.remote import RemoteController
+from gateway.endpoint import now_ms
+from gateway.local_cluster import LocalCluster, Plan
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+TOPIC = "steady"  # in group 1
+
+
+async def prepare(plan):
+    controller = RemoteController(list(plan.addresses.values()), now_ms=now_ms)
+    try:
+        await controller.ready()
+        await controller.add_group(0, GroupConfig(replicas=2, min_in_sync=2))
+        await controller.add_group(1, GroupConfig(replicas=2, min_in_sync=1))
+        await controller.close_group(0)
+        await controller.create_topic(TOPIC, queues=2)
+        await controller.close_group(0, closed=False)
+    finally:
+        await controller.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("cluster")
+    plans = (Plan(directory, 1, 2, 2, 2, 2, offset) for offset in range(21_000, 50_000, 777))
+    found = LocalCluster(next(plan for plan in plans if free(plan)))
+    found.write()
+    try:
+        for role in ("controller", "store", "proxy"):
+            names = [node.name for node in found.nodes if node.role == role]
+            for name in names:
+                found.start(name)
+            if role == "controller":
+                asyncio.run(prepare(found.plan))
+            list(found.until_ready(names))
+        yield found
+    finally:
+        found.stop_all()
+
+
+def frozen(cluster, *names):
+    for name in names:
+        os.kill(cluster.pid(name), signal.SIGSTOP)
+
+    def end():
+        for name in names:
+            os.kill(cluster.pid(name), signal.SIGCONT)
+
+    return end
+
+
+def killed(cluster, *names):
+    for name in names:
+        cluster.stop(name, kill=True)
+
+    def end():
+        for name in names:
+            cluster.start(name)
+
+    return end
+
+
+HOME = ["store-0-1", "store-0-2"]
+
+
+@pytest.mark.parametrize(
+    ("hurt", "names", "seconds"),
+    [(frozen, HOME, 15.0), (killed, HOME[1:], 9.0)],
+    ids=["all of it frozen", "its quorum killed"],
+)
+def test_connections_stay_while_the_home_group_is_away(cluster, hurt, names, seconds, request):
+    here, there = (node.port for node in cluster.nodes if node.role == "proxy")
+    case = request.node.callspec.id
+    mover = Client(here, f"mover {case}")
+    subscribers = [mover, Client(there, f"subscriber {case}", will=b"gone")]
+    publishers = [Client(port, f"publisher {port} {case}", will=b"gone", expiry_s=0) for port in (here, there)]
+    watcher = Client(there, f"watcher {case}", clean=True, expiry_s=0)
+    clients = [*subscribers, *publishers, watcher]
+    for one in subscribers:
+        one.subscribe(f"{TOPIC}/#")
+    watcher.subscribe("wills")
+    end = hurt(cluster, *names)
+    sent = 0
+    try:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            for one in publishers:
+                one.publish(f"{TOPIC}/a", b"%d" % sent)
+                sent += 1
+            time.sleep(0.1)
+    finally:
+        end()
+    assert sent > 2 * len(publishers), "publishing went on"
+    list(cluster.until_ready(names))
+    for one in publishers:
+        one.publish(f"{TOPIC}/a", b"%d" % sent)
+        sent += 1
+    for one in subscribers:
+        assert sorted(int(one.get()) for _ in range(sent)) == list(range(sent))
+    assert all(one.gone.empty() for one in clients)
+    moved = Client(there, f"mover {case}")  # what needs the home group goes on too
+    assert moved.present
+    assert str(mover.gone.get(timeout=20)) == "Session taken over"
+    assert all(one.gone.empty() for one in clients[1:])
+    assert watcher.messages.empty()
+    for one in (moved, *clients[1:]):
+        one.close()
