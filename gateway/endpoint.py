@@ -63,7 +63,7 @@ class Endpoint:
         self.protocol = protocol
         self.adapter = adapter
         self.loopback = loopback
-        self.address = ""  # of the peer's machine, where there is one peer
+        self.host = ""  # of the peer's machine, where there is one peer
         self.certificate: Mapping[str, Any] | None = None  # of the peer, verified
         self.principal: Principal = hub.access.stranger(protocol)
         self.subscriber = Subscriber(self)

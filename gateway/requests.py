@@ -68,7 +68,7 @@ async def _authenticate(hub: "Hub", endpoint: Endpoint, request: Authenticate) -
     if endpoint.turned_away is not None:
         raise endpoint.turned_away
     principal = await hub.authenticator.authenticate(
-        request, loopback=endpoint.loopback, address=endpoint.address, certificate=endpoint.certificate
+        request, loopback=endpoint.loopback, address=endpoint.host, certificate=endpoint.certificate
     )
     if isinstance(principal, Challenge):
         return principal
