@@ -15,7 +15,8 @@ place of a value that there is none of, and below the levels in front of it all,
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from typing import Any, Final, NamedTuple
+from itertools import chain
+from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -27,8 +28,10 @@ from gateway.message import Message
 
 __all__ = ["NOTHING", "OPEN", "Access", "Badge", "Decision", "Identity", "Rules"]
 
-REMEMBERED_COUNT_MAX = 1_024  # addresses of one client and action whose answer is remembered
+REMEMBERED_COUNT_MAX = 8_192  # addresses of one client and action whose answer is remembered
 REMEMBERED_CHARS_MAX = 256  # longer addresses are looked at each time: what is remembered is bounded in bytes too
+
+MEANT_COUNT_MAX = 4_096  # names of which is remembered what rules are meant for them
 
 _UNSOUND = re.compile("[/+#\0]")
 
@@ -52,9 +55,34 @@ class Clause(NamedTuple):
 class Terms(NamedTuple):
     """What is said of one action."""
 
-    denies: tuple[Clause, ...]
-    allows: tuple[Clause, ...]  # none where the default is to allow, for which they change nothing
+    denies: tuple[Clause, ...] = ()
+    allows: tuple[Clause, ...] = ()  # none where the default is to allow, for which they change nothing
+
+
+class Saying(NamedTuple):
+    """All that is said of one action to one client: what it shares with others, what is its own, and the default."""
+
+    shared: Terms
+    own: Terms
     otherwise: bool
+
+    @property
+    def denies(self) -> Iterator[Clause]:
+        """The denies."""
+        return chain(self.shared.denies, self.own.denies)
+
+    @property
+    def allows(self) -> Iterator[Clause]:
+        """The allows."""
+        return chain(self.shared.allows, self.own.allows)
+
+
+class _Answer(Protocol):
+    """Says of an address whether, and remembers it."""
+
+    __wrapped__: Callable[..., bool]  # the same without remembering
+
+    def __call__(self, address: str, /) -> bool: ...
 
 
 class Decision(NamedTuple):
@@ -64,61 +92,76 @@ class Decision(NamedTuple):
     origin: str
 
 
-def decide(terms: Terms, address: str) -> Decision:
+def decide(saying: Saying, address: str) -> Decision:
     """What is said of an address."""
     levels = address.split("/")
-    for clause in terms.denies:
+    for clause in saying.denies:
         if matches(clause.levels, levels):
             return Decision(allowed=False, origin=clause.origin)
-    for clause in terms.allows:
+    for clause in saying.allows:
         if matches(clause.levels, levels):
             return Decision(allowed=True, origin=clause.origin)
-    return Decision(allowed=terms.otherwise, origin="")
+    return Decision(allowed=saying.otherwise, origin="")
 
 
-def _allowed(terms: Terms, address: str) -> bool:
-    return decide(terms, address).allowed
+def _allowed(saying: Saying, address: str) -> bool:
+    return decide(saying, address).allowed
 
 
 class Access:
     """What one client may do, where something restricts it. It never changes; answers are remembered by address."""
 
-    __slots__ = ("__weakref__", "_answers", "_terms")
+    __slots__ = ("__weakref__", "_answers", "_sayings")
 
-    def __init__(self, terms: Sequence[Terms]) -> None:
-        """`terms` are those of `ACTIONS`, in their order."""
-        self._terms = dict(zip(ACTIONS, terms, strict=True))
-        self._answers = {
-            action: lru_cache(REMEMBERED_COUNT_MAX)(partial(_allowed, terms)) for action, terms in self._terms.items()
-        }
+    def __init__(self, sayings: tuple[Saying, ...]) -> None:
+        """`sayings` are those of `ACTIONS`, in their order."""
+        self._sayings = sayings
+        self._answers: dict[Action, _Answer] = {}  # made when they are first asked for: most clients ask for few
 
     def may(self, action: Action, address: str) -> bool:
         """Whether an address may be published to, read or managed."""
-        answer = self._answers[action]
+        answer = self._answers.get(action) or self._remember(action)
         return answer(address) if len(address) <= REMEMBERED_CHARS_MAX else answer.__wrapped__(address)
+
+    def _remember(self, action: Action) -> _Answer:
+        remembered = lru_cache(REMEMBERED_COUNT_MAX)(partial(_allowed, self._saying(action)))
+        self._answers[action] = remembered
+        return remembered
+
+    def _saying(self, action: Action) -> Saying:
+        return self._sayings[ACTIONS.index(action)]
 
     def reaches(self, action: Action, pattern: str) -> bool:
         """Whether an address that a filter matches may be used so. Several denies that only together leave none of
         them are not seen: then it is said that there are some.
         """
-        terms, wanted = self._terms[action], levels_of(pattern)
-        found = [wanted] if terms.otherwise else [meet(clause.levels, wanted) for clause in terms.allows]
-        return any(one is not None and not any(covers(deny.levels, one) for deny in terms.denies) for one in found)
+        saying, wanted = self._saying(action), levels_of(pattern)
+        found = [wanted] if saying.otherwise else [meet(clause.levels, wanted) for clause in saying.allows]
+        return any(one is not None and not any(covers(deny.levels, one) for deny in saying.denies) for one in found)
 
     def reaches_all(self, action: Action, pattern: str) -> bool:
         """Whether it is certain that every address may be used so that a filter matches; `#` may stand anywhere."""
-        terms, wanted = self._terms[action], levels_of(pattern)
-        if any(touches(deny.levels, wanted) for deny in terms.denies):
+        saying, wanted = self._saying(action), levels_of(pattern)
+        if any(touches(deny.levels, wanted) for deny in saying.denies):
             return False
-        return terms.otherwise or any(covers(clause.levels, wanted) for clause in terms.allows)
+        return saying.otherwise or any(covers(clause.levels, wanted) for clause in saying.allows)
 
     def explain(self, action: Action, address: str) -> Decision:
         """The answer, and where it comes from."""
-        return decide(self._terms[action], address)
+        return decide(self._saying(action), address)
 
 
-_ALL_DENIED = Terms((Clause(EVERYTHING, "its user is gone"),), (), otherwise=False)
-NOTHING: Final = Access([_ALL_DENIED] * len(ACTIONS))
+_ALL_DENIED = Saying(Terms((Clause(EVERYTHING, "its user is gone"),)), Terms(), otherwise=False)
+NOTHING: Final = Access((_ALL_DENIED,) * len(ACTIONS))
+_NO_TERMS = (Terms(),) * len(ACTIONS)
+
+
+class _Meant(NamedTuple):
+    """What the configuration says to some clients: the same to all of them, and what has placeholders."""
+
+    allowing: tuple[Terms, ...]  # of `ACTIONS`, where the default is to allow
+    denying: tuple[Terms, ...]  # and where it is to deny
+    placed: tuple[tuple[str, Permission], ...]
 
 
 class Rules:
@@ -126,45 +169,69 @@ class Rules:
 
     def __init__(self, config: AccessConfig) -> None:
         self._config = config
-        self._same: WeakValueDictionary[tuple[Terms, ...], Access] = WeakValueDictionary()
+        self._meant: dict[tuple[int, ...], _Meant] = {}  # by the rules' numbers; as many as there are kinds of clients
+        self._numbers = lru_cache(MEANT_COUNT_MAX)(self._numbers_of)
+        self._same: WeakValueDictionary[tuple[Saying, ...], Access] = WeakValueDictionary()
 
     def access(self, identity: Identity, own: OwnAccess | None = None) -> Access | None:
-        """What a client may do; None where nothing restricts it. Clients of which the same is said share one."""
-        terms = tuple([self._terms(identity, action, own) for action in ACTIONS])
-        if all(one.otherwise and not one.denies for one in terms):
+        """What a client may do; None where nothing restricts it. Clients to which the same is said share one."""
+        numbers = self._numbers(identity.name, identity.protocol)
+        meant = self._meant.get(numbers) or self._learn(numbers)
+        otherwise = self._config.default != "deny" and (own is None or own.otherwise == "allow")
+        placed = list(meant.placed)
+        if own is not None:
+            placed += [(f"rule {i} of user {identity.name}", one) for i, one in enumerate(own.rules)]
+        shared = meant.allowing if otherwise else meant.denying
+        mine = _terms(placed, identity, otherwise=otherwise) if placed else _NO_TERMS
+        sayings = tuple([Saying(terms, more, otherwise) for terms, more in zip(shared, mine, strict=True)])
+        if otherwise and not any(one.shared.denies or one.own.denies for one in sayings):
             return None
-        access = self._same.get(terms)
+        access = self._same.get(sayings)
         if access is None:
-            access = self._same[terms] = Access(terms)
+            access = self._same[sayings] = Access(sayings)
         return access
 
-    def _terms(self, identity: Identity, action: Action, own: OwnAccess | None) -> Terms:
-        said = [(origin, one) for origin, one in self._meant_for(identity, own) if one.names(action)]
-        otherwise = self._config.default != "deny" and (own is None or own.otherwise == "allow")
-        allows = () if otherwise else _clauses(said, "allow", identity)
-        return Terms(_clauses(said, "deny", identity), allows, otherwise)
+    def _numbers_of(self, name: str, protocol: str) -> tuple[int, ...]:
+        return tuple([i for i, rule in enumerate(self._config.rules) if rule.is_meant_for(name, protocol)])
 
-    def _meant_for(self, identity: Identity, own: OwnAccess | None) -> Iterator[tuple[str, Permission]]:
-        for i, rule in enumerate(self._config.rules):
-            if rule.is_meant_for(identity.name, identity.protocol):
-                yield f"access.rules[{i}]", rule
-        for i, one in enumerate(own.rules if own is not None else ()):
-            yield f"rule {i} of user {identity.name}", one
+    def _learn(self, numbers: tuple[int, ...]) -> _Meant:
+        said = [(f"access.rules[{i}]", self._config.rules[i]) for i in numbers]
+        plain = [(origin, one) for origin, one in said if not _has_placeholders(one)]
+        placed = [(origin, one) for origin, one in said if _has_placeholders(one)]
+        nobody = Identity()
+        meant = _Meant(_terms(plain, nobody, otherwise=True), _terms(plain, nobody, otherwise=False), tuple(placed))
+        self._meant[numbers] = meant
+        return meant
 
 
-def _clauses(said: Sequence[tuple[str, Permission]], effect: str, identity: Identity) -> tuple[Clause, ...]:
-    found = [
-        Clause(levels, origin)
+def _has_placeholders(permission: Permission) -> bool:
+    return any(PLACEHOLDER.search(pattern) for pattern in permission.filters)
+
+
+def _terms(said: Sequence[tuple[str, Permission]], identity: Identity, *, otherwise: bool) -> tuple[Terms, ...]:
+    """What permissions say to one client, of `ACTIONS` in their order."""
+    clauses = [
+        (one, Clause(levels, origin))
         for origin, one in said
-        if one.effect == effect
+        if one.effect == "deny" or not otherwise
         for pattern in one.filters
-        if (levels := expand(pattern, identity, deny=effect == "deny")) is not None
+        if (levels := expand(pattern, identity, deny=one.effect == "deny")) is not None
     ]
-    return tuple(found)
+    return tuple(
+        [
+            Terms(
+                tuple([clause for one, clause in clauses if one.effect == "deny" and one.names(action)]),
+                tuple([clause for one, clause in clauses if one.effect == "allow" and one.names(action)]),
+            )
+            for action in ACTIONS
+        ]
+    )
 
 
 def expand(pattern: str, identity: Identity, *, deny: bool) -> Levels | None:
     """A filter for one client; None where an allow matches nothing."""
+    if "${" not in pattern:
+        return levels_of(pattern)
     levels: list[str] = []
     for level in pattern.split("/"):
         names = PLACEHOLDER.findall(level)
