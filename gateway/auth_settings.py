@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.config_reader import Hash, Secret
+from gateway.errors import ConfigError
 from gateway.passwords import check_hash
 
 __all__ = ["Algorithm", "AuthConfig", "JwtConfig", "JwtKey", "TlsConfig", "UserConfig", "auth_mistakes"]
@@ -117,11 +118,24 @@ def auth_mistakes(auth: AuthConfig, tls: TlsConfig) -> Iterator[tuple[str, str]]
                 check_hash(user.password_hash.reveal())
             except ValueError as error:
                 yield f"auth.users.{name}.password_hash", f"{error}; write what `headgate hash-password` prints"
-    jwt = auth.jwt
+    yield from _key_mistakes(auth.jwt)
+
+
+def _key_mistakes(jwt: JwtConfig) -> Iterator[tuple[str, str]]:
+    """Keys that cannot be read, or are none."""
+    files = {f"auth.jwt.keys[{i}].file": key.file for i, key in enumerate(jwt.keys)}
+    unreadable = [mistake for key, file in files.items() for mistake in _unreadable(key, file, "a key")]
     if jwt.jwks_file is not None:
-        yield from _unreadable("auth.jwt.jwks_file", jwt.jwks_file, "a JSON Web Key Set")
-    for i, key in enumerate(jwt.keys):
-        yield from _unreadable(f"auth.jwt.keys[{i}].file", key.file, "a key")
+        unreadable += _unreadable("auth.jwt.jwks_file", jwt.jwks_file, "a JSON Web Key Set")
+    yield from unreadable
+    if jwt.enabled and not unreadable:
+        from gateway.tokens import Tokens  # noqa: PLC0415 - 10 MB, which only those need that take tokens
+
+        try:
+            Tokens(jwt)
+        except ConfigError as error:
+            key, _, mistake = str(error).partition(": ")
+            yield key, mistake
 
 
 def _tls_mistakes(tls: TlsConfig) -> Iterator[tuple[str, str]]:

@@ -190,6 +190,10 @@ def test_a_secret_comes_from_a_file_or_the_environment_and_is_never_shown(tmp_pa
             "tls.client_certificates: is for TLS ports, and there are none; write cert_file and key_file too",
         ),
         (
+            "[auth.jwt]\njwks_file = 'headgate.toml'",
+            'auth.jwt.jwks_file: headgate.toml is no JSON Web Key Set, an object with "keys"',
+        ),
+        (
             "[auth.jwt]\njwks_file = 'none'",
             "auth.jwt.jwks_file: none cannot be read; write the path of a JSON Web Key Set",
         ),
