@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp.commands import INDEX_MAPPING, Basic, Channel, Confirm, Exchange, Queue
 
-from adapters.amqp.handshake import credentials
+from adapters.amqp.handshake import authentication
 from adapters.amqp.properties import read_properties
 from adapters.amqp.wire import read_method, read_table, write_table
 from gateway.errors import Cause, ProtocolError, Refusal
 from gateway.port import Call, Close, Consume, Outcome, Publish
 from gateway.queue_port import CountRoutes, DeclareQueue, DeleteQueue, PurgeQueue, QueueInfo
 
+MECHANISMS = b"PLAIN AMQPLAIN EXTERNAL"
 CORPUS = [
     encoded(1, Queue.Declare(queue="q", arguments={"a": 1, "t": {"x": [1, "y"]}})),
     encoded(1, Queue.Bind(queue="q", exchange="amq.topic", routing_key="a.#")),
@@ -97,9 +98,15 @@ def test_every_method_with_random_arguments(index, arguments, channel):
     drive(Peer().open(), frame, random.Random(2))
 
 
+@given(st.sampled_from(MECHANISMS.decode().split()), st.binary(max_size=120))
+def test_the_response_of_a_mechanism_asks_who_it_is_or_is_refused(mechanism, response):
+    with contextlib.suppress(ProtocolError):
+        assert authentication(mechanism, response, MECHANISMS).mechanism in {"password", "external"}
+
+
 @given(st.binary(max_size=120))
 def test_decoders_raise_one_error_or_none(data):
-    for decode in (read_method, read_properties, lambda raw: credentials("AMQPLAIN", raw)):
+    for decode in (read_method, read_properties, lambda raw: authentication("AMQPLAIN", raw, MECHANISMS)):
         with contextlib.suppress(ProtocolError):
             decode(data)
 
@@ -123,13 +130,13 @@ def test_mutated_tables_raise_one_error_or_none(table, changes, cut):
     with contextlib.suppress(ValueError):
         read_table(raw, 0)
     with contextlib.suppress(ProtocolError):
-        credentials("AMQPLAIN", raw[4:])
+        authentication("AMQPLAIN", raw[4:], MECHANISMS)
 
 
 @pytest.mark.parametrize("response", [b"\x01al\x00", b"\x01aF\x00", b"\x01a", b"\x05a", b"\x01aD\x00"])
 def test_the_response_of_amqplain_may_end_anywhere(response):
     with pytest.raises(ProtocolError):
-        credentials("AMQPLAIN", response)
+        authentication("AMQPLAIN", response, MECHANISMS)
 
 
 @pytest.mark.parametrize("cut", range(0, 400, 7))
