@@ -14,13 +14,11 @@ import msgspec
 
 from controller.client import ControllerClient
 from gateway import logs
-from gateway.assignment import STRATEGIES
 from gateway.errors import Cause, Refusal
 from gateway.group_admin import delete, describe, list_groups, reset
+from gateway.group_joining import check_asked, check_same, new_group
 from gateway.group_port import (
     QUEUES_COUNT_MAX,
-    TTL_S_MAX,
-    TTL_S_MIN,
     CommitOffsets,
     DeleteGroup,
     DescribeGroup,
@@ -41,19 +39,15 @@ from gateway.group_reader import QueueReader, Wanted
 from gateway.group_settings import GroupsConfig
 from gateway.group_state import (
     Group,
-    GroupRecord,
     MemberRecord,
     QueueRecord,
     cursor_of,
     encode,
     group_key,
     member_key,
-    name_key,
-    names_range,
     owned,
     plan,
     positions_of,
-    queue_puts,
 )
 from gateway.group_store import load_group, queues_of
 from gateway.group_wakes import GroupWakes
@@ -79,6 +73,8 @@ log = logs.get(__name__)
 class Connected(Protocol):
     """A connection."""
 
+    protocol: str
+
     @property
     def gone(self) -> bool:
         """Whether nobody is there to be answered."""
@@ -102,7 +98,8 @@ class _Heard(NamedTuple):
 class ConsumerGroups:
     """The groups of this process's store. `now_ms` is ms since 1970; `clock` counts seconds and never goes back.
 
-    `may_come` says whether a topic that is not there may come to be.
+    `may_come` says whether a topic that is not there may come to be; `delivered` is told the protocol, the topic and
+    the number of messages that were read.
     """
 
     def __init__(
@@ -116,6 +113,7 @@ class ConsumerGroups:
         now_ms: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
         may_come: bool = True,
+        delivered: Callable[[str, str, int], object] = lambda _protocol, _topic, _count: None,
     ) -> None:
         self._store = store
         self._controller = controller
@@ -124,6 +122,7 @@ class ConsumerGroups:
         self._now_ms = now_ms
         self._clock = clock
         self._may_come = may_come
+        self._delivered = delivered
         self._reader = QueueReader(store, random=random)
         self._wakes = GroupWakes(store, spawn)
         self._heard: dict[tuple[str, str], _Heard] = {}  # by group and member
@@ -155,10 +154,11 @@ class ConsumerGroups:
             asked_s = self._clock()
             try:
                 if group.header is None:
-                    operations = [entering, *await self._new_group(request)]
-                    await self._store.kv_transact({group_key(group.name): 0}, operations)
+                    limit = self._config.groups_max
+                    made = await new_group(self._store, self._controller, request, groups_max=limit)
+                    await self._store.kv_transact({group_key(group.name): 0}, [*made, entering])
                 else:
-                    self._check_same(group, request)
+                    check_same(group, request, members_max=self._config.members_max)
                     await self._store.kv_transact({group_key(group.name): group.header.revision}, [entering])
             except RevisionConflict:
                 continue
@@ -168,44 +168,11 @@ class ConsumerGroups:
 
     def _check_join(self, asker: Asker, request: JoinGroup) -> None:
         """Raise `Refusal` for what can be no member of any group, or is one too many of this user."""
-        if request.strategy not in STRATEGIES:
-            raise Refusal(Cause.MALFORMED, f"strategy: is one of {', '.join(STRATEGIES)}")
-        if request.start not in {"earliest", "latest"}:
-            raise Refusal(Cause.MALFORMED, "start: is earliest or latest")
-        if not TTL_S_MIN <= request.ttl_s <= TTL_S_MAX:
-            raise Refusal(Cause.MALFORMED, f"ttl_s: is a whole number from {TTL_S_MIN} to {TTL_S_MAX}")
-        if self._controller.topic(request.topic) is None and not self._may_come:
-            raise Refusal(Cause.NOT_FOUND, f"there is no topic {request.topic!r}")
-        if len(queues_of(self._controller, request.topic)) > QUEUES_COUNT_MAX:
-            raise Refusal(Cause.QUOTA, f"a group reads a topic of at most {QUEUES_COUNT_MAX} queues")
+        check_asked(self._controller, request, may_come=self._may_come)
         self._forget()
         name, limit = asker.principal.name, self._config.memberships_max
         if sum(1 for one in self._heard.values() if one.principal == name) >= limit:
             raise Refusal(Cause.QUOTA, f"one user has at most {limit} memberships here (groups.memberships_max)")
-
-    def _check_same(self, group: Group, request: JoinGroup) -> None:
-        """Raise `Refusal` where a group is another one than a new member thinks, or has no room for it."""
-        assert group.header is not None
-        there = group.header.record
-        if there != GroupRecord(request.topic, request.strategy):
-            said = f"the group {group.name!r} reads {there.topic!r} by {there.strategy}"
-            raise Refusal(Cause.CONFLICT, f"{said}; delete it first")
-        if len(group.members) >= self._config.members_max:
-            raise Refusal(Cause.QUOTA, f"a group has at most {self._config.members_max} members (groups.members_max)")
-
-    async def _new_group(self, request: JoinGroup) -> list[Put]:
-        """What makes a group. One that begins at the end has a record for each queue that there is."""
-        limit = self._config.groups_max
-        if await self._store.kv_count(*names_range()) >= limit:
-            raise Refusal(Cause.QUOTA, f"there are {limit} groups already (groups.groups_max)")
-        record = encode(GroupRecord(request.topic, request.strategy))
-        made = [Put(name_key(request.group), record), Put(group_key(request.group), record)]
-        if request.start == "latest":
-            queues = queues_of(self._controller, request.topic)
-            bounds = await asyncio.gather(*(self._store.bounds(QueueNumber(queue)) for queue in queues))
-            ends = {queue: QueueRecord(found.next) for queue, found in zip(queues, bounds, strict=True)}
-            made += queue_puts(request.group, ends)
-        return made
 
     async def _leave(self, asker: Asker, request: LeaveGroup) -> bool:
         for _ in range(TRIES_COUNT_MAX):
@@ -307,6 +274,8 @@ class ConsumerGroups:
                 left_s = until_s - self._clock()
                 if read.messages or left_s <= 0 or self._stopping or asker.connection.gone:
                     queues, revoked = owned(group, member)
+                    if read.messages and group.header is not None:
+                        self._delivered(asker.connection.protocol, group.header.record.topic, len(read.messages))
                     return Polled(messages=read.messages, after=cursor, queues=queues, revoked=revoked)
                 ttl_s = group.members[member].record.ttl_ms / 1_000
                 await self._reader.wait(read.positions, woken, min(left_s, ttl_s / RENEWALS, LOOK_S))

@@ -83,6 +83,7 @@ class Hub:
             random=self.random,
             now_ms=now_ms,
             may_come=config.topics.auto_create,
+            delivered=lambda protocol, topic, count: metrics.messages_out(protocol, topic).inc(count),
         )
         self.timer_secrets = TimerSecrets()
         self.authenticator = Authenticator(

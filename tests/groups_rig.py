@@ -65,6 +65,7 @@ class Topics:
 class Connection:
     """A connection."""
 
+    protocol = "http"
     gone = False
 
 

@@ -412,6 +412,8 @@ async def test_a_group_without_members_can_be_deleted(two):
         ({"start": "middle"}, Cause.MALFORMED),
         ({"ttl_s": 1}, Cause.MALFORMED),
         ({"ttl_s": 3_601}, Cause.MALFORMED),
+        ({"topic": ""}, Cause.MALFORMED),
+        ({"topic": "t" * 1_025}, Cause.MALFORMED),
         ({"topic": "wide"}, Cause.QUOTA),
     ],
 )
