@@ -91,12 +91,14 @@ class Consumer:
 
     @property
     def idle(self) -> bool:
-        """Whether it gets nothing now: it has no room, or may not read the queue any more.
+        """Whether it gets nothing now: it has no room, its connection is ending, or it may not read the queue any more.
 
         A shared subscription's messages are looked at one by one instead.
         """
-        if self.blocked or self.shared or self.badge.access is None:
-            return self.blocked
+        if self.blocked or self.conn.gone:
+            return True
+        if self.shared or self.badge.access is None:
+            return False
         return not self.badge.reads(queue_address(self.queue))
 
     def offer_count(self) -> int:

@@ -317,3 +317,16 @@ async def test_what_is_shared_is_kept_no_longer_than_a_topic(rig):
     await rig.restart()
     config = rig.store.queue_config(number)
     assert config is None or not config.until_settled
+
+
+async def test_a_connection_that_is_ending_gets_nothing_and_holds_nothing_up(rig):
+    """Its session is closed before its consumers are removed, and that takes a while."""
+    one, other = rig.conn(), rig.conn()
+    for conn in (one, other):
+        await rig.join(conn, LIGHTS)
+    await rig.consume(one, LIGHTS.queue, credit=10)
+    one.gone = True
+    await rig.publish_to("a/1/light", b"1")
+    await rig.consume(other, LIGHTS.queue, credit=10)
+    assert await other.has(1) == [b"1"]
+    assert one.taken == []
