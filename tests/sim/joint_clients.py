@@ -23,7 +23,7 @@ from store.remoting import RemoteStore
 __all__ = ["KeyClient", "Producer", "Reader"]
 
 KEYS = ("x", "y")
-UNDER_WAY = 4
+BURST, UNDER_WAY = 4, 8  # messages: at once, and of a group without an answer
 PAUSES_S = ((0.02, 0.2), (0.1, 0.5), (0.1, 1.0))
 SCAN_BYTES = 4_000
 _NOT_DONE = (NotMaster, NotWritable, StoreClosed, StoreUnreachable)  # what these say has had no effect
@@ -48,9 +48,12 @@ class _Client:
         return True
 
     async def run(self) -> None:
-        while not self.stopped:
-            await asyncio.sleep(self.chance.uniform(*self.pause_s))
-            await self.act()
+        try:
+            while not self.stopped:
+                await asyncio.sleep(self.chance.uniform(*self.pause_s))
+                await self.act()
+        except Exception as error:  # noqa: BLE001 - for the history to raise
+            self.loop.errors.append(error)
 
     async def act(self) -> None:
         raise NotImplementedError
@@ -74,14 +77,18 @@ class Producer(_Client):
         return not self.waiting
 
     async def act(self) -> None:
-        controller, store = self.proxy.controller, self.proxy.store
-        topic = controller.topic(TOPIC)
-        if topic is None or len(self.waiting) >= UNDER_WAY or self.stopped:
+        topic = self.proxy.controller.topic(TOPIC)
+        if topic is None or self.stopped:
             return
+        for _ in range(self.chance.randint(1, BURST)):
+            self._append(topic)
+
+    def _append(self, topic) -> None:
+        controller, store = self.proxy.controller, self.proxy.store
         self.turn += 1
         queue = topic.open[self.turn % len(topic.open)]
         group = controller.group_of_queue(queue)
-        if sum(one[0] == group for one in self.waiting) > UNDER_WAY // 2:
+        if sum(one[0] == group for one in self.waiting) >= UNDER_WAY:
             return
         sequence = self.sequences[group] = self.sequences.get(group, 0) + 1
         self.waiting[group, sequence] = None

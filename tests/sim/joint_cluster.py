@@ -5,11 +5,13 @@ and `ClusterStore`. Simulated are time, the network below gRPC, disks, and the l
 """
 
 import random
+from enum import Enum, auto
 from pathlib import Path
 from types import SimpleNamespace
 
 from joint_loop import Process, SimLoop
 from joint_net import Net
+from joint_snapshots import in_place as snapshots_in_place
 from joint_store import Platter, SimDisk
 from raft_checks import Seen
 from raft_cluster import Disk as RaftDisk
@@ -28,7 +30,7 @@ from store.cluster import ClusterStore, connect_remote
 from store.node.node import Credentials, NodeSettings, StoreNode
 from store.replication.pace import Pace
 
-__all__ = ["Cluster", "Controller", "Machine", "Proxy", "Replica"]
+__all__ = ["Cluster", "Controller", "End", "Machine", "Proxy", "Replica"]
 
 DATA = Path("/data")
 PORT = 1
@@ -39,6 +41,14 @@ TICK_S, ELECTION_TICKS = 0.1, 5  # of Raft
 LOOK_S = 0.02  # how often it is looked whether what is waited for is so
 QUICK_S = (0.0, 0.003)  # a disk
 PACE = Pace(batch_bytes=400, window_bytes=2_000)
+
+
+class End(Enum):
+    """How a process ends."""
+
+    KILLED = auto()  # as by SIGKILL: what it has written is there, and its connections are closed
+    RESET = auto()  # its machine starts anew: what was not synced is lost, and its connections are closed
+    DARK = auto()  # its machine has no power any more: likewise, and nobody is told that it is gone
 
 
 class Machine:
@@ -73,18 +83,18 @@ class Machine:
         self.process = Process(cluster.loop, self.name, lambda: self.chance.uniform(*self.disk_s))
         self.process.run(self.main(), f"{self.name} {self.lives}")
 
-    def crash(self, *, power: bool) -> None:
-        """Unless it is down. Without power: what was not synced is lost, and nobody is told that it is gone."""
+    def crash(self, end: End) -> None:
+        """Unless it is down."""
         if self.process is None:
             return
         process, self.process = self.process, None
-        if power:
+        if end is End.DARK:
             self.cluster.net.dark[self.name] = None
-        self.cluster.net.died(process, quietly=power)
+        self.cluster.net.died(process, quietly=end is End.DARK)
         for call in process.die():
             if self.chance.random() < 0.5:
                 self.half_done(call)
-        self.fell(power=power)
+        self.fell(power=end is not End.KILLED)
         self.cluster.loop.changed = True
 
     def half_done(self, call) -> None:
@@ -308,7 +318,7 @@ class Cluster:
     def run(self, duration_s: float, done=lambda: False) -> bool:
         """Let time go by; whether `done` came true, which is looked at now and then."""
         until_s = self.loop.now_s + duration_s
-        with self.net.in_place():
+        with self.net.in_place(), snapshots_in_place():
             while self.loop.now_s < until_s:
                 self.loop.run(min(LOOK_S, until_s - self.loop.now_s))
                 assert not self.complaints, self.complaints[0]
@@ -319,7 +329,7 @@ class Cluster:
     def close(self) -> None:
         """Nobody is left."""
         for machine in (*self.machines, self.operator):
-            machine.crash(power=False)
+            machine.crash(End.KILLED)
         self.loop.forget()
 
     def master(self, group: int) -> Replica | None:

@@ -7,7 +7,7 @@ import random
 from contextlib import contextmanager
 
 from joint_clients import KeyClient, Producer, Reader
-from joint_cluster import GROUP_COUNT, QUICK_S, REPLICA_COUNT, TOPIC, Cluster, Controller, Machine, Replica
+from joint_cluster import GROUP_COUNT, QUICK_S, REPLICA_COUNT, TOPIC, Cluster, Controller, End, Machine, Replica
 from joint_watch import Watch
 from linearizability import check_history
 from raft_checks import Checks
@@ -19,11 +19,15 @@ from store.errors import StoreError
 __all__ = ["History"]
 
 BOOT_S = 30
-HEAL_S = 60
-BETWEEN_S = ((0.05, 0.4), (0.1, 0.8), (0.3, 2.0))  # two faults
+HEAL_S = 40
+BETWEEN_S = ((0.05, 0.4), (0.1, 0.8), (0.3, 1.2))  # two faults
+LASTS_S = (0.1, 0.4, 0.8, 1.2, 3.0)
+USURPED_S = (2.1, 3.5)  # long enough for another one to be elected
 FAULTS = [
     *["crash"] * 5,
     *["controllers"] * 2,
+    *["behead"] * 8,
+    *["usurp"] * 4,
     "outage",
     *["cut"] * 3,
     *["alone"] * 3,
@@ -32,6 +36,7 @@ FAULTS = [
     *["freeze"] * 3,
     *["reset"] * 2,
     *["disk"] * 2,
+    *["trim"] * 3,
     "weather",
     "proxy",
     "switch over",
@@ -79,9 +84,10 @@ class History:
         clients = [
             Producer(self.watch, proxy, f"producer {life}", self.producers),
             Reader(self.watch, proxy, f"reader {life}", group, near=False),
-            Reader(self.watch, proxy, f"near reader {life}", 1 - group, near=True),
             KeyClient(self.watch, proxy, f"keys {life}"),
         ]
+        if proxy.number == 1:
+            clients.append(Reader(self.watch, proxy, f"near reader {life}", 1 - group, near=True))
         self.clients[proxy.name] = clients
         for client in clients:
             proxy.process.run(client.run(), client.name)
@@ -149,17 +155,21 @@ class History:
         """Something, for a time. Those that lead are hit as often as all others."""
         chance, cluster, net = self.chance, self.cluster, self.cluster.net
         victim = self.victim()
-        lasts = chance.choice([0.1, 0.5, 1.0, 2.5, 4.0])
-        power = chance.random() < 0.5
+        lasts = chance.choice(LASTS_S)
+        how = chance.choice([End.KILLED, End.KILLED, End.RESET, End.RESET, End.DARK])
         match chance.choice(FAULTS):
             case "crash":
-                self.crash(victim, lasts, power=power)
+                self.crash(victim, lasts, how)
+            case "behead":
+                self.behead(chance.randrange(GROUP_COUNT), lasts, how)
+            case "usurp":
+                self.usurp(chance.randrange(GROUP_COUNT), frozen=chance.random() < 0.3)
             case "controllers":
                 for controller in cluster.controllers:
-                    self.crash(controller, lasts * chance.uniform(0.5, 1), power=power)
+                    self.crash(controller, lasts * chance.uniform(0.5, 1), how)
             case "outage":
                 for machine in [one for one in cluster.replicas if one.group == chance.randrange(GROUP_COUNT)]:
-                    self.crash(machine, lasts * chance.uniform(0.1, 1), power=power)
+                    self.crash(machine, lasts * chance.uniform(0.1, 1), how)
             case "cut":
                 self.cut([victim], [chance.choice(self.others(victim))], lasts, both=chance.random() < 0.5)
             case "alone":
@@ -181,10 +191,12 @@ class History:
             case "disk":
                 victim.disk_s = chance.choice([(0.0, 0.05), (0.1, 0.5)])
                 self.later(lasts, setattr, victim, "disk_s", QUICK_S)
+            case "trim":
+                chance.choice(cluster.replicas).platter.trim()
             case "weather":
                 self.weather()
             case "proxy":
-                self.crash(chance.choice(cluster.proxies), lasts, power=power)
+                self.crash(chance.choice(cluster.proxies), lasts, how)
             case order:
                 self.order(order)
 
@@ -210,10 +222,31 @@ class History:
         net.resets = chance.choice([0, 0, 0.001, 0.01])
         net.delay_s = chance.choice([(0.0005, 0.002), (0.0005, 0.002), (0.001, 0.02), (0.02, 0.06)])
 
-    def crash(self, machine: Machine, lasts_s: float, *, power: bool) -> None:
+    def crash(self, machine: Machine, lasts_s: float, how: End) -> None:
         """It dies, and is started again later."""
-        machine.crash(power=power)
+        machine.crash(how)
         self.later(lasts_s, machine.start)
+
+    def behead(self, group: int, lasts_s: float, how: End) -> None:
+        """A master is apart from its slaves for a moment, in which it goes on writing, and dies of it."""
+        master = self.cluster.master(group)
+        if master is not None:
+            slaves = [one for one in self.cluster.replicas if one.group == group]
+            self.cut([master], slaves, lasts_s, both=self.chance.random() < 0.7)
+            self.later(self.chance.uniform(0.05, 0.5), self.crash, master, lasts_s, how)
+
+    def usurp(self, group: int, *, frozen: bool) -> None:
+        """A master is taken for dead, and goes on: its clients reach it, or it has only slept."""
+        master = self.cluster.master(group)
+        if master is None:
+            return
+        lasts_s = self.chance.uniform(*USURPED_S)
+        if frozen:
+            master.process.freeze()
+            self.later(lasts_s, master.process.thaw)
+        else:
+            others = [one for one in self.others(master) if one not in self.cluster.proxies]
+            self.cut([master], others, lasts_s, both=self.chance.random() < 0.5)
 
     def cut(self, some, others, lasts_s: float | None = None, *, both: bool = True) -> list:
         """Nothing comes from some to others, or back; the links that are cut."""
@@ -236,19 +269,19 @@ class History:
             case "switch over":
                 if master is not None:
                     target = chance.choice([None, 1, 2, 3])
-                    master.process.run(_tried(master.node.switch_over(target)))
+                    master.process.run(_tried(master.node.switch_over, target))
             case "elect":
                 candidate = chance.choice([None, 1, 2, 3])
-                cluster.operator.process.run(_tried(controller.elect(group, candidate)))
+                cluster.operator.process.run(_tried(controller.elect, group, candidate))
             case "transfer":
                 if leader is not None:
                     to = chance.choice(cluster.controllers).number
-                    cluster.operator.process.run(_tried(controller.transfer(to)))
+                    cluster.operator.process.run(_tried(controller.transfer, to))
             case "move":
                 topic = controller.topic(TOPIC)
                 if topic is not None:
-                    moved = controller.move_queue(chance.choice(topic.open), group)
-                    cluster.operator.process.run(_tried(moved))
+                    moving = _tried(controller.move_queue, chance.choice(topic.open), group)
+                    cluster.operator.process.run(moving)
 
     # ---- and then
 
@@ -315,9 +348,9 @@ class _Complaints(logging.Handler):
             self._complaints.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
 
 
-async def _tried(work) -> None:
+async def _tried(function, *arguments) -> None:
     try:
-        await work
+        await function(*arguments)
     except TROUBLE:
         return
 

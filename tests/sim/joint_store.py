@@ -21,6 +21,7 @@ from store.format import HEADER, ROW, Frame, LogOffset, Position, UnplacedFrame,
 from store.gate import Gate
 from store.node.disk import Disk
 from store.producers import ProducerTable
+from store.replication.epochs import EpochList
 
 __all__ = ["KEYS_QUEUE", "Platter", "SimDisk", "SimStore", "message_frame"]
 
@@ -46,6 +47,7 @@ class Platter:
         self.views = Views(self.origin)
         self.files = Files(chance)
         self.said = self.origin  # what any process of it has said is confirmed
+        self.fetched: tuple | None = None  # a snapshot
         self.touched: Callable[[], None] = lambda: None
 
     def recover(self, truncate_to: LogOffset | None) -> None:
@@ -55,6 +57,19 @@ class Platter:
         self.log.durable = self.log.end
         self.log.cuts += 1
         self.touched()
+
+    def begin_anew(self, first: LogOffset, views: Views) -> None:
+        """A snapshot takes the place of all."""
+        self.log.reset(first)
+        self.views, self.fetched = views, None
+        self.touched()
+
+    def trim(self) -> None:
+        """Retention deletes the front of the log."""
+        until = min(self.views.applied, self.log.durable)
+        if until > self.log.first:
+            self.log.trim(self.log.boundary(LogOffset(self.chance.randint(self.log.first, until))))
+            self.touched()
 
     def lose_power(self) -> None:
         self.log.lose_unsynced(self.chance)
@@ -67,15 +82,19 @@ class SimDisk(Disk):
 
     def __init__(self, data_dir, group: int, platter: Platter) -> None:
         super().__init__(data_dir, group, {"files": platter.files})
-        self._platter = platter
+        self.platter = platter
+
+    def keep(self, epochs: EpochList) -> None:
+        """What is in a snapshot's file of epochs comes with it, with what was promised since."""
+        self._file.save(epochs, max(self.promised, epochs.newest))
 
     async def _open(self, _kind, **role):
         return await super()._open(SimpleNamespace(open=self._open_store), **role)
 
     async def _open_store(self, _data_dir, *, role, truncate_to=None, epoch=0, confirmed=None, **_):
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._platter.recover, truncate_to)
-        return SimStore(self._platter, self, role=role, epoch=epoch, confirmed=confirmed)
+        await loop.run_in_executor(None, self.platter.recover, truncate_to)
+        return SimStore(self.platter, self, role=role, epoch=epoch, confirmed=confirmed)
 
     @property
     def free_bytes(self) -> int:
@@ -111,14 +130,23 @@ class SimStore:
             self._apply(confirmed)
             self._gate = Gate(confirmed, self._let_through)
             self._producers = ProducerTable()
-            for frame in self._log.frames:
+            for (producer, sequence), (start, _) in self._views.stored.items():
+                self._remember(producer, sequence, start)
+            for frame in self._log.between(self._views.applied, self._log.end):
                 header = header_of(frame)
-                if header.producer_id:
-                    self._producers.follow(header.producer_id, header.sequence, header.log_offset)
+                self._remember(header.producer_id, header.sequence, header.log_offset)
             for frame in self._log.between(confirmed, self._log.end):
                 self._gate.add(Committed([], 0, _run([frame])))
 
+    def _remember(self, producer: int, sequence: int, at: LogOffset) -> None:
+        if producer:
+            self._producers.follow(producer, sequence, at)
+
     # ---- where it is
+
+    @property
+    def views(self) -> Views:
+        return self._views
 
     @property
     def first(self) -> LogOffset:

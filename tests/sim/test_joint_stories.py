@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 
 import pytest
-from joint_cluster import GROUP_COUNT
+from joint_cluster import GROUP_COUNT, End
 from joint_history import History
 
 from store.errors import StoreError
@@ -35,12 +35,12 @@ def test_a_seed_is_a_history():
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("power", [False, True])
-def test_with_every_controller_down_traffic_goes_on(seed, power):
+@pytest.mark.parametrize("end", list(End))
+def test_with_every_controller_down_traffic_goes_on(seed, end):
     with steady(seed, acknowledge="all_in_sync") as history:
         cluster, epochs = history.cluster, {number: one.master_epoch for number, one in history.watch.newest.items()}
         for controller in cluster.controllers:
-            controller.crash(power=power)
+            controller.crash(end)
         before = {client: client.done for client in history.everybody()}
         assert cluster.run(20, lambda: all(client.done > done + 5 for client, done in before.items()))
         cluster.run(15)  # nobody gives up what nobody has taken
@@ -57,7 +57,7 @@ def test_a_master_that_is_started_again_with_the_controllers_is_succeeded_soon(s
         cluster = history.cluster
         machines = [*cluster.controllers, *cluster.replicas]
         for machine in machines:
-            machine.crash(power=True)
+            machine.crash(End.DARK)
         cluster.run(1)
         for machine in machines:
             machine.start()
@@ -66,13 +66,13 @@ def test_a_master_that_is_started_again_with_the_controllers_is_succeeded_soon(s
 
 
 @pytest.mark.parametrize("acknowledge", ["all_in_sync", "quorum"])
-@pytest.mark.parametrize("power", [False, True])
-def test_another_one_is_master_soon(acknowledge, power):
+@pytest.mark.parametrize("end", list(End))
+def test_another_one_is_master_soon(acknowledge, end):
     with steady(5, acknowledge=acknowledge) as history:
         cluster = history.cluster
         for group in range(GROUP_COUNT):
             old = cluster.master(group)
-            old.crash(power=power)
+            old.crash(end)
             assert cluster.run(ELECTED_S, lambda group=group: cluster.master(group) is not None)
             cluster.run(1)
             old.start()
@@ -103,7 +103,7 @@ def test_a_leader_of_the_controllers_that_is_cut_off_changes_nothing(seed):
         old = cluster.leader()
         history.cut([old], history.others(old))
         assert cluster.run(ELECTED_S, lambda: cluster.leader() not in {None, old})
-        cluster.master(1).crash(power=True)
+        cluster.master(1).crash(End.DARK)
         assert cluster.run(ELECTED_S, lambda: cluster.master(1) is not None)
         epoch = old.node.state.groups[1].master_epoch
         assert history.watch.newest[1].master_epoch > epoch

@@ -1,0 +1,59 @@
+"""Snapshots of a simulated replica's views, in place of those that are files (`store.node.snapshots`)."""
+
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+from google_crc32c import value
+
+from store.format import LogOffset
+from store.node import master_role, slave_role, wire
+from store.node.wire import SnapshotHead, SnapshotPart, SnapshotRequest
+from store.replication.epochs import EpochList
+
+__all__ = ["in_place"]
+
+
+class _Sender:
+    """The master's side."""
+
+    def __init__(self, _directory) -> None:
+        pass
+
+    async def send(self, store, epochs: EpochList, epoch: int, context) -> None:
+        data, first = pickle.dumps(store.views), store.first
+        kept = epochs.cut(first).trim(first).entries
+        await context.write(wire.encode(SnapshotHead(epoch, store.group, first, store.confirmed, len(data), kept)))
+        await context.write(wire.encode(SnapshotPart(0, data, value(data))))
+
+
+async def _fetch(place, address: str, epoch: int) -> None:
+    """The slave's side: whole, beside the log, with the crash's permission."""
+    channel = place.dial(address)
+    try:
+        request = wire.encode(SnapshotRequest(place.group, place.replica, epoch))
+        call = channel.unary_stream(wire.path(wire.SNAPSHOT))(request)
+        head = wire.decode(await wire.read(call), SnapshotHead)
+        part = wire.decode(await wire.read(call), SnapshotPart)
+        place.disk.platter.fetched = LogOffset(head.first), EpochList.of(head.epochs), pickle.loads(part.data)
+    finally:
+        with suppress(Exception):
+            await channel.close()
+
+
+async def _install(place) -> None:
+    """Log, epochs and views are others, in one step."""
+    first, epochs, views = place.disk.platter.fetched
+    place.disk.keep(epochs)
+    place.disk.platter.begin_anew(first, views)
+
+
+@contextmanager
+def in_place() -> Iterator[None]:
+    """Nodes take these."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(master_role, "SnapshotSender", _Sender)
+        patch.setattr(slave_role, "fetch_snapshot", _fetch)
+        patch.setattr(slave_role, "install_fetched", _install)
+        yield
