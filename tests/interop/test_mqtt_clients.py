@@ -160,8 +160,7 @@ def test_a_gateway_that_is_killed_forgets_nothing(new_gateway, client):
 
 def test_refusals_of_version_5(client):
     one = client(connect={"clean_start": True})
-    assert one.subscribe([("$share/g/t", 1), ("ok", 1)]) == [0x9E, 1]
-    assert one.properties.SharedSubscriptionAvailable == 0
+    assert one.subscribe([("$share//t", 1), ("ok", 1)]) == [0x8F, 1]
     text = properties(PacketTypes.PUBLISH, PayloadFormatIndicator=1)
     one.paho.publish(fresh("t"), b"\xff", 1, properties=text)
     assert one.published.get(timeout=TIMEOUT_S).value == 0x99
