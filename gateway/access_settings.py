@@ -143,5 +143,5 @@ def own_access(said: Any) -> OwnAccess:
 
 def rights_of(own: OwnAccess) -> Mapping[str, Any]:
     """The same as plain values, for `controller.client.User.rights`."""
-    plain: Mapping[str, Any] = msgspec.to_builtins(own)
+    plain: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(own))
     return plain

@@ -14,7 +14,17 @@ from typing import Annotated, Any
 import typer
 
 from controller.client import ControllerError
-from gateway import cli_cluster, cli_cluster_roles, cli_groups, cli_kv, cli_passwords, cli_remote, cli_spark, cli_store
+from gateway import (
+    cli_access,
+    cli_cluster,
+    cli_cluster_roles,
+    cli_groups,
+    cli_kv,
+    cli_passwords,
+    cli_remote,
+    cli_spark,
+    cli_store,
+)
 from gateway.errors import ConfigError, HeadgateError
 from gateway.remote_http import Unreachable
 from store.errors import StoreError
@@ -43,6 +53,7 @@ app.add_typer(cli_store.app, name="store")
 app.add_typer(cli_kv.app, name="kv")
 app.add_typer(cli_groups.app, name="groups")
 app.add_typer(cli_cluster.app, name="cluster")
+app.add_typer(cli_access.app, name="access")
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="The TOML file.", show_default="headgate.toml, if it is there")

@@ -1,37 +1,28 @@
 """`headgate cluster`: start one on this machine, look at one, change it."""
 
-import asyncio
 import json
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast, get_args
+from typing import Annotated, Any, cast, get_args
 
 import typer
 
 from controller.client import Acknowledge as _Acknowledge
-from gateway.cli_passwords import PasswordFileOption, hashed_password
+from gateway import cli_users
+from gateway.cli_controllers import ConfigOption, ControllersOption, ask, channel, run
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Start a cluster on this machine, look at one, change it.", no_args_is_help=True)
 members = typer.Typer(help="The controllers.", no_args_is_help=True)
 groups = typer.Typer(help="The store groups.", no_args_is_help=True)
-users = typer.Typer(help="Who may connect, on all proxies.", no_args_is_help=True)
 topics = typer.Typer(help="Where topics' queues lie.", no_args_is_help=True)
 app.add_typer(members, name="members")
 app.add_typer(groups, name="groups")
-app.add_typer(users, name="users")
+app.add_typer(cli_users.app, name="users")
 app.add_typer(topics, name="topics")
 
-PATIENCE_S = 5.0  # for the controllers to answer
-T = TypeVar("T")
-
-ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="A node's TOML file: names the controllers.")]
-ControllersOption = Annotated[
-    str | None, typer.Option("--controllers", help="host:port,... instead of a file.", show_default="127.0.0.1:8082")
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 GroupArgument = Annotated[int, typer.Argument(min=0, help="The store group's number.")]
 
@@ -64,7 +55,7 @@ def up(
             for name in names:
                 cluster.start(name)
             if role == "controller":
-                _run(plan.addresses.values(), lambda controller: _add_groups(controller, plan))
+                run(plan.addresses.values(), lambda controller: _add_groups(controller, plan))
             for name in cluster.until_ready(names):
                 node = cluster.node(name)
                 console.print(f"{name:14} port {node.port}, admin {node.admin_port}", highlight=False)
@@ -108,7 +99,7 @@ def status(config: ConfigOption = None, controllers: ControllersOption = None, *
     """Controllers, groups, masters, epochs, SyncStateSets and how far each replica is."""
     from gateway import cluster_report  # noqa: PLC0415
 
-    found = _ask(config, controllers, cluster_report.gathered)
+    found = ask(config, controllers, cluster_report.gathered)
     if as_json:
         typer.echo(json.dumps(cluster_report.document(found)))
     else:
@@ -126,7 +117,7 @@ def elect(
     controllers: ControllersOption = None,
 ) -> None:
     """Make a replica that is in sync a group's master, at once."""
-    found = _ask(config, controllers, lambda controller: controller.elect(group, replica))
+    found = ask(config, controllers, lambda controller: controller.elect(group, replica))
     typer.echo(f"group {group}: replica {found.master} is master of epoch {found.master_epoch}")
 
 
@@ -140,7 +131,7 @@ def switch_over(
     """Hand a group over to another replica without a failed write: the master drains, then steps back."""
     from gateway.switching import switch_over as switch  # noqa: PLC0415
 
-    found = _ask(config, controllers, lambda controller: switch(controller, group, replica, _channel(config)))
+    found = ask(config, controllers, lambda controller: switch(controller, group, replica, channel(config)))
     typer.echo(f"group {group}: replica {found.master} is master of epoch {found.master_epoch}")
 
 
@@ -168,21 +159,21 @@ def add_group(
     wanted = GroupConfig(
         replicas=replicas, min_in_sync=min_in_sync or replicas // 2 + 1, acknowledge=cast("_Acknowledge", acknowledge)
     )
-    _ask(config, controllers, lambda controller: controller.add_group(group, wanted))
+    ask(config, controllers, lambda controller: controller.add_group(group, wanted))
     typer.echo(f"group {group}: {wanted.replicas} replicas, {wanted.min_in_sync} in sync, answers by {acknowledge}")
 
 
 @groups.command("close")
 def close_group(group: GroupArgument, config: ConfigOption = None, controllers: ControllersOption = None) -> None:
     """Place no new queues on a group."""
-    _ask(config, controllers, lambda controller: controller.close_group(group))
+    ask(config, controllers, lambda controller: controller.close_group(group))
     typer.echo(f"group {group} gets no new queues")
 
 
 @groups.command("remove")
 def remove_group(group: GroupArgument, config: ConfigOption = None, controllers: ControllersOption = None) -> None:
     """Forget a group that has no queues any more."""
-    _ask(config, controllers, lambda controller: controller.remove_group(group))
+    ask(config, controllers, lambda controller: controller.remove_group(group))
     typer.echo(f"group {group} is removed")
 
 
@@ -194,7 +185,7 @@ def forget_replica(
     controllers: ControllersOption = None,
 ) -> None:
     """Forget a replica that is gone for good."""
-    _ask(config, controllers, lambda controller: controller.forget_replica(group, replica))
+    ask(config, controllers, lambda controller: controller.forget_replica(group, replica))
     typer.echo(f"group {group}: replica {replica} is forgotten")
 
 
@@ -203,7 +194,7 @@ def list_members(config: ConfigOption = None, controllers: ControllersOption = N
     """The controllers, and who leads."""
     from gateway import cluster_report  # noqa: PLC0415
 
-    cluster_report.show_controllers(_ask(config, controllers, cluster_report.gathered))
+    cluster_report.show_controllers(ask(config, controllers, cluster_report.gathered))
 
 
 @members.command("add")
@@ -214,7 +205,7 @@ def add_member(
     controllers: ControllersOption = None,
 ) -> None:
     """Add a controller; it votes when it has caught up."""
-    _ask(config, controllers, lambda controller: controller.add_member(id_, address))
+    ask(config, controllers, lambda controller: controller.add_member(id_, address))
     typer.echo(f"controller {id_} is added")
 
 
@@ -225,7 +216,7 @@ def remove_member(
     controllers: ControllersOption = None,
 ) -> None:
     """Remove a controller, dead or alive."""
-    _ask(config, controllers, lambda controller: controller.remove_member(id_))
+    ask(config, controllers, lambda controller: controller.remove_member(id_))
     typer.echo(f"controller {id_} is removed")
 
 
@@ -236,47 +227,8 @@ def transfer(
     controllers: ControllersOption = None,
 ) -> None:
     """Let another controller lead."""
-    _ask(config, controllers, lambda controller: controller.transfer(id_))
+    ask(config, controllers, lambda controller: controller.transfer(id_))
     typer.echo(f"controller {id_} is asked to lead")
-
-
-@users.command("set")
-def set_user(
-    name: Annotated[str, typer.Argument(help="The name that clients give.")],
-    password_file: PasswordFileOption = None,
-    config: ConfigOption = None,
-    controllers: ControllersOption = None,
-    *,
-    trusted_gateway: Annotated[bool, typer.Option("--trusted-gateway", help="May speak for other devices.")] = False,
-) -> None:
-    """Add a user, or give one another password. Only hashes of it are kept: argon2id's, and a verifier for SCRAM."""
-    from controller.client import User  # noqa: PLC0415
-    from gateway.auth import TRUSTED_GATEWAY  # noqa: PLC0415
-
-    user = User(name=name, password=hashed_password(password_file), rights={TRUSTED_GATEWAY: trusted_gateway})
-    _ask(config, controllers, lambda controller: controller.set_user(user))
-    typer.echo(f"user {name} is set")
-
-
-@users.command("list")
-def list_users(config: ConfigOption = None, controllers: ControllersOption = None) -> None:
-    """The users' names."""
-
-    async def found(controller: Any) -> Sequence[Any]:
-        return list(controller.users())
-
-    for user in _ask(config, controllers, found):
-        rights = [name for name, held in user.rights.items() if held is True]
-        typer.echo(f"{user.name} ({', '.join(rights)})" if rights else user.name)
-
-
-@users.command("remove")
-def remove_user(
-    name: Annotated[str, typer.Argument()], config: ConfigOption = None, controllers: ControllersOption = None
-) -> None:
-    """Let a user connect no more; who is connected stays."""
-    _ask(config, controllers, lambda controller: controller.delete_user(name))
-    typer.echo(f"user {name} is removed")
 
 
 @topics.command("move")
@@ -287,7 +239,7 @@ def move_queue(
     controllers: ControllersOption = None,
 ) -> None:
     """Write to a new queue, in another group, in a queue's place; the old one can be read until it is dropped."""
-    found = _ask(config, controllers, lambda controller: controller.move_queue(queue, group))
+    found = ask(config, controllers, lambda controller: controller.move_queue(queue, group))
     typer.echo(f"{found.name}: queue {queue} is closed, {found.moved[queue]} in group {group} takes its place")
 
 
@@ -298,7 +250,7 @@ def close_queue(
     controllers: ControllersOption = None,
 ) -> None:
     """Write no more to a topic's queue; it can be read until it is dropped."""
-    found = _ask(config, controllers, lambda controller: controller.close_queue(queue))
+    found = ask(config, controllers, lambda controller: controller.close_queue(queue))
     typer.echo(f"{found.name}: queue {queue} is closed")
 
 
@@ -309,58 +261,5 @@ def drop_queue(
     controllers: ControllersOption = None,
 ) -> None:
     """Forget a closed queue that everybody has read."""
-    _ask(config, controllers, lambda controller: controller.drop_queue(queue))
+    ask(config, controllers, lambda controller: controller.drop_queue(queue))
     typer.echo(f"queue {queue} is dropped")
-
-
-# ---- asking
-
-
-def _ask(config: Path | None, controllers: str | None, work: Callable[[Any], Awaitable[T]]) -> T:
-    return _run(_addresses(config, controllers), work, credentials=_channel(config))
-
-
-def _addresses(config: Path | None, controllers: str | None) -> Sequence[str]:
-    """Where the controllers are."""
-    from gateway.config import load  # noqa: PLC0415
-    from gateway.errors import ConfigError  # noqa: PLC0415
-
-    if controllers is not None:
-        return [one.strip() for one in controllers.split(",") if one.strip()]
-    if config is None:
-        return ["127.0.0.1:8082"]
-    found = list(load(config).cluster.controllers.values())
-    if not found:
-        raise ConfigError(f"{config}: cluster.controllers is empty; write where the controllers are")
-    return found
-
-
-def _channel(config: Path | None) -> Any:
-    """The credentials of the configuration, if it has any."""
-    from gateway.config import load  # noqa: PLC0415
-    from gateway.controller_process import node_credentials  # noqa: PLC0415
-
-    if config is None:
-        return None
-    return node_credentials(load(config).cluster, host="localhost", key="cluster").channel
-
-
-def _run(addresses: Any, work: Callable[[Any], Awaitable[T]], *, credentials: Any = None) -> T:
-    """Do something with the controllers, in an event loop of its own. Raises `ControllerError`."""
-    from controller.client import ControllerUnreachable  # noqa: PLC0415
-    from controller.remote import RemoteController  # noqa: PLC0415
-    from gateway.endpoint import now_ms  # noqa: PLC0415
-
-    async def asked() -> T:
-        controller = RemoteController(list(addresses), now_ms=now_ms, credentials=credentials)
-        try:
-            try:
-                async with asyncio.timeout(PATIENCE_S):
-                    await controller.ready()
-            except TimeoutError as error:
-                raise ControllerUnreachable(f"no controller answers at {', '.join(addresses)}") from error
-            return await work(controller)
-        finally:
-            await controller.close()
-
-    return asyncio.run(asked())

@@ -1,0 +1,169 @@
+"""`headgate access check`, and the rules of `headgate cluster users`."""
+
+import asyncio
+
+import pytest
+from typer.testing import CliRunner
+
+from controller.client import User
+from gateway import cli_access, cli_users
+from gateway.access import Identity, Rules
+from gateway.access_settings import AccessConfig, own_access
+from gateway.cli import app
+from gateway.errors import ConfigError
+
+CONFIG = """
+[access]
+default = "deny"
+[[access.rules]]
+effect = "allow"
+filters = ["devices/${client_id}/#"]
+users = ["*"]
+[[access.rules]]
+effect = "deny"
+actions = ["publish"]
+filters = ["devices/+/firmware"]
+"""
+
+
+class Controller:
+    """Users, as the controllers keep them."""
+
+    def __init__(self):
+        self.found = {}
+
+    def users(self):
+        return list(self.found.values())
+
+    def user(self, name):
+        return self.found.get(name)
+
+    async def set_user(self, user):
+        self.found[user.name] = user
+
+    async def delete_user(self, name):
+        del self.found[name]
+
+
+@pytest.fixture
+def controller(monkeypatch):
+    found = Controller()
+    for module in (cli_users, cli_access):
+        monkeypatch.setattr(module, "ask", lambda _config, _controllers, work: asyncio.run(asked(found, work)))
+    return found
+
+
+async def asked(controller, work):
+    return await work(controller)
+
+
+@pytest.fixture
+def config(tmp_path):
+    file = tmp_path / "headgate.toml"
+    file.write_text(CONFIG)
+    return file
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(one) for one in arguments])
+
+
+@pytest.mark.parametrize(
+    ("asked_", "code", "said"),
+    [
+        (["publish", "devices/c1/x"], 0, "allowed: access.rules[0]: allow all devices/${client_id}/#"),
+        (["publish", "devices/c1/firmware"], 1, "denied: access.rules[1]: deny publish devices/+/firmware"),
+        (["subscribe", "devices/c1/firmware"], 0, "allowed: access.rules[0]"),
+        (["subscribe", "devices/#"], 0, "allowed: some"),
+        (["subscribe", "other/#"], 1, "denied: none"),
+        (["manage", "$queue/q"], 1, "denied: no rule speaks of it"),
+    ],
+)
+def test_check_says_which_rule_decides(config, asked_, code, said):
+    found = run("access", "check", *asked_, "--user", "ada", "--client-id", "c1", "-c", config)
+    assert found.exit_code == code
+    assert found.stdout.startswith(said)
+
+
+def test_check_of_a_client_that_nothing_restricts(tmp_path):
+    file = tmp_path / "empty.toml"
+    file.write_text("")
+    found = run("access", "check", "publish", "a", "-c", file)
+    assert (found.exit_code, found.stdout) == (0, "allowed: no rule restricts this client\n")
+
+
+def test_check_of_a_user_of_the_cluster(config, controller):
+    run("cluster", "users", "set", "ada", "--password-file", secret(config), "--allow", "publish:own/#")
+    found = run("access", "check", "publish", "own/x", "--user", "ada", "--controllers", "c1:1", "-c", config)
+    assert found.stdout == "allowed: rule 0 of user ada: allow publish own/#\n"
+
+
+def test_an_action_that_is_none(config):
+    assert isinstance(run("access", "check", "fly", "a", "-c", config).exception, ConfigError)
+
+
+def secret(config):
+    file = config.with_name("password")
+    file.write_text("a long secret\n")
+    return file
+
+
+def test_rules_of_users(config, controller):
+    allow = ["--allow", "publish,subscribe:a/#", "--allow", "manage:$queue/+", "--deny", "all:a/b"]
+    assert run("cluster", "users", "set", "ada", "--password-file", secret(config), *allow).exit_code == 0
+    user = controller.user("ada")
+    own = own_access(user.rights["access"])
+    access = Rules(AccessConfig()).access(Identity(name="ada"), own)
+    assert access.may("publish", "a/x")
+    assert not access.may("publish", "a/b")
+    assert access.may("manage", "$queue/q")
+    assert not access.may("publish", "c")
+    shown = "--allow publish,subscribe:a/#\n--allow manage:$queue/+\n--deny all:a/b\n--otherwise deny\n"
+    assert run("cluster", "users", "rules", "ada").stdout == shown
+    assert run("cluster", "users", "list").stdout == "ada (rules)\n"
+
+
+def test_another_password_leaves_the_rules_as_they_are(config, controller):
+    file = secret(config)
+    run("cluster", "users", "set", "ada", "--password-file", file, "--trusted-gateway", "--allow", "all:a")
+    before = controller.user("ada")
+    run("cluster", "users", "set", "ada", "--password-file", file)
+    after = controller.user("ada")
+    assert after.password != before.password
+    assert after.rights["access"] == before.rights["access"]
+    assert after.rights["trusted_gateway"] is False
+
+
+def test_other_rules_leave_the_password_as_it_is(config, controller):
+    run("cluster", "users", "set", "ada", "--password-file", secret(config), "--trusted-gateway")
+    before = controller.user("ada")
+    assert run("cluster", "users", "rules", "ada").stdout == "no rules of its own\n"
+    assert controller.user("ada") == before
+    assert run("cluster", "users", "rules", "ada", "--deny", "all:a").stdout == "--deny all:a\n--otherwise allow\n"
+    after = controller.user("ada")
+    assert after.password == before.password
+    assert after.rights["trusted_gateway"] is True
+    run("cluster", "users", "rules", "ada", "--otherwise", "deny")
+    assert controller.user("ada").rights["access"] == {"otherwise": "deny", "rules": []}
+    assert run("cluster", "users", "rules", "ada", "--none").stdout == "no rules of its own\n"
+    assert controller.user("ada") == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--allow", "fly:a"],
+        ["--allow", "a"],
+        ["--deny", "all:a/#/b"],
+        ["--otherwise", "perhaps"],
+        ["--none", "--deny", "all:a"],
+    ],
+)
+def test_rules_that_are_none_change_nothing(controller, options):
+    controller.found["ada"] = User(name="ada", password="x")
+    assert isinstance(run("cluster", "users", "rules", "ada", *options).exception, ConfigError)
+    assert controller.user("ada") == User(name="ada", password="x")
+
+
+def test_rules_for_nobody(controller):
+    assert isinstance(run("cluster", "users", "rules", "ada", "--deny", "all:a").exception, ConfigError)
