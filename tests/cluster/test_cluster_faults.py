@@ -17,7 +17,7 @@ from fault_run import FaultRun
 from faults import Faults, masters, small_disk, status
 from network import Network, missing
 
-from controller.client import GroupConfig
+from controller.client import GroupConfig, NotElectable, StaleEpoch
 from controller.remote import RemoteController
 from gateway.endpoint import now_ms
 from gateway.local_cluster import LocalCluster, Plan, nodes
@@ -176,6 +176,40 @@ async def test_a_master_cut_off_with_a_proxy_acknowledges_nothing(setting):
         assert found[1] > epoch
         for one in (here, there):
             await asyncio.to_thread(one.check)
+
+
+async def test_a_master_whose_disk_is_full_hands_over(setting):
+    if not setting.disks:
+        pytest.skip("needs a disk of its own to fill")
+    cluster = setting.cluster
+    ((name, disk),) = setting.disks.items()
+    async with at_work(cluster, "full") as run:
+        await elect(cluster, name)
+        assert await run.keep_going(until=lambda: status(cluster, name).get("role") == "master")
+        try:
+            await asyncio.to_thread(disk.fill, leave=100 << 20)  # less than it keeps in reserve
+            assert await run.keep_going(until=lambda: status(cluster, name).get("role") == "slave")
+            assert not await run.all_going(), run.report()
+        finally:
+            disk.free()
+        assert await run.keep_going(until=run.whole), run.not_ready()
+
+
+async def elect(cluster, name):
+    """Make a replica its group's master, as soon as it is in sync."""
+    controller = RemoteController(list(cluster.plan.addresses.values()), now_ms=now_ms)
+    try:
+        await controller.ready()
+        number = int(name.split("-")[1])
+        async with asyncio.timeout(60):
+            while True:
+                replica = next(one.id for one in controller.group(number).replicas if one.node == name)
+                with contextlib.suppress(NotElectable, StaleEpoch):
+                    await controller.elect(number, replica)
+                    return
+                await asyncio.sleep(0.2)
+    finally:
+        await controller.close()
 
 
 async def both(here, there, seconds):
