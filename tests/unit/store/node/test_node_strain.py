@@ -1,0 +1,122 @@
+"""A master with a full disk hands over to a replica that has room, once; one that cannot confirm says so."""
+
+import pytest
+from controllers import Controllers, until
+from node_kit import GROUP, PATIENCE_S, Load, StoreGroup
+from store_kit import FaultyFiles, append, bodies, frame
+
+from controller.client import GroupConfig
+from store.errors import StoreFull
+from store.node import strain
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def controllers(tmp_path):
+    async with Controllers(tmp_path / "controllers", count=1) as found:
+        await found.leader()
+        yield found
+
+
+class Disks(StoreGroup):
+    """A group whose disks can be filled."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.files = {name: FaultyFiles() for name in self.names}
+        self.own = {name: {"files": self.files[name], "disk_reserve_bytes": 1 << 20} for name in self.names}
+
+    def fill(self, *names):
+        for name in names:
+            self.files[name].free = 0
+
+    def free(self, *names):
+        for name in names:
+            self.files[name].free = None
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(strain, "FULL_MS", 100)
+
+
+@pytest.mark.parametrize("acknowledge", ["all_in_sync", "quorum"])
+async def test_a_master_without_room_hands_over_to_one_that_has_some(tmp_path, controllers, quick, acknowledge):
+    config = GroupConfig(replicas=3, min_in_sync=2, acknowledge=acknowledge)
+    async with Disks(tmp_path, controllers, config=config) as group:
+        await group.in_sync()
+        before = Load(group.store(), pause_s=0.01)
+        await before.until(20)
+        full, epoch = await group.master(), group.group.master_epoch
+        group.fill(full)
+        heir = await group.master(after=epoch)
+        assert heir != full
+        after = Load(group.store(), producer=8, pause_s=0.01)
+        await after.until(20)
+        assert StoreFull in {type(error) for error in before.errors}
+        assert not after.errors
+        assert not group.nodes[full].failed.done()
+        group.free(full)
+        await group.in_sync()
+        await after.until(5)
+        assert await group.master() == heir  # it is not taken back
+        before.stopping = True
+        await before.task
+        acknowledged = [before.body(one) for one in before.acknowledged]
+        acknowledged += [after.body(one) for one in await after.stop()]
+        await group.settled()
+        assert set(acknowledged) <= set(await bodies(group.nodes[full].disk.store, 16))
+
+
+async def test_it_goes_to_the_one_that_has_room(tmp_path, controllers, quick):
+    async with Disks(tmp_path, controllers) as group:
+        await group.in_sync()
+        await append(group.store(), frame((16, b"a")))
+        full, epoch = await group.master(), group.group.master_epoch
+        first, second = (name for name in group.names if name != full)
+        group.fill(first)
+        registry = controllers.nodes[1].registry
+        await until(lambda: registry.last(GROUP, group.id(first)).full, PATIENCE_S)
+        group.fill(full)
+        assert await group.master(after=epoch) == second
+
+
+async def test_where_nobody_has_room_nobody_is_asked_to_and_it_is_asked_seldom(
+    tmp_path, controllers, quick, caplog, monkeypatch
+):
+    async with Disks(tmp_path, controllers, count=2) as group:
+        await group.in_sync()
+        store = group.store()
+        await append(store, frame((16, b"a")))
+        name, epoch = await group.master(), group.group.master_epoch
+        master = group.role(name)
+        registry = controllers.nodes[1].registry
+        group.fill(*group.names)
+        await until(lambda: "no other replica of group 3 in sync has room" in caplog.text, PATIENCE_S)
+        assert registry.last(GROUP, group.id(name)).stalled
+        assert master.strain.stalled
+        again_ms = master._place.relief_ms
+        assert again_ms - master._place.now_ms() > strain.RELIEF_AGAIN_MS / 2
+        with pytest.raises(StoreFull):
+            await append(store, frame((16, b"b")))
+        group.free(*group.names)
+        await until(lambda: not master.strain.stalled, PATIENCE_S)
+        await append(store, frame((16, b"b")))
+        assert group.group.master_epoch == epoch
+
+
+async def test_a_master_whose_replicas_do_not_answer_says_so(tmp_path, controllers, monkeypatch):
+    async with StoreGroup(tmp_path, controllers, count=2) as group:
+        await group.in_sync()
+        name = await group.master()
+        other = next(one for one in group.names if one != name)
+        registry, id_ = controllers.nodes[1].registry, group.id(name)
+        await until(lambda: registry.last(GROUP, id_).master and not registry.last(GROUP, id_).stalled, PATIENCE_S)
+        assert (await group.client.service(GROUP)).served
+        await group.kill(other)
+        await until(lambda: registry.last(GROUP, id_).stalled, PATIENCE_S)
+        assert not (await group.client.service(GROUP)).served
+        await group.start(other)
+        await group.in_sync()
+        await until(lambda: not registry.last(GROUP, id_).stalled, PATIENCE_S)
