@@ -98,6 +98,9 @@ class Guest(NamedTuple):
     refusal: Refusal | None
 
 
+_ANYBODY = Guest("", None)
+
+
 class Door:
     """Which connections may come in: so many in all, from one address, and a second."""
 
@@ -123,8 +126,9 @@ class Door:
         self._inside += 1
         if self._rate is not None:
             self._rate.take(1, now_ms=now_ms)
-        if network:
-            self._by_network[network] = self._by_network.get(network, 0) + 1
+        if not network:
+            return _ANYBODY
+        self._by_network[network] = self._by_network.get(network, 0) + 1
         return Guest(network, None)
 
     def leave(self, guest: Guest) -> None:

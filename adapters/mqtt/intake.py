@@ -259,13 +259,14 @@ class Intake:
         delay_s = 0
         if address.startswith(PREFIX):
             delay_s, address = delayed(address)
-        try:
-            check_message(address, template.properties, link.options)
-        except ProtocolError as error:
-            if not qos or link.version < 5:
-                raise
-            self._refused = (qos, identifier, error.code)
-            return None, identifier
+        if name not in self._topics or len(template.properties.user) > link.options.user_properties_max:
+            try:
+                check_message(address, template.properties, link.options)
+            except ProtocolError as error:
+                if not qos or link.version < 5:
+                    raise
+                self._refused = (qos, identifier, error.code)
+                return None, identifier
         if qos == 2:
             known = self._exact.get(identifier)
             if known is _Exact.RECEIVED:
