@@ -269,8 +269,11 @@ async def _list_addresses(hub: "Hub", badge: Badge, request: ListAddresses) -> A
 
 
 async def _find_messages(hub: "Hub", badge: Badge, request: FindMessages) -> FoundMessages:
-    found = await find_messages(hub.store, request, now_ms=now_ms(), indexed=hub.router.indexed)
-    return msgspec.structs.replace(found, messages=badge.readable(found.messages))
+    async def find() -> FoundMessages:
+        found = await find_messages(hub.store, request, now_ms=now_ms(), indexed=hub.router.indexed)
+        return msgspec.structs.replace(found, messages=badge.readable(found.messages))
+
+    return await hub.finds.find(request, find)
 
 
 async def _list_groups(hub: "Hub", badge: Badge, request: ListGroups) -> GroupsPage:

@@ -176,6 +176,7 @@ class Gateway:
         for endpoint in self._sockets:
             endpoint.drain()
         self.hub.groups.stop()
+        self.hub.finds.stop()
         for connection in list(self.hub.connections.values()):
             connection.shut_down()
         grace_s = self.config.gateway.shutdown_grace_s

@@ -18,6 +18,7 @@ from gateway.directory import Directory
 from gateway.endpoint import Endpoint, now_ms
 from gateway.errors import Cause, ConfigError, Refusal
 from gateway.fanout import Fanout
+from gateway.find_waits import FindWaits
 from gateway.hearing import Hearing
 from gateway.ingest import Ingest, refusal_of
 from gateway.kv import KeyValues
@@ -75,6 +76,7 @@ class Hub:
         self.metrics = metrics
         self.random = random.SystemRandom()
         self.write_buffer_bytes_max = config.gateway.write_buffer_bytes_max
+        self.finds = FindWaits(store)
         self.groups = ConsumerGroups(
             store,
             controller,

@@ -374,18 +374,18 @@ class ListAddresses(Request, frozen=True, kw_only=True):
 class FindMessages(Request, frozen=True, kw_only=True):
     """Stored messages with one key, address or id, newest first. Answer: `FoundMessages`.
 
-    `from_ms` and `until_ms` bound when they were stored, `where` is as in `Subscribe`. Refused with MALFORMED unless
-    one of the three is given, with PRECONDITION where messages are not found by it.
+    Refused with MALFORMED unless one of the three is given, with PRECONDITION where messages are not found by it.
     """
 
     key: str | None = None  # the ordering key, or the device where a message has none
     address: str | None = None
     id: str | None = None
-    from_ms: int = 0
-    until_ms: int = 1 << 63
-    where: str | None = None
+    from_ms: int = 0  # stored then or later
+    until_ms: int = 1 << 63  # and before
+    where: str | None = None  # as in `Subscribe`
     after: Position | None = None  # the one of the page before
     limit: int = 100
+    wait_ms: int = 0  # for the first one, where there is none
 
 
 class FoundMessages(_Value, frozen=True, kw_only=True):

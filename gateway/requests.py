@@ -127,7 +127,10 @@ async def _retained(hub: "Hub", endpoint: Endpoint, request: Retained) -> Retain
 
 
 async def _find_messages(hub: "Hub", endpoint: Endpoint, request: FindMessages) -> FoundMessages:
-    return await find_messages(hub.store, request, now_ms=now_ms(), indexed=hub.router.indexed)
+    async def find() -> FoundMessages:
+        return await find_messages(hub.store, request, now_ms=now_ms(), indexed=hub.router.indexed)
+
+    return await hub.finds.find(request, find)
 
 
 async def _list_addresses(hub: "Hub", endpoint: Endpoint, request: ListAddresses) -> Sequence[str]:

@@ -1,5 +1,6 @@
 """`GET /messages`: stored messages by key, address or id, newest first, as a batch of CloudEvents."""
 
+import re
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -7,16 +8,18 @@ from adapters.cloudevents import BATCH_JSON, AttributeRefusal, parse_ms, to_batc
 from adapters.http.request import HttpError, Request
 from adapters.http.response import Response
 from gateway.errors import Refusal
+from gateway.group_port import WAIT_MS_MAX
 from gateway.port import FindMessages, FoundMessages, LastValues, LastValuesPage
 from gateway.sql92 import compile_where, quoted
 from store.format import Position
 
-__all__ = ["condition", "finding", "last_values", "last_values_response", "messages_response"]
+__all__ = ["condition", "finding", "last_values", "last_values_response", "messages_response", "wait_ms"]
 
 LIMIT, LIMIT_MAX = 100, 1_000
 MS_DIGITS_MAX: Final = 15  # of a time: ms since 1970 for the next 30,000 years
+_SECONDS: Final = re.compile(r"([0-9]{1,3})(?:\.([0-9]{1,3}))?")
 _ONE_OF: Final = ("key", "address", "id")
-_KNOWN: Final = (*_ONE_OF, "from", "to", "where", "type", "limit", "after")
+_KNOWN: Final = (*_ONE_OF, "from", "to", "where", "type", "limit", "after", "wait")
 
 
 def finding(request: Request) -> FindMessages:
@@ -39,6 +42,7 @@ def finding(request: Request) -> FindMessages:
         where=condition(query.get("where"), query.get("type")),
         after=_position(query["after"]) if "after" in query else None,
         limit=_limit(query.get("limit", str(LIMIT))),
+        wait_ms=wait_ms(query.get("wait", "0")),
     )
 
 
@@ -86,6 +90,16 @@ def _check(text: str) -> None:
         compile_where(text)
     except Refusal as refusal:
         raise AttributeRefusal("where", refusal.detail) from refusal
+
+
+def wait_ms(text: str) -> int:
+    """`wait` in seconds, with up to three places, in ms. Raises `AttributeRefusal`."""
+    found = _SECONDS.fullmatch(text)
+    if found is not None:
+        ms = int(found[1]) * 1_000 + int((found[2] or "").ljust(3, "0"))
+        if ms <= WAIT_MS_MAX:
+            return ms
+    raise AttributeRefusal("wait", f"is not a number of seconds up to {WAIT_MS_MAX // 1_000}, with up to three places")
 
 
 def _time(name: str, text: str) -> int:

@@ -15,7 +15,6 @@ the extensions `headgatequeue` and `headgateoffset`. `after` says how far a clie
 (`gateway.group_port.GroupCursor`): with it a member reads on, or commits; a link with it leads to the next messages.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
@@ -24,12 +23,12 @@ import msgspec
 
 from adapters.cloudevents import BATCH_JSON, AttributeRefusal, parse_ms, to_document
 from adapters.http.actions import Action, Ask, Context, Handler
+from adapters.http.finding import wait_ms
 from adapters.http.request import HttpError, Request, qualities
 from adapters.http.response import Response, encode_json, json_response, refused
 from gateway.group_port import (
     MESSAGES_COUNT_MAX,
     TTL_S,
-    WAIT_MS_MAX,
     CommitOffsets,
     DeleteGroup,
     DescribeGroup,
@@ -132,7 +131,7 @@ def get_messages(request: Request, context: Context) -> Action:
         member=member,
         after=_cursor(query["after"]) if "after" in query else None,
         limit=_number(query, "max", MESSAGES, MESSAGES_COUNT_MAX, least=1),
-        wait_ms=_wait_ms(query),
+        wait_ms=wait_ms(query.get("wait", "0")),
     )
     as_events = qualities(request.get(b"accept") or "").get(BATCH_JSON, 0.0) > 0
 
@@ -285,19 +284,6 @@ def _number(query: Mapping[str, str], name: str, default: int, most: int, *, lea
     if not (text.isascii() and text.isdigit()) or len(text) > 19 or not least <= int(text) <= most:
         raise AttributeRefusal(name, f"is not a whole number from {least} to {most}")
     return int(text)
-
-
-_SECONDS = re.compile(r"([0-9]{1,3})(?:\.([0-9]{1,3}))?")
-
-
-def _wait_ms(query: Mapping[str, str]) -> int:
-    """`wait` in seconds, with up to three places."""
-    found = _SECONDS.fullmatch(query.get("wait", "0"))
-    if found is not None:
-        wait_ms = int(found[1]) * 1_000 + int((found[2] or "").ljust(3, "0"))
-        if wait_ms <= WAIT_MS_MAX:
-            return wait_ms
-    raise AttributeRefusal("wait", f"is not a number of seconds up to {WAIT_MS_MAX // 1_000}, with three places")
 
 
 def _cursor(text: str) -> GroupCursor:

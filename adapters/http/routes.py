@@ -10,7 +10,7 @@ Handlers raise `Refusal` and `HttpError` for what they refuse.
     DELETE  /timers/{id}        204, the message will not be delivered, or 404
     GET     /topics?prefix=     200 a JSON list of addresses
     GET     /subscribe?filter=  200 server-sent events; `where=` and `type=` pick among them
-    GET     /messages?key=      200 a batch of stored events, newest first, by one of key, address and id
+    GET     /messages?key=      200 a batch of stored events, newest first, by one of key, address and id; `wait=`
     /kv and below               keys and values: `adapters.http.keys`
     /groups and below           consumers that read a topic together: `adapters.http.groups`
     OPTIONS anywhere            204 with Allow

@@ -52,7 +52,7 @@ def test_a_batch_of_events_with_a_link_to_the_next(client, asked):
 
 def test_every_parameter(client, asked):
     where = "qos = 1 OR device LIKE 'd%'"
-    query = f"address=a%2Fb&from=1970-01-01T00:00:01Z&to=5000&where={quote(where)}&type=it%27s&after=64.0"
+    query = f"address=a%2Fb&from=1970-01-01T00:00:01Z&to=5000&where={quote(where)}&type=it%27s&after=64.0&wait=2.5"
     assert get(client, f"/messages?{query}").status == 200
     assert asked == [
         FindMessages(
@@ -61,6 +61,7 @@ def test_every_parameter(client, asked):
             until_ms=5000,
             where=f"({where}) AND type = 'it''s'",
             after=Position(0x64, 0),
+            wait_ms=2_500,
         )
     ]
 
@@ -73,6 +74,8 @@ def test_every_parameter(client, asked):
         ("key=a&id=b", "one of key, address, id"),
         ("key=a&key=b", "more than once"),
         ("key=a&limit=0", "limit"),
+        ("key=a&wait=60.001", "wait"),
+        ("key=a&wait=-1", "wait"),
         ("key=a&limit=1001", "limit"),
         ("key=a&from=yesterday", "from"),
         ("key=a&to=", "to"),
