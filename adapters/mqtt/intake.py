@@ -213,6 +213,7 @@ class Intake:
                 if acked:  # a DISCONNECT behind them has to find them done
                     inflight.acknowledge(acked)
                     acked.clear()
+                self._check_quota(len(ids))  # which a PUBREL gives back
                 if not control(first, data[start:end]):
                     break
         except ProtocolError as error:
@@ -225,9 +226,14 @@ class Intake:
             inflight.acknowledge(acked)
         if fault is not None:
             raise fault
-        if v5 and self._unacked + len(self._exact) > link.options.receive_maximum:
-            raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more unacknowledged messages than agreed")
+        self._check_quota(0)
         return at
+
+    def _check_quota(self, collected: int) -> None:
+        """Raise `ProtocolError` (0x93) for more unacknowledged messages than agreed, `collected` of them at QoS 1."""
+        unacknowledged = self._unacked + collected + len(self._exact)
+        if unacknowledged > self._link.options.receive_maximum and self._link.version == 5:
+            raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more unacknowledged messages than agreed")
 
     def _topic(self, raw: bytes) -> str:
         """The address of a topic name, remembered if nothing is special about it.

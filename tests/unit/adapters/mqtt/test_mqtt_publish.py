@@ -384,6 +384,12 @@ def test_receive_maximum():
     assert bye.code == ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
 
 
+def test_what_is_given_back_in_the_same_read_comes_too_late():
+    driver = connected(5, Options(receive_maximum=3))
+    (bye,) = driver.send(*(publish(b"x", n, qos=2) for n in range(1, 5)), Pubrel(packet_id=1))
+    assert bye.code == ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
+
+
 def test_version_3_1_1_has_no_receive_maximum():
     driver = connected(4, Options(receive_maximum=3))
     driver.send(*(publish(b"x", i) for i in range(1, 9)))
