@@ -54,6 +54,7 @@ __all__ = [
 SWITCH_INTERVAL_S = 0.0005  # how long the loop may keep the interpreter from the store's threads
 GC_THRESHOLD = 50_000  # new containers between two looks for cycles: messages make none, so looks are mostly in vain
 ACCEPT_BACKLOG = 1024
+TLS_HANDSHAKE_S = 10.0  # a peer that takes longer is cut off; until then it is no connection that is counted
 PAGES = "/healthz /readyz /metrics /status"
 
 log = logs.get(__name__)
@@ -152,6 +153,7 @@ class Gateway:
                 listener.host,
                 port,
                 ssl=tls,
+                ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_S,
                 backlog=ACCEPT_BACKLOG,
                 reuse_port=self._worker is not None,
             )

@@ -57,27 +57,27 @@ class Upgrade:
     def receive(self, data: bytes) -> bytes:
         """Bytes from the client; those that came behind the request."""
         self._fed_bytes += len(data)
-        rest = b""
         try:
-            self._feed(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            rest = data[upgrade.args[0] :]
+            rest = self._feed(data)
         except _Refused as refusal:
+            rest = b""
             self.refuse(refusal.status, refusal.detail, *refusal.headers)
         if self._complete and self.accepted is None:
             self._judge()
         return rest if self.accepted else b""
 
-    def _feed(self, data: bytes) -> None:
-        """Feed the parser. Raises `_Refused` and `HttpParserUpgrade`."""
+    def _feed(self, data: bytes) -> bytes:
+        """Feed the parser; what came behind the request. Raises `_Refused`."""
+        rest = b""
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            raise
+        except httptools.HttpParserUpgrade as upgrade:
+            rest = data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
             raise _Refused(400, f"this port speaks WebSocket; {error}") from error
-        if not self._complete and self._fed_bytes > HEAD_BYTES_MAX:
+        if self._fed_bytes - len(rest) > HEAD_BYTES_MAX:
             raise _Refused(431, f"the head is larger than {HEAD_BYTES_MAX} bytes")
+        return rest
 
     def _judge(self) -> None:
         method = self._parser.get_method().decode("ascii")

@@ -93,6 +93,7 @@ def test_a_request_is_accepted(offered, chosen):
         (request(origin="https://evil.example"), 403, "adapters.mqtt.websocket_origins"),
         (encode(Connect(version=5, client_id="c"), 5), 400, "speaks WebSocket"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, "speaks WebSocket"),
+        (request(cookie="x" * HEAD_BYTES_MAX), 431, "larger than"),
         (request(cookie="x" * HEAD_BYTES_MAX)[:-2], 431, f"larger than {HEAD_BYTES_MAX} bytes"),
     ],
 )
