@@ -26,7 +26,8 @@ from store.format import ROW_EXTRA, Frame, Position, QueueNumber, QueueOffset
 __all__ = ["BATCH_COUNT_MAX", "Connection", "Consumer", "Pump", "take_live"]
 
 BATCH_COUNT_MAX = 256  # messages leased and offered to one consumer at once
-DENIED_COUNT_MAX = 16  # members of a shared subscription, at least, that may not read a message before it is dropped
+DENIED_COUNT_MAX = 64  # members at several proxies that may not read a message of a shared subscription: it is dropped
+REST_S = 0.25  # of a member that may not read what it was given
 RETRY_S = 1.0  # after the store has failed
 YIELD_S = 0.003  # what consumers at other proxies are left to be first, where ours have just been
 _UNKNOWN_WINDOW = 1 << 30  # of a consumer that has never been blocked
@@ -57,6 +58,7 @@ class Consumer:
         "id",
         "probe",
         "queue",
+        "resting",
         "settle_on_delivery",
         "shared",
         "taken",
@@ -83,6 +85,7 @@ class Consumer:
         self.settle_on_delivery = settle_on_delivery
         self.shared = shared  # a member of a shared subscription
         self.gone = False
+        self.resting = False  # others are to have what it may not read
         self.credit = credit  # messages it can take; None: unknown, and the following learn it
         self.blocked = credit == 0  # took less than offered, or all it had credit for
         self.taken = 0  # since it was last ready
@@ -95,7 +98,7 @@ class Consumer:
 
         A shared subscription's messages are looked at one by one instead.
         """
-        if self.blocked or self.conn.gone:
+        if self.blocked or self.resting or self.conn.gone:
             return True
         if self.shared or self.badge.access is None:
             return False
@@ -255,19 +258,36 @@ class Pump:
     def _sifted(
         self, consumer: Consumer, messages: Sequence[Message], leases: Sequence[Lease]
     ) -> tuple[list[Message], list[Lease], list[QueueOffset]]:
-        """What a member of a shared subscription may read, and what nobody seems to: the offsets of that.
+        """What a member of a shared subscription may read, and what none does that is there now: the offsets of that.
 
-        The rest goes back, for another member. How often that was done is what its lease counts as deliveries.
+        The rest goes back for others, and the member rests, lest it take the same at once again. What members at other
+        proxies may read is not known here: they have their try, a bounded number of times.
         """
-        reads = consumer.badge.reads
-        tries_max = max(DENIED_COUNT_MAX, 2 * (len(self.consumers) + self._elsewhere()))
-        kept = [(message, lease) for message, lease in zip(messages, leases, strict=True) if reads(message.address)]
-        denied = [lease for message, lease in zip(messages, leases, strict=True) if not reads(message.address)]
-        back = [lease.offset for lease in denied if lease.deliveries < tries_max]
-        if back:
-            self._store.requeue(self._number, consumer.conn.id, back)
-        over = [lease.offset for lease in denied if lease.deliveries >= tries_max]
+        reads, store, number, owner = consumer.badge.reads, self._store, self._number, consumer.conn.id
+        others = [one for one in self.consumers if one is not consumer]
+        kept: list[tuple[Message, Lease]] = []
+        over: list[QueueOffset] = []
+        for message, lease in zip(messages, leases, strict=True):
+            here = any(one.badge.reads(message.address) for one in others)
+            if reads(message.address):
+                kept.append((message, lease))
+            elif here or (self._elsewhere() and lease.deliveries < DENIED_COUNT_MAX):
+                store.requeue(number, owner, [lease.offset], delivered=not here)
+                self._rest(consumer)
+            else:
+                over.append(lease.offset)
+        if over:
+            log.warning("no member of a shared subscription may read some messages", queue=number, dropped=len(over))
         return [message for message, _ in kept], [lease for _, lease in kept], over
+
+    def _rest(self, consumer: Consumer) -> None:
+        if not consumer.resting:
+            consumer.resting = True
+            asyncio.get_running_loop().call_later(REST_S, self._rested, consumer)
+
+    def _rested(self, consumer: Consumer) -> None:
+        consumer.resting = False
+        self.wake()
 
 
 async def take_live(
