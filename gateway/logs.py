@@ -74,7 +74,8 @@ def get(name: str) -> structlog.stdlib.BoundLogger:
 
 def _rendering(*, terminal: bool) -> list[Processor]:
     if terminal:
-        return [structlog.dev.ConsoleRenderer(timestamp_key="time", pad_event_to=24)]
+        plain = structlog.dev.plain_traceback  # the default shows local variables, passwords among them
+        return [structlog.dev.ConsoleRenderer(timestamp_key="time", pad_event_to=24, exception_formatter=plain)]
     return [structlog.processors.format_exc_info, _json]
 
 

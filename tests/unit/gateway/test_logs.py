@@ -86,3 +86,16 @@ def test_console_is_for_people():
     assert "listening" in stream.getvalue()
     assert "1883" in stream.getvalue()
     assert not stream.getvalue().startswith("{")
+
+
+@pytest.mark.parametrize("shape", ["console", "json"])
+def test_a_traceback_shows_no_values(shape):
+    stream = io.StringIO()
+    logs.configure(LogConfig(format=shape), stream)
+    password = "open-" + "sesame"
+    try:
+        int(len(password) / 0)
+    except ZeroDivisionError:
+        logs.get("test").exception("failed")
+    assert "ZeroDivisionError" in stream.getvalue()
+    assert "open-sesame" not in stream.getvalue()
