@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from gateway import cli, config
 from gateway.config_reader import describe
+from gateway.limits_settings import LimitsConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("gateway", "adapters", "store", "controller", "spark", "deploy")
@@ -134,6 +135,7 @@ def test_the_example_configuration_has_every_key():
 def test_every_key_is_described():
     sections = [config.Config, config.StoreConfig, config.GatewayConfig, config.TlsConfig, config.AuthConfig]
     sections += [config.TopicsConfig, config.Route, config.AdminConfig, config.RpcConfig, config.LogConfig]
+    sections += [LimitsConfig]
     bare = []
     for section in sections:
         for field in msgspec.structs.fields(section):
