@@ -137,9 +137,15 @@ class Proxy:
         return bool(await self.ask(LeaveGroup(group=group, member=member)))
 
 
-async def publish(store: Any, bodies: Mapping[int, list[bytes]], **fields: Any) -> None:
+async def publish(
+    store: Any, bodies: Mapping[int, list[bytes]], *, address: str = "t/x", expires_at_ms: int | None = None
+) -> None:
     """Store messages in queues, as one frame."""
-    messages = [(queue, Message(address="t/x", body=body, **fields)) for queue, some in bodies.items() for body in some]
+    messages = [
+        (queue, Message(address=address, body=body, expires_at_ms=expires_at_ms))
+        for queue, some in bodies.items()
+        for body in some
+    ]
     done = asyncio.get_running_loop().create_future()
     store.append(unplaced(messages), done.set_result)
     result = await done

@@ -224,6 +224,30 @@ def test_another_member_takes_over_from_one_that_is_gone_with_its_proxy(cluster,
     check_whole([gone, other], 400)
 
 
+def test_who_waits_is_answered_when_the_gateway_ends(new_gateway):
+    gateway = new_gateway().start()
+    publish(gateway.url, "t", [0])
+    consumer = Consumer(gateway.url, "g", "t", ttl_s=60)
+    answers = []
+    with contextlib.closing(consumer.client):
+        consumer.step()
+        assert httpx.post(f"{gateway.url}/groups/g/reset", json={"to": "latest"}).status_code == 200
+        waiting = threading.Thread(
+            target=lambda: answers.append(consumer.client.get(f"{consumer.path}/messages", params={"wait": 60}))
+        )
+        waiting.start()
+        until(lambda: owners(gateway.url, "g") == {consumer.member}, "it has no queues again, so it does not wait")
+        began = time.monotonic()
+        assert gateway.stop() == 0
+        waiting.join(TIMEOUT_S)
+    assert time.monotonic() - began < 30, "it was waited for"
+    assert [answer.status_code for answer in answers] == [200]
+
+
+def owners(url, group):
+    return {one["member"] for one in httpx.get(f"{url}/groups/{group}", timeout=30).json()["queues"]}
+
+
 def test_every_worker_answers_for_every_member(tmp_path):
     from conftest import GatewayProcess
 

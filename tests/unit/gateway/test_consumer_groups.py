@@ -1,10 +1,13 @@
 """Consumer groups over a real store: members, queues that change hands, offsets, and what is refused."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from groups_rig import FIRST, Clock, Proxy, Topics, bodies, publish
+from msgspec.structs import replace
 
+from gateway.access import Badge, Identity
 from gateway.errors import Cause
 from gateway.group_port import (
     QUEUES_COUNT_MAX,
@@ -21,6 +24,7 @@ from gateway.group_port import (
     ResetGroup,
 )
 from gateway.group_settings import GroupsConfig
+from gateway.group_state import decode_queue, encode
 from gateway.port import Principal
 from store.local import LocalStore
 
@@ -177,6 +181,32 @@ async def test_a_topic_that_comes_to_be_is_read(two):
     await rig.publish(bodies={FIRST + 9: [b"1"]})
     async with asyncio.timeout(10):
         assert bodies(await waiting) == [(FIRST + 9, 0, b"1")]
+
+
+async def test_what_a_user_may_not_read_is_passed_over(two):
+    rig, one, _ = two
+    rules = SimpleNamespace(may=lambda action, address: (action, address) != ("subscribe", "t/secret"))
+    alice = Principal(name="alice", badge=Badge(Identity(name="alice"), rules))
+    me = await one.join(of=alice)
+    await rig.publish(bodies={A: [b"1"]}, address="t/secret")
+    await rig.publish(bodies={A: [b"2"]})
+    got = await one.ask(PollGroup(group="g", member=me), alice)
+    assert bodies(got) == [(A, 1, b"2")]
+
+
+async def test_a_log_that_has_lost_its_end_sets_a_group_back(two):
+    rig, one, _ = two
+    await rig.publish(bodies={A: [b"1", b"2"], B: [b"1"]})
+    me = await one.join()
+    got = await one.poll(me)
+    await one.commit(me, got.after)
+    key = f"consumer-groups/state/g/q/{A}"  # as if four more had been there
+    record = decode_queue((await rig.store.kv_get(key)).value)
+    await rig.store.kv_put(key, encode(replace(record, offset=6)))
+    assert bodies(await one.poll(me)) == []
+    assert (await described(one))[A] == (2, me)
+    await rig.publish(bodies={A: [b"3"]})
+    assert bodies(await one.poll(me)) == [(A, 2, b"3")]
 
 
 # ---- several members
