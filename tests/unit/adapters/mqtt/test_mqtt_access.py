@@ -5,6 +5,7 @@ from mqtt_driver import Driver
 
 from adapters.mqtt.codec.packets import (
     Connack,
+    Connect,
     Puback,
     Publish,
     Pubrec,
