@@ -74,6 +74,7 @@ from gateway.queue_port import (
 )
 from gateway.retained import retained_page
 from gateway.shared_port import SHARED_PREFIX, JoinShared, LeaveShared
+from gateway.sys_topics import is_sys
 from gateway.topology import Exchange, patterns
 from store.kv.rules import end_of_prefix
 
@@ -255,6 +256,8 @@ _NEEDS: dict[type[Request], _Check] = {
 
 
 async def _retained(hub: "Hub", badge: Badge, request: Retained) -> RetainedPage:
+    if is_sys(request.pattern):
+        return hub.sys_topics.page(request, readable=badge.reads)
     return await retained_page(hub.store, request, now_ms=now_ms(), readable=badge.reads)
 
 

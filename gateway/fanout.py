@@ -164,6 +164,11 @@ class Fanout:
                     lane.running = True
                     self._spawn(self._run(lane))
 
+    @property
+    def subscription_count(self) -> int:
+        """How many subscriptions there are."""
+        return len(self._trie)
+
     def reached(self, subscriber: Subscriber) -> Cursor:
         """The first position in each log that has not been handed to a subscriber.
 

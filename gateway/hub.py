@@ -32,6 +32,7 @@ from gateway.requests import answer
 from gateway.router import Router, TopicRule
 from gateway.sessions import COMMIT_INTERVAL_MS, SWEEP_INTERVAL_MS, Sessions
 from gateway.shared_subscriptions import SWEEP_SHARED_INTERVAL_MS, SharedSubscriptions
+from gateway.sys_topics import SAMPLE_INTERVAL_MS, SysTopics
 from gateway.timer_secrets import TimerSecrets
 from gateway.topic_settings import TopicSettings
 from gateway.wills import Wills
@@ -154,6 +155,7 @@ class Hub:
             spawn=self.spawn,
         )
         self.sessions.ended = self.shared.ended
+        self.sys_topics = SysTopics(self, node=config.cluster.node, now_ms=now_ms)
 
     async def start(self) -> None:
         """Load what the store remembers and begin the periodic work."""
@@ -168,6 +170,7 @@ class Hub:
         self.spawn(self.queues.follow())
         self.spawn(self.queues.follow_members())
         self.spawn(self._every(SWEEP_SHARED_INTERVAL_MS, self.shared.sweep))
+        self.spawn(self._every(SAMPLE_INTERVAL_MS, self.sys_topics.sample))
         if orphans:
             self.spawn(self.sessions.bury(orphans))
         self.spawn(self._every(TOPICS_INTERVAL_MS, self._follow_topics))

@@ -6,13 +6,14 @@ peer can choose without limit: there is no device, client or address among them,
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
-__all__ = ["OTHER_TOPICS", "TOPIC_LABELS_MAX", "Metrics"]
+__all__ = ["OTHER_TOPICS", "TOPIC_LABELS_MAX", "Metrics", "Traffic"]
 
 TOPIC_LABELS_MAX = 500  # topics counted by name; all later ones are counted together
 OTHER_TOPICS = "_other"
@@ -21,6 +22,22 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series fo
 
 _APPEND_SECONDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _BATCH_MESSAGES = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
+
+
+class Traffic(NamedTuple):
+    """Messages and bytes of one protocol since the start."""
+
+    messages_received: int
+    messages_sent: int
+    messages_dropped: int  # received and refused
+    bytes_received: int
+    bytes_sent: int
+
+
+def _sum_of(metric: Counter | Gauge, protocol: str) -> int:
+    """The sum of a protocol's series."""
+    samples = [sample for one in metric.collect() for sample in one.samples]
+    return sum(int(sample.value) for sample in samples if sample.labels["protocol"] == protocol)
 
 
 class Metrics:
@@ -176,6 +193,32 @@ class Metrics:
                     name = sample.labels["protocol"]
                     totals[name] = totals.get(name, 0) + int(sample.value)
         return totals
+
+    def traffic(self, protocol: str) -> Traffic:
+        """What has come and gone by one protocol since the start."""
+        taken_in = [
+            sample
+            for metric in self._messages_in.collect()
+            for sample in metric.samples
+            if sample.name.endswith("_total") and sample.labels["protocol"] == protocol
+        ]
+        received = sum(int(sample.value) for sample in taken_in)
+        stored = sum(int(sample.value) for sample in taken_in if sample.labels["status"] == "stored")
+        return Traffic(
+            messages_received=received,
+            messages_sent=_sum_of(self._messages_out, protocol),
+            messages_dropped=received - stored,
+            bytes_received=_sum_of(self._bytes_in, protocol),
+            bytes_sent=_sum_of(self._bytes_out, protocol),
+        )
+
+    def open_count(self, protocol: str) -> int:
+        """How many connections of a protocol are open."""
+        return _sum_of(self._connections, protocol)
+
+    def accepted_count(self, protocol: str) -> int:
+        """How many connections of a protocol were accepted since the start."""
+        return _sum_of(self._accepted, protocol)
 
     def _per_protocol(self, name: str, parent: Counter, protocol: str, *others: str) -> Counter:
         child = self._counters.get((name, protocol))

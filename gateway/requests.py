@@ -39,6 +39,7 @@ from gateway.port import (
 )
 from gateway.retained import retained_page
 from gateway.shared_port import JoinShared, LeaveShared
+from gateway.sys_topics import is_sys
 
 if TYPE_CHECKING:
     from gateway.hub import Hub
@@ -123,6 +124,8 @@ async def _cancel_timer(hub: "Hub", endpoint: Endpoint, request: CancelTimer) ->
 
 
 async def _retained(hub: "Hub", endpoint: Endpoint, request: Retained) -> RetainedPage:
+    if is_sys(request.pattern):
+        return hub.sys_topics.page(request)
     return await retained_page(hub.store, request, now_ms=now_ms())
 
 
