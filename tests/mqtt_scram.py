@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from mqtt_driver import Driver
 from scramp import ScramClient
 
 from adapters.mqtt.codec.packets import Auth, Connack, Connect
@@ -9,7 +10,6 @@ from adapters.mqtt.codec.properties import Properties
 from gateway.errors import Cause, Refusal
 from gateway.port import Authenticate, Call, Challenge, Effect, Outcome, Principal
 from gateway.scram import MECHANISM, ScramExchange, derive
-from tests.mqtt_driver import Driver
 
 CONTINUE, REAUTHENTICATE = 0x18, 0x19
 VERIFIER = derive("pencil", salt=b"0123456789abcdef", iterations=4_096)

@@ -3,14 +3,20 @@
 import contextlib
 import random
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from scramp import ScramClient
 
+from gateway.auth_settings import JwtConfig, JwtKey
 from gateway.errors import Cause, Refusal
 from gateway.identity import identity_of, is_name
 from gateway.scram import MECHANISM, ScramExchange, Verifier, derive
+from gateway.tokens import Tokens
 
 VERIFIER = derive("pencil", salt=b"0123456789abcdef", iterations=4_096)
+NOW_MS = 1_700_000_000_000
 BYTES = b"n=,ry p\x00\xff\xc3\xa9m\xed\xa0\x80\xef\xb7\xba/+#"
 
 
@@ -71,3 +77,18 @@ def test_names_in_certificates():
         value = mangled(chance, b"device-7").decode(errors="replace")
         found = identity_of({"subject": ((("commonName", value),),)}, "cn")
         assert found is None or (found == value and is_name(found))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_mangled_token_says_nothing_else(seed, tmp_path):
+    chance = random.Random(seed)
+    signer = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    file = tmp_path / "key"
+    file.write_bytes(signer.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    tokens = Tokens(JwtConfig(keys=(JwtKey(file=file, algorithm="EdDSA"),)))
+    right = jwt.encode({"sub": "fleet", "exp": 2_000_000_000}, signer, algorithm="EdDSA").encode()
+    for _ in range(200):
+        given = mangled(chance, right)
+        with contextlib.suppress(Refusal):
+            assert tokens.verify(given, now_ms=NOW_MS).name == "fleet"
+            assert given.rstrip(b"=") == right, "padding is all that may differ"

@@ -20,6 +20,8 @@ import pika
 import pika.credentials
 import pika.exceptions
 import pytest
+from certificates import Authority, Issued
+from conftest import GatewayProcess
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
@@ -31,8 +33,6 @@ from adapters.mqtt.codec.packets import Auth, Connack, Connect, Disconnect, Pack
 from adapters.mqtt.codec.properties import Properties
 from gateway.passwords import hash_password
 from gateway.scram import MECHANISM
-from tests.certificates import Authority, Issued
-from tests.conftest import GatewayProcess
 
 TIMEOUT_S = 60.0
 T = TypeVar("T")

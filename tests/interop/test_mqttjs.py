@@ -20,6 +20,7 @@ from paho_client import fresh
 
 VERSION = "5.16.0"
 SCRIPT = Path(__file__).with_name("mqttjs.mjs")
+SCRAM = Path(__file__).with_name("mqttjs_scram.mjs")
 NODE, NPM = shutil.which("node"), shutil.which("npm")
 TIMEOUT_S = 100
 
@@ -38,6 +39,7 @@ def mqttjs() -> Path:
         home.mkdir(parents=True, exist_ok=True)
         command = [str(NPM), "install", "--prefix", str(home), "--no-audit", "--no-fund", "--ignore-scripts"]
         subprocess.run([*command, f"mqtt@{VERSION}"], check=True, timeout=300)
+    shutil.copy(SCRAM, home / SCRAM.name)
     return Path(shutil.copy(SCRIPT, home / SCRIPT.name))
 
 
@@ -74,3 +76,24 @@ def test_mqttjs_over_tls(mqttjs: Path, new_gateway: Callable[..., Any], tmp_path
     gateway = new_gateway(environ=files).start()
     check(mqttjs, f"mqtts://localhost:{gateway.port('mqtts')}", 5, str(authority.file))
     check(mqttjs, f"wss://localhost:{gateway.port('mqtt-wss')}/mqtt", 5, str(authority.file))
+
+
+def test_mqttjs_proves_its_password(mqttjs: Path, new_gateway: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("pencil\n")
+    file = {"HEADGATE__AUTH__USERS__ALICE__PASSWORD_FILE": str(tmp_path / "password")}
+    gateway = new_gateway(environ=file).start()
+
+    def told(*credentials: str) -> Any:
+        command = [
+            str(NODE),
+            str(mqttjs.with_name(SCRAM.name)),
+            f"mqtt://127.0.0.1:{gateway.port('mqtt')}",
+            *credentials,
+        ]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    assert told("alice", "pencil") == {"code": 0, "proven": True}
+    assert told("alice", "guess") == {"code": 0x87, "proven": False}
+    assert told("nobody", "pencil") == {"code": 0x87, "proven": False}

@@ -2,6 +2,7 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mqtt_scram import ScramDriver, auth
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import (
@@ -20,7 +21,6 @@ from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.connection import Phase
 from gateway.port import Authenticate, OpenSession
 from gateway.scram import MECHANISM
-from tests.mqtt_scram import ScramDriver, auth
 
 STATES = ("challenged", "asking", "connected", "challenged again", "asking again")
 WORDS = st.one_of(

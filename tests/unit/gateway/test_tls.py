@@ -3,13 +3,13 @@
 import ssl
 
 import pytest
+from certificates import Authority
 from cryptography import x509
 
 from gateway.auth_settings import TlsConfig
 from gateway.errors import ConfigError
 from gateway.identity import identity_of
 from gateway.tls import ServerTls
-from tests.certificates import Authority
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,8 @@
 """AUTH in the words of MQTT 5.0, 4.12 and 3.15: who may say what when, and what becomes of the others."""
 
 import pytest
+from mqtt_driver import Driver
+from mqtt_scram import CONTINUE, REAUTHENTICATE, ScramDriver, auth, said
 
 from adapters.mqtt.authentication import DATA_BYTES_MAX, ROUNDS_COUNT_MAX
 from adapters.mqtt.codec import encode
@@ -12,8 +14,6 @@ from adapters.mqtt.options import Options
 from gateway.errors import Cause, Refusal
 from gateway.port import Authenticate, Challenge, DropWill, OpenedSession, OpenSession, Outcome, Principal
 from gateway.scram import MECHANISM
-from tests.mqtt_driver import Driver
-from tests.mqtt_scram import CONTINUE, REAUTHENTICATE, ScramDriver, auth, said
 
 
 def connected(**fields):
