@@ -7,6 +7,7 @@ stream to the master. The store is open as slave all the while and serves reader
 import asyncio
 import logging
 import random
+from collections import deque
 from contextlib import suppress
 from enum import Enum, auto
 from typing import Any
@@ -19,7 +20,7 @@ from store.node.papers import STRANGE, sign
 from store.node.place import TICK_S, Place
 from store.node.snapshots import fetch_snapshot, install_fetched
 from store.node.streams import MasterStream
-from store.replication.messages import FromMaster, Hello, Refused
+from store.replication.messages import FromMaster, FromSlave, Hello, Refused
 from store.replication.slave import (
     Close,
     Effect,
@@ -73,6 +74,8 @@ class SlaveRole:
         self._confirmed = store.confirmed  # as the store was told
         self._stream: MasterStream | None = None
         self._fetching: asyncio.Task[None] | None = None
+        self._effects: deque[Effect] = deque()  # to be carried out
+        self._working = False  # the task that carries them out is at it
         self._work_wanted = asyncio.Event()
         self._dial_wanted = asyncio.Event()
         self._synced = asyncio.Event()
@@ -281,16 +284,48 @@ class SlaveRole:
         if store is not None and self._core.confirmed > self._confirmed:
             self._confirmed = self._core.confirmed
             store.confirm(self._confirmed)
-        self._work_wanted.set()
+        self._effects += self._core.take()
+        if not self._done_at_once():
+            self._work_wanted.set()
+
+    def _done_at_once(self) -> bool:
+        """Do what takes no time as long as nothing else is before it; whether that is all.
+
+        In a stream nothing else comes, so that a turn of the loop is saved for all that arrives and all that is synced.
+        """
+        store = self._place.disk.store
+        if self._working or self._over.done() or store is None or store.dropped is not None:
+            return False
+        while self._effects:
+            effect = self._effects[0]
+            if isinstance(effect, Send):
+                self._say(effect.message)
+            elif isinstance(effect, Write):
+                try:
+                    store.receive(effect.frames)
+                except StoreError:  # which the task will meet again, and deal with
+                    return False
+            else:
+                return False
+            self._effects.popleft()
+        return True
+
+    def _say(self, message: FromSlave) -> None:
+        if self._stream is not None and message.session == self._stream.session:
+            place = self._place
+            said = sign(message, place.identity, place.disk.log) if isinstance(message, Hello) else message
+            self._stream.put(said)
 
     async def _work(self) -> None:
         """Do what the core wants, in order; at the end the rest of it."""
         while True:
+            self._working = True
             try:
                 self._check_kept()
-                while effects := self._core.take():
-                    for effect in effects:
-                        await self._carry_out(effect)
+                self._effects += self._core.take()
+                while self._effects:
+                    await self._carry_out(self._effects.popleft())
+                    self._effects += self._core.take()
             except (StoreFull, StoreOverloaded, CorruptFrame) as error:
                 logger.warning("what the master sends cannot be taken for now: %s", error)
                 self._broken = True  # before anything else can end it: what is dropped here, nobody will ever write
@@ -302,6 +337,7 @@ class SlaveRole:
                 return
             if self._over.done():
                 return
+            self._working = False
             await self._work_wanted.wait()
             self._work_wanted.clear()
 
@@ -315,9 +351,7 @@ class SlaveRole:
         place = self._place
         match effect:
             case Send(message):
-                if self._stream is not None and message.session == self._stream.session:
-                    said = sign(message, place.identity, place.disk.log) if isinstance(message, Hello) else message
-                    self._stream.put(said)
+                self._say(message)
             case SaveEpochs(epochs, promised):
                 await place.disk.save(epochs, promised)
                 place.speak()

@@ -10,6 +10,7 @@ import logging
 import secrets
 import socket
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
 import grpc
@@ -57,12 +58,12 @@ class Server:
 
     def __init__(self, **options: Any) -> None:
         """The options are those of `grpc.aio.server`."""
+        self._loop = asyncio.get_running_loop()
         self._grpc = grpc.aio.server(**options)
         self._inner = ""  # the name of gRPC's socket; empty: gRPC is not served
         self._services: list[Any] = []
         self._listeners: list[socket.socket] = []
         self._credentials: Any = None
-        self._accepting: list[asyncio.Task[None]] = []
         self._serving: set[asyncio.Task[None]] = set()  # one a connection; <= CONNECTIONS_MAX
         self._stopping = False
 
@@ -95,15 +96,16 @@ class Server:
     async def start(self) -> None:
         """Serve."""
         await self._grpc.start()
-        self._accepting = [asyncio.create_task(self._accept(listener)) for listener in self._listeners]
+        for listener in self._listeners:
+            self._listen_on(listener)
 
     # ---- down
 
     async def stop(self, grace_s: float | None) -> None:
         """Take no more connections, let streams go on for `grace_s` seconds, then end them."""
         self._stopping = True
-        await _cancel(self._accepting)
         for listener in self._listeners:
+            self._loop.remove_reader(listener)
             listener.close()
         stopping = asyncio.ensure_future(self._grpc.stop(grace_s))
         if self._serving and grace_s:
@@ -113,27 +115,36 @@ class Server:
 
     # ---- connections
 
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
+    def _accept(self, listener: socket.socket) -> None:
+        """Take the connections that wait."""
         while True:
             try:
-                accepted, _ = await loop.sock_accept(listener)
+                accepted, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
             except OSError as error:  # no file descriptor is left, say
-                logger.warning("a connection cannot be taken: %s", error)
-                await asyncio.sleep(AGAIN_S)
-                continue
+                logger.warning("connections cannot be taken: %s", error)
+                self._loop.remove_reader(listener)
+                self._loop.call_later(AGAIN_S, self._listen_on, listener)
+                return
             if len(self._serving) >= CONNECTIONS_MAX:
                 accepted.close()
                 continue
-            serving = asyncio.create_task(self._serve(accepted))
+            accepted.setblocking(False)
+            serving = self._loop.create_task(self._serve(accepted))
             self._serving.add(serving)
             serving.add_done_callback(self._serving.discard)
+
+    def _listen_on(self, listener: socket.socket) -> None:
+        if not self._stopping:
+            self._loop.add_reader(listener, self._accept, listener)
 
     async def _serve(self, accepted: socket.socket) -> None:
         """One connection, from its first byte to its end."""
         try:
             first = await _first_byte(accepted)
             if first == OPENING:
+                _keep_alive(accepted)
                 await self._pipe(accepted)
             elif first and self._inner:
                 await pass_on(first, accepted, f"\0{self._inner}")
@@ -145,12 +156,11 @@ class Server:
             logger.exception("a connection has failed")
 
     async def _pipe(self, accepted: socket.socket) -> None:
-        _keep_alive(accepted)
-        loop, me = asyncio.get_running_loop(), asyncio.current_task()
+        me = asyncio.current_task()
         assert me is not None
         tls = None if self._credentials is None else self._credentials.tls
         handshake_s = None if tls is None else OPENING_S
-        _, pipe = await loop.connect_accepted_socket(
+        _, pipe = await self._loop.connect_accepted_socket(
             lambda: Pipe(me.cancel), accepted, ssl=tls, ssl_handshake_timeout=handshake_s
         )
         try:
@@ -264,7 +274,8 @@ def _tcp_listeners(host: str, port: int) -> list[socket.socket]:
 def _keep_alive(accepted: socket.socket) -> None:
     if accepted.family == socket.AF_UNIX:
         return
-    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE:
-        if hasattr(socket, name):
-            accepted.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    with suppress(OSError):  # it has ended already, which will be noticed
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE:
+            if hasattr(socket, name):
+                accepted.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
