@@ -120,11 +120,6 @@ def _finds(_hub: "Hub", badge: Badge, request: FindMessages) -> None:
         badge.check("subscribe", request.address)
 
 
-def _joins(_hub: "Hub", badge: Badge, request: JoinShared) -> None:
-    for shared in request.names:
-        badge.check_filter(shared.pattern)
-
-
 def _manages_exchange(_hub: "Hub", badge: Badge, request: DeclareExchange | DeleteExchange) -> None:
     _manages(badge, exchange_address(request.name), passive=isinstance(request, DeclareExchange) and request.passive)
 
@@ -215,7 +210,7 @@ _NEEDS: dict[type[Request], _Check] = {
     CancelTimer: _nothing,  # by a ticket that its publisher was given
     CountRoutes: _nothing,  # of what it has published
     LeaveShared: _nothing,
-    JoinShared: _joins,
+    JoinShared: _nothing,  # of its filter the adapter has asked, and each message is looked at
     LastValue: _reads_address,
     LastValues: _reads_filter,
     Retained: _reads_filter,

@@ -58,6 +58,8 @@ async def answer(hub: "Hub", endpoint: Endpoint, call: Call) -> Any:
     handler = _HANDLERS.get(type(request))
     if handler is not None:
         return await handler(hub, endpoint, request)
+    if isinstance(request, CancelTimer):
+        return await cancel_timer(hub.store, timer_of(call.who or endpoint.principal, request.timer))
     if isinstance(request, KV_REQUESTS):
         return await hub.keys.answer(endpoint, request, badge)
     if isinstance(request, GROUP_REQUESTS):
@@ -119,10 +121,6 @@ async def _last_values(hub: "Hub", endpoint: Endpoint, request: LastValues) -> L
     return await last_values(hub.store, request, now_ms=now_ms())
 
 
-async def _cancel_timer(hub: "Hub", endpoint: Endpoint, request: CancelTimer) -> bool:
-    return await cancel_timer(hub.store, timer_of(endpoint.principal, request.timer))
-
-
 async def _retained(hub: "Hub", endpoint: Endpoint, request: Retained) -> RetainedPage:
     if is_sys(request.pattern):
         return hub.sys_topics.page(request)
@@ -150,7 +148,6 @@ async def _leave_shared(hub: "Hub", endpoint: Endpoint, request: LeaveShared) ->
 
 _HANDLERS: dict[type[Request], Callable[["Hub", Endpoint, Any], Awaitable[Any]]] = {
     Authenticate: _authenticate,
-    CancelTimer: _cancel_timer,
     OpenSession: _open_session,
     SaveSession: _save_session,
     DropWill: _drop_will,
