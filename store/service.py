@@ -42,6 +42,7 @@ SILENCE_S = 15.0  # a session whose client says nothing for so long is over: cli
 TAIL_BYTES = 512 << 10  # of frames in one message of a tail
 NEWS_INTERVAL_S = 0.005  # between two messages that say nothing but how far the log is
 CLOSE_S = 1.0  # that sessions may take to give back what they have
+LEAVE_S = 0.5  # that clients have to go by themselves, who are told when the node stands down
 GRACE_S = 0.5  # that appends under way may take when the node stands down
 FIRST_OWNER = 1 << 48  # owners of leases that sessions name; those of the node's own process are smaller
 
@@ -88,13 +89,13 @@ class _Term:
         """Begin nothing any more."""
         self.refusal = refusal
         for session in self.sessions:
-            session.standing_down = refusal
+            session.stand_down(refusal)
 
     @property
     def busy(self) -> bool:
         """Whether something is under way, or was answered and not sent, that a client would have to call unknown."""
         return any(intake.pending or intake.news.is_set() for intake in self.intakes) or any(
-            session.changing or session.news.is_set() for session in self.sessions
+            session.busy for session in self.sessions
         )
 
     def end(self, refusal: NotMaster) -> None:
@@ -135,16 +136,18 @@ class NodeService:
     async def stand_down(self, hint: str | None = None, *, grace_s: float = GRACE_S) -> None:
         """Serve nothing any more; `hint` is the address of the new master. Returns when all sessions are over.
 
-        Appends under way have `grace_s` seconds to be answered; closing the store answers what is left.
+        Clients are told, and what they have under way is answered: first what has come, then what was on its way, until
+        they go. All that has `grace_s` seconds; closing the store answers what is left.
         """
         term, self._term = self._term, None
         self._hint = hint
         if term is None:
             return
         term.refuse(_not_master(self.group, hint))
-        deadline = asyncio.get_running_loop().time() + grace_s
-        while term.busy:
-            if asyncio.get_running_loop().time() >= deadline:
+        now_s = asyncio.get_running_loop().time
+        deadline, leave_by = now_s() + grace_s, now_s() + min(grace_s, LEAVE_S)
+        while term.busy or (term.sessions and now_s() < leave_by):
+            if now_s() >= deadline:
                 break
             await asyncio.sleep(0.005)
         term.end(_not_master(self.group, hint))
@@ -255,13 +258,13 @@ async def _read(context: Any, received: Callable[[bytes], None], heard: asyncio.
 async def _say(context: Any, session: Session) -> None:
     while True:
         await session.news.wait()
-        session.news.clear()
         while (taken := session.take_message()) is not None:
             message, sent = taken
             try:
                 await context.write(message)
             finally:
                 sent()
+        session.news.clear()  # behind the last: until then it is busy
 
 
 async def _whisper(session: Session, grown: asyncio.Event) -> None:

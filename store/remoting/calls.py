@@ -69,10 +69,15 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class News(msgspec.Struct, frozen=True, array_like=True):
-    """What nobody asked for: queues with something to lend (`StoreClient.watch_queues`), and what timers hold."""
+    """What nobody asked for: queues with something to lend (`StoreClient.watch_queues`), and what timers hold.
+
+    With `leave` the node is about to serve nothing any more: nothing more is to be asked, and who has all answers goes,
+    to the master at that address if it is known.
+    """
 
     queues: tuple[Queue, ...] = ()
     timers: TimersHeld | None = None
+    leave: str | None = None
 
 
 class Answers(msgspec.Struct, frozen=True, array_like=True):

@@ -300,6 +300,9 @@ class Connection:
             if message.news is not None:
                 self.timers = message.news.timers or self.timers
                 self._awaken([QueueNumber(queue) for queue in message.news.queues])
+                if message.news.leave is not None:
+                    gone = f"{link.target} is about to be the master of store group {self._group} no more"
+                    leave = leave or NotMaster(gone, message.news.leave or None)
             if leave is not None:
                 if not isinstance(leave, NotMaster):
                     logger.warning("a session is given up: %s", leave)

@@ -92,12 +92,24 @@ class Session:
         self._timers_said: TimersHeld | None = None
         self._confirmed_said = LogOffset(-1)
         self._greeted = False
-        self.changing = 0  # calls under way that may change something
-        self.standing_down: NotMaster | None = None  # set: what comes now is refused
+        self._waits = 0  # calls under way that only wait for something
+        self._standing_down: NotMaster | None = None  # set: what comes now is refused
+        self._leave: str | None = None  # to be said once
         self.news = asyncio.Event()  # there may be something to send
         self._unlisten = self.store.watch_queues(self._wake_up) if terms.master else lambda: None
 
     # ---- in
+
+    def stand_down(self, refusal: NotMaster) -> None:
+        """Begin nothing any more, and let the client know: what it has under way is answered."""
+        self._standing_down = refusal
+        self._leave = refusal.master or ""
+        self.news.set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is to be answered, or was and is not sent, that a client would have to call unknown."""
+        return self.news.is_set() or len(self._tasks) + len(self._asides) > self._waits
 
     def received(self, message: bytes) -> None:
         """Begin the calls of a message. Raises `BadRequest` for one that ends the session."""
@@ -145,17 +157,17 @@ class Session:
             raise wire.BadRequest(f"{call.method}: {error}") from error
         if not self._greeted and call.method != "hello":
             raise wire.BadRequest("a session begins with hello")
-        if self.standing_down is not None:
-            raise self.standing_down
+        if self._standing_down is not None:
+            raise self._standing_down
         if method.anywhere:
             return await method.run(self, asked, call.number, share)
         if not self._terms.master:
             raise self._not_master()
-        self.changing += not method.waits
+        self._waits += method.waits
         try:
             return await method.run(self, asked, call.number, share)
         finally:
-            self.changing -= not method.waits
+            self._waits -= method.waits
 
     def _not_master(self) -> NotMaster:
         return NotMaster(f"this node is not the master of store group {self.store.group}", self._terms.hint)
@@ -175,7 +187,8 @@ class Session:
         """The next message to send, None when nothing is new; and what to call when it is sent."""
         confirmed = self.store.confirmed
         held = self.store.timers_held if self._terms.master else None
-        if not (self._outgoing or self._awakened or confirmed > self._confirmed_said or held != self._timers_said):
+        said = held == self._timers_said and self._leave is None
+        if said and not (self._outgoing or self._awakened or confirmed > self._confirmed_said):
             return None
         taken, size = 0, 0
         while taken < len(self._outgoing) and size < MESSAGE_BYTES:
@@ -183,9 +196,9 @@ class Session:
             taken += 1
         sent, self._outgoing = self._outgoing[:taken], self._outgoing[taken:]
         news = None
-        if self._awakened or held != self._timers_said:
-            news = News(tuple(self._awakened), held)
-            self._awakened = {}
+        if self._awakened or not said:
+            news = News(tuple(self._awakened), held, self._leave)
+            self._awakened, self._leave = {}, None
         self._confirmed_said, self._timers_said = confirmed, held
         shares = [share for _, share in sent if share is not None]
         return encode(Answers(confirmed, [answer for answer, _ in sent], news)), lambda: _release(shares)
