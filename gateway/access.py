@@ -278,6 +278,11 @@ class Badge:
         self.access = access
         self._on_denied = on_denied
 
+    @property
+    def matters(self) -> bool:
+        """Whether it restricts anything, or may come to: the rules for those without a name never change."""
+        return self.access is not None or bool(self.identity.name)
+
     def check(self, action: Action, address: str) -> None:
         """Raise `Refusal` (FORBIDDEN) unless an address may be used so."""
         if self.access is not None and not self.access.may(action, address):

@@ -107,7 +107,7 @@ class Fanout:
         subscriber.patterns[sub] = pattern
         if condition is not None:
             subscriber.conditions[sub] = condition
-        if badge is not OPEN:
+        if badge.matters:
             subscriber.badges[sub] = badge
         self._trie.add(pattern, (subscriber, sub))
         self._patterns[pattern] = self._patterns.get(pattern, 0) + 1
