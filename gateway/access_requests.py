@@ -11,6 +11,7 @@ import msgspec
 from gateway.access import Badge
 from gateway.endpoint import now_ms
 from gateway.errors import Cause, Refusal
+from gateway.filters import is_sys
 from gateway.find import find_messages
 from gateway.group_admin import list_groups
 from gateway.group_port import (
@@ -74,7 +75,6 @@ from gateway.queue_port import (
 )
 from gateway.retained import retained_page
 from gateway.shared_port import SHARED_PREFIX, JoinShared, LeaveShared
-from gateway.sys_topics import is_sys
 from gateway.topology import Exchange, patterns
 from store.kv.rules import end_of_prefix
 

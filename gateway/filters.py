@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from gateway.address import LEVELS_COUNT_MAX
 from gateway.errors import Cause, Refusal
 
-__all__ = ["FilterTrie", "check_filter", "first_level", "is_filter", "matches"]
+__all__ = ["FilterTrie", "check_filter", "first_level", "is_filter", "is_sys", "matches"]
 
 T = TypeVar("T")
 
@@ -42,6 +42,11 @@ def first_level(pattern: str) -> str | None:
     """The first level of a filter, or None when a wildcard stands there."""
     level = pattern.split("/", 1)[0]
     return None if level in {ONE, MANY} else level
+
+
+def is_sys(pattern: str) -> bool:
+    """Whether a filter asks for `$SYS` or what is below it: no wildcard in the first level does (MQTT 5.0, 4.7.2)."""
+    return pattern.startswith("$SYS") and pattern[4:5] in {"", "/"}
 
 
 def matches(pattern: str, address: str) -> bool:

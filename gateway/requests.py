@@ -12,6 +12,7 @@ from gateway.consumer_groups import GROUP_REQUESTS
 from gateway.delayed import cancel_timer, timer_of
 from gateway.endpoint import Endpoint, now_ms
 from gateway.errors import Cause, Refusal
+from gateway.filters import is_sys
 from gateway.find import find_messages
 from gateway.kv import KV_REQUESTS
 from gateway.last_value import last_value, last_values
@@ -39,7 +40,6 @@ from gateway.port import (
 )
 from gateway.retained import retained_page
 from gateway.shared_port import JoinShared, LeaveShared
-from gateway.sys_topics import is_sys
 
 if TYPE_CHECKING:
     from gateway.hub import Hub

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gateway.address import hash64
 from gateway.errors import Cause, Refusal
-from gateway.filters import check_filter
+from gateway.filters import check_filter, is_sys
 from gateway.port import Request
 
 __all__ = ["SHARED_PREFIX", "JoinShared", "LeaveShared", "SharedName", "shared_name"]
@@ -51,7 +51,7 @@ def shared_name(text: str) -> SharedName | None:
     if not slash or not pattern:
         raise Refusal(Cause.MALFORMED, f"{text!r} has no filter behind the group's name")
     check_filter(pattern)
-    if pattern.split("/", 1)[0] == "$SYS":
+    if is_sys(pattern):
         raise Refusal(Cause.FORBIDDEN, "$SYS is told to each subscriber, and cannot be shared")
     return SharedName(group, pattern)
 

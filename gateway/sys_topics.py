@@ -20,21 +20,15 @@ from store.errors import StoreError
 if TYPE_CHECKING:
     from gateway.hub import Hub
 
-__all__ = ["SAMPLE_INTERVAL_MS", "SYS", "SysTopics", "is_sys"]
+__all__ = ["SAMPLE_INTERVAL_MS", "SysTopics"]
 
-SYS = "$SYS"
 SAMPLE_INTERVAL_MS = 10_000
 COUNT_INTERVAL_MS = 60_000  # between two counts of what takes a look at each
 PROTOCOL = "mqtt"
-ROOT = f"{SYS}/broker"
+ROOT = "$SYS/broker"
 LOADS = {"1min": 60.0, "5min": 300.0, "15min": 900.0}  # seconds
 
 log = logs.get(__name__)
-
-
-def is_sys(pattern: str) -> bool:
-    """Whether a filter asks for what is below `$SYS`: no wildcard reaches it (MQTT-4.7.2-1)."""
-    return pattern.startswith(SYS) and pattern[len(SYS) : len(SYS) + 1] in {"", "/"}
 
 
 class Load:

@@ -97,6 +97,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         tuple[str, ...],
         Meta(description="names by which pages of this machine may call it by WebSocket, besides localhost"),
     ] = ()
+    sys_interval_s: Annotated[
+        int, Meta(ge=0, le=86_400, description="seconds between two reports to who subscribes to $SYS; 0: only one")
+    ] = 10
     events_as_data: Annotated[
         bool, Meta(description="whether clients of 3.1.1 get an event's data alone instead of all of it as JSON")
     ] = False

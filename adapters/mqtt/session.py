@@ -28,9 +28,11 @@ from adapters.mqtt.retained import RetainedFeed
 from adapters.mqtt.session_state import Exchanges, SessionState, dump, positions
 from adapters.mqtt.shared import Refused, SharedFeed
 from adapters.mqtt.subscriptions import Subscription, Subscriptions
+from adapters.mqtt.sys_feed import SysFeed
 from gateway import port
 from gateway.cursor import Cursor, later
 from gateway.errors import ProtocolError, Refusal
+from gateway.filters import is_sys
 from gateway.shared_port import shared_name
 
 __all__ = ["Session"]
@@ -39,7 +41,7 @@ __all__ = ["Session"]
 class Session:
     """Subscriptions, deliveries, QoS 2 exchanges, and how they are saved."""
 
-    __slots__ = ("delivery", "inflight", "intake", "keeper", "link", "retained", "shared", "subscriptions")
+    __slots__ = ("delivery", "inflight", "intake", "keeper", "link", "retained", "shared", "subscriptions", "sys")
 
     def __init__(self, link: Link, control: Control, not_saved: Callable[[Refusal], None]) -> None:
         self.link = link
@@ -50,6 +52,7 @@ class Session:
         self.delivery = Delivery(link, self.keeper, self.subscriptions, self.inflight)
         self.retained = RetainedFeed(link, self.keeper, self.subscriptions, self.inflight)
         self.shared = SharedFeed(link, self.keeper, self.subscriptions, self.inflight)
+        self.sys = SysFeed(link, self.subscriptions)
 
     def begin(self, *, expiry_s: int | None, inflight_max: int) -> None:
         """The session is open; it outlives the connection by `expiry_s`, None: for ever."""
@@ -62,6 +65,7 @@ class Session:
         """Behind every input: what there is room for now, what has got on, what has to be saved."""
         self.retained.pump(now_ms)
         self.shared.report(now_ms)
+        self.sys.pump(now_ms)
         self.delivery.report(now_ms)
         self.keeper.flush()
 
@@ -75,10 +79,11 @@ class Session:
         """When `advance` is due although nothing has happened: 0 is at once."""
         if self.keeper.owes or self.retained.due or self.shared.due:
             return 0
-        rejoin_ms, settle_ms = self.shared.deadline_ms(), self.delivery.deadline_ms()
-        if rejoin_ms is None or settle_ms is None:
-            return settle_ms if rejoin_ms is None else rejoin_ms
-        return min(rejoin_ms, settle_ms)
+        due_ms = self.delivery.deadline_ms()
+        for other_ms in (self.shared.deadline_ms(), self.sys.deadline_ms()):
+            if other_ms is not None and (due_ms is None or other_ms < due_ms):
+                due_ms = other_ms
+        return due_ms
 
     def end(self) -> None:
         """The connection is gone: save what a later one needs, unless it has been saved."""
@@ -104,7 +109,9 @@ class Session:
         settled = positions(exchanges.settled_places())
         start = later(cursor or (), settled) if settled else cursor
         for one in self.subscriptions:
-            if one.shared is None:
+            if is_sys(one.pattern):
+                self.sys.add(one)
+            elif one.shared is None:
                 self.link.effects.append(port.Subscribe(sub=one.sub, pattern=one.pattern, start=start))
         self.shared.restore(exchanges)
         for packet_id in self.inflight.released:
@@ -166,7 +173,9 @@ class Session:
         if subscription.shared is not None:  # retained messages are not sent for it (3.8.3.1)
             self.shared.want(subscription)
             return subscription.qos
-        if new:
+        if new and is_sys(subscription.pattern):
+            self.sys.add(subscription)
+        elif new:
             self.link.effects.append(port.Subscribe(sub=subscription.sub, pattern=subscription.pattern))
         if request.retain_handling == 0 or (request.retain_handling == 1 and new):
             self.retained.want(subscription.sub)
@@ -197,7 +206,10 @@ class Session:
                     shared.append(subscription)
                     continue
                 self.retained.forget(subscription.sub)
-                self.link.effects.append(port.Unsubscribe(sub=subscription.sub))
+                if is_sys(pattern):
+                    self.sys.remove(subscription)
+                else:
+                    self.link.effects.append(port.Unsubscribe(sub=subscription.sub))
         if shared:
             gone = {subscription.pattern for subscription in shared}
             self.shared.leave(shared, lambda done: self._left(packet, codes, set() if done else gone))
