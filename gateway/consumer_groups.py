@@ -49,7 +49,7 @@ from gateway.group_state import (
     plan,
     positions_of,
 )
-from gateway.group_store import load_group, queues_of
+from gateway.group_store import load_group, queues_of, without_successors
 from gateway.group_wakes import GroupWakes
 from gateway.owners import Spawn
 from gateway.port import Principal, Random, Request
@@ -62,6 +62,7 @@ __all__ = ["GROUP_REQUESTS", "ConsumerGroups"]
 TRIES_COUNT_MAX = 16  # of a change, while others change the same
 CHANGES_AT_ONCE = 256  # records in one transaction
 LOOK_S = 5.0  # who waits looks at the group at least so often
+SOON_S = 0.5  # the same, while a queue waits until another one is read
 RENEWALS = 3  # in one time to live; so a request may find that its member was renewed a third of it before
 FORGOTTEN_FROM_COUNT = 1_024  # members remembered, from which on those that are gone are looked for
 
@@ -263,7 +264,8 @@ class ConsumerGroups:
                 woken.clear()
                 group = await self._settle(asker, name, member, asked)
                 self._wakes.know(name, group.members)
-                positions = positions_of(group, member, cursor)
+                own = positions_of(group, member, cursor)
+                positions = await without_successors(self._store, self._controller, group, own)
                 read = await self._reader.read(positions, self._wanted(asker, request.limit))
                 await self._set_back(group, member, read.rewound)
                 if not self._is_there(name, member):  # it took so long that the queues may be another's by now
@@ -278,7 +280,8 @@ class ConsumerGroups:
                         self._delivered(asker.connection.protocol, group.header.record.topic, len(read.messages))
                     return Polled(messages=read.messages, after=cursor, queues=queues, revoked=revoked)
                 ttl_s = group.members[member].record.ttl_ms / 1_000
-                await self._reader.wait(read.positions, woken, min(left_s, ttl_s / RENEWALS, LOOK_S))
+                look_s = LOOK_S if len(positions) == len(own) else SOON_S
+                await self._reader.wait(read.positions, woken, min(left_s, ttl_s / RENEWALS, look_s))
 
     def _wanted(self, asker: Asker, limit: int) -> Wanted:
         badge = asker.principal.badge

@@ -21,6 +21,7 @@ __all__ = ["QueueReader", "Reading", "Wanted"]
 FETCHES_AT_ONCE = 16
 FETCH_BYTES_MIN = 64 << 10
 ROUNDS_COUNT_MAX = 16  # of fetches for one answer; each asks all queues that may have more
+FETCHES_COUNT_MAX = 32  # under way in this process: each may bring a frame as long as frames can be
 WAITED_QUEUES_COUNT_MAX = 64  # by one who waits; of those who have more, others in turn
 WAITS_COUNT_MAX = 2_048  # under way in this process; who comes later looks again after a while
 LOOK_S = 1.0  # after which those who cannot wait for all they read look again
@@ -58,6 +59,7 @@ class QueueReader:
     def __init__(self, store: StoreClient, *, random: Random) -> None:
         self._store = store
         self._random = random
+        self._fetches = asyncio.Semaphore(FETCHES_COUNT_MAX)
         self._waits = 0  # <= WAITS_COUNT_MAX
 
     async def read(self, positions: Mapping[int, int], wanted: Wanted) -> Reading:
@@ -89,10 +91,11 @@ class QueueReader:
         return queues[start:] + queues[:start]
 
     async def _fetch(self, queue: int, at: int, rows: int, size: int) -> Fetched | StoreError:
-        try:
-            return await self._store.fetch(QueueNumber(queue), QueueOffset(at), max_bytes=size, max_rows=rows)
-        except StoreError as error:
-            return error
+        async with self._fetches:
+            try:
+                return await self._store.fetch(QueueNumber(queue), QueueOffset(at), max_bytes=size, max_rows=rows)
+            except StoreError as error:
+                return error
 
     async def wait(self, positions: Mapping[int, int], woken: asyncio.Event, wait_s: float) -> None:
         """Until a queue has something at its position, `woken` is set, or the time is over. May return early."""

@@ -1,13 +1,15 @@
 """Consumer groups as they are read: their keys from the store, their queues from the controller."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 
 from controller.client import ControllerClient
 from gateway.errors import Cause, Refusal
 from gateway.group_state import Group, group_range, read_group
 from store.client import StoreClient
+from store.format import QueueNumber
 
-__all__ = ["load_group", "queues_of"]
+__all__ = ["load_group", "queues_of", "without_successors"]
 
 ENTRIES_COUNT_MAX = 4_096  # of a group: a thousand members, a thousand queues, and more than there can be
 
@@ -24,3 +26,22 @@ def queues_of(controller: ControllerClient, topic: str) -> Sequence[int]:
     """The queues of a topic that a group reads, closed ones included; none where there is no topic yet."""
     found = controller.topic(topic)
     return () if found is None else found.queues
+
+
+async def without_successors(
+    store: StoreClient, controller: ControllerClient, group: Group, positions: Mapping[int, int]
+) -> dict[int, int]:
+    """The queues to read, those left out that took the place of one of which the group has not committed everything.
+
+    So a key's messages come in order, also where its queue was moved.
+    """
+    assert group.header is not None
+    topic = controller.topic(group.header.record.topic)
+    moved = [(old, new) for old, new in topic.moved.items() if new in positions] if topic is not None else []
+    bounds = await asyncio.gather(*(store.bounds(QueueNumber(old)) for old, _ in moved))
+    waiting: set[int] = set()
+    for (old, new), found in zip(moved, bounds, strict=True):
+        held = group.queues.get(old)
+        if max(held.record.offset if held is not None else 0, found.first) < found.next:
+            waiting.add(new)
+    return {queue: at for queue, at in positions.items() if queue not in waiting}

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -50,8 +51,8 @@ class Topics:
         for name, count in topics.items():
             self.put(name, range(FIRST, FIRST + count))
 
-    def put(self, name: str, queues: Any) -> None:
-        self.by_name[name] = Topic(name=name, queues=tuple(queues))
+    def put(self, name: str, queues: Any, *, moved: Mapping[int, int] = MappingProxyType({})) -> None:
+        self.by_name[name] = Topic(name=name, queues=tuple(queues), closed=tuple(moved), moved=moved)
         for listener in self.listeners:
             listener()
 

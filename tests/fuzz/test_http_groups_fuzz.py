@@ -23,7 +23,7 @@ FIELDS = ["topic", "strategy", "start", "ttl_s", "after", "generation", "offsets
 BODIES = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4).map(lambda body: json.dumps(body).encode())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(METHODS, st.lists(PARTS, max_size=5), QUERIES, BODIES | st.binary(max_size=40))
 def test_random_requests(method, parts, query, body):
     gateway = GroupsGateway()

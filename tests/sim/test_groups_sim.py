@@ -5,7 +5,7 @@ import os
 import pytest
 from groups_world import World
 
-SEEDS = int(os.environ.get("HEADGATE_SIM_SEEDS", "12"))
+SEEDS = int(os.environ.get("HEADGATE_SIM_SEEDS", "10"))
 FIRST_SEED = int(os.environ.get("HEADGATE_SIM_FIRST", "0"))
 
 

@@ -209,6 +209,23 @@ async def test_a_log_that_has_lost_its_end_sets_a_group_back(two):
     assert bodies(await one.poll(me)) == [(A, 2, b"3")]
 
 
+async def test_a_queue_that_was_moved_is_read_before_the_one_in_its_place(two):
+    rig, one, other = two
+    first = await one.join()
+    await one.poll(first)
+    await rig.publish(bodies={A: [b"1", b"2"]})
+    rig.topics.put("t", [B, C, D, D + 1, A], moved={A: D + 1})
+    await rig.publish(bodies={D + 1: [b"3"], B: [b"x"]})
+    got = await one.poll(first)
+    assert sorted(bodies(got)) == [(A, 0, b"1"), (A, 1, b"2"), (B, 0, b"x")]
+    assert bodies(await one.poll(first, got.after)) == []
+    waiting = asyncio.ensure_future(other.poll(first, got.after, wait_ms=60_000))
+    await asyncio.sleep(0.01)
+    await one.commit(first, got.after)
+    async with asyncio.timeout(10):
+        assert bodies(await waiting) == [(D + 1, 0, b"3")]
+
+
 # ---- several members
 
 
