@@ -95,7 +95,7 @@ class Machine:
             if self.chance.random() < 0.5:
                 self.half_done(call)
         self.fell(power=end is not End.KILLED)
-        self.cluster.loop.changed = True
+        self.cluster.loop.changed[self.name] = None
 
     def half_done(self, call) -> None:
         """What the disk was given last is done, or some of it."""
@@ -184,10 +184,11 @@ class Replica(Machine):
     """A store node."""
 
     def __init__(self, cluster: "Cluster", group: int, number: int) -> None:
-        super().__init__(cluster, f"s{group}-{number}")
+        name = f"s{group}-{number}"
+        super().__init__(cluster, name)
         self.group = group
         self.platter = Platter(group, self.chance)
-        self.platter.touched = cluster.touched
+        self.platter.touched = lambda: cluster.loop.changed.__setitem__(name, None)
         self.platter.files.mount(DATA)
         self.node: SimNode | None = None
         self.id: int | None = None
@@ -298,10 +299,6 @@ class Cluster:
 
     async def _nothing(self, _proxy: Proxy) -> None:
         pass
-
-    def touched(self) -> None:
-        """Something of what is checked has changed."""
-        self.loop.changed = True
 
     def first_state(self) -> bytes:
         """What the controllers begin with, so that no history has to begin with that: groups, and a topic in them."""

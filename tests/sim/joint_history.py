@@ -28,6 +28,7 @@ FAULTS = [
     *["controllers"] * 2,
     *["behead"] * 8,
     *["usurp"] * 4,
+    *["rival"] * 3,
     "outage",
     *["cut"] * 3,
     *["alone"] * 3,
@@ -70,6 +71,7 @@ class History:
         self.watch.follow(self.cluster)
         self.cluster.begin, self.cluster.ended = self._begin, self._ended
         self.clients: dict[str, list] = {proxy.name: [] for proxy in self.cluster.proxies}
+        self.hurting = False
         self.producers = 0
         self.lives = 0
 
@@ -147,9 +149,11 @@ class History:
         self.weather()
         between = chance.choice(BETWEEN_S)
         until = cluster.loop.now_s + length_s
+        self.hurting = True
         while cluster.loop.now_s < until:
             cluster.run(chance.uniform(*between))
             self.fault()
+        self.hurting = False
 
     def fault(self) -> None:
         """Something, for a time. Those that lead are hit as often as all others."""
@@ -164,6 +168,8 @@ class History:
                 self.behead(chance.randrange(GROUP_COUNT), lasts, how)
             case "usurp":
                 self.usurp(chance.randrange(GROUP_COUNT), frozen=chance.random() < 0.3)
+            case "rival":
+                self.rival(chance.choice(LASTS_S))
             case "controllers":
                 for controller in cluster.controllers:
                     self.crash(controller, lasts * chance.uniform(0.5, 1), how)
@@ -233,7 +239,11 @@ class History:
         if master is not None:
             slaves = [one for one in self.cluster.replicas if one.group == group]
             self.cut([master], slaves, lasts_s, both=self.chance.random() < 0.7)
-            self.later(self.chance.uniform(0.05, 0.5), self.crash, master, lasts_s, how)
+            self.later(self.chance.uniform(0.05, 0.5), self._die, master, lasts_s, how)
+
+    def _die(self, machine: Machine, lasts_s: float, how: End) -> None:
+        if self.hurting:
+            self.crash(machine, lasts_s, how)
 
     def usurp(self, group: int, *, frozen: bool) -> None:
         """A master is taken for dead, and goes on: its clients reach it, or it has only slept."""
@@ -247,6 +257,14 @@ class History:
         else:
             others = [one for one in self.others(master) if one not in self.cluster.proxies]
             self.cut([master], others, lasts_s, both=self.chance.random() < 0.5)
+
+    def rival(self, lasts_s: float) -> None:
+        """The controllers' leader is apart from the others, and store nodes still speak to it; it may die of that."""
+        leader = self.cluster.leader()
+        if leader is not None:
+            self.cut([leader], self.cluster.controllers, lasts_s, both=self.chance.random() < 0.7)
+            if self.chance.random() < 0.3:
+                self.later(self.chance.uniform(0.05, 0.5), self._die, leader, lasts_s, End.RESET)
 
     def cut(self, some, others, lasts_s: float | None = None, *, both: bool = True) -> list:
         """Nothing comes from some to others, or back; the links that are cut."""

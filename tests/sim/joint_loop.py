@@ -51,7 +51,7 @@ class _Timer(_Handle):
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """Time stands in `now_s`. `after_each` is called after everything that happens while `changed` is set."""
+    """Time stands in `now_s`. `after_each` is given the names of those to whom something has happened at a moment."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,8 +59,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.steps = 0
         self._due: list[tuple[float, int, _Timer]] = []  # a heap; of the same time in order
         self._count = 0
-        self.changed = False
-        self.after_each: Callable[[], None] = lambda: None
+        self.changed: dict[str, None] = {}
+        self.after_each: Callable[[dict[str, None]], None] = lambda _changed: None
         self.errors: list[BaseException] = []  # that nobody has seen
         self.set_exception_handler(self._note)
         self.set_task_factory(_new_task)
@@ -77,15 +77,13 @@ class SimLoop(asyncio.BaseEventLoop):
         if error is not None:
             self.errors.append(error)
 
-    def run(self, duration_s: float, done: Callable[[], bool] = lambda: False) -> bool:
-        """Let time go by; whether `done` came true."""
+    def run(self, duration_s: float) -> None:
+        """Let time go by."""
         until_s = self.now_s + duration_s
         asyncio._set_running_loop(self)
         try:
             while True:
                 self._turn()
-                if done():
-                    return True
                 due = self._due
                 while due and due[0][2]._cancelled:
                     heapq.heappop(due)
@@ -95,7 +93,6 @@ class SimLoop(asyncio.BaseEventLoop):
                 self.now_s = max(self.now_s, when_s)
                 self._ready.append(handle)
             self.now_s = max(self.now_s, until_s)
-            return done()
         finally:
             asyncio._set_running_loop(None)
 
@@ -115,11 +112,11 @@ class SimLoop(asyncio.BaseEventLoop):
                 handle._context.run(handle._callback, *handle._args)
             except Exception as error:  # noqa: BLE001 - raised below
                 self.errors.append(error)
-            if self.changed:
-                self.changed = False
-                self.after_each()
             if self.errors:
                 raise self.errors.pop()
+        if self.changed:
+            changed, self.changed = self.changed, {}
+            self.after_each(changed)
 
     def call_later(self, delay, callback, *args, context=None):
         return self.call_at(self.now_s + delay, callback, *args, context=context)
@@ -154,6 +151,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
         def work() -> None:
             here.done(number)
+            self.changed[here.name] = None
             if future.cancelled():
                 with suppress(Exception):  # a thread goes on although nobody waits any more
                     call()

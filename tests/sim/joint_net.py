@@ -89,6 +89,7 @@ class Net:
     def _arrive(self, source: str, target: str, message: object) -> None:
         door = self.datagrams.get(target)
         if door is not None and not self.is_cut(source, target):
+            self.loop.changed[target] = None
             door(message)
 
     # ---- what goes wrong
@@ -167,6 +168,7 @@ class Pipe:
             if net.is_cut(self.source, self.target):
                 return
             self._waiting.popleft()
+            net.loop.changed[self.target] = None
             deliver()
             if net.resets and self._chance.random() < net.resets:
                 self._break_off()

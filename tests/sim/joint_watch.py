@@ -1,9 +1,10 @@
 """What must be true of a simulated cluster after everything that happens, and of what its clients are told."""
 
 from bisect import bisect_left
+from collections.abc import Iterable
 
 from cluster_log import header_of
-from joint_cluster import Cluster, Replica
+from joint_cluster import Cluster, Machine, Replica
 from linearizability import Operation
 
 from store.format import LogOffset, origin_of
@@ -58,32 +59,43 @@ class Watch:
         self._said: dict[Replica, tuple[object, LogOffset]] = {}  # what its core has said is confirmed
         self._groups: dict[tuple[str, int], object] = {}  # as a controller had them when it was looked at last
         self._digest = 0
+        self._machines: dict[str, Machine] = {}
+        self._shrunk = False  # the log of the replica that was looked at last
 
     def follow(self, cluster: Cluster) -> None:
         self.cluster = cluster
         cluster.loop.after_each = self.look
+        self._machines = {one.name: one for one in (*cluster.controllers, *cluster.replicas)}
         for replica in cluster.replicas:
             self.logs.setdefault(replica.group, Log(replica.group))
             self._same[replica] = replica.platter.origin
             self._said[replica] = None, replica.platter.origin
             self._cuts[replica] = replica.platter.log.cuts
 
-    def look(self) -> None:
-        """What holds at any time."""
-        for controller in self.cluster.controllers:
-            raft = controller.raft
-            if raft is not None:
-                self.raft.look(controller)
-                self._agreed(controller)
-        for replica in self.cluster.replicas:
-            self._replica(replica)
-        for number in self.newest:
-            self._electable(number)
+    def look(self, names: Iterable[str] | None = None) -> None:
+        """What holds at any time; of these machines, or all."""
+        ends = [log.end for log in self.logs.values()]
+        agreed = False
+        for name in self._machines if names is None else names:
+            machine = self._machines.get(name)
+            if isinstance(machine, Replica):
+                self._replica(machine)
+                agreed = agreed or self._shrunk
+            elif machine is not None and machine.raft is not None:
+                self.raft.look(machine)
+                agreed = self._agreed(machine) or agreed
+        if agreed or names is None or ends != [log.end for log in self.logs.values()]:
+            for number in self.newest:
+                self._electable(number)
 
     # ---- controllers
 
-    def _agreed(self, controller) -> None:
-        """What is agreed on about a group is the same everywhere: one master an epoch, one set for each of its own."""
+    def _agreed(self, controller) -> bool:
+        """What is agreed on about a group is the same everywhere: one master an epoch, one set for each of its own.
+
+        Whether there is anything new.
+        """
+        news = False
         for number, group in controller.node.state.groups.items():
             if self._groups.get((controller.name, number)) is group:
                 continue
@@ -95,6 +107,8 @@ class Watch:
             newest = self.newest.get(number)
             if newest is None or _newness(group) > _newness(newest):
                 self.newest[number] = group
+                news = True
+        return news
 
     # ---- replicas
 
@@ -103,7 +117,8 @@ class Watch:
         log = platter.log
         if replica.node is not None and replica.node.failed.done():
             raise AssertionError(f"{replica.name} has failed: {replica.node.failed.result()!r}")
-        if self._cuts[replica] != log.cuts:
+        self._shrunk = self._cuts[replica] != log.cuts
+        if self._shrunk:
             self._cuts[replica] = log.cuts
             self._same[replica] = min(self._same[replica], log.end)
         confirmed = platter.said
