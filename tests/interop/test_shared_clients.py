@@ -226,3 +226,26 @@ def test_a_gateway_that_is_killed_loses_nothing_of_a_group(new_gateway, client):
     found = drain(again, 60)
     assert sorted(flat(found)) == sorted(b"%d" % number for number in range(60))
     assert all(member.messages.empty() for member in again)
+
+
+def test_what_the_gateway_says_of_itself(client):
+    one = client()
+    one.subscribe("$SYS/broker/#", qos=1)
+    found = {}
+    while "$SYS/broker/version" not in found:
+        message = one.get()
+        found[message.topic] = (message.payload, message.retain, message.qos)
+    assert found["$SYS/broker/clients/connected"][0].isdigit()
+    assert found["$SYS/broker/version"][0].startswith(b"headgate ")
+    assert {(retain, qos) for _, retain, qos in found.values()} == {(True, 0)}
+    everything = client()
+    everything.subscribe([("#", 0), ("+/broker/#", 0)])
+    one.paho.publish("$SYS/broker/version", b"mine", 1)
+    assert one.published.get(timeout=TIMEOUT_S).value == 0x87
+    assert one.subscribe("$share/g/$SYS/#") == [0x8F]
+    topic = fresh("after")
+    one.publish(topic, b"x")
+    heard = ""
+    while heard != topic:
+        heard = everything.get().topic
+        assert not heard.startswith("$")
