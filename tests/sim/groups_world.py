@@ -7,7 +7,7 @@ live. After every change of an owner it is checked that whoever else believes to
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fake_store import FakeStore
@@ -366,14 +366,21 @@ class World:
             self.spawn_consumer()
         for work in (self._churn(), self._publish(), self._sweeps()):
             self.clients.run(work)
-        assert not self.loop.run(length_s, self._failed)
+        self._until(length_s, self._failed)
         self.quiet = True
-        assert self.loop.run(300, self._settled), self._state()
+        assert self._until(300, self._settled), self._state()
         described = self.loop_result(self.proxies[0][1].answer(Connection(), DescribeGroup(group=GROUP), ANYBODY))
         living = {one.member for one in self.consumers if one.alive}
         assert {one.member for one in described.queues} <= living
         for queue, count in self.published.items():
             assert self.seen[queue] == set(range(count)), f"queue {queue} was not read whole"
+
+    def _until(self, length_s: float, done: Callable[[], bool]) -> bool:
+        """Let time go by; whether something came true."""
+        until_s = self.loop.now_s + length_s
+        while not done() and self.loop.now_s < until_s:
+            self.loop.run(0.1)
+        return done()
 
     def _failed(self) -> bool:
         """Raises what a consumer has met."""
@@ -404,7 +411,7 @@ class World:
 
     def loop_result(self, coroutine: Any) -> Any:
         task = self.clients.run(coroutine)
-        assert self.loop.run(30, task.done)
+        assert self._until(30, task.done)
         return task.result()
 
     def end(self) -> None:
