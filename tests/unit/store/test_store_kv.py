@@ -306,9 +306,11 @@ async def test_expiry_needs_no_call(tmp_path):
     async with await LocalStore.open(tmp_path) as store:
         watching = store.kv_watch()
         await store.kv_put("a", b"1", ttl_ms=30)
+        kinds = []
         async with asyncio.timeout(10):
-            kinds = [[change.kind for change in (await anext(watching)).changes] for _ in range(2)]
-        assert kinds == [["put"], ["expire"]]
+            while len(kinds) < 2:  # together, where the write took longer than the key was to live
+                kinds += [change.kind for change in (await anext(watching)).changes]
+        assert kinds == ["put", "expire"]
         await watching.aclose()
 
 
