@@ -19,7 +19,7 @@ from store.errors import StoreError
 __all__ = ["History"]
 
 BOOT_S = 30
-HEAL_S = 40
+HEAL_S = 9  # less than a controller waits for one that it has elected and that does not serve
 BETWEEN_S = ((0.05, 0.4), (0.1, 0.8), (0.3, 1.2))  # two faults
 LASTS_S = (0.1, 0.4, 0.8, 1.2, 3.0)
 USURPED_S = (2.1, 3.5)  # long enough for another one to be elected
@@ -72,6 +72,7 @@ class History:
         self.cluster.begin, self.cluster.ended = self._begin, self._ended
         self.clients: dict[str, list] = {proxy.name: [] for proxy in self.cluster.proxies}
         self.hurting = False
+        self.healing_s = 0.0  # until everybody had got on
         self.producers = 0
         self.lives = 0
 
@@ -313,7 +314,9 @@ class History:
             got_on = all(client.done >= before.get(client, 0) + 2 for client in clients)
             return all(self.clients.values()) and got_on and self.all_in_sync()
 
+        began_s = self.cluster.loop.now_s
         assert self.cluster.run(HEAL_S, goal), f"no progress: {self.describe()}"
+        self.healing_s = self.cluster.loop.now_s - began_s
         for client in self.everybody():
             client.stopped = True
         assert self.cluster.run(HEAL_S, self._at_rest), f"no rest: {self.describe()}"
