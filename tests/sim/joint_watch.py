@@ -189,10 +189,9 @@ class Watch:
         replicas = [one for one in self.cluster.replicas if one.group == group]
         having = sum(one.platter.log.has(start, end) for one in replicas)
         assert having >= self.min_in_sync, f"acknowledged and on {having} disks"
-        masters = [one for one in replicas if isinstance(one.core, Master)]
-        newest = max(masters, key=lambda one: one.core.epoch, default=None)
-        if newest is not None:
-            assert newest.platter.log.has(start, end), "a stale master has acknowledged"
+        for one in replicas:
+            if isinstance(one.core, Master) and one.core.epoch >= header.epoch:
+                assert one.platter.log.has(start, end), "a stale master has acknowledged"
         self.acknowledgements += 1
         self._digest = hash((self._digest, group, producer, sequence, start, self.cluster.loop.steps))
 
