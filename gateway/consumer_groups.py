@@ -35,7 +35,7 @@ from gateway.group_port import (
     ResetGroup,
     check_group_name,
 )
-from gateway.group_reader import QueueReader, Wanted
+from gateway.group_reader import QueueReader, Reading, Wanted
 from gateway.group_settings import GroupsConfig
 from gateway.group_state import (
     Group,
@@ -51,11 +51,12 @@ from gateway.group_state import (
 )
 from gateway.group_store import load_group, queues_of, without_successors
 from gateway.group_wakes import GroupWakes
+from gateway.lost_ends import LostEnds
 from gateway.owners import Spawn
 from gateway.port import Principal, Random, Request
 from store.client import EXISTS, Delete, Put, StoreClient
-from store.errors import AppendOutcomeUnknown, RevisionConflict
-from store.format import QueueNumber
+from store.errors import AppendOutcomeUnknown, OffsetOutOfRange, RevisionConflict
+from store.format import QueueNumber, QueueOffset
 
 __all__ = ["GROUP_REQUESTS", "ConsumerGroups"]
 
@@ -126,6 +127,7 @@ class ConsumerGroups:
         self._delivered = delivered
         self._reader = QueueReader(store, random=random)
         self._wakes = GroupWakes(store, spawn)
+        self._lost_ends = LostEnds(controller, clock)
         self._heard: dict[tuple[str, str], _Heard] = {}  # by group and member
         self._forget_from = FORGOTTEN_FROM_COUNT
         self._stopping = False
@@ -267,7 +269,8 @@ class ConsumerGroups:
                 own = positions_of(group, member, cursor)
                 positions = await without_successors(self._store, self._controller, group, own)
                 read = await self._reader.read(positions, self._wanted(asker, request.limit))
-                await self._set_back(group, member, read.rewound)
+                if read.beyond or self._lost_ends.any:
+                    await self._set_back(group, member, read)
                 if not self._is_there(name, member):  # it took so long that the queues may be another's by now
                     await self._renew(group, member)
                 if read.failed and len(read.failed) == len(positions):
@@ -288,21 +291,21 @@ class ConsumerGroups:
         reads = badge.reads if badge.access is not None else None
         return Wanted(limit, self._config.response_bytes_max, self._now_ms(), reads)
 
-    async def _set_back(self, group: Group, member: str, rewound: Mapping[int, int]) -> None:
-        """A log has lost its end, by an unclean election: where a group was behind it, it is at the new end."""
+    async def _set_back(self, group: Group, member: str, read: Reading) -> None:
+        """Where a log has lost its end, the group is at the new end: cursors and commits of before count no more."""
         own = group.of(member)
-        records = {
-            queue: msgspec.structs.replace(own[queue], offset=end)
-            for queue, end in rewound.items()
-            if own[queue].offset > end
-        }
-        if not records:
+        for queue in read.positions.keys() - read.beyond.keys() - read.failed.keys():
+            self._lost_ends.seen(group.name, queue)
+        lower = {queue: end for queue, end in read.beyond.items() if own[queue].offset > end}
+        ends = self._lost_ends.certain(group.name, lower)
+        if not ends:
             return
-        log.warning("a group is set back to the end of queues", group=group.name, queues=sorted(records))
+        records = {queue: QueueRecord(end, member, group.revision) for queue, end in ends.items()}
         try:
             await self._store.kv_transact(group.compares(records, member), group.puts(records))
         except (RevisionConflict, AppendOutcomeUnknown):
-            log.info("a group is set back by whoever reads next", group=group.name)
+            return  # whoever reads next does it
+        log.warning("a group is set back to the end of queues", group=group.name, queues=sorted(records))
 
     async def _commit(self, asker: Asker, request: CommitOffsets) -> Mapping[int, int]:
         generation, offsets = request.cursor
@@ -336,7 +339,11 @@ class ConsumerGroups:
         bounds = await asyncio.gather(*(self._store.bounds(QueueNumber(queue)) for queue in offsets))
         for (queue, at), found in zip(offsets.items(), bounds, strict=True):
             if at > found.next:
-                raise Refusal(Cause.MALFORMED, f"offsets: queue {queue} ends at {found.next}, in front of {at}")
+                try:  # a slave near by may know less than who was asked for the messages; the master knows
+                    await self._store.fetch(QueueNumber(queue), QueueOffset(at), max_bytes=1, max_rows=1)
+                except OffsetOutOfRange as error:
+                    refusal = f"offsets: queue {queue} ends at {error.next}, in front of {at}"
+                    raise Refusal(Cause.MALFORMED, refusal) from error
 
     # ---- for operators
 

@@ -49,7 +49,7 @@ class Reading:
     positions: dict[int, int]
     messages: list[tuple[int, int, Message]] = field(default_factory=list)
     size_bytes: int = 0  # of bodies
-    rewound: dict[int, int] = field(default_factory=dict)  # queues that end before where they were to be read
+    beyond: dict[int, int] = field(default_factory=dict)  # ends of queues that were to be read further behind
     failed: dict[int, StoreError] = field(default_factory=dict)
 
 
@@ -137,9 +137,10 @@ def _took(found: Reading, queue: int, fetched: Fetched | StoreError, wanted: Wan
     at = found.positions[queue]
     if isinstance(fetched, OffsetOutOfRange):
         if at > fetched.next:
-            found.rewound[queue] = fetched.next
-        found.positions[queue] = min(max(at, fetched.first), fetched.next)
-        return found.positions[queue] < fetched.next
+            found.beyond[queue] = fetched.next
+            return False
+        found.positions[queue] = max(at, fetched.first)
+        return found.positions[queue] > at
     if isinstance(fetched, CorruptFrame) and fetched.next is not None and fetched.next > at:
         log.error("damaged messages are left out", queue=queue, offset=at, next=fetched.next, error=str(fetched))
         found.positions[queue] = fetched.next

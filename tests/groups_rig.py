@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fake_store import unplaced
 
-from controller.client import Topic
+from controller.client import Group, GroupConfig, Topic
 from gateway.consumer_groups import ConsumerGroups
 from gateway.errors import Refusal
 from gateway.group_port import (
@@ -48,6 +48,7 @@ class Topics:
     def __init__(self, **topics: int) -> None:
         self.by_name: dict[str, Topic] = {}
         self.listeners: list[Callable[[], object]] = []
+        self.unclean = False  # whether logs may lose their end
         for name, count in topics.items():
             self.put(name, range(FIRST, FIRST + count))
 
@@ -58,6 +59,12 @@ class Topics:
 
     def topic(self, name: str) -> Topic | None:
         return self.by_name.get(name)
+
+    def group_of_queue(self, number: int) -> int:
+        return 0
+
+    def group(self, number: int) -> Group:
+        return Group(number=number, config=GroupConfig(unclean_election=self.unclean))
 
     def watch(self, listener: Callable[[], object]) -> None:
         self.listeners.append(listener)

@@ -26,6 +26,7 @@ from gateway.group_port import (
 from gateway.group_settings import GroupsConfig
 from gateway.group_state import decode_queue, encode
 from gateway.port import Principal
+from store.errors import OffsetOutOfRange
 from store.local import LocalStore
 
 pytestmark = pytest.mark.anyio
@@ -194,19 +195,52 @@ async def test_what_a_user_may_not_read_is_passed_over(two):
     assert bodies(got) == [(A, 1, b"2")]
 
 
-async def test_a_log_that_has_lost_its_end_sets_a_group_back(two):
+@pytest.mark.parametrize("unclean", [False, True])
+async def test_a_log_that_has_lost_its_end_sets_a_group_back(two, unclean):
     rig, one, _ = two
+    rig.topics.unclean = unclean
     await rig.publish(bodies={A: [b"1", b"2"], B: [b"1"]})
-    me = await one.join()
+    me = await one.join(ttl_s=60)
     got = await one.poll(me)
     await one.commit(me, got.after)
     key = f"consumer-groups/state/g/q/{A}"  # as if four more had been there
     record = decode_queue((await rig.store.kv_get(key)).value)
     await rig.store.kv_put(key, encode(replace(record, offset=6)))
-    assert bodies(await one.poll(me)) == []
-    assert (await described(one))[A] == (2, me)
+    beyond = GroupCursor(got.after.generation, {A: 8})
+    for _ in range(2):
+        assert bodies(await one.poll(me, beyond)) == []
+        assert (await described(one))[A] == (6, me), "the end may only be known late"
+        await rig.pass_time(3)
     await rig.publish(bodies={A: [b"3"]})
-    assert bodies(await one.poll(me)) == [(A, 2, b"3")]
+    await one.poll(me, beyond)
+    if unclean:
+        assert (await described(one))[A] == (2, me)
+        assert bodies(await one.poll(me, beyond)) == [(A, 2, b"3")]
+        with pytest.raises(NotOwned):
+            await one.commit(me, GroupCursor(got.after.generation, {A: 3}))
+    else:
+        assert (await described(one))[A] == (6, me)
+
+
+async def test_an_end_that_was_only_known_late_is_forgotten(two):
+    rig, one, _ = two
+    rig.topics.unclean = True
+    await rig.publish(bodies={A: [b"1", b"2"]})
+    me = await one.join(ttl_s=60)
+    got = await one.poll(me)
+    await one.commit(me, got.after)
+    fetch = rig.store.fetch
+
+    async def behind(queue, offset, **options):
+        raise OffsetOutOfRange(offset, 0, 1)
+
+    for _ in range(3):
+        rig.store.fetch = behind
+        assert bodies(await one.poll(me)) == []
+        await rig.pass_time(9)
+        rig.store.fetch = fetch
+        assert bodies(await one.poll(me)) == []
+        assert (await described(one))[A] == (2, me)
 
 
 async def test_a_queue_that_was_moved_is_read_before_the_one_in_its_place(two):

@@ -83,8 +83,8 @@ async def test_what_retention_has_taken_and_ends_that_moved(store, reader):
     store.first[1] = 7
     found = await reader.read({1: 2, 2: 15}, WANTED)
     assert offsets(found, 1) == [7, 8, 9]
-    assert found.rewound == {2: 10}
-    assert found.positions == {1: 10, 2: 10}
+    assert found.beyond == {2: 10}
+    assert found.positions == {1: 10, 2: 15}
     assert found.failed == {}
 
 
