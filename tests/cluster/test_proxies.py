@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import queue
 import socket
 import time
@@ -11,9 +12,11 @@ import pytest
 from paho.mqtt import client as paho
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from typer.testing import CliRunner
 
 from controller.client import GroupConfig
 from controller.remote import RemoteController
+from gateway.cli import app
 from gateway.endpoint import now_ms
 from gateway.local_cluster import LocalCluster, Plan
 
@@ -23,7 +26,7 @@ TIMEOUT_S = 20
 
 
 class Client:
-    def __init__(self, port, name, *, will=None, clean=False, expiry_s=600):
+    def __init__(self, port, name, *, will=None, clean=False, expiry_s=600, user=None):
         self.messages = queue.Queue()
         self.gone = queue.Queue()
         self._answers = queue.Queue()
@@ -36,6 +39,8 @@ class Client:
         one.on_disconnect = lambda _c, _u, _f, code, _p: self.gone.put(code)
         if will is not None:
             one.will_set("wills", will, qos=1)
+        if user is not None:
+            one.username_pw_set(*user)
         properties = Properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = expiry_s
         one.connect("127.0.0.1", port, clean_start=clean, properties=properties)
@@ -147,6 +152,58 @@ def test_queues_are_those_of_all_proxies(running):
         with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
             there.queue_declare("mine", exclusive=True)
         assert refused.value.reply_code == 405
+
+
+def round_of(publisher, reader, number):
+    """What a reader hears of two messages, of which the second comes anyway."""
+    mark = b"mark %d of %s" % (number, reader.paho._client_id)
+    publisher.publish("rules/a", b"no")
+    publisher.publish("rules/b", mark)
+    heard = [reader.get()]
+    while heard[-1] != mark:
+        heard.append(reader.get())
+    before = [n for n, body in enumerate(heard[:-1]) if body.startswith(b"mark")]
+    return heard[before[-1] + 1 if before else 0 :]
+
+
+def test_rules_of_a_user_count_at_all_proxies(running, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("a long secret")
+    controllers = ",".join(running.cluster.plan.addresses.values())
+
+    def users(*arguments):
+        done = CliRunner().invoke(app, ["cluster", "users", *arguments, "--controllers", controllers])
+        assert done.exit_code == 0, done.output
+
+    users("set", "ada", "--password-file", str(secret), "--allow", "subscribe:rules/#")
+    readers = []
+    deadline = time.monotonic() + TIMEOUT_S
+    for number, port in enumerate((running.one, running.other)):
+        while len(readers) == number:  # a proxy hears of a new user a moment later
+            with contextlib.suppress(AssertionError):
+                readers.append(Client(port, f"reader{number}", clean=True, user=("ada", "a long secret")))
+            assert time.monotonic() < deadline
+        readers[-1].subscribe("#")
+    publisher = Client(running.one, "publisher", clean=True)
+    publisher.publish("other", b"never")
+    publisher.publish("rules/a", b"a")
+    assert [reader.get() for reader in readers] == [b"a", b"a"]
+    users("rules", "ada", "--allow", "subscribe:rules/#", "--deny", "all:rules/a")
+    for reader in readers:
+        for number in itertools.count():  # until its proxy has heard
+            assert time.monotonic() < deadline
+            if b"no" not in round_of(publisher, reader, number):
+                break
+    for number in range(100, 103):
+        publisher.publish("rules/a", b"no")
+        publisher.publish("rules/b", b"%d" % number)
+    for reader in readers:
+        heard = [reader.get()]
+        while heard[-1] != b"102":
+            heard.append(reader.get())
+        assert b"no" not in heard[-3:]
+    for client in (*readers, publisher):
+        client.close()
 
 
 def test_what_a_killed_proxy_has_left_is_done_by_the_other(running):
