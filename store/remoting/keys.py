@@ -1,7 +1,14 @@
-"""Keys and values over the network, and where groups are."""
+"""Keys and values over the network, and where groups are.
+
+What changes keys is not safe to do twice, unless what it compares is changed by it: a key's revision is never given
+again, so of two attempts one at most takes effect. So such a change is tried again when its connection breaks. If it is
+refused then, because the revision is another by now, nobody can say whether it was this change that made it so, and its
+outcome is unknown; as is that of all other changes. (A key that is to be made can be made twice, if it was deleted in
+between.)
+"""
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from store.client import (
     Changes,
@@ -12,6 +19,7 @@ from store.client import (
     Put,
     Transacted,
 )
+from store.errors import AppendOutcomeUnknown, StoreError
 from store.format import QueueNumber
 from store.remoting import arguments
 from store.remoting.caller import AGAIN, ONCE, SESSION, SessionLost, nothing
@@ -30,8 +38,27 @@ _namespaces: Callable[[Any], list[Namespace]] = decoder(list[Namespace])
 _cursors: Callable[[Any], dict[QueueNumber, int]] = decoder(dict[QueueNumber, int])
 
 
+T = TypeVar("T")
+
+
 class RemoteKeys(Remote):
     """Keys, values and cursors."""
+
+    async def _change(self, method: str, asked: arguments.Arguments, decode: Callable[[Any], T], *, guarded: bool) -> T:
+        """Change keys; again when the connection breaks, if that takes effect once at most."""
+        unknown: AppendOutcomeUnknown | None = None
+        give_up_s = self._loop.time() + self._budget_s
+        while True:
+            try:
+                return await self._call(method, asked, decode, ONCE)
+            except AppendOutcomeUnknown as error:
+                unknown = unknown or error
+                if not guarded or self._loop.time() >= give_up_s:
+                    raise unknown from error
+            except StoreError as error:
+                if unknown is None:
+                    raise
+                raise unknown from error
 
     async def kv_get(self, key: str, *, namespace: str = "") -> Entry | None:
         """See `StoreClient.kv_get`."""
@@ -49,19 +76,20 @@ class RemoteKeys(Remote):
     ) -> int:
         """See `StoreClient.kv_put`. Raises `AppendOutcomeUnknown`, as all that is not safe to do twice."""
         asked = arguments.KvPut(key, value, expected_revision, namespace, ttl_ms, expires_at_ms)
-        return await self._call("kv_put", asked, _an_int, ONCE)
+        return await self._change("kv_put", asked, _an_int, guarded=_guards(expected_revision))
 
     async def kv_delete(self, key: str, *, expected_revision: int | None = None, namespace: str = "") -> bool:
         """See `StoreClient.kv_delete`."""
         asked = arguments.KvDelete(key, expected_revision, namespace)
-        return await self._call("kv_delete", asked, _a_bool, ONCE)
+        return await self._change("kv_delete", asked, _a_bool, guarded=_guards(expected_revision))
 
     async def kv_transact(
         self, compares: Mapping[str, int], operations: Sequence[Put | Delete], *, namespace: str = ""
     ) -> Transacted:
         """See `StoreClient.kv_transact`."""
         asked = arguments.KvTransact(dict(compares), arguments.packed_operations(operations), namespace)
-        done = await self._call("kv_transact", asked, _a_transacted, ONCE)
+        guarded = any(_guards(compares.get(one.key)) for one in operations)
+        done = await self._change("kv_transact", asked, _a_transacted, guarded=guarded)
         return done._replace(existed=tuple(done.existed))
 
     async def kv_prefix(
@@ -154,3 +182,8 @@ class RemoteKeys(Remote):
     async def delete_group(self, group: str) -> None:
         """See `StoreClient.delete_group`."""
         await self._call("delete_group", arguments.OfGroup(group), nothing, AGAIN)
+
+
+def _guards(expected_revision: int | None) -> bool:
+    """Whether a change that expects this revision takes effect once at most."""
+    return expected_revision is not None and expected_revision > 0

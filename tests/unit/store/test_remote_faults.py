@@ -8,12 +8,13 @@ from relay import Relay
 from remote_kit import Node
 from store_kit import append, begin, bodies, frame
 
-from store.client import Appended
+from store.client import Appended, Put
 from store.errors import (
     AppendOutcomeUnknown,
     LeaseLost,
     NotMaster,
     NotWritable,
+    RevisionConflict,
     SequenceOutOfOrder,
     StoreError,
     StoreFailed,
@@ -437,6 +438,46 @@ async def test_what_may_have_been_done_is_unknown(store, relay):
     with pytest.raises(AppendOutcomeUnknown):
         await putting
     assert (await reading).value in {b"0", b"1"}
+
+
+async def broken(store, relay, work):
+    """Do something whose connection breaks before it reaches the store."""
+    relay.hold()
+    doing = asyncio.ensure_future(work)
+    await until(lambda: store._connection.caller.unsure)
+    relay.cut()
+    relay.let_go()
+    return await doing
+
+
+async def test_what_takes_effect_once_at_most_is_tried_again(store, relay, local):
+    first = await store.kv_put("a", b"0")
+    second = await broken(store, relay, store.kv_put("a", b"1", expected_revision=first))
+    assert (await local.kv_get("a")).revision == second > first
+    done = await broken(store, relay, store.kv_transact({"a": second}, [Put("a", b"2")]))
+    assert (await local.kv_get("a")).revision == done.revision
+    assert await broken(store, relay, store.kv_delete("a", expected_revision=done.revision))
+    assert await local.kv_get("a") is None
+    with pytest.raises(AppendOutcomeUnknown):
+        await broken(store, relay, store.kv_put("a", b"3", expected_revision=0))
+
+
+async def test_a_conflict_with_what_may_be_ones_own_is_unknown(store, relay, local, monkeypatch):
+    first = await store.kv_put("a", b"0")
+    put = local.kv_put
+
+    async def put_and_break(*arguments, **options):
+        revision = await put(*arguments, **options)
+        monkeypatch.undo()
+        relay.cut()
+        return revision
+
+    monkeypatch.setattr(local, "kv_put", put_and_break)
+    with pytest.raises(AppendOutcomeUnknown):
+        await store.kv_put("a", b"1", expected_revision=first)
+    assert (await local.kv_get("a")).value == b"1"
+    with pytest.raises(RevisionConflict):  # of one that was not tried twice it is known
+        await store.kv_put("a", b"2", expected_revision=first)
 
 
 async def test_a_client_keeps_to_its_limits(store, monkeypatch):
