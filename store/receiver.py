@@ -22,7 +22,7 @@ __all__ = ["RUN_BYTES", "Receiver"]
 logger = logging.getLogger(__name__)
 
 RUN_BYTES = 8 << 20  # applied at a time
-GATHER_S = 0.005  # before what is confirmed is applied: most of it together with what is confirmed next
+GATHER_S = 0.02  # before what is confirmed is applied: most of it together with what is confirmed next
 
 
 class Receiver:

@@ -265,8 +265,9 @@ class MasterRole:
             stream = self._streams.get(replica)
             if stream is not None and stream.session == message.session:  # else it was for one before this
                 stream.put(message)
-        for stream in self._streams.values():
-            stream.news.set()
+        for replica, stream in self._streams.items():
+            if core.batch(replica) is not None:
+                stream.news.set()
         if self._reads:
             self._answer_reads()
         if self._asking is None and (ask := core.ask()) is not None:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -26,7 +25,7 @@ class SlaveStream:
     """A slave's stream, at the master: messages in, as they come; messages and data out, in order.
 
     `hello` was its first message. `received` takes what the slave says. `data` gives the next message with frames, None
-    when there is none for now; it is asked whenever `news` is set.
+    when there is none for now; it is asked whenever `news` is set. A slave that says nothing for `silence_s` is gone.
     """
 
     def __init__(
@@ -46,6 +45,7 @@ class SlaveStream:
         self._data = data
         self._silence_s = silence_s
         self._out: deque[FromMaster] = deque()
+        self._heard = False  # since it was looked at last
         self._ended = asyncio.Event()
 
     def put(self, message: FromMaster) -> None:
@@ -62,7 +62,7 @@ class SlaveStream:
 
     async def run(self) -> None:
         """Serve until either side ends it. Raises `StoreError`."""
-        parts = [asyncio.ensure_future(self._read()), asyncio.ensure_future(self._write())]
+        parts = [asyncio.ensure_future(part) for part in (self._read(), self._write(), self._silence())]
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             for part in parts:
@@ -76,16 +76,19 @@ class SlaveStream:
             await asyncio.gather(*parts, return_exceptions=True)
 
     async def _read(self) -> None:
-        with suppress(TimeoutError):
-            while True:
-                async with asyncio.timeout(self._silence_s):
-                    message = await self._context.read()
-                if message is grpc.aio.EOF:
-                    return
-                parsed = decode(message)
-                if not isinstance(parsed, Hello | Ack | Refused):
-                    raise BadMessage("a master speaks where a slave is expected")
-                self._received(parsed)
+        while (message := await self._context.read()) is not grpc.aio.EOF:
+            self._heard = True
+            parsed = decode(message)
+            if not isinstance(parsed, Hello | Ack | Refused):
+                raise BadMessage("a master speaks where a slave is expected")
+            self._received(parsed)
+
+    async def _silence(self) -> None:
+        """Ends when nothing has come for too long."""
+        await asyncio.sleep(self._silence_s)
+        while self._heard:
+            self._heard = False
+            await asyncio.sleep(self._silence_s)
 
     async def _write(self) -> None:
         while True:
