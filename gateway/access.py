@@ -43,6 +43,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     client_id: str = ""
     device: str = ""
     protocol: str = ""
+    ruled: bool = False  # a user with rules of its own: without its user it may do nothing
 
 
 class Clause(NamedTuple):

@@ -50,7 +50,10 @@ class AccessControl:
 
     def badge(self, principal: Principal, *, client_id: str = "", protocol: str = "") -> Badge:
         """The badge of a principal that was let in."""
-        identity = Identity(name=principal.name, client_id=client_id, device=principal.device, protocol=protocol)
+        name = principal.name
+        identity = Identity(
+            name=name, client_id=client_id, device=principal.device, protocol=protocol, ruled=name in self._ruled
+        )
         badge = Badge(identity, self._access(identity), self._denied)
         if identity.name:
             self._badges.add(badge)
@@ -67,6 +70,8 @@ class AccessControl:
     def _access(self, identity: Identity) -> Access | None:
         user = self._ruled.get(identity.name)
         if user is None:
+            if identity.ruled and self._controller.user(identity.name) is None:
+                return NOTHING
             return self._rules.access(identity)
         try:
             return self._rules.access(identity, own_access(user.rights[ACCESS]))

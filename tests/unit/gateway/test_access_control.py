@@ -133,7 +133,7 @@ def test_the_client_and_the_device_are_told_apart(rig):
     badge = rig.control.badge(Principal(name="ada", device="d9"), client_id="c1", protocol="mqtt")
     assert badge.reads("c1/d9")
     assert not badge.reads("c1/ada")
-    assert badge.identity == Identity(name="ada", client_id="c1", device="d9", protocol="mqtt")
+    assert badge.identity == Identity(name="ada", client_id="c1", device="d9", protocol="mqtt", ruled=True)
 
 
 def test_badges_are_forgotten_with_their_connections(rig):
@@ -151,6 +151,17 @@ def test_a_will_is_looked_at_by_the_rules_of_now(rig):
     rig.control.check_publisher(identity, "a/x")
     with pytest.raises(Refusal):
         rig.control.check_publisher(identity, "c")
+
+
+def test_a_will_of_a_user_with_rules_that_was_removed_is_denied(rig):
+    rig.controller.set("ada", [ALLOW_A])
+    who = rig.badge().identity
+    rig.control.check_publisher(who, "a/x")
+    rig.controller.set("ada")
+    rig.control.check_publisher(who, "c")
+    rig.controller.remove("ada")
+    with pytest.raises(Refusal):
+        rig.control.check_publisher(who, "a/x")
 
 
 def test_denials_are_counted_and_said_once_a_second(rig):
