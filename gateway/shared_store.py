@@ -128,7 +128,7 @@ async def _registered(node: ControllerNode, config: Config, address: str) -> Rep
     def about(id_: int, check: str) -> Replica:
         return Replica(id=id_, node=config.cluster.node_name, address=address, zone=config.cluster.zone, check=check)
 
-    identity, group = await register(node, config.store.data_dir, HOME_GROUP, about)
+    identity, group = await register(node, config.store.data_dir, HOME_GROUP, about, opened=True)
     if len(group.replicas) > 1:
         raise ControllerError(CLUSTERED)
     return about(identity.id, identity.check)

@@ -50,15 +50,16 @@ async def register(
     about: Callable[[int, str], Replica],
     *,
     files: Files | None = None,
+    opened: bool = False,
 ) -> tuple[ReplicaIdentity, Group]:
     """Be a replica of a group, and let the controllers know where it is now. Done again at every start.
 
-    `about` makes the `Replica` of an id and a check code.
+    `about` makes the `Replica` of an id and a check code. `opened`: the directory has a log, though nothing may be in it.
 
     Raises `ControllerError`, `WrongGroup`, `ForeignCluster`, `ForeignLog`, having changed nothing, OSError.
     """
     files = files if files is not None else OsFiles()
-    with_log = await asyncio.to_thread(_has_log, files, data_dir)
+    with_log = opened or await asyncio.to_thread(_has_log, files, data_dir)
     await controller.barrier()
     while True:
         found = await asyncio.to_thread(_load, files, data_dir)
