@@ -54,7 +54,7 @@ async def register(
 ) -> tuple[ReplicaIdentity, Group]:
     """Be a replica of a group, and let the controllers know where it is now. Done again at every start.
 
-    `about` makes the `Replica` of an id and a check code. `opened`: the directory has a log, though nothing may be in it.
+    `about` makes the `Replica` of an id and a check code. `opened`: there is a log, though nothing may be in it.
 
     Raises `ControllerError`, `WrongGroup`, `ForeignCluster`, `ForeignLog`, having changed nothing, OSError.
     """
