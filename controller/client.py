@@ -287,6 +287,9 @@ class ControllerClient(Protocol):
     def group_of_queue(self, number: int) -> int | None:
         """The group in which a topic's queue or a named queue lies; None for a queue that there is not."""
 
+    def dropped(self, group: int) -> frozenset[int]:
+        """The queues of a group that were dropped, as far back as that is remembered: nothing is written to them."""
+
     @property
     def home(self) -> int:
         """The group that holds keys and values."""

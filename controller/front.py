@@ -72,6 +72,10 @@ class StateClient:
         """The group in which a topic's queue or a named queue lies; None for a queue that there is not."""
         return self._state.group_of.get(number)
 
+    def dropped(self, group: int) -> frozenset[int]:
+        """The queues of a group that were dropped."""
+        return frozenset(number for number, there in self._state.dropped.items() if there == group)
+
     @property
     def home(self) -> int:
         """The group that holds keys and values."""

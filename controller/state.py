@@ -92,6 +92,7 @@ class _Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[Member, ...] = ()
     removed_members: tuple[int, ...] = ()
     cluster: str = ""
+    dropped: tuple[tuple[int, int], ...] = ()
 
 
 class MetadataState:
@@ -107,6 +108,7 @@ class MetadataState:
         self.named: Mapping[str, NamedQueue] = self._topics.named
         self.owner: Mapping[int, str] = self._topics.owner  # queue number -> topic
         self.group_of: Mapping[int, int] = self._topics.group_of  # queue number -> group
+        self.dropped: Mapping[int, int] = self._topics.dropped  # queue number -> group it was in, the newest last
         self.groups: Mapping[int, Group] = self._groups.groups
         self.users: dict[str, User] = {}
         self.members: dict[int, Member] = {}
@@ -193,6 +195,7 @@ class MetadataState:
                 members=_by_key(self.members),
                 removed_members=tuple(sorted(self.removed_members)),
                 cluster=self.cluster,
+                dropped=tuple(self.dropped.items()),
             )
         )
 
@@ -220,6 +223,7 @@ class MetadataState:
         state.members = {member.id: member for member in held.members}
         state.removed_members = dict.fromkeys(held.removed_members)
         state.cluster = held.cluster
+        state._topics.dropped.update(held.dropped)
         return state
 
     def _name(self, command: NameCluster) -> None:

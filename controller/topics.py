@@ -35,6 +35,7 @@ FIRST_QUEUE_NUMBER = 16  # lower numbers are the store's own records
 TOPIC_NAME_BYTES_MAX = 255
 QUEUE_NAME_BYTES_MAX = 255  # AMQP 0-9-1, 1.2: a short string
 QUEUES_PER_TOPIC_MAX = 1024  # to write to
+DROPPED_COUNT_MAX = 4096  # queues that are remembered to be no more, so that nothing is written to them
 
 TopicCommand: TypeAlias = (
     CreateTopic
@@ -66,6 +67,7 @@ class TopicTable:
         self.owner: dict[int, str] = {}  # queue number -> topic
         self.group_of: dict[int, int] = {}  # queue number -> group, of topics' and named queues alike
         self.load: dict[int, int] = {}  # group -> its queues that are written to
+        self.dropped: dict[int, int] = {}  # queue number -> group, the newest last; <= DROPPED_COUNT_MAX
 
     def apply(self, command: TopicCommand) -> Topic | NamedQueue | None:
         """Apply one command and return its answer. Raises `ControllerError`, having changed nothing."""
@@ -73,6 +75,7 @@ class TopicTable:
         match command:
             case DropQueue():
                 if isinstance(after, Topic):
+                    self._drop(command.number)
                     self.put(after)
                 return None
             case DeleteTopic():
@@ -122,6 +125,11 @@ class TopicTable:
         for group in topic.groups[: len(topic.open)]:
             self._count(group, 1)
         self.next_queue = max(self.next_queue, *(number + 1 for number in topic.queues))
+
+    def _drop(self, number: int) -> None:
+        self.dropped[number] = self.group_of[number]
+        if len(self.dropped) > DROPPED_COUNT_MAX:
+            del self.dropped[next(iter(self.dropped))]
 
     def put_named(self, queue: NamedQueue) -> None:
         """Take a named queue."""

@@ -18,6 +18,7 @@ __all__ = [
     "NotRebuildable",
     "NotWritable",
     "OffsetOutOfRange",
+    "QueueDropped",
     "RemoteFailure",
     "ReplicaIncomplete",
     "RevisionCompacted",
@@ -242,6 +243,12 @@ class TruncationRefused(StoreError):
 
 class WrongGroup(StoreError):
     """The data directory belongs to another store group, or does not say to which."""
+
+
+class QueueDropped(StoreError):
+    """Not stored: the queue is no more, which whoever sends does not know yet."""
+
+    retriable = True
 
 
 class ForeignLog(StoreError):

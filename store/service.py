@@ -111,6 +111,7 @@ class NodeService:
     def __init__(self, group: int) -> None:
         self.group = group
         self.cluster = ""  # set before the first role: clients of another one are refused
+        self.dropped: frozenset[int] = frozenset()  # queues to which nothing is written any more
         self._term: _Term | None = None
         self._hint: str | None = None
         self._owners = count(FIRST_OWNER)
@@ -224,7 +225,7 @@ class NodeService:
         async with self._stream(APPEND, context) as term:
             if not term.terms.master:
                 raise _not_master(self.group, term.terms.hint)
-            intake = Intake(term.terms.store, self._budget, lambda: term.refusal)
+            intake = Intake(term.terms.store, self._budget, lambda: term.refusal, lambda: self.dropped)
             term.intakes.add(intake)
             try:
                 await _until_one_ends(term.over, _take_in(context, intake), _acknowledge(context, intake))

@@ -189,6 +189,7 @@ class StoreNode:
         )
         self._beats = connect(self._said, self._heard)
         self._unwatch = self._controller.watch(self._look)
+        self._look()
         self._task = asyncio.create_task(self._live(place), name=f"replica of store group {self.settings.group}")
 
     # ---- down
@@ -299,6 +300,7 @@ class StoreNode:
         return self.group
 
     def _look(self) -> None:
+        self._node.dropped = self._controller.dropped(self.settings.group)
         found = self._controller.group(self.settings.group)
         if found is not None and found != self.group:
             self._heard(found)

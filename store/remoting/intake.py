@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from store.client import Appended, StoreClient, TimersHeld
-from store.errors import NotMaster, StoreError
+from store.errors import NotMaster, QueueDropped, StoreError
 from store.format import FEW_ROWS, ROW, ROWS_DTYPE, UnplacedFrame
 from store.records import TIMERS_QUEUE, TimerSet, decode
 from store.remoting.budget import Budget
@@ -24,13 +24,21 @@ ACKS_IN_MESSAGE = 4_096
 class Intake:
     """The appends of one client. Belongs to the thread of the event loop.
 
-    `master` is asked before each frame: who is no master any more stores nothing.
+    `master` is asked before each frame: who is no master any more stores nothing. `dropped` are queues that are no
+    more; a client that has not heard of it would have its messages acknowledged, and nobody would ever read them.
     """
 
-    def __init__(self, store: StoreClient, budget: Budget, master: Callable[[], NotMaster | None]) -> None:
+    def __init__(
+        self,
+        store: StoreClient,
+        budget: Budget,
+        master: Callable[[], NotMaster | None],
+        dropped: Callable[[], frozenset[int]] = frozenset,
+    ) -> None:
         self._store = store
         self._budget = budget
         self._master = master
+        self._dropped = dropped
         self._number = 0  # of the next frame
         self._round = 0
         self._refused: StoreError | None = None  # what the client sends again in its next round, with all behind it
@@ -63,7 +71,10 @@ class Intake:
             self._store.append(frame, partial(self._done, number, size, round_))
 
     def _refusal(self, frame: UnplacedFrame) -> StoreError | None:
-        """The last word on timers: the client has decided by what it had heard."""
+        """The last word on queues and timers: the client has decided by what it had heard."""
+        gone = self._dropped()
+        if gone and (queues := _queues(frame) & gone):
+            return QueueDropped(f"queue {min(queues)} is no more")
         if not _has_timers(frame):
             return None
         payload = frame.plain_payload
@@ -97,6 +108,12 @@ class Intake:
         held, said = self._store.timers_held, self._timers_said
         self._timers_said = held
         return encode(Acks(self._store.confirmed, sent, held if held != said else None))
+
+
+def _queues(frame: UnplacedFrame) -> set[int]:
+    if frame.row_count <= FEW_ROWS:
+        return {row[0] for row in ROW.iter_unpack(frame.rows)}
+    return set(np.unique(np.frombuffer(frame.rows, ROWS_DTYPE)["queue"]).tolist())
 
 
 def _has_timers(frame: UnplacedFrame) -> bool:
