@@ -214,8 +214,9 @@ async def test_a_controller_of_another_cluster_gets_no_votes(tmp_path, caplog):
     theirs.addresses = dict(ours.addresses)
     async with theirs:
         await theirs.leader()
-        name = theirs.nodes[3].cluster
         await until((tmp_path / "theirs" / "3" / "raft" / "cluster").exists)
+        await until(lambda: theirs.nodes[3].cluster)
+        name = theirs.nodes[3].cluster
     async with ours:
         await ours.leader()
         await until((tmp_path / "ours" / "3" / "raft" / "cluster").exists)
