@@ -190,6 +190,7 @@ class MasterRole:
         await disk.close()
         store = await disk.open_master(self._core.epoch, self._core.confirmed)
         store.agreed = self._agreed
+        store.cut_off = lambda: self.strain.cut_off
         self._store = store
         self._pump()
         return store

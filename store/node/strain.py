@@ -35,17 +35,18 @@ class Strain:
         self._asked_ms = place.now_ms() - ROUND_MS
         self._full_ms: int | None = None  # since when the disk is full
         self.stalled = False  # nothing is taken, or what is taken is not confirmed
+        self.cut_off = False  # the newest round was not answered in time
         self.relieving: asyncio.Task[None] | None = None
 
     def look(self, store: LocalStore | None, *, slaves: Mapping[int, object]) -> None:
         """See how it is now; `slaves` are the replicas that are connected."""
         core, now_ms = self._core, self._place.now_ms()
-        unanswered = self.stalled and self._round > core.round_agreed
-        if now_ms - self._asked_ms >= ROUND_MS:
-            unanswered = self._round > core.round_agreed
+        late = now_ms - self._asked_ms >= ROUND_MS
+        self.cut_off = (self.cut_off or late) and self._round > core.round_agreed
+        if late and not self.cut_off:
             self._round, self._asked_ms = core.ask_round(), now_ms
         full = store is not None and store.full is not None
-        stalled = unanswered or full or core.refusal is not None
+        stalled = self.cut_off or full or core.refusal is not None
         if stalled != self.stalled:
             self.stalled = stalled
             self._place.speak()

@@ -6,7 +6,7 @@ from node_kit import GROUP, PATIENCE_S, Load, StoreGroup
 from store_kit import FaultyFiles, append, bodies, frame
 
 from controller.client import GroupConfig
-from store.errors import StoreFull
+from store.errors import NotWritable, StoreFull
 from store.node import strain
 
 pytestmark = pytest.mark.anyio
@@ -114,9 +114,17 @@ async def test_a_master_whose_replicas_do_not_answer_says_so(tmp_path, controlle
         registry, id_ = controllers.nodes[1].registry, group.id(name)
         await until(lambda: registry.last(GROUP, id_).master and not registry.last(GROUP, id_).stalled, PATIENCE_S)
         assert (await group.client.service(GROUP)).served
+        local = group.nodes[name].disk.store
+        await append(group.store(), frame((20, b"a"), (20, b"b")))
+        assert [lease.offset for lease in await local.take(20, 1, max_count=1)] == [0]
         await group.kill(other)
         await until(lambda: registry.last(GROUP, id_).stalled, PATIENCE_S)
         assert not (await group.client.service(GROUP)).served
+        await until(lambda: group.role(name).strain.cut_off, PATIENCE_S)
+        with pytest.raises(NotWritable, match="nothing is lent"):  # somebody else may be by now
+            await local.take(20, 1, max_count=1)
         await group.start(other)
         await group.in_sync()
+        await until(lambda: not group.role(name).strain.cut_off, PATIENCE_S)
+        assert [lease.offset for lease in await local.take(20, 1, max_count=1)] == [1]
         await until(lambda: not registry.last(GROUP, id_).stalled, PATIENCE_S)
