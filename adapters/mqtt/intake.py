@@ -187,8 +187,8 @@ class Intake:
                             add(plain(address, data[body + 1 : end], now_ms, PROTOCOL, device, 0))
                             at = end
                             continue
-                elif first == 0x40 and length == 2:
-                    acked.append(data[start] << 8 | data[start + 1])
+                elif first == 0x40 and length == 2 and (packet_id := data[start] << 8 | data[start + 1]):
+                    acked.append(packet_id)
                     at = end
                     continue
                 message = None

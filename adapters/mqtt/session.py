@@ -160,7 +160,6 @@ class Session:
         """The shared subscriptions of a SUBSCRIBE are joined, or refused: the SUBACK follows."""
         for index, request in enumerate(packet.requests):
             if (why := refused.get(request.pattern)) is not None:
-                self.subscriptions.remove(request.pattern)
                 codes[index] = SUBACK_CODES[why.cause] if self.link.version == 5 else SUBACK_FAILURE
         self._answer(Suback(packet_id=packet.packet_id, codes=tuple(codes)), changed=bool(refused))
 

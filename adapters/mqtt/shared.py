@@ -48,7 +48,7 @@ Refused = Mapping[str, Refusal]  # by topic filter
 class _Member:
     """A shared subscription of this connection."""
 
-    __slots__ = ("consumer", "credit", "pattern", "queue", "settles", "shared", "starved", "sub")
+    __slots__ = ("consumer", "credit", "pattern", "queue", "refused", "settles", "shared", "starved", "sub")
 
     def __init__(self, subscription: Subscription) -> None:
         assert subscription.shared is not None
@@ -60,6 +60,7 @@ class _Member:
         self.settles = False  # by being delivered: all is QoS 0
         self.credit = 0  # what the gateway may still lend, as far as it was told
         self.starved = False  # took less than was offered
+        self.refused: Refusal | None = None  # why it is no member after all
 
 
 class SharedFeed:
@@ -175,19 +176,19 @@ class SharedFeed:
 
         def joined(outcome: Outcome, now_ms: int) -> None:
             answers = outcome.value if outcome.error is None else [outcome.error] * len(new)
-            refused: dict[str, Refusal] = {}
             for member, said in zip(new, answers, strict=True):
                 if isinstance(said, str):
                     member.queue = said
-                    continue
-                refused[member.pattern] = said
-                if answer is None:
+                elif answer is None:
                     self._lost(member, now_ms)
                 else:
-                    self._members.pop(member.sub, None)
+                    member.refused = said
+                    if self._members.get(member.sub) is member:  # else it has been left, and perhaps wanted again
+                        del self._members[member.sub]
+                        self._subscriptions.remove(member.pattern)
             self._joined(there)
             if answer is not None:
-                answer(refused)
+                answer({m.pattern: m.refused for m in members if m.refused is not None})
             self._changed()
 
         if new:

@@ -237,6 +237,34 @@ def test_changes_are_made_one_after_the_other(member):
     assert len(driver.take(Consume)) == 1
 
 
+def test_a_refusal_is_not_of_the_subscription_that_came_after(member):
+    driver = member.driver
+    driver.send(
+        Subscribe(packet_id=1, requests=(request(),)),
+        Unsubscribe(packet_id=2, patterns=(SHARE,)),
+        Subscribe(packet_id=3, requests=(request(),)),
+    )
+    (call,) = driver.calls(JoinShared)
+    (suback,) = driver.complete(call, Outcome(error=Refusal(Cause.UNAVAILABLE, "no")))
+    assert suback.codes == (0x83 if driver.version == 5 else 0x80,)
+    (call,) = driver.calls(LeaveShared)
+    driver.complete(call)
+    (call,) = driver.calls(JoinShared)
+    assert driver.complete(call, Outcome(value=["q"])) == [Suback(packet_id=3, codes=(1,))]
+    (member.consume,) = driver.take(Consume)
+    assert member.lend(message()) == 1
+
+
+def test_a_refusal_is_told_to_all_who_waited_for_the_same(member):
+    driver = member.driver
+    driver.send(Subscribe(packet_id=1, requests=(request(),)), Subscribe(packet_id=2, requests=(request(),)))
+    (call,) = driver.calls(JoinShared)
+    out = driver.complete(call, Outcome(error=Refusal(Cause.UNAVAILABLE, "no")))
+    code = 0x83 if driver.version == 5 else 0x80
+    assert out == [Suback(packet_id=1, codes=(code,)), Suback(packet_id=2, codes=(code,))]
+    assert driver.calls(JoinShared) == []
+
+
 def test_a_client_that_never_waits_for_an_answer_is_cut_off():
     member = Member()
     packets = [Subscribe(packet_id=1 + n, requests=(request(f"$share/g/{n % 9}"),)) for n in range(1_100)]

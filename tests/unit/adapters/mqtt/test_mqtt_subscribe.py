@@ -293,6 +293,13 @@ def test_the_wrong_acknowledgement():
     assert [p.code for p in driver.send(Puback(packet_id=1, code=0x80))] == [ReasonCode.PROTOCOL_ERROR]
 
 
+@pytest.mark.parametrize("version", [4, 5])
+def test_an_acknowledgement_of_nothing_is_malformed(version):
+    driver = subscribed(version)
+    driver.feed(b"\x40\x02\x00\x00")
+    assert driver.closed is not None
+
+
 def test_overlapping_subscriptions_deliver_once():
     driver = Driver(5)
     driver.connect()
