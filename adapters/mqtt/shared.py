@@ -261,6 +261,8 @@ class SharedFeed:
         if self._inflight.again:
             self._held_back = member.starved = True
             return 0
+        if member.settles and plan.qos:  # wanted at a higher QoS from now on, and still lent without an acknowledgement
+            plan = plan._replace(qos=0)
         encoded = Encoded(lent.messages, plan, self._link.dialect, now_ms)
         encoded.make_all()
         if member.settles and not self._claimed and encoded.largest <= self._link.packet_bytes_max:

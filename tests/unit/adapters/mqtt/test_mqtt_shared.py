@@ -323,6 +323,21 @@ def test_a_subscription_of_qos_0_settles_by_delivery(member):
     assert member.settled() == {}
 
 
+def test_what_is_lent_before_a_higher_qos_is_granted_comes_at_qos_0(member):
+    member.subscribe(request(qos=0))
+    driver = member.driver
+    driver.send(
+        Unsubscribe(packet_id=8, patterns=("$share/h/x",)), Subscribe(packet_id=9, requests=(request("$share/h/x"),))
+    )
+    (call,) = driver.calls(JoinShared)
+    assert driver.send(Subscribe(packet_id=10, requests=(request(qos=2),))) == []
+    assert member.lend(message(qos=2)) == 1
+    assert driver.out() == [Publish(topic="t/a", payload=b"x")]
+    assert member.settled() == {}
+    driver.complete(call, Outcome(value=["q2"]))
+    assert [one.settle_on_delivery for one in driver.take(Consume)] == [False, False]
+
+
 def test_no_more_is_taken_than_there_is_room_for():
     member = Member(more={"receive_maximum": 3})
     member.subscribe(request(), request("$share/h/t"))
