@@ -22,8 +22,11 @@ SIM_FIRST ?= $(shell date +%y%j)00000
 # How many faults `make faults` lets happen to a cluster under load, and which.
 FAULTS ?= 100
 FAULTS_SEED ?= $(shell date +%y%j%H%M)
+# How many inputs `make fuzz` makes for each of its targets, and from which seed; a finding names its seed and lot.
+FUZZ_INPUTS ?= 1000000
+FUZZ_SEED ?= $(shell date +%y%j)
 
-.PHONY: help setup run serve test interop nightly faults check format bench chart lock java clean
+.PHONY: help setup run serve test interop nightly fuzz faults check format bench chart lock java clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +59,9 @@ interop: $(STAMP) ## MQTT.js against the gateway, over TCP, TLS and WebSocket (n
 
 nightly: $(STAMP) ## Simulate failing stores, Raft, store groups and whole clusters, otherwise every day (SIM_SEEDS=20000)
 	HEADGATE_SIM_SEEDS=$(SIM_SEEDS) HEADGATE_SIM_FIRST=$(SIM_FIRST) $(BIN)/python -m pytest tests/sim $(ARGS)
+
+fuzz: $(STAMP) ## Hurt MQTT packets for its decoder and for whole connections (FUZZ_INPUTS=1000000 FUZZ_SEED=1)
+	$(BIN)/python -m tests.fuzz.mqtt_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
 
 faults: $(STAMP) ## A cluster of processes hurt under load: killed, cut off, disks full (FAULTS=100 FAULTS_SEED=1)
 	@echo "$(FAULTS) faults, FAULTS_SEED=$(FAULTS_SEED)"

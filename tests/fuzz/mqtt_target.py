@@ -1,0 +1,137 @@
+"""What of MQTT is fuzzed, and the loops that do it: `python -m tests.fuzz.mqtt_target --inputs 1000000 --seed 7`.
+
+`decoder` takes one packet an input: parsed, and then equal to what its own encoding parses to; not all there; or
+refused with a reason code. `connection` feeds a whole connection, from its CONNECT on, with a gateway behind it that
+answers, refuses and delivers by chance; what it must keep to is in `Peer`. Inputs are made in lots of 10,000, each from
+its own seed, so that one finding is found again by its lot alone: `--seed 7 --lot 123 --inputs 10000`.
+"""
+
+import argparse
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from random import Random
+
+from adapters.mqtt.codec import decode, encode, peel
+from adapters.mqtt.codec.reason import ReasonCode
+from gateway.errors import ProtocolError
+from tests.fuzz.mqtt_inputs import SHAPES, TRAFFIC, VERSIONS, hurt
+from tests.fuzz.mqtt_peer import Peer
+
+LOT = 10_000
+_CODES = frozenset(ReasonCode)
+_SAID_AGAIN = 8  # every so many packets that parse are encoded and parsed again
+_INPUTS_MAX = 64  # of one connection
+
+
+class Found(Exception):
+    """An input that does what none may, and how to make it again."""
+
+
+def decoder(random: Random, count: int, tally: dict[str, int]) -> None:
+    """Fuzz the decoder. Raises `Found`."""
+    short = refused = parsed = 0
+    data = b""
+    try:
+        for n in range(count):
+            version = VERSIONS[n % 3]
+            data = hurt(SHAPES[version], random)
+            try:
+                frame = peel(data, 0, minimal=version == 5)
+                if frame is None or frame.end > len(data):
+                    short += 1
+                    continue
+                packet = decode(frame.first, data[frame.start : frame.end], version)
+            except ProtocolError as error:
+                if error.code not in _CODES:
+                    raise
+                refused += 1
+                continue
+            parsed += 1
+            if not parsed % _SAID_AGAIN:
+                again = encode(packet, version)
+                frame = peel(again, 0, minimal=True)
+                assert frame is not None
+                assert decode(frame.first, again[frame.start :], version) == packet, packet
+    except Exception as error:
+        raise Found(data.hex(" ")) from error
+    for word, number in (("not all there", short), ("refused", refused), ("parsed", parsed)):
+        tally[word] = tally.get(word, 0) + number
+
+
+def connection(random: Random, count: int, tally: dict[str, int]) -> None:
+    """Fuzz whole connections. Raises `Found`."""
+    said: list[bytes] = []
+    done = 0
+    peer: Peer | None = None
+    try:
+        while done < count:
+            version = VERSIONS[random.getrandbits(8) % 3]
+            peer = Peer(version, random, peer)
+            said = []
+            shapes = TRAFFIC[version]
+            chance = random.getrandbits(8)
+            if chance < 32:  # it never gets in, or only by luck
+                said.append(hurt(SHAPES[version][:2] + SHAPES[version][-17:], random))
+            else:
+                said.append(peer.greeting())
+            peer.feed(said[0])
+            for _ in range(_INPUTS_MAX):
+                done += 1
+                if peer.closed:
+                    break
+                chance = random.getrandbits(16)
+                if chance & 3:
+                    data = b"".join(
+                        [shapes[random.getrandbits(8) % len(shapes)].framed() for _ in range(1 + chance % 3)]
+                    )
+                    said.append(data)
+                    peer.feed(data, cut=chance >> 4 & 0xFF if chance & 8 else 0)
+                else:
+                    said.append(hurt(SHAPES[version] if chance & 4 else shapes, random))
+                    peer.judged(said[-1])
+                peer.happen(chance >> 12)
+            peer.end()
+            tally["connections"] = tally.get("connections", 0) + 1
+            tally["closed by us"] = tally.get("closed by us", 0) + peer.closed
+    except Exception as error:
+        raise Found(" | ".join(one.hex(" ") for one in said)) from error
+    tally["reads"] = tally.get("reads", 0) + done
+
+
+TARGETS: dict[str, Callable[[Random, int, dict[str, int]], None]] = {"decoder": decoder, "connection": connection}
+
+
+def run(target: str, seed: int, inputs: int, *, lot: int = 0, tell: Callable[[str], None] = print) -> int:
+    """Fuzz one target with so many inputs; how many lots had a finding. Each is told, and how to make it again."""
+    findings, tally, began = 0, dict[str, int](), time.monotonic()
+    for number in range(lot, lot + -(-inputs // LOT)):
+        try:
+            TARGETS[target](Random(f"{target} {seed} {number}"), min(LOT, inputs), tally)
+        except Found as found:
+            findings += 1
+            tell(f"{target}: --seed {seed} --lot {number}: {found}")
+            tell("".join(traceback.format_exception(found)))
+    took_s = time.monotonic() - began
+    tell(
+        f"{target}: {inputs} inputs of seed {seed}, {findings} findings, {took_s:.0f} s, "
+        f"{inputs / max(took_s, 1e-9):.0f} a second; " + ", ".join(f"{count} {word}" for word, count in tally.items())
+    )
+    return findings
+
+
+def main(words: Sequence[str]) -> int:
+    """The exit status: 1 when something was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--inputs", type=int, default=1_000_000, help="of each target")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--lot", type=int, default=0, help="the first one")
+    parser.add_argument("--target", choices=TARGETS, action="append", help="all by default")
+    given = parser.parse_args(words)
+    findings = [run(target, given.seed, given.inputs, lot=given.lot) for target in given.target or TARGETS]
+    return int(any(findings))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
