@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # tests may import gRPC before `store`, which says why
+
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 30
 PORTS = {"mqtt": 1883, "mqtt-ws": 8083, "coap": 5683, "amqp": 5672, "http": 8080, "rpc": 8081, "admin": 8088}

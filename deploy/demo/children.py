@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import sys
@@ -16,9 +15,14 @@ from deploy.demo.plan import Target
 
 __all__ = ["Child", "FleetChild", "wait_until"]
 
-PR_SET_PDEATHSIG = 1
 TERM_S = 20.0  # from SIGTERM to SIGKILL
-_libc = ctypes.CDLL(None)
+# What a process runs: a module, and SIGTERM when the process that started it ends, however it ends (prctl(2),
+# PR_SET_PDEATHSIG). Said by itself, because whatever of this process ran between fork and exec could meet a lock that a
+# thread holds here.
+_PROGRAM = (
+    "import ctypes, runpy, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGTERM); del sys.argv[0]; "
+    "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+)
 
 
 class Child:
@@ -28,19 +32,18 @@ class Child:
         self.name, self.process, self.log = name, process, log
 
     @classmethod
-    async def start(cls, name: str, *args: str, logs: Path, pipes: bool = False) -> "Child":
-        """Start `python ARGS`; what it says goes to `{logs}/{name}.log`, with `pipes` only its standard error."""
+    async def start(cls, name: str, module: str, *args: str, logs: Path, pipes: bool = False) -> "Child":
+        """Start `python -m MODULE ARGS`; its words go to `{logs}/{name}.log`, with `pipes` only its standard error."""
         log = logs / f"{name}.log"
         pipe = asyncio.subprocess.PIPE
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
-                sys.executable,
+                *(sys.executable, "-c", _PROGRAM, module),
                 *args,
                 stdin=pipe if pipes else asyncio.subprocess.DEVNULL,
                 stdout=pipe if pipes else errors,
                 stderr=errors,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
         return cls(name, process, log)
@@ -80,7 +83,7 @@ class FleetChild:
     async def start(cls, name: str, run: str, target: Target, *, rate: float, logs: Path) -> "FleetChild":
         """Start a fleet."""
         options = ("--host", target.host, "--port-offset", str(target.port_offset), "--rate", str(rate), "--run", run)
-        return cls(await Child.start(name, "-m", "deploy.demo.fleet", name, *options, logs=logs, pipes=True))
+        return cls(await Child.start(name, "deploy.demo.fleet", name, *options, logs=logs, pipes=True))
 
     def tell(self, word: str) -> None:
         """Send a word; one that has gone does not hear it."""
@@ -114,8 +117,3 @@ async def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
             return False
         await asyncio.sleep(0.1)
     return True
-
-
-def _die_with_parent() -> None:
-    """Runs in the child: SIGTERM when the process that started it ends, however it ends (prctl(2))."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -97,7 +97,7 @@ class Show:
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         options = self._options
         self._say(f"starting the gateway; data and logs in {options.root}")
-        serve = ("-m", "gateway.cli", "serve", "--data-dir", str(options.root / "gateway"))
+        serve = ("gateway.cli", "serve", "--data-dir", str(options.root / "gateway"))
         offset = ("--port-offset", str(options.target.port_offset))
         self._gateway = await Child.start("gateway", *serve, *offset, logs=self._logs)
         stack.push_async_callback(self._gateway.stop)

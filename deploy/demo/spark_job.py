@@ -35,7 +35,7 @@ class SparkJob:
         """Start it. Raises `MissingJdk`, whose text says what to install."""
         await asyncio.to_thread(_require_java)
         where = ("--port-offset", str(target.port_offset), "--host", target.host, "--output", str(output))
-        job = ("-m", "gateway.cli", "spark", "telemetry", "--topic", TOPIC, "--trigger", str(TRIGGER_S))
+        job = ("gateway.cli", "spark", "telemetry", "--topic", TOPIC, "--trigger", str(TRIGGER_S))
         return cls(await Child.start("spark", *job, *where, logs=logs), Tables(output))
 
     def look(self) -> None:

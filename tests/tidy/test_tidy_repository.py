@@ -87,6 +87,12 @@ def test_every_noqa_names_its_rule():
     assert [hit for path in MODULES for hit in where(path, r"#\s*noqa(?!:)|#\s*type:\s*ignore(?!\[)")] == []
 
 
+def test_nothing_forks_without_exec():
+    """What runs between the two, in a process with threads, can meet a lock that nobody will ever give back."""
+    pattern = r"\bos\.fork\b|\bmultiprocessing\b|\bpreexec_fn\b|\bProcessPoolExecutor\b"
+    assert [hit for path in MODULES for hit in where(path, pattern)] == []
+
+
 @pytest.mark.parametrize("path", MODULES, ids=name)
 def test_every_module_says_what_it_is(path):
     text = path.read_text("utf-8")
