@@ -71,6 +71,7 @@ class SharedFeed:
         "_changes",
         "_changing",
         "_claimed",
+        "_due",
         "_held_back",
         "_inflight",
         "_keeper",
@@ -95,6 +96,7 @@ class SharedFeed:
         self._changes: deque[Callable[[], None]] = deque()  # to be made, each when the one before has been
         self._changing = False
         self._rejoin_at_ms: int | None = None
+        self._due = False  # there are effects of a delivery, or credit was spent on what takes no room
         self._held_back = False  # until what an earlier connection has sent is sent again
         self._claimed: dict[tuple[int, int], None] = {}  # by queue and offset, saved as ours and perhaps not settled
         self._unsaved: dict[int, tuple[int, int]] = {}  # packet identifiers of those that are not saved
@@ -320,6 +322,7 @@ class SharedFeed:
             inflight.acknowledged += [Lent(queue, number, offset) for offset in done]
             if too_large:
                 self._settle(queue, number, too_large, "requeue")
+        self._due = self._due or bool(done or too_large or exact)
         return taken
 
     def _own(self, queue: str, number: int, exact: Sequence[tuple[int, QueueOffset, bytes]]) -> None:
@@ -358,8 +361,8 @@ class SharedFeed:
 
     @property
     def due(self) -> bool:
-        """Whether `report` has something to settle."""
-        return bool(self._inflight.acknowledged)
+        """Whether `report` has something to do."""
+        return self._due
 
     def deadline_ms(self) -> int | None:
         """When `report` is due although nothing has happened."""
@@ -375,9 +378,10 @@ class SharedFeed:
             inflight.acknowledged = []
             for (queue, number), offsets in by_queue.items():
                 self._settle(queue, number, offsets, "ack")
-        if self._by_consumer and (inflight.freed or (self._held_back and not inflight.again)):
+        if self._by_consumer and (inflight.freed or self._due or (self._held_back and not inflight.again)):
             self._held_back = bool(inflight.again)
             self._make_ready()
+        self._due = False
         if self._rejoin_at_ms is not None and now_ms >= self._rejoin_at_ms:
             self._rejoin()
 

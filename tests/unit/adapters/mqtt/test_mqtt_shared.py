@@ -363,6 +363,26 @@ def test_ready_is_not_said_for_nothing():
     assert [one.credit for one in member.driver.take(Ready)] == [1024]
 
 
+def test_what_takes_no_room_does_not_use_it_up():
+    member = Member(more={"receive_maximum": 4, "maximum_packet_bytes": 60})
+    member.subscribe(request())
+    expired = message(expires_at_ms=NOW_MS - 1)
+    assert member.lend(message(qos=0), expired, message(b"x" * 100), message(qos=0)) == 4
+    assert member.driver.adapter.deadline_ms() == 0
+    member.driver.tick()
+    assert [one.credit for one in member.driver.take(Ready)] == [4]
+    assert member.driver.adapter.deadline_ms() is None
+
+
+def test_what_a_delivery_asks_for_is_done_at_once():
+    member = Member()
+    member.subscribe(request(qos=2))
+    member.lend(message(qos=2))
+    assert member.driver.adapter.deadline_ms() == 0
+    member.driver.tick()
+    assert member.settled() == {"ack": [0]}
+
+
 def test_options_and_identifiers_are_the_subscriptions_own():
     member = Member()
     member.subscribe(request(retain_as_published=True), properties=Properties(subscription_ids=(9,)))
