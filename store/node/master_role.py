@@ -93,6 +93,9 @@ class MasterRole:
         self._asking: asyncio.Task[None] | None = None
         self._handing_over: asyncio.Task[None] | None = None
         self._probed_ms = place.now_ms() - PROBE_MS
+        # What the master before had confirmed is confirmed here: before, readers would go back. By quorum it takes a
+        # majority of slaves.
+        self._known: asyncio.Future[None] = self._loop.create_future()
         self._over: asyncio.Future[None] = self._loop.create_future()
 
     # ---- from outside
@@ -174,7 +177,9 @@ class MasterRole:
         ticking = self._loop.create_task(self._tick(), name="time of a master")
         try:
             store = await self._begin()
-            if core.ended is None:
+            place.front.leading = self
+            await asyncio.wait([ticking, self._over, self._known], return_when=asyncio.FIRST_COMPLETED)
+            if self._known.done() and core.ended is None:
                 self._serve(store)
             await asyncio.wait([ticking, self._over], return_when=asyncio.FIRST_COMPLETED)
             if ticking.done():
@@ -197,7 +202,6 @@ class MasterRole:
 
     def _serve(self, store: MasterStore) -> None:
         place = self._place
-        place.front.leading = self
         place.front.serve(store, master=True)
         self.serving = True
         logger.info("this is the master of store group %d in epoch %d", place.group, self._core.epoch)
@@ -258,6 +262,8 @@ class MasterRole:
         core = self._core
         if self._store is not None:
             self._tell(self._store)
+        if core.confirmed >= core.start and not self._known.done():
+            self._known.set_result(None)
         if core.ended is not None:
             if not self._over.done():
                 self._over.set_result(None)

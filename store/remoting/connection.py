@@ -256,7 +256,8 @@ class Connection:
         """A session begins."""
         greeting = link.greeting
         if self.sessions and greeting.confirmed < self.confirmed:
-            logger.error("store group %d has lost what was confirmed from %d on", self._group, greeting.confirmed)
+            if not self._reading:  # a slave may be a little behind another one
+                logger.error("store group %d has lost what was confirmed from %d on", self._group, greeting.confirmed)
             self.confirmed = LogOffset(greeting.confirmed)
             self._tailed = None if self._tailed is None else min(self._tailed, self.confirmed)
             for listener in self._listeners.values():

@@ -20,7 +20,7 @@ from store.errors import (
 from store.format import Position, origin_of
 from store.remoting import RemoteStore
 
-__all__ = ["KeyClient", "Producer", "Reader"]
+__all__ = ["Follower", "KeyClient", "Producer", "Reader"]
 
 KEYS = ("x", "y")
 BURST, UNDER_WAY = 4, 8  # messages: at once, and of a group without an answer
@@ -128,6 +128,30 @@ class Reader(_Client):
         self.watch.read(self.group, self.at, frames, following)
         self.at = following
         self.done += 1
+
+
+class Follower(_Client):
+    """Follows a group's log live, from where it is when it begins: every frame, once, in order."""
+
+    def __init__(self, watch, proxy, name: str, group: int) -> None:
+        super().__init__(watch, proxy, name)
+        self.group = group
+        self.at: int | None = None
+        proxy.store.logs[group].tail(self._heard)
+
+    async def act(self) -> None:
+        pass
+
+    def _heard(self, frames) -> None:
+        if not frames:
+            return
+        start = frames[0].start if self.at is None else self.at
+        self.at = frames[-1].end
+        try:
+            self.watch.read(self.group, start, frames, self.at)
+        except AssertionError as error:
+            self.loop.errors.append(error)
+        self.done += len(frames)
 
 
 class KeyClient(_Client):

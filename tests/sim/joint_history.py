@@ -6,7 +6,7 @@ import logging
 import random
 from contextlib import contextmanager
 
-from joint_clients import KeyClient, Producer, Reader
+from joint_clients import Follower, KeyClient, Producer, Reader
 from joint_cluster import GROUP_COUNT, QUICK_S, REPLICA_COUNT, TOPIC, Cluster, Controller, End, Machine, Replica
 from joint_watch import Watch
 from linearizability import check_history
@@ -22,7 +22,7 @@ BOOT_S = 30
 HEAL_S = 9  # less than a controller waits for one that it has elected and that does not serve
 BETWEEN_S = ((0.05, 0.4), (0.1, 0.8), (0.3, 1.2))  # two faults
 LASTS_S = (0.1, 0.4, 0.8, 1.2, 3.0)
-USURPED_S = (2.1, 3.5)  # long enough for another one to be elected
+USURPED_S = (2.2, 4.0)  # long enough for another one to be elected
 FAULTS = [
     *["crash"] * 5,
     *["controllers"] * 2,
@@ -45,6 +45,7 @@ FAULTS = [
     "transfer",
     "move",
 ]
+LOST = "has lost what was confirmed"
 TROUBLE = (ControllerError, RaftError, StoreError)
 
 
@@ -61,7 +62,7 @@ class History:
     ) -> None:
         self.seed = seed
         self.chance = chance = random.Random(seed)
-        acknowledge = acknowledge or chance.choices(["all_in_sync", "quorum"], [3, 1])[0]
+        acknowledge = acknowledge or chance.choices(["all_in_sync", "quorum"], [2, 1])[0]
         datagrams = chance.random() < 0.75 if datagrams is None else datagrams
         min_in_sync = min_in_sync or chance.choice([1, 2, 2, 2, 3])
         config = GroupConfig(replicas=REPLICA_COUNT, min_in_sync=min_in_sync, acknowledge=acknowledge)
@@ -87,6 +88,7 @@ class History:
         clients = [
             Producer(self.watch, proxy, f"producer {life}", self.producers),
             Reader(self.watch, proxy, f"reader {life}", group, near=False),
+            Follower(self.watch, proxy, f"follower {life}", group),
             KeyClient(self.watch, proxy, f"keys {life}"),
         ]
         if proxy.number == 1:
@@ -168,7 +170,7 @@ class History:
             case "behead":
                 self.behead(chance.randrange(GROUP_COUNT), lasts, how)
             case "usurp":
-                self.usurp(chance.randrange(GROUP_COUNT), frozen=chance.random() < 0.3)
+                self.usurp(chance.randrange(GROUP_COUNT), chance.choice(["freeze", "alone", "alone", "followed"]))
             case "rival":
                 self.rival(chance.choice(LASTS_S))
             case "controllers":
@@ -235,10 +237,11 @@ class History:
         self.later(lasts_s, machine.start)
 
     def behead(self, group: int, lasts_s: float, how: End) -> None:
-        """A master is apart from its slaves for a moment, in which it goes on writing, and dies of it."""
+        """A master is apart from its slaves, or one, for a moment in which it goes on writing, and dies of it."""
         master = self.cluster.master(group)
         if master is not None:
-            slaves = [one for one in self.cluster.replicas if one.group == group]
+            slaves = [one for one in self.cluster.replicas if one.group == group and one is not master]
+            slaves = slaves if self.chance.random() < 0.5 else [self.chance.choice(slaves)]
             self.cut([master], slaves, lasts_s, both=self.chance.random() < 0.7)
             self.later(self.chance.uniform(0.05, 0.5), self._die, master, lasts_s, how)
 
@@ -246,24 +249,30 @@ class History:
         if self.hurting:
             self.crash(machine, lasts_s, how)
 
-    def usurp(self, group: int, *, frozen: bool) -> None:
-        """A master is taken for dead, and goes on: its clients reach it, or it has only slept."""
+    def usurp(self, group: int, how: str) -> None:
+        """A master is taken for dead, and goes on: it has only slept, or clients reach it; all, or those of one proxy,
+        which hears of no other."""
         master = self.cluster.master(group)
         if master is None:
             return
         lasts_s = self.chance.uniform(*USURPED_S)
-        if frozen:
+        if how == "freeze":
             master.process.freeze()
             self.later(lasts_s, master.process.thaw)
-        else:
+        elif how == "alone":
             others = [one for one in self.others(master) if one not in self.cluster.proxies]
             self.cut([master], others, lasts_s, both=self.chance.random() < 0.5)
+        else:
+            side = [master, self.chance.choice(self.cluster.proxies)]
+            self.cut(side, [one for one in self.cluster.machines if one not in side], lasts_s)
 
     def rival(self, lasts_s: float) -> None:
-        """The controllers' leader is apart from the others, and store nodes still speak to it; it may die of that."""
+        """The controllers' leader is apart from the others, and stores, clients and operators still speak to it."""
         leader = self.cluster.leader()
         if leader is not None:
             self.cut([leader], self.cluster.controllers, lasts_s, both=self.chance.random() < 0.7)
+            for _ in range(2):
+                self.order(self.chance.choice(["switch over", "elect", "move"]))
             if self.chance.random() < 0.3:
                 self.later(self.chance.uniform(0.05, 0.5), self._die, leader, lasts_s, End.RESET)
 
@@ -367,6 +376,8 @@ class _Complaints(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info:
             self._complaints.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
+        elif LOST in record.getMessage():
+            self._complaints.append(record.getMessage())
 
 
 async def _tried(function, *arguments) -> None:
