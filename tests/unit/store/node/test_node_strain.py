@@ -6,6 +6,7 @@ from node_kit import GROUP, PATIENCE_S, Load, StoreGroup
 from store_kit import FaultyFiles, append, bodies, frame
 
 from controller.client import GroupConfig
+from store import engine
 from store.errors import NotWritable, StoreFull
 from store.node import strain
 
@@ -36,13 +37,15 @@ class Disks(StoreGroup):
             self.files[name].free = None
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(strain, "FULL_MS", 100)
+    monkeypatch.setattr(strain, "ROUND_MS", 300)
+    monkeypatch.setattr(engine, "LOOK_S", 0.1)
 
 
 @pytest.mark.parametrize("acknowledge", ["all_in_sync", "quorum"])
-async def test_a_master_without_room_hands_over_to_one_that_has_some(tmp_path, controllers, quick, acknowledge):
+async def test_a_master_without_room_hands_over_to_one_that_has_some(tmp_path, controllers, acknowledge):
     config = GroupConfig(replicas=3, min_in_sync=2, acknowledge=acknowledge)
     async with Disks(tmp_path, controllers, config=config) as group:
         await group.in_sync()
@@ -69,7 +72,7 @@ async def test_a_master_without_room_hands_over_to_one_that_has_some(tmp_path, c
         assert set(acknowledged) <= set(await bodies(group.nodes[full].disk.store, 16))
 
 
-async def test_it_goes_to_the_one_that_has_room(tmp_path, controllers, quick):
+async def test_it_goes_to_the_one_that_has_room(tmp_path, controllers):
     async with Disks(tmp_path, controllers) as group:
         await group.in_sync()
         await append(group.store(), frame((16, b"a")))
@@ -82,9 +85,7 @@ async def test_it_goes_to_the_one_that_has_room(tmp_path, controllers, quick):
         assert await group.master(after=epoch) == second
 
 
-async def test_where_nobody_has_room_nobody_is_asked_to_and_it_is_asked_seldom(
-    tmp_path, controllers, quick, caplog, monkeypatch
-):
+async def test_where_nobody_has_room_nobody_is_asked_to_and_it_is_asked_seldom(tmp_path, controllers, caplog):
     async with Disks(tmp_path, controllers, count=2) as group:
         await group.in_sync()
         store = group.store()
@@ -106,7 +107,7 @@ async def test_where_nobody_has_room_nobody_is_asked_to_and_it_is_asked_seldom(
         assert group.group.master_epoch == epoch
 
 
-async def test_a_master_whose_replicas_do_not_answer_says_so(tmp_path, controllers, monkeypatch):
+async def test_a_master_whose_replicas_do_not_answer_says_so(tmp_path, controllers):
     async with StoreGroup(tmp_path, controllers, count=2) as group:
         await group.in_sync()
         name = await group.master()
