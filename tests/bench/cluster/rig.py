@@ -66,12 +66,13 @@ class Rig:
         self.controller.watch(store.moved)
         return store
 
-    async def whole(self) -> None:
+    async def whole(self, *, patience_s: float = PATIENCE_S) -> None:
         """Wait until every replica is in sync."""
-        await self.until(lambda: len(self.group.sync_set) == len(self.stores))
+        await self.until(lambda: len(self.group.sync_set) == len(self.stores), patience_s)
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_S):
+    async def until(self, condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+        """Wait for something. Raises TimeoutError."""
+        async with asyncio.timeout(patience_s):
             while not condition():
                 await asyncio.sleep(POLL_S)
 
@@ -85,7 +86,9 @@ async def running(
     plan = Plan(directory, controllers=controllers, groups=1, replicas=replicas, proxies=proxies)
     network = None
     if delay_ms is None:
-        offsets = random.sample(range(14_000, 40_000, 700), 30)  # at random: others may be about to start one too
+        offsets = random.sample(
+            range(10_000, 22_600, 300), 30
+        )  # below the ports that clients get; others start some too
         plan = next(one for offset in offsets if _free(one := plan._replace(port_offset=offset)))
         cluster = LocalCluster(plan)
     else:

@@ -6,9 +6,10 @@ from tests.bench.store.studies import Study
 
 __all__ = ["CLUSTER_STUDIES"]
 
-_GROUP = "tests.bench.cluster.through_proxy"
+_GROUP, _STORES = "tests.bench.cluster.through_proxy", "tests.bench.cluster.stores"
 _COST = {
     "mqtt_per_s": "MQTT messages/s",
+    "mqtt_shallow_per_s": "200 under way",
     "puback_p50_ms": "PUBACK p50 ms",
     "puback_p99_ms": "p99",
     "proxy_cpu_us": "CPU us a message: proxy",
@@ -37,9 +38,10 @@ CLUSTER_STUDIES: Mapping[str, Study] = {
         Study(
             name="replicas",
             title="A group of three beside a single replica",
-            about="MQTT at QoS 1 through a proxy: 4 connections with 200 messages of 100 bytes under way each, then "
-            "one with 200 a second for the times. Then frames of 100 records of 150 bytes straight to the store, 64 "
-            "under way, and one after the other. All processes and the load share the machine's cores and disk.",
+            about="MQTT at QoS 1 through a proxy: 4 connections with 1,000 messages of 100 bytes under way each, the "
+            "same with 200, then one with 200 a second for the times. Processor time is that with 1,000. Then frames "
+            "of 100 records of 150 bytes straight to the store, 64 under way, and one after the other. All processes "
+            "and the load share the machine's cores and disk.",
             program=_GROUP,
             cases=[{"what": "cost", "replicas": replicas, "seconds": 3.0} for replicas in (1, 3)],
             columns=_COST,
@@ -49,7 +51,8 @@ CLUSTER_STUDIES: Mapping[str, Study] = {
             name="distance",
             title="A group of three whose nodes are far from each other",
             about="As above, with a network of namespaces and a switch between the nodes, a process that takes part of "
-            "the machine too; it holds each packet for so long.",
+            "the machine too; it holds each packet for so long. What is under way bounds what can be done in that "
+            "time: from the proxy to its master, from there to the slaves, and back, it is 8 ms with 2 each way.",
             program=_GROUP,
             cases=[{"what": "cost", "replicas": 3, "seconds": 3.0, "delay_ms": delay} for delay in (0.0, 2.0)],
             columns=_COST,
@@ -63,6 +66,36 @@ CLUSTER_STUDIES: Mapping[str, Study] = {
             cases=[{"what": "proxies", "proxies": proxies, "seconds": 3.0} for proxies in (1, 2)],
             columns={key: text for key, text in _COST.items() if not key.startswith(("frames", "append"))},
             smoke={"seconds": 0.2},
+        ),
+        Study(
+            name="calls",
+            title="Single records and keys, straight to the stores",
+            about="Frames of one record of 150 bytes, 64 under way, then one after the other; then gets of a key, one "
+            "after the other and 64 at a time, which a group answers when its replicas in sync still follow this "
+            "master. CPU is that of all replicas.",
+            program=_STORES,
+            cases=[{"what": "calls", "replicas": replicas, "seconds": 3.0} for replicas in (1, 3)],
+            columns={
+                "records_per_s": "records/s",
+                "cpu_us": "CPU us a record",
+                "append_p50_us": "append p50 us",
+                "append_p99_us": "p99",
+                "get_p50_us": "get p50 us",
+                "get_p99_us": "p99",
+                "gets_per_s": "gets/s by 64",
+            },
+            smoke={"seconds": 0.1},
+        ),
+        Study(
+            name="rebuild",
+            title="A replica that has lost everything",
+            about="From the start of its process with an empty directory until it is in sync again, views included; "
+            "nothing else is going on.",
+            program=_STORES,
+            cases=[{"what": "rebuild", "mb": mb} for mb in (1_000, 5_000)],
+            columns={"rebuild_s": "s", "mb_per_s": "MB/s"},
+            rounds_max=1,
+            smoke={"mb": 10},
         ),
         Study(
             name="commands",

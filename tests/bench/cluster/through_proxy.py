@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gateway.local_cluster import Node
-from store.client import Appended
-from store.errors import StoreError
-from store.format import UnplacedFrame
-from store.remoting import RemoteStore
 from tests.bench.cluster.rig import Rig, load_on, running
+from tests.bench.cluster.stores import append_times
 from tests.bench.load.mqtt_latency import MqttLatency
 from tests.bench.load.mqtt_publish import MqttPublish
 from tests.bench.load.mqtt_wire import connect, publish, receive, topic
@@ -22,8 +21,9 @@ from tests.bench.procfs import cpu_s
 from tests.bench.store.studies import Rows
 from tests.bench.store_append import build, throughput
 
-WARM_UP = 5_000  # messages
+WARM_UP = 20_000  # messages
 CONNECTIONS = 4
+DEEP, SHALLOW = 1_000, 200  # messages of a connection under way
 RECORDS = 100  # in a frame
 SILENCE_S = 60.0
 BETWEEN_S = 0.005  # messages of the one that sees a failover
@@ -52,7 +52,8 @@ async def _cost(directory: Path, *, replicas: int, seconds: float, delay_ms: flo
         cpu, count = _cpu(rig, master), flat_out["frames_per_s"] * seconds
         found |= {"frames_per_s": flat_out["frames_per_s"], "frames_mb_per_s": flat_out["mb_per_s"]}
         found |= {f"frames_{role}_us": (cpu[role] - before[role]) / count * 1e6 for role in ("master", "slaves")}
-        found["append_p50_ms"] = await _appends_ms(store, frames[0], seconds)
+        taken = await append_times(store, frames[0], seconds)
+        found["append_p50_ms"] = taken[len(taken) // 2] * 1e3
         await store.close()
     far = "" if delay_ms is None else f", {delay_ms:g} ms each way between nodes"
     return [(f"{replicas} replica{'s' if replicas > 1 else ''}, {min(2, replicas)} in sync{far}", found)]
@@ -60,18 +61,22 @@ async def _cost(directory: Path, *, replicas: int, seconds: float, delay_ms: flo
 
 async def _mqtt(rig: Rig, proxies: Sequence[Node], seconds: float) -> dict[str, float]:
     """Messages a second at QoS 1 over all proxies, then how long acknowledgements take of a paced publisher."""
+    found: dict[str, float] = {}
     each = CONNECTIONS // len(proxies)
-    load = MqttPublish(count=WARM_UP, conns=each)
-    (first, *_) = await load_on(proxies, [load] * len(proxies))
-    count = max(WARM_UP, int(first.value * seconds))
-    master = rig.master
-    before, began = _cpu(rig, master), time.perf_counter()
-    taken = await load_on(proxies, [MqttPublish(count=count, conns=each)] * len(proxies))
-    cpu, wall = _cpu(rig, master), time.perf_counter() - began
-    done = sum(one.done for one in taken)
-    found = {"mqtt_per_s": sum(one.value for one in taken)}
-    found |= {f"{role}_cpu_us": (cpu[role] - before[role]) / done * 1e6 for role in cpu}
-    found["busy_cores"] = sum(cpu[role] - before[role] for role in cpu) / wall
+    for window, key in ((SHALLOW, "mqtt_shallow_per_s"), (DEEP, "mqtt_per_s")):
+        load = MqttPublish(count=WARM_UP, conns=each, window=window)
+        (first, *_) = await load_on(proxies, [load] * len(proxies))
+        load = msgspec.structs.replace(load, count=max(WARM_UP, int(first.value * seconds)))
+        master = rig.master
+        before, began = _cpu(rig, master), time.perf_counter()
+        taken = await load_on(proxies, [load] * len(proxies))
+        cpu, wall = _cpu(rig, master), time.perf_counter() - began
+        done = sum(one.done for one in taken)
+        found |= {
+            key: sum(one.value for one in taken),
+            "busy_cores": sum(cpu[role] - before[role] for role in cpu) / wall,
+        }
+        found |= {f"{role}_cpu_us": (cpu[role] - before[role]) / done * 1e6 for role in cpu}
     (paced,) = await load_on(proxies[:1], [MqttLatency(rate=200.0, duration_s=seconds)])
     found |= {"puback_ms": paced.value} | {f"puback_{name}": value for name, value in paced.also.items()}
     return found
@@ -83,18 +88,6 @@ def _cpu(rig: Rig, master: str) -> dict[str, float]:
         role = "proxy" if node.role == "proxy" else "master" if node.name == master else "slaves"
         found[role] += cpu_s(rig.cluster.pid(node.name))
     return found
-
-
-async def _appends_ms(store: RemoteStore, frame: UnplacedFrame, seconds: float) -> float:
-    """The median time of an append, one after the other."""
-    taken: list[float] = []
-    until = time.perf_counter() + seconds
-    while (begun := time.perf_counter()) < until:
-        done: asyncio.Future[Appended | StoreError] = asyncio.get_running_loop().create_future()
-        store.append(frame, done.set_result)
-        assert isinstance(await done, Appended)
-        taken.append(time.perf_counter() - begun)
-    return sorted(taken)[len(taken) // 2] * 1e3
 
 
 async def _proxies(directory: Path, *, proxies: int, seconds: float) -> Rows:

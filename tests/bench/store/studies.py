@@ -206,38 +206,6 @@ STUDIES: Mapping[str, Study] = {
             smoke={"sizes_mb": (5,), "rounds": 1},
         ),
         Study(
-            name="group",
-            title="A store group beside a single replica, over the network",
-            about="Every node a process, all on one machine and one disk, a client over gRPC. Frames of 100 and of one "
-            "record of 150 bytes, 64 under way; then appends one after the other; then gets of a key, which a group "
-            "answers when its replicas in sync still follow this master. CPU is that of all replicas.",
-            program="tests.bench.store.group",
-            cases=[{"what": "cost", "replicas": replicas, "seconds": 3.0} for replicas in (1, 3)],
-            columns={
-                "records_per_s_100": "records/s by 100",
-                "mb_per_s_100": "MB/s",
-                "cpu_us_per_frame_100": "CPU us a frame",
-                "records_per_s_1": "records/s by 1",
-                "append_p50_us": "append p50 us",
-                "append_p99_us": "p99",
-                "get_p50_us": "get p50 us",
-                "get_p99_us": "p99",
-                "gets_per_s": "gets/s by 64",
-            },
-            smoke={"seconds": 0.1},
-        ),
-        Study(
-            name="rebuild",
-            title="A replica that has lost everything",
-            about="From the start of its process with an empty directory until it is in sync again, views included; "
-            "nothing else is going on.",
-            program="tests.bench.store.group",
-            cases=[{"what": "rebuild", "mb": mb} for mb in (1_000, 5_000)],
-            columns={"rebuild_s": "s", "mb_per_s": "MB/s"},
-            rounds_max=1,
-            smoke={"mb": 10},
-        ),
-        Study(
             name="cold-reads",
             title="Appends while old data is read from disk",
             about="Single records at 500 a second: alone, and beside readers that fetch a log of 600 MB which is not "

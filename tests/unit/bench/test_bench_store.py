@@ -34,6 +34,15 @@ def test_a_study_from_start_to_end(name, tmp_path):
     assert f"### {kept.title}" in report.store_section([kept])
 
 
+@pytest.mark.slow
+def test_a_study_of_a_cluster_from_start_to_end(tmp_path):
+    words = ["cluster", "rebuild", "--smoke", "--results", str(tmp_path / "kept"), "--dir", str(tmp_path)]
+    assert program.main(words) == 0
+    (kept,) = load_kept(tmp_path / "kept")
+    assert all(set(CLUSTER_STUDIES["rebuild"].columns) <= set(quantities) for quantities in kept.rows.values())
+    assert f"### {kept.title}" in report.store_section([kept], "cluster", list(CLUSTER_STUDIES))
+
+
 def test_a_case_that_fails_is_said_to_have(tmp_path):
     words = ["store", "fetch", "--smoke", "--set", "no_such=1", "--results", str(tmp_path)]
     assert program.main(words) == 1
