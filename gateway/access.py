@@ -237,7 +237,7 @@ def expand(pattern: str, identity: Identity, *, deny: bool) -> Levels | None:
     for level in pattern.split("/"):
         names = PLACEHOLDER.findall(level)
         values = {name: _value(identity, name) for name in names}
-        first = values[names[0]] if level.startswith("${") else ""
+        first = values[names[0]] if PLACEHOLDER.match(level) else ""
         if any(_UNSOUND.search(value) for value in values.values()) or first.startswith("$"):
             if not deny:
                 return None
@@ -252,8 +252,15 @@ def expand(pattern: str, identity: Identity, *, deny: bool) -> Levels | None:
 
 
 def _value(identity: Identity, name: str) -> str:
-    value: str = identity.name if name == "username" else getattr(identity, name)
-    return value
+    match name:
+        case "username":
+            return identity.name
+        case "client_id":
+            return identity.client_id
+        case "device":
+            return identity.device
+        case _:  # no configuration has it
+            return ""
 
 
 def _uncounted(_badge: "Badge", _action: Action, _address: str, _count: int) -> None:

@@ -110,8 +110,11 @@ def _mistakes(permission: Permission) -> Iterator[tuple[str, str]]:
             if name not in PLACEHOLDERS:
                 known = ", ".join(f"${{{one}}}" for one in PLACEHOLDERS)
                 yield "filters", f"{pattern!r}: ${{{name}}} is unknown; {known} are known"
+        plain = PLACEHOLDER.sub("x", pattern)
+        if "${" in plain:
+            yield "filters", f"{pattern!r}: nothing closes a ${{; write }} behind the name"
         try:
-            check_filter(PLACEHOLDER.sub("x", pattern))
+            check_filter(plain)
         except Refusal as refusal:
             yield "filters", f"{pattern!r} is no address filter: {refusal}"
 

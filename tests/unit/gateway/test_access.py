@@ -254,6 +254,7 @@ def test_nothing_is_nothing():
         (AccessConfig(rules=(rule("allow", "a"),)), "access.default"),
         (AccessConfig(default="deny", rules=(rule("allow", "a/#/b"),)), "access.rules[0].filters"),
         (AccessConfig(default="deny", rules=(rule("allow", "${user}"),)), "access.rules[0].filters"),
+        (AccessConfig(default="deny", rules=(rule("allow", "a/${client_id/x"),)), "access.rules[0].filters"),
         (AccessConfig(default="deny", rules=(rule("allow", "a${client_id}+"),)), "access.rules[0].filters"),
         (AccessConfig(default="deny", rules=(rule("allow", "a", protocols=("smtp",)),)), "access.rules[0].protocols"),
         (AccessConfig(default="deny", rules=(rule("allow", "a", users=("",)),)), "access.rules[0].users"),
