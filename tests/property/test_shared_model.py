@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from mqtt_driver import Driver
 from queues_rig import Rig
@@ -63,7 +63,8 @@ class Client:
         self.link: Link | None = None
         self.member = False
         self.got: Counter[bytes] = Counter()
-        self.acknowledged: set[bytes] = set()
+        self.acknowledged: set[bytes] = set()  # of QoS 1: never again
+        self.done: set[bytes] = set()  # what it has said PUBACK or PUBREC for
         self.unanswered: list[Publish | Pubrel] = []
         self.known: dict[int, bytes] = {}  # QoS 2 packet identifiers taken: what a client remembers
 
@@ -109,6 +110,8 @@ class Client:
         while link is not None and self.unanswered and count:
             count -= 1
             packet = self.unanswered.pop(0)
+            if isinstance(packet, Publish):
+                self.done.add(packet.payload)
             if isinstance(packet, Pubrel):
                 self.known.pop(packet.packet_id, None)
                 await link.send(Pubcomp(packet_id=packet.packet_id))
@@ -355,7 +358,10 @@ class World:
         received: Counter[bytes] = Counter()
         for client in self.clients:
             received += client.got
-        assert set(self.published) <= set(received)
+        assert {body for body, qos in self.published.items() if qos == 1} <= set().union(
+            *(client.done for client in self.clients)
+        )
+        assert set(self.published) <= set(received)  # one of QoS 2 ends with the session that it was begun with
         for client in self.clients:
             if client.durable:
                 assert [body for body, times in client.got.items() if self.published[body] == 2 and times > 1] == []
@@ -407,8 +413,11 @@ async def play(directory: Path, steps: list[tuple[Any, ...]]) -> None:
 
 
 @pytest.mark.timeout(300)
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(STEPS, max_size=30))
-def test_nothing_is_lost_and_nothing_doubled_within_a_session(steps):
+@example([("hold", True), ("publish", 2, 3), ("lose", 0), ("hold", False)], False)  # not saved: for others
+@example([("die_between", 5)], True)  # saved, not settled: swallowed when it comes again
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(STEPS, max_size=30), st.booleans())
+def test_nothing_is_lost_and_nothing_doubled_within_a_session(steps, crashes):
+    steps = [step for step in steps if crashes or step[0] not in {"crash", "die_between"}]
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(play(Path(directory), steps))
