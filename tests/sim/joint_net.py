@@ -432,10 +432,15 @@ class Context:
             return EOF
         return self._received.popleft()
 
-    async def write(self, message: bytes) -> None:
+    def write(self, message: bytes) -> asyncio.Future:
+        """Done when it returns, so that no task is needed to wait for it."""
+        future = self.call.connection.net.loop.create_future()
         if self._gone:
-            raise asyncio.InvalidStateError("the call is over")
-        self.call.connection.down.put(lambda: self.call.got(message))
+            future.set_exception(asyncio.InvalidStateError("the call is over"))
+        else:
+            self.call.connection.down.put(lambda: self.call.got(message))
+            future.set_result(None)
+        return future
 
     async def abort(self, code, details: str = "", trailing_metadata=()) -> None:
         self._end(code, details, trailing_metadata)
