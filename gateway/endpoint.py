@@ -1,5 +1,6 @@
 """What stream and datagram shells have in common: one adapter, and the carrying out of its effects."""
 
+import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -72,6 +73,7 @@ class Endpoint:
         self.outstanding_bytes = 0
         self.pace: Pace | None = None  # None: it may send as fast as it can
         self.turned_away: Refusal | None = None  # why it is not let in, whoever it is
+        self._unanswered: asyncio.Future[None] | None = None  # who waits for the last of them
         self.gone = False  # no more input, output or deliveries
         self.has_session = False
 
@@ -168,6 +170,15 @@ class Endpoint:
         self.outstanding_count -= 1
         self.outstanding_bytes -= size_bytes
         self.completed(token, outcome)
+        if self._unanswered is not None and not self.outstanding_count:
+            self._unanswered.set_result(None)
+            self._unanswered = None
+
+    async def answered(self) -> None:
+        """Wait until nothing that was published is under way."""
+        if self.outstanding_count:
+            self._unanswered = self._unanswered or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._unanswered)
 
     def deliver(self, deliveries: Deliverable) -> int:
         """Offer deliveries; how many were taken."""

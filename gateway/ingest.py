@@ -19,12 +19,22 @@ from gateway.errors import Cause, Refusal
 from gateway.message import Message, encode
 from gateway.metrics import Metrics
 from gateway.port import Outcome, Publish
-from gateway.publishing import NONE_DENIED, Building, Producer, Publisher, Receipt, outcome_of, refusal_of, with_denied
+from gateway.publishing import (
+    NONE_DENIED,
+    Building,
+    Producer,
+    Publisher,
+    Receipt,
+    add_marks,
+    outcome_of,
+    refusal_of,
+    with_denied,
+)
 from gateway.retained import retained_change
 from gateway.router import SPREAD, Route, Router, UnknownTopicError
 from store.client import Appended, StoreClient
 from store.errors import StoreError, StoreUnreachable
-from store.format import FRAME_ASYNC, ONCE_PRODUCER, ROW, ROW_EXTRA, UnplacedFrame
+from store.format import FRAME_ASYNC, ONCE_PRODUCER, ROW, ROW_EXTRA, UnplacedFrame, origin_of
 from store.records import TIMERS_QUEUE
 
 __all__ = ["Ingest", "Publisher", "refusal_of"]
@@ -126,13 +136,14 @@ class Ingest:
         waiting, self._waiting = self._waiting, []
         last = self._last
         for n, (publisher, effect, size_bytes, denied) in enumerate(waiting):
-            if effect.once:
-                self._append_all()  # it shares its frames with nobody
-            receipt = Receipt(publisher, effect.token, effect.messages, size_bytes, denied)
+            stored = effect.marks.stored if effect.marks is not None else ()
+            if alone := effect.once or stored:  # it shares its frames with nobody
+                self._append_all()
+            receipt = Receipt(publisher, effect.token, effect.messages, size_bytes, denied, marks=effect.marks)
             missing = self._add(receipt)
             if missing is _OWN_FRAME:
                 self._append_all()
-                receipt = Receipt(publisher, effect.token, effect.messages, size_bytes, denied)
+                receipt = Receipt(publisher, effect.token, effect.messages, size_bytes, denied, marks=effect.marks)
                 missing = self._add(receipt)
             if missing is not None:
                 self._parked = missing
@@ -151,9 +162,10 @@ class Ingest:
             for frame in receipt.parts:
                 frame.receipts.append(receipt)
                 frame.once = effect.once
+                frame.stored = frame.group in stored
                 if len(frame.rows) >= FRAME_ROWS or frame.pos >= FRAME_PAYLOAD_BYTES:
                     self._append(self._building.pop(frame.group))
-            if effect.once:
+            if alone:
                 self._append_all()
         self._append_all()
         if self._parked is not None:
@@ -250,7 +262,7 @@ class Ingest:
             pos += size
         frame.pos = pos
         receipt.count(topic, len(messages) - began - len(refused) + refused_before)
-        if special or elsewhere or refused or len(parts) > 1:
+        if special or elsewhere or refused or len(parts) > 1 or receipt.marks is not None:
             return self._finish(receipt, special, elsewhere, runs)
         receipt.messages = ()  # all are stored in one frame, one behind the other
         return None
@@ -272,6 +284,8 @@ class Ingest:
             self._add_timer(receipt, index, group, timer)
         if receipt.refused:  # a frame may have been entered for nothing
             receipt.parts = {frame: first for frame, first in receipt.parts.items() if len(frame.rows) > first}
+        if receipt.marks is not None:
+            add_marks(receipt, receipt.marks, runs)
         if len(receipt.parts) > 1:
             receipt.runs = runs
         else:
@@ -288,7 +302,7 @@ class Ingest:
         for index, route, frame, record, pos in special:
             message = receipt.messages[index]
             places = {frame.group: (frame, pos)}  # of the record, by group
-            for queue in _named(route, message):
+            for queue in route.named(message):
                 into = groups[queue]
                 if into not in places:
                     places[into] = self._copy(receipt, index, into, record, durable=not route.relaxed)
@@ -335,7 +349,7 @@ class Ingest:
             message,
             record,
             queue=queue,
-            named=_named(route, message),
+            named=route.named(message),
             groups=self._router.groups,
             key_hash=self._router.key_hash(message.key or message.device),
             address_hash=route.address_hash,
@@ -363,6 +377,9 @@ class Ingest:
         if not frame.receipts:
             return
         group = frame.group
+        if frame.stored:
+            self._soon(partial(self._done, frame, Appended(origin_of(group), duplicate=True)))
+            return
         producer = Producer(frame.once | ONCE_PRODUCER) if frame.once else self._producers.get(group)
         if producer is None:
             producer = self._producers[group] = Producer(self._new_producer())
@@ -431,10 +448,3 @@ class Ingest:
             topic = self._router.topic_of(receipt.messages[index].address)
             receipt.counts[topic] -= 1
             self._metrics.messages_in(receipt.protocol, topic, outcome.refused[index].cause.value).inc()
-
-
-def _named(route: Route, message: Message) -> Sequence[int]:
-    """The named queues that a message goes to."""
-    if not route.asking:
-        return route.extra
-    return (*route.extra, *dict.fromkeys(queue for queue, wants in route.asking if wants(message)))

@@ -14,11 +14,13 @@ from typing import Any, NewType, Protocol, TypeAlias
 
 import msgspec
 
-from gateway.access import OPEN, Badge, Identity
+from gateway.access import Identity
 from gateway.batch import Batch
 from gateway.cursor import Cursor
 from gateway.errors import Refusal
+from gateway.mark_port import NO_MARKS, Marks, OpenedMarks
 from gateway.message import Message
+from gateway.principal import Principal
 from store.format import Position, QueueOffset
 
 __all__ = [
@@ -93,32 +95,6 @@ class ConnectionInfo(_Value, frozen=True, kw_only=True):
     certificate: Mapping[str, Any] | None = None  # the peer's, verified
 
 
-class Principal(_Value, frozen=True, kw_only=True):
-    """Who a connection turned out to be.
-
-    Once `expires_at_ms` has come it is nobody any more: an adapter ends the connection, or whatever it does for this
-    principal alone, in its protocol's words.
-    """
-
-    name: str  # "" is the anonymous principal
-    device: str = ""  # the identity that a certificate or a token claims; `name` where nothing claims one
-    trusted_gateway: bool = False  # may speak for other devices
-    rights: Mapping[str, Any] = msgspec.field(default_factory=dict)  # of the user of this name
-    expires_at_ms: int | None = None
-    final: bytes = b""  # the last word of the mechanism, for the client
-    secret: bytes = b""  # known to gateways alone: what is said to this principal is signed with it
-    badge: Badge = OPEN  # what it may do
-
-    def __post_init__(self) -> None:
-        if not self.device:
-            msgspec.structs.force_setattr(self, "device", self.name)
-
-    @property
-    def anonymous(self) -> bool:
-        """Whether nobody was authenticated."""
-        return not self.name
-
-
 # ---- effects: what an adapter asks of the gateway
 
 
@@ -129,6 +105,7 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
     token: Token
     once: int = 0  # stored once under this number, however often it is published, and by whichever process; 0: as ever
     who: Principal | None = None  # publishes; None: whom the connection has named last
+    marks: Marks | None = None  # stored with the messages, in the same frames
 
 
 class Subscribe(_Value, frozen=True, kw_only=True):
@@ -298,18 +275,20 @@ class OpenedSession(_Value, frozen=True, kw_only=True):
     state: bytes = b""
     exchanges: bytes = b""
     cursor: Cursor | None = None  # where deliveries go on; None: from now
+    marks: OpenedMarks = NO_MARKS
 
 
 class SaveSession(Request, frozen=True, kw_only=True):
     """Store the session durably, as bytes only the adapter reads, in two parts: None leaves a part as it is.
 
     `exchanges` is what changes with every message and should be small; `state` is the rest. When both are given,
-    `exchanges` is stored first. Answer: None.
+    `exchanges` is stored first. `marked` is to be stored before a message has `Marks`. Answer: None.
     """
 
     state: bytes | None = None
     exchanges: bytes | None = None
     expiry_s: int | None = 0
+    marked: bool = False
 
 
 class DropWill(Request, frozen=True, kw_only=True):

@@ -1,5 +1,6 @@
 """What is on its way from publishers to the store groups: frames being built, and receipts that wait for them."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Final, NamedTuple, Protocol
@@ -7,13 +8,25 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from gateway.errors import Cause, Refusal
+from gateway.mark_port import Marks
 from gateway.message import Message
 from gateway.port import DONE, Outcome, Token
+from gateway.session_marks import marks_change
 from store.client import Appended
 from store.errors import AppendOutcomeUnknown, FrameTooLarge, StoreError, StoreFull, StoreOverloaded
 from store.format import Position
 
-__all__ = ["NONE_DENIED", "Building", "Producer", "Publisher", "Receipt", "outcome_of", "refusal_of", "with_denied"]
+__all__ = [
+    "NONE_DENIED",
+    "Building",
+    "Producer",
+    "Publisher",
+    "Receipt",
+    "add_marks",
+    "outcome_of",
+    "refusal_of",
+    "with_denied",
+]
 
 NONE_DENIED: Final[Mapping[int, Refusal]] = {}
 
@@ -38,7 +51,20 @@ class Producer:
 class Building:
     """A frame of one store group, under construction and then on its way."""
 
-    __slots__ = ("_before", "began_s", "group", "named", "once", "pos", "receipts", "records", "result", "rows", "sync")
+    __slots__ = (
+        "_before",
+        "began_s",
+        "group",
+        "named",
+        "once",
+        "pos",
+        "receipts",
+        "records",
+        "result",
+        "rows",
+        "stored",
+        "sync",
+    )
 
     def __init__(self, group: int) -> None:
         self.group = group
@@ -48,6 +74,7 @@ class Building:
         self.receipts: list[Receipt] = []
         self.named: dict[int, None] = {}  # the named queues it has rows for
         self.once = 0  # what it is stored once by, if it is not by its producer's sequence
+        self.stored = False  # its log has all of it already
         self.sync = False  # whether it must be on disk before it is acknowledged
         self.began_s = 0.0  # when it was handed to the store
         self.result: Appended | StoreError | None = None
@@ -79,6 +106,7 @@ class Receipt:
         "counts",
         "denied",
         "head",
+        "marks",
         "messages",
         "next",
         "parts",
@@ -98,6 +126,8 @@ class Receipt:
         messages: Sequence[Message],
         size_bytes: int,
         denied: Mapping[int, Refusal] = NONE_DENIED,
+        *,
+        marks: Marks | None = None,
     ) -> None:
         # Once a `Publish`, which may be of one message: hence few containers.
         self.protocol = messages[0].protocol if messages else ""
@@ -107,6 +137,7 @@ class Receipt:
         self.token = token
         self.messages = messages  # of which all indexes are, but those of `denied`
         self.denied = denied
+        self.marks = marks
         self.size_bytes = size_bytes
         self.counts: dict[str, int] = {}  # by topic, what will be stored
         self.refused: dict[int, Refusal] = {}
@@ -132,6 +163,27 @@ class Receipt:
         """Nothing of it is in the frames."""
         for frame in self.parts:
             frame.take_back()
+
+
+def add_marks(receipt: Receipt, marks: Marks, runs: Sequence[tuple[int, Building]]) -> None:
+    """Mark messages, in every frame that has one of them. `runs` are as `Receipt` says, of a single frame too."""
+    denied, copies = sorted(receipt.denied), receipt.copies or {}
+    starts = [start for start, _ in runs]
+    said: dict[Building, list[tuple[bytes, int]]] = {}
+    for number, mark in marks.of.items():
+        index = number - bisect_left(denied, number)
+        if number in receipt.denied or index in receipt.refused:
+            continue
+        frames = dict.fromkeys(
+            (runs[bisect_right(starts, index) - 1][1], *(one.frame for one in copies.get(index, ())))
+        )
+        for frame in frames:
+            said.setdefault(frame, []).append((mark, len(frames)))
+    for frame, some in said.items():
+        row, change = marks_change(marks, some, frame.pos)
+        frame.rows.append(row)
+        frame.records.append(change)
+        frame.pos += len(change)
 
 
 def outcome_of(receipt: Receipt) -> Outcome:

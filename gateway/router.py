@@ -72,6 +72,12 @@ class Route(NamedTuple):
     group: int = 0  # in which all of `queues` lie; SPREAD: in several
     near: tuple[int, ...] = ()  # those of `queues` for messages without a key
 
+    def named(self, message: Message) -> Sequence[int]:
+        """The named queues that a message goes to."""
+        if not self.asking:
+            return self.extra
+        return (*self.extra, *dict.fromkeys(queue for queue, wants in self.asking if wants(message)))
+
 
 class Router:
     """Routes of this process. Not thread-safe: it belongs to the event loop."""

@@ -21,6 +21,7 @@ __all__ = [
     "cursor_of_offsets",
     "distance",
     "exchanges_key",
+    "expired",
     "load_record",
     "not_told",
     "offsets_of",
@@ -38,6 +39,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     state: bytes
     expiry_s: int | None  # None: for ever
     left_ms: int | None  # when its connection ended; None while it is connected, or died with the gateway
+    marked: bool = False  # the logs may have marks of it
 
 
 class Holder(Protocol):
@@ -53,6 +55,9 @@ class Holder(Protocol):
     def shut_down(self) -> None:
         """The session cannot be served here any more: say so, and close."""
 
+    async def answered(self) -> None:
+        """Wait until nothing that the connection has published is under way."""
+
 
 class Held:
     """A session that a connection of this process holds."""
@@ -66,6 +71,7 @@ class Held:
         "holder",
         "key",
         "left_ms",
+        "marked",
         "oldest",
         "owned",
         "passed",
@@ -83,6 +89,7 @@ class Held:
         self.holder = holder
         self.durable = False  # has a record in the KV
         self.taken = False  # its holder has shown that it goes on from the cursor it was given
+        self.marked = False  # its messages have marks
         self.left_ms: int | None = None  # when its connection ended
         self.state = b""
         self.exchanges: bytes | None = None  # not stored yet
@@ -112,6 +119,12 @@ async def load_record(store: StoreClient, key: str) -> SessionRecord | None:
     return None if entry is None else msgspec.msgpack.decode(entry.value, type=SessionRecord)
 
 
+def expired(record: SessionRecord, now_ms: int, *, or_left_ms: int | None) -> bool:
+    """Whether a session's time is over. One that says not when its connection ended has been left at `or_left_ms`."""
+    left_ms = or_left_ms if record.left_ms is None else record.left_ms
+    return record.expiry_s is not None and left_ms is not None and left_ms + record.expiry_s * 1000 <= now_ms
+
+
 def put_record(held: Held, *, left_ms: int | None) -> Put:
     """What stores a session, which is durable from then on."""
     held.durable = True
@@ -121,6 +134,7 @@ def put_record(held: Held, *, left_ms: int | None) -> Put:
         state=held.state,
         expiry_s=held.expiry_s,
         left_ms=left_ms,
+        marked=held.marked,
     )
     return Put(held.key, msgspec.msgpack.encode(record))
 

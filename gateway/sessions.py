@@ -26,6 +26,7 @@ from gateway.keys import kv_key
 from gateway.owners import LocalOwners, Operations, Owned, Owners, OwnershipLost, Taken
 from gateway.port import OpenedSession, OpenSession, SaveSession
 from gateway.queue_remains import stored_entries
+from gateway.session_marks import forget_marks, open_marks
 from gateway.session_record import (
     Ended,
     Held,
@@ -34,6 +35,7 @@ from gateway.session_record import (
     cursor_of_offsets,
     distance,
     exchanges_key,
+    expired,
     load_record,
     not_told,
     offsets_of,
@@ -102,8 +104,7 @@ class Sessions:
 
     def key_of(self, holder: Holder) -> str | None:
         """The session that a connection holds, by its key."""
-        held = self._by_holder.get(holder)
-        return None if held is None else held.key
+        return None if (held := self._by_holder.get(holder)) is None else held.key
 
     def holds(self, key: str) -> bool:
         """Whether a connection of this process has a session, or its last word is not written."""
@@ -163,7 +164,7 @@ class Sessions:
             operations.append(put_record(held, left_ms=None))
             await owned.write(operations, cursor=offsets_of(held.committed))
         elif record is not None and not new:
-            held.state, held.durable = record.state, True
+            held.state, held.durable, held.marked = record.state, True, record.marked
             held.committed = held.settled = held.passed = cursor_of_offsets(await owned.cursor())
             operations.append(put_record(held, left_ms=None))
             await owned.write(operations)
@@ -172,10 +173,11 @@ class Sessions:
         if request.will is not None:
             held.will = will
         if new:
-            return OpenedSession(present=False)
+            return OpenedSession(present=False, marks=await open_marks(self._store, key, used=False))
+        marks = await open_marks(self._store, key, used=held.marked)
         entry = await self._store.kv_get(exchanges_key(key))
         exchanges = entry.value if entry is not None else b""
-        return OpenedSession(present=True, state=held.state, exchanges=exchanges, cursor=held.committed)
+        return OpenedSession(present=True, state=held.state, exchanges=exchanges, cursor=held.committed, marks=marks)
 
     async def save(self, holder: Holder, request: SaveSession) -> None:
         """Store the state of a connection's session."""
@@ -183,6 +185,7 @@ class Sessions:
         if held is None:
             return
         whole = request.state is not None or request.expiry_s != held.expiry_s or not held.durable
+        held.marked = held.marked or request.marked  # comes with a state
         if request.state is not None:
             held.state = request.state
         if request.exchanges is not None:
@@ -210,8 +213,7 @@ class Sessions:
 
     def drop_will(self, holder: Holder) -> None:
         """A connection's will is not to be published."""
-        held = self._by_holder.get(holder)
-        if held is not None:
+        if (held := self._by_holder.get(holder)) is not None:
             held.will = None
 
     async def end(self, holder: Holder) -> None:
@@ -264,6 +266,8 @@ class Sessions:
 
     async def _last_word(self, held: Held, *, keep: bool) -> None:
         key, owned, ends = held.key, held.owned, held.expiry_s == 0
+        if held.marked:  # what is still under way to a log would be marked behind the back of whoever comes next
+            await held.holder.answered()
         operations: list[Put | Delete] = []
         over = False  # there is no will any more
         if held.armed:
@@ -405,10 +409,7 @@ class Sessions:
     # ---- inside
 
     def _lock(self, key: str) -> asyncio.Lock:
-        lock = self._locks.get(key)
-        if lock is None:
-            lock = self._locks[key] = asyncio.Lock()
-        return lock
+        return self._locks.setdefault(key, asyncio.Lock())
 
     def _release(self, held: Held) -> bool:
         """Take a session from its holder; False when somebody has done so already."""
@@ -430,11 +431,9 @@ class Sessions:
         return earlier(self._reached(held), held.oldest)
 
     def _expired(self, record: SessionRecord) -> bool:
-        if record.expiry_s is None or (record.left_ms is None and not self._owners.alone):
-            return False  # it is connected, or whoever takes over what its proxy has left will say when it was not
-        # A session that was connected when the gateway died is counted from the gateway's start.
-        left = self._started_ms if record.left_ms is None else record.left_ms
-        return left + record.expiry_s * 1000 <= self._now_ms()
+        # One that was connected when the gateway died is counted from the gateway's start. Of several, whoever takes
+        # over what a gateway has left says when that was.
+        return expired(record, self._now_ms(), or_left_ms=self._started_ms if self._owners.alone else None)
 
     async def _forget(self, key: str, owned: Owned) -> None:
         """A session has ended, and so has the wait of its will."""
@@ -443,6 +442,8 @@ class Sessions:
 
     async def _delete(self, key: str, owned: Owned, operations: Operations = ()) -> None:
         await self.ended(key)
+        if (record := await load_record(self._store, key)) is not None and record.marked:
+            await forget_marks(self._store, key)
         gone: list[Put | Delete] = [*operations, Delete(key)]
         if await self._store.kv_get(exchanges_key(key)) is not None:
             gone.append(Delete(exchanges_key(key)))

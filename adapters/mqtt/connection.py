@@ -185,8 +185,7 @@ class Connection:
 
     def shutdown(self, *, now_ms: int) -> Sequence[Effect]:
         """The gateway is going down."""
-        connected = self.phase is Phase.CONNECTED
-        code = ReasonCode.SERVER_SHUTTING_DOWN if connected else ReasonCode.SERVER_UNAVAILABLE
+        code = ReasonCode.SERVER_SHUTTING_DOWN if self.phase is Phase.CONNECTED else ReasonCode.SERVER_UNAVAILABLE
         self._fail(code, "the gateway is going down")
         return self._finish(now_ms)
 
@@ -220,6 +219,11 @@ class Connection:
         if self.phase is not Phase.CLOSED and at < len(data):
             self._held += data[at:]
 
+    def _parse_held(self, now_ms: int) -> None:
+        data = bytes(self._held)
+        self._held.clear()
+        self._parse(data, now_ms)
+
     def _control(self, first: int, body: bytes) -> bool:
         """A packet that is no PUBLISH, of a connected client; whether to read on. Raises `ProtocolError`."""
         packet = decode(first, body, self._link.version)
@@ -234,10 +238,13 @@ class Connection:
 
     def _finish(self, now_ms: int) -> Sequence[Effect]:
         """What every input ends with: progress, saves, back-pressure, and the effects of it all."""
+        session = self._session
         if self.phase is Phase.CONNECTED:
-            self._session.advance(now_ms)
-        stored = self._session.intake.unstored_bytes < self._options.unstored_bytes_max
-        self.wants_data = stored and self.phase not in _GATES
+            if session.intake.held_up and not session.exact.waits:
+                self._parse_held(now_ms)
+            session.advance(now_ms)
+        stored = session.intake.unstored_bytes < self._options.unstored_bytes_max
+        self.wants_data = stored and self.phase not in _GATES and not session.exact.waits
         return self._link.take_effects()
 
     def _silence_limit_ms(self) -> int | None:
@@ -330,12 +337,10 @@ class Connection:
             return
         self.phase = _NEXT[self.phase]
         self._heard_ms, self._ends_ms, self._final = now_ms, self._expires_ms, b""
-        self._session.begin(expiry_s=terms.expiry_s, inflight_max=terms.inflight_max)
+        self._session.begin(opened, expiry_s=terms.expiry_s, inflight_max=terms.inflight_max)
         if present and state is not None and exchanges is not None:
-            self._session.resume(state, exchanges, opened.cursor)
-        data = bytes(self._held)
-        self._held.clear()
-        self._parse(data, now_ms)
+            self._session.resume(state, exchanges, opened)
+        self._parse_held(now_ms)
 
     def _refuse(self, why: Refusal) -> None:
         code = CONNACK_CODES[why.cause]
@@ -352,9 +357,7 @@ class Connection:
         if self.phase is Phase.AUTHENTICATING:
             self.phase = Phase.CHALLENGED
             self._needed = 0
-            data = bytes(self._held)
-            self._held.clear()
-            self._parse(data, now_ms)
+            self._parse_held(now_ms)
 
     def _read_answer(self, data: bytes) -> int:
         """Read what a client says to a challenge, AUTH or DISCONNECT; how many bytes. Raises `ProtocolError`."""

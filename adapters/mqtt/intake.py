@@ -4,7 +4,6 @@ An acknowledgement leaves only when the gateway has said that the message is dur
 """
 
 from collections.abc import Callable
-from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,8 +15,8 @@ from adapters.mqtt.codec.primitives import Reader, decode_text, malformed, read_
 from adapters.mqtt.codec.properties import NO_PROPERTIES, decode_properties
 from adapters.mqtt.codec.reason import DISCONNECTING, PUBACK_CODES, ReasonCode
 from adapters.mqtt.delayed import PREFIX, delayed
+from adapters.mqtt.exact import Exact, Indexed
 from adapters.mqtt.inflight import Inflight
-from adapters.mqtt.keeper import Keeper
 from adapters.mqtt.limits import check_message, fits
 from adapters.mqtt.link import Link
 from adapters.mqtt.messages import NO_TEMPLATE, PROTOCOL, Template, told_apart
@@ -33,22 +32,15 @@ TEMPLATES_MAX = 64  # sets of properties remembered per connection
 TEMPLATE_BYTES_MAX = 512  # longer ones are decoded every time
 _MESSAGE_COST_BYTES = 256  # what a message takes besides its packet's bytes, about
 
-_PUBACK, _PUBREC, _PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
+_PUBACK, _PUBREC = b"\x40\x02", b"\x50\x02"
 _PUBACK_CODED, _PUBREC_CODED = b"\x40\x03", b"\x50\x03"
-_PUBCOMP_UNKNOWN = b"\x70\x03"
 _NO_ID = b"\0\0"
+_NEVER = 1 << 62  # more bytes than ever come
 
 # Refusals that end the connection even at QoS 0, where there is no acknowledgement to say them with.
 _ALWAYS_FATAL = frozenset({Cause.UNAUTHENTICATED, Cause.FORBIDDEN, Cause.TOO_LARGE})
 
 Control = Callable[[int, bytes], bool]  # first byte and body of any packet but PUBLISH; whether to read on
-
-
-class _Exact(Enum):
-    """An inbound QoS 2 exchange (4.3.3): the packet identifier is taken until its PUBREL."""
-
-    STORING = "storing"  # the log has not confirmed the message
-    RECEIVED = "received"  # it has: a PUBLISH with this identifier is a repetition
 
 
 class _Unstored(NamedTuple):
@@ -59,10 +51,10 @@ class _Unstored(NamedTuple):
 
     acks: bytes  # every PUBACK, in the order of the PUBLISH packets
     ids: list[bytes]  # packet identifiers of the QoS 1 messages
-    exact: list[tuple[int, bytes]]  # index and packet identifier of the QoS 2 messages
+    exact: list[Indexed]  # the QoS 2 messages
     messages: list[Message]
     cost_bytes: int
-    trailer: list[tuple[int, bytes]]  # QoS and packet
+    trailer: list[bytes]
 
 
 class Intake:
@@ -75,7 +67,6 @@ class Intake:
         "_control",
         "_exact",
         "_inflight",
-        "_keeper",
         "_link",
         "_native",
         "_plain",
@@ -84,13 +75,14 @@ class Intake:
         "_topics",
         "_unacked",
         "_unstored",
+        "held_up",
         "needed",
         "unstored_bytes",
     )
 
-    def __init__(self, link: Link, keeper: Keeper, inflight: Inflight, control: Control) -> None:
+    def __init__(self, link: Link, exact: Exact, inflight: Inflight, control: Control) -> None:
         self._link = link
-        self._keeper = keeper
+        self._exact = exact
         self._inflight = inflight
         self._control = control
         self._body_bytes_max = body_bytes_max(link.options.max_packet_bytes)
@@ -100,12 +92,12 @@ class Intake:
         self._topics: dict[bytes, str] = {}
         self._templates: dict[bytes, Template] = {}
         self._aliases: dict[int, str] = {}
-        self._exact: dict[bytes, _Exact] = {}
         self._unstored: dict[Token, _Unstored] = {}
-        self._refused: tuple[int, bytes, int] | None = None  # a message refused here: QoS, packet identifier, code
+        self._refused: tuple[int, bytes, int] | None = None  # a message not to be stored: QoS, identifier, code
         self._unacked = 0  # QoS 1 messages without a PUBACK
         self.unstored_bytes = 0  # what the log does not have yet, about
         self.needed = 2  # bytes from the start of the rest that make the next `read` worth while
+        self.held_up = False  # a QoS 2 message waits until it may be stored, and all behind it
 
     def begin(self) -> None:
         """It is known whose messages these are."""
@@ -131,10 +123,10 @@ class Intake:
         at = run_start = 0  # where the next packet begins; where the messages collected so far began
         messages: list[Message] = []
         ids: list[bytes] = []
-        exact: list[tuple[int, bytes]] = []
+        exact: list[Indexed] = []
         acked: list[int] = []
         add, add_id = messages.append, ids.append
-        self.needed = 2
+        self.needed, self.held_up = 2, False
         fault: ProtocolError | None = None
         try:
             while size - at >= 2:
@@ -193,6 +185,9 @@ class Intake:
                     continue
                 message = None
                 if first >> 4 == PacketType.PUBLISH:
+                    if first & 6 == 4 and not self._exact.admit():
+                        self.needed, self.held_up = _NEVER, True
+                        break
                     message, identifier = self._publish(first, data, start, end, now_ms)
                     if message is not None:
                         if message.qos == 1:
@@ -273,12 +268,11 @@ class Intake:
                     raise
                 self._refused = (qos, identifier, error.code)
                 return None, identifier
-        if qos == 2:
-            known = self._exact.get(identifier)
-            if known is _Exact.RECEIVED:
-                self._keeper.after_save(_PUBREC + identifier)
-            if known is not None:
-                return None, identifier
+        if qos == 2 and self._exact.is_received(identifier):
+            self._refused = (qos, identifier, ReasonCode.SUCCESS)
+            return None, identifier
+        if qos == 2 and self._exact.is_storing(identifier):
+            return None, identifier
         try:
             message = template.message(
                 address, reader.rest(), qos=qos, retain=bool(first & 1), device=link.device, now_ms=now_ms
@@ -291,28 +285,21 @@ class Intake:
         if delay_s:
             message = replace(message, deliver_at_ms=now_ms + delay_s * 1_000)
         if qos == 2:
-            self._exact[identifier] = _Exact.STORING
+            self._exact.use(identifier)
         return message, identifier
 
     def _refuse(self) -> None:
-        """Answer a message that was refused here, behind the answers to those before it."""
+        """Answer a message that is refused, or stored already, behind the answers to those before it."""
         if self._refused is None:
             return
         (qos, identifier, code), self._refused = self._refused, None
         if qos:
-            packet = (_PUBACK_CODED if qos == 1 else _PUBREC_CODED) + identifier + bytes((code,))
-            before = next(reversed(self._unstored.values()), None)
-            if before is None:
-                self._say(qos, packet)
+            if code:
+                packet = (_PUBACK_CODED if qos == 1 else _PUBREC_CODED) + identifier + bytes((code,))
             else:
-                before.trailer.append((qos, packet))
-
-    def _say(self, qos: int, packet: bytes) -> None:
-        """Send a PUBACK or PUBREC; a PUBREC goes behind those that wait for a save."""
-        if qos == 2:
-            self._keeper.after_save(packet)
-        else:
-            self._link.out.append(packet)
+                packet = _PUBREC + identifier
+            before = next(reversed(self._unstored.values()), None)
+            (self._link.out if before is None else before.trailer).append(packet)
 
     def _template(self, reader: Reader) -> Template:
         """What the properties of a PUBLISH make of a message, remembered by their bytes. Raises `ProtocolError`."""
@@ -354,15 +341,25 @@ class Intake:
 
     # ---- the log's answers
 
-    def _store(self, messages: list[Message], ids: list[bytes], exact: list[tuple[int, bytes]], size: int) -> None:
+    def _store(self, messages: list[Message], ids: list[bytes], exact: list[Indexed], size: int) -> None:
         """Hand messages to the gateway, the bytes that will acknowledge them laid ready."""
+        if self._exact.halves and len(messages) > 1:
+            self._store_apart(messages, ids, exact, size)
+            return
         acks = _PUBACK + _PUBACK.join(ids) if ids else b""
         cost_bytes = size + _MESSAGE_COST_BYTES * len(messages)
         token = self._link.token()
         self._unstored[token] = _Unstored(acks, ids, exact, messages, cost_bytes, [])
         self._unacked += len(ids)
         self.unstored_bytes += cost_bytes
-        self._link.effects.append(Publish(messages, token))
+        self._link.effects.append(Publish(messages, token, marks=self._exact.marks(exact) if exact else None))
+
+    def _store_apart(self, messages: list[Message], ids: list[bytes], exact: list[Indexed], size: int) -> None:
+        """The same, one by one: of some of them, a part is stored already."""
+        acks, exacts = iter(ids), dict(exact)
+        for index, message in enumerate(messages):
+            own = [next(acks)] if message.qos == 1 else []
+            self._store([message], own, [(0, exacts[index])] if message.qos == 2 else [], 0 if index else size)
 
     def stored(self, token: Token, outcome: Outcome) -> bool:
         """The outcome of a `Publish`; False when it is not one of ours.
@@ -379,11 +376,11 @@ class Intake:
             return True
         if unstored.acks:
             self._link.out.append(unstored.acks)
-        for _, identifier in unstored.exact:
-            self._exact[identifier] = _Exact.RECEIVED
-            self._keeper.after_save(_PUBREC + identifier)
-        for qos, packet in unstored.trailer:
-            self._say(qos, packet)
+        if unstored.exact:
+            received = [identifier for _, identifier in unstored.exact]
+            self._exact.stored(received)
+            self._link.out.append(_PUBREC + _PUBREC.join(received))
+        self._link.out += unstored.trailer
         return True
 
     def _answer_each(self, unstored: _Unstored, outcome: Outcome) -> None:
@@ -408,37 +405,14 @@ class Intake:
             elif message.qos == 2:
                 identifier = exact[index]
                 if refusal is None:
-                    self._exact[identifier] = _Exact.RECEIVED
-                    self._keeper.after_save(_PUBREC + identifier)
-                    continue
-                del self._exact[identifier]
-                if code is not None:
-                    self._keeper.after_save(_PUBREC_CODED + identifier + bytes((code,)))
+                    self._exact.stored((identifier,))
+                elif code is not None:
+                    self._exact.refused(identifier)
+                if fatal is None:
+                    out.append(_PUBREC + identifier if code is None else _PUBREC_CODED + identifier + bytes((code,)))
         if fatal is not None:
             raise ProtocolError(DISCONNECTING.get(fatal.cause) or PUBACK_CODES[fatal.cause], fatal.detail)
-        for qos, packet in unstored.trailer:
-            self._say(qos, packet)
-
-    # ---- QoS 2
-
-    def release(self, packet_id: int) -> None:
-        """PUBREL: the identifier is free again (4.3.3)."""
-        identifier = packet_id.to_bytes(2, "big")
-        if self._exact.get(identifier) is _Exact.RECEIVED:
-            del self._exact[identifier]
-            self._keeper.after_save(_PUBCOMP + identifier)
-        elif self._link.version == 5:
-            self._link.out.append(_PUBCOMP_UNKNOWN + identifier + bytes((ReasonCode.PACKET_IDENTIFIER_NOT_FOUND,)))
-        else:
-            self._link.out.append(_PUBCOMP + identifier)
-
-    def received(self) -> tuple[int, ...]:
-        """The identifiers of messages that are stored and not released: what `restore` takes."""
-        return tuple(int.from_bytes(i, "big") for i, state in self._exact.items() if state is _Exact.RECEIVED)
-
-    def restore(self, received: tuple[int, ...]) -> None:
-        """Take back what a session remembers."""
-        self._exact = {packet_id.to_bytes(2, "big"): _Exact.RECEIVED for packet_id in received}
+        out += unstored.trailer
 
 
 def body_bytes_max(packet_bytes: int) -> int:

@@ -25,7 +25,9 @@ class Keeper:
         "_exchanges_changed",
         "_expiry_s",
         "_link",
+        "_marked",
         "_refused",
+        "_saved_now",
         "_saving",
         "_state",
         "_state_changed",
@@ -34,11 +36,21 @@ class Keeper:
         "_waiting",
     )
 
-    def __init__(self, link: Link, *, state: Snapshot, exchanges: Snapshot, refused: Callable[[Refusal], None]) -> None:
+    def __init__(
+        self,
+        link: Link,
+        *,
+        state: Snapshot,
+        exchanges: Snapshot,
+        saved: Step,
+        refused: Callable[[Refusal], None],
+    ) -> None:
         self._link = link
         self._state = state
         self._exchanges = exchanges
+        self._saved_now = saved  # called when a save is done, before the next one begins
         self._refused = refused
+        self._marked = False  # the session's messages have marks
         self._expiry_s: int | None = 0
         self._state_changed = self._exchanges_changed = False  # in a way that no save covers
         self._waiting: list[bytes] = []  # for a save that is not under way; none when nothing has changed
@@ -77,6 +89,11 @@ class Keeper:
         else:
             self._exchanges_changed = True
 
+    def mark(self, step: Step) -> None:
+        """Do something once it is durable that messages of this session have marks."""
+        self._marked = True
+        self.then(step, state=True)
+
     def save_soon(self) -> None:
         """The exchanges have changed, and nothing waits for it."""
         self._exchanges_changed = self._link.durable
@@ -113,6 +130,7 @@ class Keeper:
             state=self._state() if self._state_changed else None,
             exchanges=self._exchanges() if self._exchanges_changed else None,
             expiry_s=self._expiry_s,
+            marked=self._marked,
         )
         self._state_changed = self._exchanges_changed = False
         return request
@@ -122,6 +140,7 @@ class Keeper:
         if outcome.error is not None:
             self._refused(outcome.error)
             return
+        self._saved_now()
         self._link.out += covered or ()
         steps, self._steps_saving = self._steps_saving, []
         for step in steps:

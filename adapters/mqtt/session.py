@@ -20,6 +20,7 @@ from adapters.mqtt.codec.packets import (
 )
 from adapters.mqtt.codec.reason import SUBACK_CODES, SUBACK_FAILURE, ReasonCode
 from adapters.mqtt.delivery import Delivery
+from adapters.mqtt.exact import Exact
 from adapters.mqtt.inflight import Inflight
 from adapters.mqtt.intake import Control, Intake
 from adapters.mqtt.keeper import Keeper
@@ -30,7 +31,7 @@ from adapters.mqtt.shared import Refused, SharedFeed
 from adapters.mqtt.subscriptions import Subscription, Subscriptions
 from adapters.mqtt.sys_feed import SysFeed
 from gateway import port
-from gateway.cursor import Cursor, later
+from gateway.cursor import later
 from gateway.errors import ProtocolError, Refusal
 from gateway.filters import is_sys
 from gateway.shared_port import shared_name
@@ -41,24 +42,37 @@ __all__ = ["Session"]
 class Session:
     """Subscriptions, deliveries, QoS 2 exchanges, and how they are saved."""
 
-    __slots__ = ("delivery", "inflight", "intake", "keeper", "link", "retained", "shared", "subscriptions", "sys")
+    __slots__ = (
+        "delivery",
+        "exact",
+        "inflight",
+        "intake",
+        "keeper",
+        "link",
+        "retained",
+        "shared",
+        "subscriptions",
+        "sys",
+    )
 
     def __init__(self, link: Link, control: Control, not_saved: Callable[[Refusal], None]) -> None:
         self.link = link
         self.subscriptions = Subscriptions(link.options)
         self.inflight = Inflight()
-        self.keeper = Keeper(link, state=self._state, exchanges=self._exchanges, refused=not_saved)
-        self.intake = Intake(link, self.keeper, self.inflight, control)
+        self.keeper = Keeper(link, state=self._state, exchanges=self._exchanges, saved=self._saved, refused=not_saved)
+        self.exact = Exact(link, self.keeper)
+        self.intake = Intake(link, self.exact, self.inflight, control)
         self.delivery = Delivery(link, self.keeper, self.subscriptions, self.inflight)
         self.retained = RetainedFeed(link, self.keeper, self.subscriptions, self.inflight)
         self.shared = SharedFeed(link, self.keeper, self.subscriptions, self.inflight)
         self.sys = SysFeed(link, self.subscriptions)
 
-    def begin(self, *, expiry_s: int | None, inflight_max: int) -> None:
+    def begin(self, opened: port.OpenedSession, *, expiry_s: int | None, inflight_max: int) -> None:
         """The session is open; it outlives the connection by `expiry_s`, None: for ever."""
         self.link.durable = self.inflight.durable = expiry_s != 0
         self.inflight.limit = inflight_max
         self.keeper.begin(expiry_s)
+        self.exact.begin(opened.marks)
         self.intake.begin()
 
     def advance(self, now_ms: int) -> None:
@@ -100,14 +114,14 @@ class Session:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} has no place here")
         handler(self, packet)
 
-    def resume(self, state: SessionState, exchanges: Exchanges, cursor: Cursor | None) -> None:
+    def resume(self, state: SessionState, exchanges: Exchanges, opened: port.OpenedSession) -> None:
         """Subscribe again, from where the session had got to, and go on with its QoS 2 exchanges (4.4)."""
         self.subscriptions.restore(state.subscriptions)
-        self.intake.restore(exchanges.received)
+        self.exact.restore(exchanges, opened.marks.found)
         self.inflight.restore(exchanges)
         self.retained.restore(exchanges)
         settled = positions(exchanges.settled_places())
-        start = later(cursor or (), settled) if settled else cursor
+        start = later(opened.cursor or (), settled) if settled else opened.cursor
         for one in self.subscriptions:
             if is_sys(one.pattern):
                 self.sys.add(one)
@@ -137,7 +151,12 @@ class Session:
 
     def on_pubrel(self, packet: Pubrel) -> None:
         """PUBREL (3.6): the end of a QoS 2 publish; the PUBCOMP follows."""
-        self.intake.release(packet.packet_id)
+        identifier = packet.packet_id.to_bytes(2, "big")
+        if self.exact.release(identifier):  # which another use of it may not come before
+            self.keeper.after_save(encode(Pubcomp(packet_id=packet.packet_id), self.link.version))
+        else:
+            code = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if self.link.version == 5 else ReasonCode.SUCCESS
+            self.link.send(Pubcomp(packet_id=packet.packet_id, code=code))
 
     def on_pingreq(self, _packet: Pingreq) -> None:
         """PINGREQ (3.12)."""
@@ -238,11 +257,12 @@ class Session:
 
     def _exchanges(self) -> bytes:
         inflight = self.inflight
+        received, storing, uses = self.exact.save()
         fed, feed = self.retained.save()
         settled, *elsewhere = sorted(inflight.settled()) or (None,)
         return dump(
             Exchanges(
-                received=self.intake.received(),
+                received=received,
                 settled=settled,
                 sent=inflight.saved(),
                 done=tuple(inflight.done),
@@ -251,8 +271,13 @@ class Session:
                 feed=feed,
                 settled_elsewhere=tuple(elsewhere),
                 claimed=self.shared.claimed(),
+                storing=storing,
+                uses=uses,
             )
         )
+
+    def _saved(self) -> None:
+        self.exact.saved()
 
 
 _HANDLERS: dict[type[Packet], Callable[[Session, Any], None]] = {

@@ -89,6 +89,8 @@ class Exchanges(msgspec.Struct, frozen=True, array_like=True):
     feed: SavedFeed | None = None  # the one that is being fulfilled
     settled_elsewhere: tuple[Place, ...] = ()  # as `settled`, in the logs of other groups
     claimed: tuple[tuple[int, int], ...] = ()  # of `sent`, or once sent: queue and offset that may be lent once more
+    storing: tuple[tuple[int, int], ...] = ()  # as `received`, but not stored yet: the identifier, and which use it is
+    uses: int = 0  # QoS 2 messages there have been from the client
 
     def settled_places(self) -> tuple[Place, ...]:
         """How far it has got, in each log."""

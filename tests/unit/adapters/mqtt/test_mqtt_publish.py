@@ -176,19 +176,20 @@ def test_an_unknown_pubrel():
     assert connected(4).send(Pubrel(packet_id=7)) == [Pubcomp(packet_id=7)]
 
 
-def test_in_a_durable_session_the_identifier_is_saved_before_the_pubrec():
+def test_in_a_durable_session_the_release_is_saved_before_the_pubcomp():
     driver = connected(4, clean=False)
     driver.saves = False
-    driver.send(publish(b"x", 7, qos=2), publish(b"y", 8, qos=2))
-    assert driver.store() == []
-    (save,) = driver.calls(port.SaveSession)
-    assert load(save.request.exchanges, NO_EXCHANGES).received == (7, 8)
+    driver.send(publish(b"x", 7, qos=2), publish(b"y", 8, qos=2), publish(b"z", 9, qos=2))
+    assert driver.store() == [Pubrec(packet_id=7), Pubrec(packet_id=8), Pubrec(packet_id=9)]
     assert driver.send(Pubrel(packet_id=7)) == []
+    (save,) = driver.calls(port.SaveSession)
+    assert load(save.request.exchanges, NO_EXCHANGES).received == (8, 9)
+    assert driver.send(Pubrel(packet_id=9)) == []
     assert driver.calls(port.SaveSession) == []  # one at a time
-    assert driver.complete(save) == [Pubrec(packet_id=7), Pubrec(packet_id=8)]
+    assert driver.complete(save) == [Pubcomp(packet_id=7)]
     (save,) = driver.calls(port.SaveSession)
     assert load(save.request.exchanges, NO_EXCHANGES).received == (8,)
-    assert driver.complete(save) == [Pubcomp(packet_id=7)]
+    assert driver.complete(save) == [Pubcomp(packet_id=9)]
 
 
 def test_a_session_that_cannot_be_saved_ends_the_connection():
@@ -196,6 +197,7 @@ def test_a_session_that_cannot_be_saved_ends_the_connection():
     driver.saves = False
     driver.send(publish(b"x", 7, qos=2))
     driver.store()
+    driver.send(Pubrel(packet_id=7))
     (save,) = driver.calls(port.SaveSession)
     (bye,) = driver.complete(save, Outcome(error=Refusal(Cause.UNAVAILABLE)))
     assert bye.code == ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR

@@ -1,0 +1,44 @@
+"""Marks: what a session's log says of its messages, so that none is stored twice (MQTT's QoS 2).
+
+A mark travels in the same frame as its message: a log has both or neither, whatever happens to the gateway meanwhile.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+__all__ = ["NO_MARKS", "Mark", "Marks", "OpenedMarks"]
+
+
+class Marks(msgspec.Struct, frozen=True, gc=False):
+    """The marks of some messages of one `Publish`.
+
+    They replace what the session's logs have in the same slot, which is for the adapter to reuse once its saved session
+    says the same.
+    """
+
+    key: str  # as `OpenedMarks` says
+    slot: int
+    of: Mapping[int, bytes]  # by the message's index, what only the adapter reads
+    stored: frozenset[int] = frozenset()  # the store groups that have the message already, which is the only one
+
+
+class Mark(NamedTuple):
+    """A mark that was found in the log of a store group. Its message is in so many groups, each with such a mark."""
+
+    slot: int
+    group: int
+    mark: bytes
+    groups: int
+
+
+class OpenedMarks(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session that lasts is told of its marks. `found` is empty unless it had said that it uses them."""
+
+    key: str = ""  # for `Marks`; "": there can be none
+    used: bool = False
+    found: Sequence[Mark] = ()
+
+
+NO_MARKS: Final = OpenedMarks()

@@ -1,0 +1,78 @@
+"""The marks of sessions (`gateway.mark_port`) in the key-value views of the logs that their messages are in."""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.address import hash64
+from gateway.mark_port import Mark, Marks, OpenedMarks
+from store.client import Entry, StoreClient
+from store.format import ROW
+from store.records import KV_QUEUE, KvPut
+from store.records import encode as encode_record
+
+__all__ = ["forget_marks", "marks_change", "marks_key", "open_marks"]
+
+NAMESPACE = "session-marks"
+PAGE = 256
+_NAME_BYTES_MAX = 360  # of a session's key in the key of its marks
+_BARRIER = "opened"  # written before marks are read, so that all that was handed to the log before can be seen
+
+_Said = tuple[bytes, int]  # the mark, and how many groups have its message
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[_Said, ...]).decode
+
+
+def marks_key(session: str) -> str:
+    """What the keys of a session's marks begin with; of no two sessions is one the beginning of the other."""
+    size = len(session.encode("utf-8", "surrogatepass"))
+    if size > _NAME_BYTES_MAX:
+        return f"{NAMESPACE}/~{hash64(session):016x}{hash64(session[::-1]):016x}/"
+    return f"{NAMESPACE}/{size}:{session}/"
+
+
+def marks_change(marks: Marks, said: Sequence[_Said], pos: int) -> tuple[bytes, bytes]:
+    """The row and the record that keep marks of messages in the same frame; the record will stand at `pos`."""
+    record = encode_record(KvPut(f"{marks.key}{marks.slot}", _encode(said)))
+    return ROW.pack(KV_QUEUE, pos, len(record), 0, 0, 0, 0, 0), record
+
+
+async def open_marks(store: StoreClient, session: str, *, used: bool) -> OpenedMarks:
+    """The marks of all that was handed to any log before this call. Raises `StoreError` if one cannot be asked."""
+    key = marks_key(session)
+    if not used:
+        return OpenedMarks(key=key)
+    found = await asyncio.gather(*(_read(group, log, key) for group, log in store.logs.items()))
+    return OpenedMarks(key=key, used=True, found=[mark for marks in found for mark in marks])
+
+
+async def _read(group: int, log: StoreClient, key: str) -> list[Mark]:
+    # A log stores in the order it is asked, so once this is stored, all that somebody has sent it before is, too.
+    await log.kv_put(key + _BARRIER, b"")
+    return [
+        Mark(int(entry.key[len(key) :]), group, mark, groups)
+        for entry in await _entries(log, key)
+        if not entry.key.endswith(_BARRIER)
+        for mark, groups in _decode(entry.value)
+    ]
+
+
+async def forget_marks(store: StoreClient, session: str) -> None:
+    """Forget a session's marks. Raises `StoreError` if a log cannot be asked."""
+    await asyncio.gather(*(_forget(log, marks_key(session)) for log in store.logs.values()))
+
+
+async def _forget(log: StoreClient, key: str) -> None:
+    for entry in await _entries(log, key):
+        await log.kv_delete(entry.key)
+
+
+async def _entries(log: StoreClient, key: str) -> list[Entry]:
+    entries: list[Entry] = []
+    while True:
+        page = await log.kv_prefix(key, after=entries[-1].key if entries else "", limit=PAGE)
+        entries += page
+        if len(page) < PAGE:
+            return entries
