@@ -234,7 +234,6 @@ class SharedFeed:
         if member is None:  # stopped before it had begun
             self._link.effects.append(Cancel(consumer=consumer))
         elif outcome.error is not None:
-            del self._by_consumer[consumer]
             self._lost(member, now_ms)
 
     def _stop(self, member: _Member) -> None:
@@ -245,6 +244,9 @@ class SharedFeed:
 
     def _lost(self, member: _Member, now_ms: int) -> None:
         """Nothing is lent to a member any more: it joins again in a while."""
+        if member.consumer is not None:
+            self._by_consumer.pop(member.consumer, None)
+            self._link.effects.append(Cancel(consumer=member.consumer))
         member.consumer, member.queue = None, ""
         if self._rejoin_at_ms is None:
             self._rejoin_at_ms = now_ms + REJOIN_INTERVAL_MS
@@ -255,7 +257,6 @@ class SharedFeed:
         plan = None if member is None else self._subscriptions.plan((member.sub,))
         if isinstance(lent, ConsumerCancelled):
             if member is not None:
-                del self._by_consumer[lent.consumer]
                 self._lost(member, now_ms)
             return 0
         if member is None or plan is None:
