@@ -104,7 +104,7 @@ def test_connections_stay_while_the_home_group_is_away(cluster, hurt, names, sec
     finally:
         end()
     assert sent > 2 * len(publishers), "publishing went on"
-    list(cluster.until_ready(names))
+    list(cluster.until_ready([node.name for node in cluster.nodes]))
     for one in publishers:
         one.publish(f"{TOPIC}/a", b"%d" % sent)
         sent += 1
