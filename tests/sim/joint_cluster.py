@@ -4,6 +4,7 @@ What runs is the product: `ControllerNode` and its service, `StoreNode` with bot
 and `ClusterStore`. Simulated are time, the network below gRPC, disks, and the log and the views of a store.
 """
 
+import asyncio
 import random
 from enum import Enum, auto
 from pathlib import Path
@@ -39,6 +40,7 @@ TOPIC, QUEUE_COUNT = "t", 4
 CONTROLLERS = {n: f"c{n}:{PORT}" for n in range(1, CONTROLLER_COUNT + 1)}
 TICK_S, ELECTION_TICKS = 0.1, 5  # of Raft
 LOOK_S = 0.02  # how often it is looked whether what is waited for is so
+STOP_S = 8.0  # that a process may take to end
 QUICK_S = (0.0, 0.003)  # a disk
 PACE = Pace(batch_bytes=400, window_bytes=2_000)
 
@@ -97,6 +99,25 @@ class Machine:
         self.fell(power=end is not End.KILLED)
         self.cluster.loop.changed[self.name] = None
 
+    def stop(self, lasts_s: float) -> None:
+        """As by SIGTERM: it says good-bye, ends, and is started again later."""
+        if self.process is not None:
+            self.process.run(self._stop(lasts_s))
+
+    async def _stop(self, lasts_s: float) -> None:
+        life, net = self.lives, self.cluster.net
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self.leave()
+        except TimeoutError:
+            pass  # and is killed
+        now_s = self.cluster.loop.now_s
+        net.at(now_s, lambda: self.crash(End.KILLED) if self.lives == life else None)
+        net.at(now_s + lasts_s, self.start)
+
+    async def leave(self) -> None:
+        """What it does before it ends."""
+
     def half_done(self, call) -> None:
         """What the disk was given last is done, or some of it."""
         call()
@@ -142,6 +163,10 @@ class Controller(Machine):
         self.cluster.net.datagrams[self.name] = self._receive
         node.start()
         await ControllerService.start(node, self.address)
+
+    async def leave(self) -> None:
+        if self.node is not None:
+            await self.node.resign()
 
     def _send(self, messages) -> None:
         for message in messages:
@@ -209,6 +234,10 @@ class Replica(Machine):
             return Heartbeats([self.group], controller.addresses, said, changed)
 
         await SimNode.start(settings, controller, connect)
+
+    async def leave(self) -> None:
+        if self.node is not None:
+            await self.node.close()
 
     def registered(self, id_: int) -> None:
         assert self.id in {None, id_}, "a replica has another id than before"

@@ -35,6 +35,7 @@ FAULTS = [
     *["split"] * 2,
     *["no controller"] * 2,
     *["freeze"] * 3,
+    *["stop"] * 2,
     *["reset"] * 2,
     *["disk"] * 2,
     *["trim"] * 3,
@@ -191,6 +192,8 @@ class History:
                 self.cut(side, [one for one in cluster.machines if one not in side], lasts)
             case "no controller":
                 self.cut([victim], cluster.controllers, lasts, both=chance.random() < 0.7)
+            case "stop":
+                victim.stop(lasts)
             case "freeze":
                 if victim.process is not None:
                     victim.process.freeze()

@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 
 import pytest
+from joint_clients import KeyClient
 from joint_cluster import GROUP_COUNT, End
 from joint_history import History
 
@@ -143,3 +144,20 @@ def test_who_follows_live_gets_every_frame_once_whoever_is_master(acknowledge):
             old.start()
             assert cluster.run(10, history.all_in_sync)
         history.heal()  # what each follower gets is looked at whenever it gets something
+
+
+@pytest.mark.parametrize("acknowledge", ["all_in_sync", "quorum"])
+def test_a_master_that_one_proxy_still_follows_does_not_answer_for_the_newest_keys(acknowledge):
+    """It has been succeeded, and neither it nor the proxy can know."""
+    with steady(2, acknowledge=acknowledge) as history:
+        cluster, proxy = history.cluster, history.cluster.proxies[1]
+        [reads] = [one for one in history.clients[proxy.name] if isinstance(one, KeyClient)]
+        [writes] = [one for one in history.clients["p1"] if isinstance(one, KeyClient)]
+        reads.writes, writes.writes = 0.0, 1.0
+        side = [cluster.master(0), proxy]
+        history.cut(side, [one for one in cluster.machines if one not in side])
+        assert cluster.run(ELECTED_S, lambda: cluster.master(0) not in {None, side[0]})
+        done = writes.done
+        assert cluster.run(10, lambda: writes.done > done + 5)
+        cluster.run(1)
+        history.heal()  # which looks at what was read
