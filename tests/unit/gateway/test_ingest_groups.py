@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from controller.local import Limits, LocalController
 from gateway.delayed import cancel_timer, timer_id
 from gateway.errors import Cause, Refusal
 from gateway.ingest import FRAME_ROWS, Ingest
+from gateway.mark_port import Marks
 from gateway.message import Message, decode
 from gateway.metrics import Metrics
 from gateway.port import Publish, Token
@@ -479,3 +481,67 @@ def check(rig, message, own, copies, bound):
     wanted = {queue for queue, prefix in bound.items() if message.address.startswith(prefix)}
     assert wanted <= set(rows)
     assert sum(queue >= FIRST_QUEUE and queue not in bound for queue in rows) == 1
+
+
+# ---- marks
+
+
+def marked(rig, group):
+    """What the newest frame of a group says of marks: by key, with how many groups have the message."""
+    frame = next(reversed(rig.store.logs[group].frames.values()))
+    said = {}
+    for n, row in enumerate(np.frombuffer(frame.rows, ROWS_DTYPE)):
+        change = decode_record(frame.record(n)) if row["queue"] == KV_QUEUE else None
+        if change is not None and change.key.startswith("session-marks/"):
+            assert change.key not in said
+            said[change.key] = msgspec.msgpack.decode(change.value, type=list[tuple[bytes, int]])
+    return said
+
+
+def publish_marked(rig, who, token, messages, marks, **options):
+    publisher = rig.publishers.setdefault(who, Publisher())
+    rig.ingest.publish(publisher, Publish(messages, Token(token), marks=marks), 10, **options)
+    rig.turn()
+
+
+async def test_every_frame_says_which_marked_messages_it_holds(controller):
+    rig = Rig(controller)
+    (a,), (b,) = rig.keys(0), rig.keys(1)
+    messages = [message(a), message(b), message(a), message(b), message(b, retain=True)]
+    publish_marked(rig, "p", 1, messages, Marks("session-marks/s/", 3, {1: b"one", 2: b"two", 4: b"four"}))
+    rig.end_all()
+    assert marked(rig, 0) == {"session-marks/s/3": [(b"two", 1), (b"four", 2)]}  # what is retained is in group 0
+    assert marked(rig, 1) == {"session-marks/s/3": [(b"one", 1), (b"four", 2)]}
+    assert sorted(rig.outcome("p").stored(5)) == [0, 1, 2, 3, 4]
+    assert rig.ingest.idle
+
+
+async def test_what_is_not_stored_is_not_marked(controller):
+    rig = Rig(controller)
+    (a,) = rig.keys(0)
+    messages = [message(a), message(a, address="t/+"), message(a), message(a)]
+    denied = {0: Refusal(Cause.FORBIDDEN)}
+    publish_marked(rig, "p", 1, messages, Marks("session-marks/s/", 0, {0: b"0", 1: b"1", 3: b"3"}), denied=denied)
+    rig.end_all()
+    assert marked(rig, 0) == {"session-marks/s/0": [(b"3", 1)]}
+    assert sorted(rig.outcome("p").refused) == [0, 1]
+    publish_marked(rig, "p", 2, [message(a)], None)
+    rig.end_all()
+    assert marked(rig, 0) == {}
+
+
+async def test_frames_that_a_log_has_already_are_not_stored_again(controller):
+    rig = Rig(controller)
+    (b,) = rig.keys(1)
+    rig.publish("other", 1, message(b))
+    marks = Marks("session-marks/s/", 0, {0: b"m"}, frozenset({1}))
+    publish_marked(rig, "p", 1, [message(b, retain=True)], marks)
+    assert [len(log.waiting) for log in rig.store.logs.values()] == [1, 1]
+    assert rig.outcome("p") is None
+    rig.end_all()
+    assert marked(rig, 0) == {"session-marks/s/0": [(b"m", 2)]}
+    assert marked(rig, 1) == {}
+    assert rig.outcome("p").error is None
+    assert rig.outcome("p").refused == {}
+    assert rig.outcome("other").error is None
+    assert rig.ingest.idle

@@ -1,0 +1,155 @@
+"""Marks of sessions in the logs of two groups, and sessions that are told of them when they are opened."""
+
+import asyncio
+from itertools import permutations
+
+import msgspec
+import pytest
+from two_logs import Machine
+
+from gateway.fanout import Fanout, Subscriber
+from gateway.mark_port import Mark, Marks
+from gateway.port import OpenSession, SaveSession
+from gateway.session_marks import forget_marks, marks_change, marks_key, open_marks
+from gateway.sessions import Sessions
+from gateway.wills import Wills
+from store.errors import StoreUnreachable
+from store.format import UnplacedFrame
+
+pytestmark = pytest.mark.anyio
+
+SESSION = "sessions/mqtt/dev"
+
+
+class Holder:
+    protocol = "mqtt"
+    gone = False
+
+    def __init__(self):
+        self.subscriber = Subscriber(self)
+        self.under_way = asyncio.Event()
+        self.under_way.set()
+
+    def deliver(self, deliveries):
+        return 0
+
+    def supersede(self):
+        pass
+
+    async def answered(self):
+        await self.under_way.wait()
+
+
+class Rig:
+    def __init__(self, store):
+        self.store = store
+        fanout = Fanout(store, queues_of=lambda _: None, group_of=lambda _: 0, spawn=asyncio.ensure_future)
+        wills = Wills(store, lambda *_: None, now_ms=lambda: 0)
+        self.sessions = Sessions(store, fanout, wills, now_ms=lambda: 0)
+
+    async def open(self, *, clean=False, holder=None):
+        holder = holder or Holder()
+        return holder, await self.sessions.open(holder, OpenSession(session_id="dev", clean=clean, expiry_s=None))
+
+
+@pytest.fixture
+async def machine(tmp_path):
+    async with Machine(tmp_path) as machine:
+        yield machine
+
+
+def appended(store, group, slot, *said, session=SESSION):
+    """Begin to append a frame with marks; what it will have come to."""
+    row, record = marks_change(Marks(marks_key(session), slot, {}), said, 0)
+    done = asyncio.get_running_loop().create_future()
+    store.logs[group].append(UnplacedFrame.build(row, record), done.set_result)
+    return done
+
+
+def test_no_session_finds_the_marks_of_another():
+    names = ["a", "a/0", "a/", "1:a", "a" * 400, "a" * 401, "ä" * 400, "a" * 400 + "/0", "\0", ""]
+    found = [marks_key(name) for name in names]
+    assert not [(one, other) for one, other in permutations(found, 2) if other.startswith(one)]
+    assert max(len(f"{key}65535".encode()) for key in found) < 480
+
+
+async def test_a_session_is_told_of_all_that_was_handed_to_a_log_before(machine):
+    rig = Rig(machine.store)
+    holder, opened = await rig.open()
+    assert opened.marks.key == marks_key(SESSION)
+    assert not opened.marks.used
+    await rig.sessions.save(holder, SaveSession(state=b"s", expiry_s=None, marked=True))
+    await appended(machine.store, 0, 0, (b"old", 1))
+    results = [
+        appended(machine.store, 0, 0, (b"one", 1), (b"both", 2)),
+        appended(machine.store, 1, 7, (b"both", 2)),
+        appended(machine.store, 1, 0, (b"no", 1), session=SESSION + "x"),
+    ]
+    _, opened = await rig.open()
+    assert opened.present
+    assert opened.marks.used
+    assert sorted(opened.marks.found) == [Mark(0, 0, b"both", 2), Mark(0, 0, b"one", 1), Mark(7, 1, b"both", 2)]
+    await asyncio.gather(*results)
+
+
+async def test_marks_are_looked_for_only_where_the_session_says_so(machine):
+    rig = Rig(machine.store)
+    machine.reaches[1].down = True
+    await rig.open()
+    _, opened = await rig.open()
+    assert opened.present
+    assert await machine.store.logs[0].kv_prefix("session-marks/") == []
+
+
+async def test_a_log_that_cannot_be_asked_keeps_the_session_closed(machine):
+    rig = Rig(machine.store)
+    holder, _ = await rig.open()
+    await rig.sessions.save(holder, SaveSession(state=b"s", expiry_s=None, marked=True))
+    machine.reaches[1].down = True
+    with pytest.raises(StoreUnreachable):
+        await rig.open()
+    machine.reaches[1].down = False
+    assert (await rig.open())[1].present
+
+
+async def test_the_next_connection_waits_for_what_the_last_one_has_under_way(machine):
+    rig = Rig(machine.store)
+    holder, _ = await rig.open()
+    await rig.sessions.save(holder, SaveSession(state=b"s", expiry_s=None, marked=True))
+    holder.under_way.clear()
+    opening = asyncio.ensure_future(rig.open())
+    await machine.store.kv_put("a", b"")  # time enough
+    assert not opening.done()
+    await appended(machine.store, 1, 0, (b"late", 1))
+    holder.under_way.set()
+    assert (await opening)[1].marks.found == [Mark(0, 1, b"late", 1)]
+
+
+async def test_marks_end_with_their_session(machine):
+    rig = Rig(machine.store)
+    holder, _ = await rig.open()
+    await rig.sessions.save(holder, SaveSession(state=b"s", expiry_s=None, marked=True))
+    for group in (0, 1):
+        await appended(machine.store, group, group, (b"m", 1))
+    assert len((await open_marks(machine.store, SESSION, used=True)).found) == 2
+    _, opened = await rig.open(clean=True)
+    assert (opened.present, opened.marks.used) == (False, False)
+    assert [await log.kv_prefix("session-marks/") for log in machine.store.logs.values()] == [[], []]
+    _, opened = await rig.open()
+    assert not opened.marks.used
+
+
+async def test_many_slots_are_read_and_forgotten(machine):
+    await asyncio.gather(*(appended(machine.store, 0, slot, (b"%d" % slot, 1)) for slot in range(600)))
+    found = (await open_marks(machine.store, SESSION, used=True)).found
+    assert sorted(mark.slot for mark in found) == list(range(600))
+    await forget_marks(machine.store, SESSION)
+    assert not (await open_marks(machine.store, SESSION, used=True)).found
+
+
+async def test_records_of_before_have_no_marks(machine):
+    rig = Rig(machine.store)
+    old = {"protocol": "mqtt", "session_id": "dev", "state": b"s", "expiry_s": None, "left_ms": 5}
+    await machine.store.kv_put(SESSION, msgspec.msgpack.encode(old))
+    _, opened = await rig.open()
+    assert (opened.present, opened.state, opened.marks.used) == (True, b"s", False)
