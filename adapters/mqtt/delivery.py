@@ -98,7 +98,7 @@ class Delivery:
             if encoded is None or plan is not last_plan:
                 encoded, last_plan = Encoded.of(batch, plan, link.dialect, now_ms), plan
             qos, head, tail = piece = encoded.pieces[pick] or encoded.make(pick)
-            if not head or (encoded.largest > limit and size_bytes(piece) > limit):
+            if (not head and inflight.resume is None) or (encoded.largest > limit and size_bytes(piece) > limit):
                 continue  # expired, or larger than the client takes (MQTT-3.1.2-25): done with
             if inflight.resume is not None:
                 if room <= 0:
@@ -136,7 +136,8 @@ class Delivery:
             inflight.resume = None
         if found is None:
             return False
-        if not found.done:
+        # At QoS 2 a message that has been sent does not expire any more (MQTT-4.3.3-7).
+        if not found.done and (found.qos == 2 or not message.expired(now_ms)):
             # Sent again with its identifier, QoS and DUP (MQTT-4.4.0-1), whatever the subscription says by now.
             exact = plan._replace(qos=found.qos)
             head, tail = publish_pieces(

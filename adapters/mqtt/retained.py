@@ -249,10 +249,13 @@ class RetainedFeed:
                 link.out.append(_PUBREL + one.packet_id.to_bytes(2, "big"))
 
     def _packet(self, one: SavedDelivery, now_ms: int) -> bytes | None:
-        """The PUBLISH with DUP; None when its time is over, or the client may not read it, or takes none as large."""
+        """The PUBLISH with DUP; None when its time is over, or the client may not read it, or takes none as large.
+
+        At QoS 2 what has been sent does not expire any more (MQTT-4.3.3-7).
+        """
         assert one.record is not None
         message = decode(one.record)
-        if message.expired(now_ms) or not self._link.badge.reads(message.address):
+        if (one.qos == 1 and message.expired(now_ms)) or not self._link.badge.reads(message.address):
             return None
         dialect, ids = self._link.dialect, one.identifiers
         head, tail = publish_pieces(
