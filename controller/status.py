@@ -44,6 +44,7 @@ class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
     queues: int = 0
     groups: int = 0
     replicas_alive: int = 0
+    cluster: str = ""
 
 
 def status_of(raft: Status, state: MetadataState, registry: Registry, now_ms: int) -> ControllerStatus:
@@ -67,6 +68,7 @@ def status_of(raft: Status, state: MetadataState, registry: Registry, now_ms: in
             for group in state.groups.values()
             for one in group.replicas
         ),
+        cluster=state.cluster,
     )
 
 

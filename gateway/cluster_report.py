@@ -45,10 +45,11 @@ def show(found: Found, console: Console | None = None) -> None:
     console = console or _console()
     show_controllers(found, console)
     console.print(_groups(found))
+    clusters = sorted({status.cluster for status in found.controllers.values() if status is not None})
     queues = sum(len(topic.queues) for topic in found.topics)
     draining = [str(queue) for topic in found.topics for queue in topic.closed]
     console.print(
-        f"{len(found.topics)} topics with {queues} queues"
+        f"cluster {', '.join(clusters)}; {len(found.topics)} topics with {queues} queues"
         + (f"; being drained: {', '.join(draining)}" if draining else ""),
         highlight=False,
     )

@@ -53,6 +53,8 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     uptime_s: float
     data_dir: str
     address: str
+    cluster: str  # the ids of cluster and log, as far as the node knows them
+    log: str
     group: int
     replica: int | None
     role: str  # "master", "slave", "changing", "failed"
@@ -210,6 +212,8 @@ class _Process:
             uptime_s=round(time.monotonic() - self._began_s, 3),
             data_dir=str(store.data_dir),
             address="" if node is None else node.address,
+            cluster="" if node is None or node.identity is None else node.identity.cluster,
+            log="" if disk is None else disk.log,
             group=store.group,
             replica=None if node is None or node.identity is None else node.identity.id,
             role=_role(node),
