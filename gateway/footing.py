@@ -133,19 +133,23 @@ class ClusterFooting:
     def __init__(self, config: Config, store: ClusterStore, controller: RemoteController) -> None:
         self.store = store
         self.controller = controller
-        self.owners: Owners = ClusterOwners(
+        self._proxies = ClusterOwners(
             store,
             ttl_s=config.proxy.ttl_s,
             random=SystemRandom(),
             service=lambda: controller.service(controller.home),
             outage_s=config.proxy.outage_s,
         )
+        self.owners: Owners = self._proxies
         self.alive = True
         self.where = ", ".join(config.cluster.controllers.values())
 
     def troubles(self) -> Sequence[str]:
         """See `Footing`: without controllers all goes on, without a group what lies in it does not."""
-        return [f"store group {number} has no master that answers" for number in self.store.unreachable]
+        found = [f"store group {number} has no master that answers" for number in self.store.unreachable]
+        if not self._proxies.presence.present:
+            found.append("this proxy is not one of the others: sessions are refused")
+        return found
 
     def log(self) -> LogStatus:
         """See `Footing`."""

@@ -16,6 +16,7 @@ import pytest
 from fault_run import FaultRun
 from faults import Faults, masters, small_disk, status
 from network import Network, missing
+from test_proxies import Client
 
 from controller.client import GroupConfig, NotElectable, StaleEpoch
 from controller.remote import RemoteController
@@ -176,6 +177,36 @@ async def test_a_master_cut_off_with_a_proxy_acknowledges_nothing(setting):
         assert found[1] > epoch
         for one in (here, there):
             await asyncio.to_thread(one.check)
+
+
+async def test_a_proxy_that_alone_does_not_reach_the_home_group_stops_and_others_do_what_it_has_left(setting):
+    cluster, network = setting.cluster, setting.network
+    if network is None:
+        pytest.skip(f"needs a network to cut: {missing()}")
+    here, there = (node for node in cluster.nodes if node.role == "proxy")
+    await asyncio.to_thread(cut_off_alone, network, cluster, here, there)
+
+
+def cut_off_alone(network, cluster, here, there):
+    watcher = Client(there.port, "watcher", clean=True, expiry_s=0, host=there.host)
+    watcher.subscribe("wills")
+    cut_off = Client(here.port, "cut off", will=b"cut off", host=here.host)
+    cut_off.subscribe("kill/#")
+    home = [node.name for node in cluster.nodes if node.name.startswith("store-0-")]
+    network.cut([here.name], home)
+    try:
+        cut_off.gone.get(timeout=30)
+        assert watcher.get() == b"cut off"
+        moved = Client(there.port, "cut off", host=there.host)
+        assert moved.present
+    finally:
+        network.heal()
+    list(cluster.until_ready([here.name]))
+    back = Client(here.port, "cut off", host=here.host)  # it is one of the proxies again
+    assert back.present
+    assert watcher.messages.empty()
+    for one in (back, watcher):
+        one.close()
 
 
 async def test_a_master_whose_disk_is_full_hands_over(setting):

@@ -26,7 +26,7 @@ TIMEOUT_S = 20
 
 
 class Client:
-    def __init__(self, port, name, *, will=None, clean=False, expiry_s=600, user=None):
+    def __init__(self, port, name, *, will=None, clean=False, expiry_s=600, user=None, host="127.0.0.1"):
         self.messages = queue.Queue()
         self.gone = queue.Queue()
         self._answers = queue.Queue()
@@ -43,7 +43,7 @@ class Client:
             one.username_pw_set(*user)
         properties = Properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = expiry_s
-        one.connect("127.0.0.1", port, clean_start=clean, properties=properties)
+        one.connect(host, port, clean_start=clean, properties=properties)
         one.loop_start()
         self.present, code = self._answers.get(timeout=TIMEOUT_S)
         assert not code.is_failure, code
