@@ -11,11 +11,11 @@ import resource
 import ssl
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvloop
 
@@ -26,16 +26,21 @@ from gateway.config import Config, ListenerConfig, adapter_factories
 from gateway.connection import Connection
 from gateway.controller_process import node_credentials
 from gateway.datagram import DatagramEndpoint
+from gateway.endpoint import now_ms
 from gateway.errors import ConfigError, HeadgateError
 from gateway.footing import Footing, across, here
 from gateway.hub import Hub, ListenerContext
 from gateway.metrics import Metrics
+from gateway.port import AdapterFactory
 from gateway.signals import stop_on_signals
 from gateway.status import Listening, Status, TopicStatus
 from gateway.tls import ServerTls
 from store.client import StoreClient
 from store.format import QueueNumber
 from store.rpc import StoreService
+
+if TYPE_CHECKING:
+    from gateway.bridges import Bridges
 
 __all__ = [
     "PAGES",
@@ -86,6 +91,7 @@ class Gateway:
         self._sockets: list[DatagramEndpoint] = []
         self._rpc: StoreService | None = None
         self._admin: AdminServer | None = None
+        self._bridges: Bridges | None = None
         self._tls = ServerTls(config.tls)
 
     # ---- up
@@ -118,7 +124,25 @@ class Gateway:
             self._listens("admin", config.admin.host, self._admin.port, summary=PAGES)
         if config.tls.enabled:
             self.hub.spawn(self._tls.follow())
+        if config.bridges:
+            self._bridges = self._start_bridges(factories)
         self._open = True
+
+    def _start_bridges(self, factories: Mapping[str, AdapterFactory]) -> "Bridges":
+        from gateway.bridges import Bridges  # noqa: PLC0415 - a client of WebSocket, which only those need that have any
+
+        config, hub = self.config, self.hub
+        bridges = Bridges(
+            config.bridges,
+            {name: (factory, config.adapters[name]) for name, factory in factories.items()},
+            hub,
+            store=hub.ingest.publish,
+            registry=self.metrics.registry,
+            now_ms=now_ms,
+            message_bytes_max=config.gateway.max_message_bytes,
+        )
+        bridges.start()
+        return bridges
 
     async def _serve_pages(self) -> AdminServer:
         admin, registry = self.config.admin, self.metrics.registry
@@ -179,6 +203,8 @@ class Gateway:
             endpoint.drain()
         self.hub.groups.stop()
         self.hub.finds.stop()
+        if self._bridges is not None:
+            await self._bridges.stop()
         for connection in list(self.hub.connections.values()):
             connection.shut_down()
         grace_s = self.config.gateway.shutdown_grace_s
@@ -238,6 +264,7 @@ class Gateway:
             stored=self.metrics.stored_by_protocol(),
             topics=await topics_status(self.store, self.controller) if self._worker is None else (),
             proxy=self.hub.owners.id,
+            bridges=() if self._bridges is None else self._bridges.status(),
         )
 
 

@@ -20,6 +20,7 @@ from msgspec import Meta
 
 from gateway.access_settings import AccessConfig, access_mistakes
 from gateway.auth_settings import AuthConfig, TlsConfig, UserConfig, auth_mistakes
+from gateway.bridge_settings import BridgeConfig, bridge_mistakes
 from gateway.cluster_settings import ClusterConfig, ControllerConfig, NodeAddress, ProxyConfig, cluster_mistakes
 from gateway.config_reader import Mistakes, environment_table, merge, read_struct, unknown_key
 from gateway.errors import ConfigError, Refusal
@@ -218,6 +219,7 @@ class Config(_Section, frozen=True, kw_only=True):
     groups: GroupsConfig = GroupsConfig()
     shared_subscriptions: SharedConfig = SharedConfig()
     access: AccessConfig = AccessConfig()
+    bridges: Mapping[str, BridgeConfig] = msgspec.field(default_factory=dict)
     admin: AdminConfig = AdminConfig()
     rpc: RpcConfig = RpcConfig()
     log: LogConfig = LogConfig()
@@ -357,7 +359,8 @@ def _finish(base: Config, listeners: dict[str, ListenerConfig], options: dict[st
     """What no single key shows: pairs that belong together, ports that collide, filters that are none."""
     tls = base.tls
     access = access_mistakes(base.access, {one.adapter for one in listeners.values()})
-    for key, mistake in [*auth_mistakes(base.auth, tls), *access, *cluster_mistakes(base.cluster)]:
+    others = [*cluster_mistakes(base.cluster), *bridge_mistakes(base.bridges)]
+    for key, mistake in [*auth_mistakes(base.auth, tls), *access, *others]:
         mistakes.add(key, mistake)
     for key, address in (("controller", base.controller.advertise), ("rpc", base.rpc.advertise)):
         try:

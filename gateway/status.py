@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 __all__ = [
+    "BridgeStatus",
     "DamageStatus",
     "GroupStatus",
     "Listening",
@@ -65,6 +66,20 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     reached: bool
 
 
+class BridgeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One upstream broker that is read from. `here`: by this process, which is one of several; only it says more."""
+
+    name: str
+    here: bool
+    connected: bool
+    stored: int = 0  # since the start of this process
+    refused: Mapping[str, int] = msgspec.field(default_factory=dict)  # by cause
+    unacknowledged: int = 0
+    reconnects: int = 0
+    last_message_age_s: float | None = None
+    error: str = ""  # why it is not connected, or does not go on
+
+
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One worker of a gateway of several. `pid` is 0 while it is being started again."""
 
@@ -102,3 +117,4 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[TopicStatus, ...] = ()
     proxy: str = ""  # the name of this process among several on the same store
     workers: tuple[WorkerStatus, ...] = ()
+    bridges: tuple[BridgeStatus, ...] = ()

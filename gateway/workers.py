@@ -139,6 +139,7 @@ class Workers:
             stored=_sum([self._stored, *[one.stored for one in said]]),
             topics=await topics_status(base.store, base.controller),
             workers=tuple(one.shown() for one in workers),
+            bridges=tuple(bridge for one in said for bridge in one.bridges if bridge.here),
         )
 
 

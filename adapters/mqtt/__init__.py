@@ -1,18 +1,20 @@
 """MQTT 3.1.1 and 5.0 (and 3.1's protocol name) over streams and WebSocket."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adapters.mqtt.connection import Connection
 from adapters.mqtt.options import Options
+from adapters.mqtt.upstream import MqttUpstream
 from adapters.mqtt.websocket import LISTENER, WebSocket
+from gateway.bridge_port import Scheme, Terms, Upstream
 from gateway.port import Adapter, ConnectionInfo, DatagramAdapter, Listener, Random
 
 __all__ = ["FACTORY", "Connection", "Options"]
 
 
 class _Factory:
-    """The entry point `mqtt` of the group `headgate.adapters` (`gateway.port.AdapterFactory`)."""
+    """The entry point `mqtt` of the group `headgate.adapters` (`gateway.port.AdapterFactory`, `BridgeFactory`)."""
 
     listeners: Sequence[Listener] = (
         Listener(name="mqtt", port=1883, transport="tcp", tls_port=8883, alpn=("mqtt",), summary="MQTT 3.1.1 and 5.0"),
@@ -21,6 +23,12 @@ class _Factory:
         ),
     )
     options = Options
+    schemes: Mapping[str, Scheme] = {
+        "mqtt": Scheme(1883),
+        "mqtts": Scheme(8883, secure=True),
+        "ws": Scheme(80, subprotocol="mqtt"),
+        "wss": Scheme(443, secure=True, subprotocol="mqtt"),
+    }
 
     def connect(self, info: ConnectionInfo, options: Any, *, random: Random) -> Adapter:
         """The state machine of a new client's connection."""
@@ -30,6 +38,10 @@ class _Factory:
     def bind(self, options: Any, *, random: Random) -> DatagramAdapter:
         """MQTT has no datagrams. Raises `NotImplementedError`."""
         raise NotImplementedError("MQTT runs over streams only")
+
+    def upstream(self, terms: Terms, options: Any) -> Upstream:
+        """A broker that messages are read from (`gateway.bridge_port.BridgeFactory`)."""
+        return MqttUpstream(terms, sparkplug=options.sparkplug)
 
 
 FACTORY = _Factory()

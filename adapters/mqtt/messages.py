@@ -33,6 +33,7 @@ __all__ = [
     "PROTOCOL",
     "Dialect",
     "Template",
+    "bridged",
     "publish_pieces",
     "publisher_of",
     "says_more",
@@ -50,6 +51,8 @@ _FIELD_OF = {
 _TIME = "time"  # a user property, and the key of its text in native["mqtt"]
 _FORMAT, _ORDER = "payload_format", "user_order"  # keys of native["mqtt"]
 _CLIENT_ID = "client_id"  # and one more: the publisher's, where that is not its device
+_BRIDGE = "bridge"  # and of what came from another broker: the name of the bridge that brought it
+_HIDDEN = frozenset({_CLIENT_ID, _BRIDGE})  # what no client is shown
 
 _Pairs = tuple[tuple[str, str], ...]
 
@@ -158,6 +161,12 @@ def told_apart(client_id: str, device: str) -> str | None:
     return None if client_id == device else client_id
 
 
+def bridged(template: Template, bridge: str) -> Template:
+    """The template of messages that a bridge brings: they say so, and that no client of ours is their publisher."""
+    native = {} if template.native is None else template.native[PROTOCOL]
+    return msgspec.structs.replace(template, native={PROTOCOL: {**native, _CLIENT_ID: "", _BRIDGE: bridge}})
+
+
 def publisher_of(message: Message) -> str | None:
     """The identifier of the client that published a message; None when it came by another protocol."""
     if message.protocol != PROTOCOL:
@@ -168,7 +177,7 @@ def publisher_of(message: Message) -> str | None:
 
 def says_more(native: dict[str, Any]) -> bool:
     """Whether `native` has anything that a PUBLISH to a client of 5.0 shows."""
-    return len(native) != 1 or native.get(PROTOCOL, native).keys() != {_CLIENT_ID}
+    return len(native) != 1 or not native.get(PROTOCOL, native).keys() <= _HIDDEN
 
 
 def _check_text(body: bytes) -> None:

@@ -100,6 +100,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     sys_interval_s: Annotated[
         int, Meta(ge=0, le=86_400, description="seconds between two reports to who subscribes to $SYS; 0: only one")
     ] = 10
+    sparkplug: Annotated[
+        bool, Meta(description="whether messages of Sparkplug B topics get their type, content type and device by them")
+    ] = True
     events_as_data: Annotated[
         bool, Meta(description="whether clients of 3.1.1 get an event's data alone instead of all of it as JSON")
     ] = False

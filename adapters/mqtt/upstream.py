@@ -1,0 +1,409 @@
+"""A broker of somebody else's, as its client (`gateway.bridge_port.Upstream`).
+
+PUBACK and PUBREC leave when the gateway has said that the messages are durable, in the order that these came in. A
+QoS 2 message is known by its identifier from then to its PUBREL, over as many connections as the session lasts, so
+that its repetition is not stored again; only a restart of this process forgets it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from adapters.mqtt.codec import decode, encode, peel
+from adapters.mqtt.codec.decoder import Frame, check_topic_name
+from adapters.mqtt.codec.packet_type import PacketType
+from adapters.mqtt.codec.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Pubrel,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+)
+from adapters.mqtt.codec.primitives import Reader, decode_text, malformed
+from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties, decode_properties
+from adapters.mqtt.codec.reason import PUBACK_CODES, ReasonCode
+from adapters.mqtt.messages import Template, bridged
+from adapters.mqtt.sparkplug import Sparkplug, sparkplug_of
+from gateway.bridge_port import Place, Terms
+from gateway.errors import Cause, ProtocolError, Refusal
+from gateway.message import Message
+
+__all__ = ["MqttUpstream"]
+
+TOPICS_MAX = 8_192  # topic names remembered
+TOPIC_BYTES_MAX = 256  # longer ones are looked at every time
+TEMPLATES_MAX = 64  # sets of properties remembered
+TEMPLATE_BYTES_MAX = 512
+HEAD_BYTES_MAX = 65_535 + 4  # of a PUBLISH: topic name and packet identifier
+ENVELOPE_BYTES_MAX = 128 << 10  # what a PUBLISH may take besides its payload
+SUBSCRIBE_ID = 1
+VERSIONS = {"5.0": 5, "3.1.1": 4}
+
+_MESSAGE_COST_BYTES = 256  # what a message takes besides its packet's bytes, about
+_PUBACK, _PUBREC, _PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
+_PUBACK_CODED, _PUBREC_CODED = b"\x40\x03", b"\x50\x03"
+_RETURNED = {  # return codes of 3.1.1 (3.2.2.3)
+    1: ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+    2: ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+    3: ReasonCode.SERVER_UNAVAILABLE,
+    4: ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+    5: ReasonCode.NOT_AUTHORIZED,
+}
+
+
+class _Ack(NamedTuple):
+    """What a message is to be answered with, in its turn."""
+
+    qos: int
+    identifier: bytes
+    at: int  # of its message in the batch; -1: none of it is stored
+    code: int = 0
+
+
+class _Known(NamedTuple):
+    """What a topic name says."""
+
+    place: Place | None
+    sparkplug: Sparkplug | None
+
+
+class MqttUpstream:
+    """See `gateway.bridge_port.Upstream`."""
+
+    def __init__(self, terms: Terms, *, sparkplug: bool) -> None:
+        self._terms = terms
+        self._sparkplug = sparkplug
+        self._version = VERSIONS[terms.version]
+        self._packet_bytes_max = terms.message_bytes_max + ENVELOPE_BYTES_MAX
+        self._topics: dict[bytes, _Known] = {}
+        self._templates: dict[bytes, Template] = {}
+        self._plain = bridged(Template.of(NO_PROPERTIES), terms.bridge)
+        self._exact: set[bytes] = set()  # QoS 2 messages that are durable and not released yet
+        self._subscribed = False  # once at least since this process began
+        self.passed_over: dict[str, int] = {}
+        self.lowered: dict[str, int] = {}
+        # Of a connection:
+        self.ready = False
+        self._admitted = False
+        self._out: list[bytes] = []
+        self._rest = b""
+        self._skip = 0  # bytes to come of a packet that is passed over
+        self._messages: list[Message] = []
+        self._acks: list[_Ack] = []
+        self._bytes = 0  # of what is collected
+        self._taken: list[_Ack] | None = None  # of the batch that is being stored
+        self._taken_bytes = 0
+        self._keep_alive_ms = 0
+        self._heard_ms = self._asked_ms = 0  # when the peer was heard, and when it was asked for something
+        self._deadline_ms: int | None = None  # of its answer to CONNECT and SUBSCRIBE
+
+    # ---- a connection begins and ends
+
+    def connected(self, now_ms: int) -> None:
+        """See `Upstream`."""
+        terms, properties = self._terms, NO_PROPERTIES
+        if self._version == 5:
+            properties = Properties(
+                session_expiry_s=0 if terms.clean else terms.session_expiry_s, receive_maximum=terms.receive_maximum
+            )
+        self._keep_alive_ms = terms.keep_alive_s * 1_000
+        self._heard_ms = self._asked_ms = now_ms
+        self._deadline_ms = now_ms + terms.answer_timeout_ms
+        self._send(
+            Connect(
+                version=self._version,
+                client_id=terms.client_id,
+                clean=terms.clean,
+                keep_alive_s=terms.keep_alive_s,
+                username=terms.username,
+                password=None if terms.password is None else terms.password.encode(),
+                properties=properties,
+            )
+        )
+
+    def lost(self) -> None:
+        """See `Upstream`. What was collected and not taken comes again, as it was not acknowledged."""
+        self.ready = self._admitted = False
+        self._out, self._rest, self._skip = [], b"", 0
+        self._messages, self._acks, self._bytes = [], [], 0
+        self._deadline_ms = None
+        self._taken, self._taken_bytes = None, 0
+
+    def leave(self) -> None:
+        """See `Upstream`."""
+        if self._admitted:
+            self._send(Disconnect())
+
+    # ---- time
+
+    def tick(self, now_ms: int, *, reading: bool) -> None:
+        """See `Upstream`."""
+        if self._deadline_ms is not None and now_ms >= self._deadline_ms:
+            raise ProtocolError(ReasonCode.KEEP_ALIVE_TIMEOUT, "no answer to CONNECT or SUBSCRIBE")
+        if not self._keep_alive_ms or not self._admitted:
+            return
+        if not reading:
+            self._heard_ms = now_ms  # it may have said something
+        elif now_ms - self._heard_ms >= self._keep_alive_ms * 3 // 2:
+            raise ProtocolError(ReasonCode.KEEP_ALIVE_TIMEOUT, "nothing was heard of it for too long")
+        if now_ms - self._asked_ms >= self._keep_alive_ms:
+            self._asked_ms = now_ms
+            self._send(Pingreq())
+
+    def deadline_ms(self) -> int | None:
+        """See `Upstream`."""
+        if self._deadline_ms is not None:
+            return self._deadline_ms
+        if not self._keep_alive_ms or not self._admitted:
+            return None
+        return min(self._asked_ms + self._keep_alive_ms, self._heard_ms + self._keep_alive_ms * 3 // 2)
+
+    # ---- bytes
+
+    def receive(self, data: bytes, now_ms: int) -> None:
+        """See `Upstream`."""
+        self._heard_ms = now_ms
+        if self._skip:
+            skipped = min(self._skip, len(data))
+            self._skip -= skipped
+            data = data[skipped:]
+        buffer = self._rest + data if self._rest else data
+        at, five = 0, self._version == 5
+        try:
+            while not self._skip:
+                frame = peel(buffer, at, minimal=five)
+                if frame is None:
+                    break
+                if frame.end - at > self._packet_bytes_max:
+                    passed = self._pass_over(buffer, frame)
+                    if not passed:
+                        break
+                    at = min(frame.end, len(buffer))
+                    self._skip = frame.end - at
+                    continue
+                if frame.end > len(buffer):
+                    break
+                if five and not self._admitted and frame.end - frame.start == 2:  # a CONNACK as 3.1.1 has it
+                    raise ProtocolError(
+                        ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+                        'the upstream does not speak MQTT 5.0; write version = "3.1.1"',
+                    )
+                if frame.first >> 4 == PacketType.PUBLISH:
+                    self._publish(frame.first, buffer, frame.start, frame.end, now_ms)
+                else:
+                    self._control(decode(frame.first, buffer[frame.start : frame.end], self._version), now_ms)
+                at = frame.end
+        finally:
+            self._rest = buffer[at:]
+
+    def take_output(self) -> bytes:
+        """See `Upstream`."""
+        out, self._out = self._out, []
+        return b"".join(out)
+
+    def _send(self, packet: Packet) -> None:
+        self._out.append(encode(packet, self._version))
+
+    # ---- what is not a message
+
+    def _control(self, packet: Packet, now_ms: int) -> None:
+        match packet:
+            case Connack() if not self._admitted:
+                self._connack(packet, now_ms)
+            case Suback() if self._admitted and not self.ready:
+                self._suback(packet)
+            case Pubrel() if self._admitted:
+                identifier = packet.packet_id.to_bytes(2, "big")
+                self._exact.discard(identifier)
+                self._out.append(_PUBCOMP + identifier)  # of one that a restart has forgotten too
+            case Pingresp() if self._admitted:
+                pass
+            case Disconnect() if self._version == 5:
+                raise ProtocolError(packet.code, f"the upstream ends the connection: {_named(packet.code)}")
+            case _:
+                raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"an unexpected {type(packet).__name__.upper()}")
+
+    def _connack(self, packet: Connack, now_ms: int) -> None:
+        code = packet.code if self._version == 5 else _RETURNED.get(packet.code, packet.code)
+        if packet.code:
+            raise ProtocolError(code, f"the upstream does not let us in: {_named(code)}{_because(packet.properties)}")
+        if packet.properties.server_keep_alive_s is not None:
+            self._keep_alive_ms = packet.properties.server_keep_alive_s * 1_000
+        self._admitted = True
+        self._asked_ms = now_ms
+        if not packet.session_present:
+            self._exact.clear()
+        elif self._subscribed and self._version < 5:
+            # A SUBSCRIBE would bring the retained messages once more.
+            self.ready, self._deadline_ms = True, None
+            return
+        # In 5.0 retained messages come when a subscription is new, and those that come live stay retained.
+        five = self._version == 5
+        requests = [
+            SubscriptionRequest(pattern=one.pattern, qos=one.qos, retain_as_published=five, retain_handling=int(five))
+            for one in self._terms.wanted
+        ]
+        self._send(Subscribe(packet_id=SUBSCRIBE_ID, requests=tuple(requests)))
+
+    def _suback(self, packet: Suback) -> None:
+        wanted = self._terms.wanted
+        if packet.packet_id != SUBSCRIBE_ID or len(packet.codes) != len(wanted):
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a SUBACK that answers no SUBSCRIBE of ours")
+        for one, code in zip(wanted, packet.codes, strict=True):
+            if code >= 0x80:
+                raise ProtocolError(code, f"the upstream refuses {one.pattern!r}: {_named(code)}")
+            if code < one.qos:
+                self.lowered[one.pattern] = code
+        self.ready, self._subscribed, self._deadline_ms = True, True, None
+
+    # ---- messages
+
+    def _publish(self, first: int, data: bytes, start: int, end: int, now_ms: int) -> None:
+        """Collect a message, and its acknowledgement. Raises `ProtocolError`."""
+        qos = first >> 1 & 3
+        if qos == 3 or not self._admitted:
+            raise malformed("QoS 3") if qos == 3 else ProtocolError(ReasonCode.PROTOCOL_ERROR, "PUBLISH before CONNACK")
+        reader = Reader(data, start, end)
+        name = reader.binary()
+        identifier = reader.take(2) if qos else b""
+        if identifier == b"\0\0":
+            raise malformed("packet identifier 0")
+        template = self._template(reader) if self._version == 5 else self._plain
+        if identifier in self._exact and qos == 2:
+            self._acks.append(_Ack(2, identifier, -1))
+            return
+        known = self._topics.get(name) or self._topic(name)
+        place, said = known
+        if place is None:
+            self._refuse(qos, identifier, Cause.NOT_FOUND)
+            return
+        try:
+            message = template.message(
+                place.address, reader.rest(), qos=qos, retain=bool(first & 1), device=place.device, now_ms=now_ms
+            )
+        except Refusal as refusal:
+            self._refuse(qos, identifier, refusal.cause)
+            return
+        if said is not None:
+            message = said.told(message)
+        if qos:
+            self._acks.append(_Ack(qos, identifier, len(self._messages)))
+        self._messages.append(message)
+        self._bytes += end - start + _MESSAGE_COST_BYTES
+
+    def _topic(self, name: bytes) -> _Known:
+        """What a topic name says, remembered. Raises `ProtocolError`."""
+        topic = check_topic_name(decode_text(name))
+        known = _Known(self._terms.placing(topic), sparkplug_of(topic) if self._sparkplug else None)
+        if len(name) <= TOPIC_BYTES_MAX:
+            if len(self._topics) >= TOPICS_MAX:
+                self._topics.clear()
+            self._topics[name] = known
+        return known
+
+    def _template(self, reader: Reader) -> Template:
+        """What the properties of a PUBLISH make of a message, remembered by their bytes. Raises `ProtocolError`."""
+        start = reader.at
+        length = reader.varint()
+        if not length:
+            return self._plain
+        raw = reader.data[start : reader.at + length]
+        known = self._templates.get(raw)
+        if known is not None:
+            reader.take(length)
+            return known
+        reader.at = start
+        properties = decode_properties(reader, PacketType.PUBLISH)
+        if properties.topic_alias is not None:
+            raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, "a topic alias, of which we take none")
+        properties = msgspec.structs.replace(properties, subscription_ids=())
+        if properties == NO_PROPERTIES:
+            properties = NO_PROPERTIES
+        template = bridged(Template.of(properties), self._terms.bridge)
+        if len(raw) <= TEMPLATE_BYTES_MAX:
+            if len(self._templates) >= TEMPLATES_MAX:
+                self._templates.clear()
+            self._templates[raw] = template
+        return template
+
+    def _pass_over(self, data: bytes, frame: Frame) -> bool:
+        """Refuse a message that is too large by its head; whether that is all there. Raises `ProtocolError`."""
+        if frame.first >> 4 != PacketType.PUBLISH:
+            raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, f"a packet of {frame.end - frame.start} bytes")
+        if len(data) - frame.start < 2:
+            return False
+        qos = frame.first >> 1 & 3
+        at = frame.start + 2 + (data[frame.start] << 8 | data[frame.start + 1])
+        if len(data) < at + 2:
+            return False
+        self._refuse(qos, data[at : at + 2], Cause.TOO_LARGE)
+        return True
+
+    def _refuse(self, qos: int, identifier: bytes, cause: Cause) -> None:
+        """Never store a message: it is acknowledged in its turn, or the upstream would send it for ever."""
+        self.passed_over[cause.value] = self.passed_over.get(cause.value, 0) + 1
+        if qos:
+            self._acks.append(_Ack(qos, identifier, -1, PUBACK_CODES.get(cause, ReasonCode.UNSPECIFIED_ERROR)))
+
+    # ---- batches
+
+    @property
+    def full(self) -> bool:
+        """See `Upstream`."""
+        terms = self._terms
+        return (
+            self.unacknowledged >= terms.receive_maximum or self._bytes + self._taken_bytes >= terms.pending_bytes_max
+        )
+
+    @property
+    def unacknowledged(self) -> int:
+        """See `Upstream`."""
+        return len(self._acks) + (0 if self._taken is None else len(self._taken))
+
+    def take(self) -> Sequence[Message] | None:
+        """See `Upstream`."""
+        if self._taken is not None or not (self._messages or self._acks):
+            return None
+        messages, self._messages = self._messages, []
+        self._taken, self._acks = self._acks, []
+        self._taken_bytes, self._bytes = self._bytes, 0
+        return messages
+
+    def settled(self, refused: Mapping[int, Refusal]) -> None:
+        """See `Upstream`."""
+        assert self._taken is not None
+        acks, self._taken, self._taken_bytes = self._taken, None, 0
+        for refusal in refused.values():
+            cause = refusal.cause.value
+            self.passed_over[cause] = self.passed_over.get(cause, 0) + 1
+        out, five = bytearray(), self._version == 5
+        for qos, identifier, index, code in acks:
+            if index in refused:
+                code = PUBACK_CODES.get(refused[index].cause, ReasonCode.UNSPECIFIED_ERROR)  # noqa: PLW2901
+            if qos == 1:
+                out += _PUBACK_CODED + identifier + bytes((code,)) if code and five else _PUBACK + identifier
+                continue
+            if code and five:  # which ends the exchange (4.3.3)
+                out += _PUBREC_CODED + identifier + bytes((code,))
+                continue
+            self._exact.add(identifier)
+            out += _PUBREC + identifier
+        if self._admitted:
+            self._out.append(bytes(out))
+
+
+def _named(code: int) -> str:
+    try:
+        return f"{ReasonCode(code).name.lower().replace('_', ' ')} (0x{code:02X})"
+    except ValueError:
+        return f"0x{code:02X}"
+
+
+def _because(properties: Properties) -> str:
+    return "" if properties.reason is None else f", {properties.reason!r}"
