@@ -2,7 +2,9 @@
 
 import contextlib
 import queue
+import random
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -249,3 +251,33 @@ def test_what_the_gateway_says_of_itself(client):
     while heard != topic:
         heard = everything.get().topic
         assert not heard.startswith("$")
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_connections_are_cut_again_and_again(client, qos):
+    """At QoS 2 each message is received once, by one of them; at QoS 1 at least once."""
+    topic, count, chance = fresh("cut"), 1_500, random.Random(qos)
+    members = [client(**durable(client_id=fresh("m"))) for _ in range(3)]
+    for member in members:
+        member.paho.reconnect_delay_set(0.05, 0.05)
+        member.subscribe(f"$share/g/{topic}", qos=qos)
+    publisher = Client(members[0].port)
+    publisher.paho.max_inflight_messages_set(100)
+    publisher.connect()
+    infos = []
+    for number in range(count):
+        infos.append(publisher.paho.publish(topic, b"%d" % number, qos))
+        if number % 50 == 49:
+            with contextlib.suppress(OSError, AttributeError):  # it is away already
+                chance.choice(members).paho.socket().shutdown(socket.SHUT_RDWR)
+            infos[-40].wait_for_publish(TIMEOUT_S)
+    for info in infos:
+        info.wait_for_publish(TIMEOUT_S)
+    publisher.close()
+    deadline, got = time.monotonic() + 2 * TIMEOUT_S, set()
+    while len(got) < count and time.monotonic() < deadline:
+        time.sleep(0.05)
+        got = {message.payload for member in members for message in list(member.messages.queue)}
+    assert len(got) == count
+    if qos == 2:
+        assert sum(member.messages.qsize() for member in members) == count
