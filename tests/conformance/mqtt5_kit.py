@@ -96,9 +96,9 @@ def again(driver: Lasting, **connect: Any) -> tuple[Lasting, list[Packet]]:
     return other, rest
 
 
-def delivered(driver: Driver, *messages: Message, subs: Any = None) -> list[Any]:
+def delivered(driver: Driver, *messages: Message, subs: Any = None, frame: int = 4096) -> list[Any]:
     """Messages of the log, all of which are taken; what the client is sent."""
-    assert driver.deliver(batch_of(*messages), subs) == len(messages)
+    assert driver.deliver(batch_of(*messages, frame=frame), subs) == len(messages)
     return driver.tick()  # a session that lasts saves QoS 2 before it sends
 
 

@@ -344,8 +344,8 @@ def test_what_is_refused_here_has_codes_of_its_packet():
         )
     ):
         for qos, table in ((1, PUBACK), (2, PUBREC)):
-            driver.send(Publish(topic=topic, payload=b"\xff", qos=qos, packet_id=1 + n, properties=said))
-            (answer,) = driver.store()
+            packet = Publish(topic=topic, payload=b"\xff", qos=qos, packet_id=1 + n, properties=said)
+            (answer,) = driver.send(packet)
             assert answer.code in table - {0}
 
 
