@@ -40,6 +40,7 @@ class _Client:
         self.pause_s = self.chance.choice(PAUSES_S)
         self.loop = proxy.cluster.loop
         self.done = 0
+        self.busy = True  # by itself, so that it has to get on
         self.stopped = False
 
     @property
@@ -137,7 +138,12 @@ class Follower(_Client):
         super().__init__(watch, proxy, name)
         self.group = group
         self.at: int | None = None
+        self.busy = False  # there may be nothing to follow
         proxy.store.logs[group].tail(self._heard)
+
+    @property
+    def idle(self) -> bool:
+        return self.at in {None, self.watch.logs[self.group].end}
 
     async def act(self) -> None:
         pass

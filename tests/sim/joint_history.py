@@ -323,7 +323,7 @@ class History:
 
         def goal() -> bool:
             clients = self.everybody()
-            got_on = all(client.done >= before.get(client, 0) + 2 for client in clients)
+            got_on = all(client.done >= before.get(client, 0) + 2 for client in clients if client.busy)
             return all(self.clients.values()) and got_on and self.all_in_sync()
 
         began_s = self.cluster.loop.now_s
@@ -351,6 +351,8 @@ class History:
         """Everybody has everything, and knows that it is confirmed."""
         if not (self.all_in_sync() and all(client.idle for client in self.everybody())):
             return False
+        if any(one.node is None for one in self.cluster.controllers):
+            return False  # it was about to stop
         for replica in self.cluster.replicas:
             end, log = self.watch.logs[replica.group].end, replica.platter.log
             if not (log.end == log.durable == replica.platter.views.applied == end):
