@@ -31,7 +31,7 @@ from store.errors import RevisionConflict, StoreError
 
 __all__ = ["SWEEP_SHARED_INTERVAL_MS", "SharedSubscriptions"]
 
-SWEEP_SHARED_INTERVAL_MS = 300_000
+SWEEP_SHARED_INTERVAL_MS = 1_800_000
 MEMBERS, OF, JOINS = "shared/members", "shared/of", "shared/joins"
 TRIES_COUNT_MAX = 16  # of joining a queue that comes and goes meanwhile
 
@@ -125,7 +125,8 @@ class SharedSubscriptions:
             for _ in range(TRIES_COUNT_MAX):
                 queue = await self._registry.share(shared, groups_max=self._groups_max)
                 try:
-                    await self._store.kv_transact(self._registry.guard(queue), self._joined_as(name, session))
+                    if await self._store.kv_get(_keys(name, session)[0]) is None:  # else the queue cannot go
+                        await self._store.kv_transact(self._registry.guard(queue), self._joined_as(name, session))
                 except RevisionConflict:
                     await self._registry.look_again(name)
                 else:

@@ -190,6 +190,17 @@ async def test_a_session_that_ends_with_its_connection_is_looked_for_only_if_it_
     await rig.end(other, lasting=False)
 
 
+async def test_who_is_a_member_already_writes_nothing(rig, monkeypatch):
+    conn = rig.conn()
+    await rig.join(conn, LIGHTS)
+
+    async def write(*_, **__):
+        raise AssertionError("it is a member already")
+
+    monkeypatch.setattr(rig.store, "kv_transact", write)
+    assert await rig.join(conn, LIGHTS) == LIGHTS.queue
+
+
 async def test_several_are_joined_and_left_at_once(rig):
     conn = rig.conn()
     names = [SharedName("g", "a"), SharedName("h", "a"), SharedName("g", "b/#")]
