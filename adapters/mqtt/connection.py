@@ -337,7 +337,7 @@ class Connection:
             return
         self.phase = _NEXT[self.phase]
         self._heard_ms, self._ends_ms, self._final = now_ms, self._expires_ms, b""
-        self._session.begin(opened, expiry_s=terms.expiry_s, inflight_max=terms.inflight_max)
+        self._session.begin(opened, terms)
         if present and state is not None and exchanges is not None:
             self._session.resume(state, exchanges, opened)
         self._parse_held(now_ms)

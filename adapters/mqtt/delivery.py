@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from adapters.mqtt.aliases import Aliased, Aliases
 from adapters.mqtt.encoded import Encoded, size_bytes
 from adapters.mqtt.inflight import Inflight
 from adapters.mqtt.keeper import Keeper
@@ -28,13 +29,14 @@ def is_own(message: Message, link: Link) -> bool:
 class Delivery:
     """Turns deliveries into output and reports their progress."""
 
-    __slots__ = ("_inflight", "_keeper", "_link", "_reported", "_settle_at_ms", "_starved", "_subscriptions")
+    __slots__ = ("_inflight", "_keeper", "_link", "_reported", "_settle_at_ms", "_starved", "_subscriptions", "aliases")
 
     def __init__(self, link: Link, keeper: Keeper, subscriptions: Subscriptions, inflight: Inflight) -> None:
         self._link = link
         self._keeper = keeper
         self._subscriptions = subscriptions
         self._inflight = inflight
+        self.aliases: Aliases | None = None  # for a client that takes some
         self._reported: tuple[Place, ...] = ()  # the oldest unacknowledged deliveries that the gateway knows of
         self._starved = False  # took less than was offered
         self._settle_at_ms: int | None = None
@@ -52,7 +54,7 @@ class Delivery:
             encoded = Encoded.of(batch, plan, self._link.dialect, now_ms)
             if len(picks) == len(batch.messages):
                 encoded.make_all()
-            if not plan.qos and not plan.no_local and self._inflight.resume is None:
+            if not plan.qos and not plan.no_local and self._inflight.resume is None and self.aliases is None:
                 taken = self._share(encoded, picks)
         taken = taken or self._each(batch, picks, subs, now_ms)
         if taken < len(picks):
@@ -88,7 +90,7 @@ class Delivery:
         limit, send, room = link.packet_bytes_max, link.out.append, inflight.room
         take_id = inflight.ids().__next__
         last_plan: Plan | None = None
-        encoded: Encoded | None = None
+        encoded: Encoded | Aliased | None = None
         for count, pick in enumerate(picks):
             plan = plan_of(subs[count])
             if plan is not None and plan.no_local and is_own(messages[pick], link):
@@ -96,7 +98,7 @@ class Delivery:
             if plan is None:
                 continue
             if encoded is None or plan is not last_plan:
-                encoded, last_plan = Encoded.of(batch, plan, link.dialect, now_ms), plan
+                encoded, last_plan = self._encoded(batch, plan, now_ms), plan
             qos, head, tail = piece = encoded.pieces[pick] or encoded.make(pick)
             if (not head and inflight.resume is None) or (encoded.largest > limit and size_bytes(piece) > limit):
                 continue  # expired, or larger than the client takes (MQTT-3.1.2-25): done with
@@ -122,6 +124,10 @@ class Delivery:
                 inflight.exact[packet_id] = None
                 self._keeper.after_save(head + packet_id.to_bytes(2, "big") + tail)
         return len(picks)
+
+    def _encoded(self, batch: Batch, plan: Plan, now_ms: int) -> Encoded | Aliased:
+        encoded = Encoded.of(batch, plan, self._link.dialect, now_ms)
+        return encoded if self.aliases is None or self._inflight.resume is not None else self.aliases.over(encoded)
 
     def _known(self, place: Place, message: Message, plan: Plan, now_ms: int) -> bool:
         """Deal with a place that an earlier connection of the session knew; False when it is a new one."""

@@ -1,18 +1,44 @@
 """PUBLISH packets of a batch, encoded once for all subscribers of a kind."""
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from adapters.mqtt.codec.primitives import encode_varint
+from adapters.mqtt.codec.primitives import encode_varint, read_varint
 from adapters.mqtt.messages import PROTOCOL, Dialect, publish_pieces, says_more
 from adapters.mqtt.subscriptions import Plan
 from gateway.batch import Batch
 from gateway.message import Message
 
-__all__ = ["Encoded", "Piece", "encode_message", "size_bytes"]
+__all__ = ["Encoded", "Piece", "WithoutTopic", "encode_message", "size_bytes"]
 
 Piece: TypeAlias = tuple[int, bytes, bytes]  # QoS, then what stands before and behind the packet identifier
 _NOTHING: Piece = (0, b"", b"")
+_ALIAS_BYTES = 3  # a topic alias and what says that it is one
+
+
+class WithoutTopic(NamedTuple):
+    """A PUBLISH of 5.0 with a topic alias alone: what stands around the topic, the packet identifier and the alias."""
+
+    length: int  # the Remaining Length
+    head: bytes  # the fixed header
+    properties: bytes  # their length, and what says that an alias follows
+    rest: bytes
+
+    @classmethod
+    def of(cls, piece: Piece) -> "WithoutTopic":
+        """Of the same packet with its topic."""
+        qos, head, tail = piece
+        at = 2
+        while head[at - 1] & 0x80:
+            at += 1
+        topic_end = at + 2 + int.from_bytes(head[at : at + 2], "big")
+        behind = head[topic_end:] + tail
+        found = read_varint(behind, 0, len(behind), minimal=True)
+        assert found is not None, "properties have a length"
+        size, start = found
+        properties = encode_varint(size + _ALIAS_BYTES) + b"\x23"
+        length = 2 + (2 if qos else 0) + len(properties) + 2 + len(behind) - start
+        return cls(length, head[:1] + encode_varint(length), properties, behind[start:])
 
 
 def encode_message(message: Message, plan: Plan, dialect: Dialect, now_ms: int, *, retained: bool) -> Piece:
@@ -41,7 +67,7 @@ class Encoded:
     appends.
     """
 
-    __slots__ = ("_dialect", "_messages", "_plan", "largest", "now_ms", "pieces", "timed", "whole")
+    __slots__ = ("_dialect", "_messages", "_plan", "_without", "largest", "now_ms", "pieces", "timed", "whole")
 
     def __init__(self, messages: Sequence[Message], plan: Plan, dialect: Dialect, now_ms: int) -> None:
         self._messages = messages
@@ -52,6 +78,7 @@ class Encoded:
         self.largest = 0  # no packet encoded is larger, in bytes
         self.pieces: list[Piece | None] = [None] * len(messages)
         self.whole: bytes | None = None  # at QoS 0: all packets of the batch
+        self._without: dict[int, WithoutTopic] = {}  # of pieces that were wanted so, by index
 
     @classmethod
     def of(cls, batch: Batch, plan: Plan, dialect: Dialect, now_ms: int) -> "Encoded":
@@ -71,6 +98,19 @@ class Encoded:
         self.pieces[index] = piece
         self.largest = max(self.largest, size_bytes(piece))
         return piece
+
+    def address(self, index: int) -> str:
+        """Of one message."""
+        return self._messages[index].address
+
+    def without_topic(self, index: int) -> WithoutTopic:
+        """A piece that has been made, for clients that know its topic by an alias."""
+        found = self._without.get(index)
+        if found is None:
+            piece = self.pieces[index]
+            assert piece is not None
+            found = self._without[index] = WithoutTopic.of(piece)
+        return found
 
     def make_all(self) -> None:
         """Encode every message that is not yet.

@@ -48,6 +48,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive_ours: bool
     inflight_max: int  # QoS 1 and 2 deliveries that may be unacknowledged
     packet_bytes_max: int  # the largest packet the client takes
+    aliases_max: int  # topic aliases it is sent
     will: Will | None
     method: str | None = None  # of an authentication in several steps
 
@@ -124,6 +125,7 @@ def agree(connect: Connect, options: Options, random: Random) -> Terms:
         keep_alive_ours=keep_alive_ours,
         inflight_max=min(properties.receive_maximum or 65_535, options.inflight_max),
         packet_bytes_max=properties.maximum_packet_bytes or VARINT_MAX + 5,
+        aliases_max=min(properties.topic_alias_maximum or 0, options.topic_alias_outbound_max),
         will=connect.will,
         method=method,
     )

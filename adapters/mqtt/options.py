@@ -62,6 +62,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     topic_alias_maximum: Annotated[
         int, Meta(ge=0, le=_U16_MAX, description="topic aliases a client may use; 0: none")
     ] = 64
+    topic_alias_outbound_max: Annotated[
+        int, Meta(ge=0, le=_U16_MAX, description="topic aliases used towards a client that takes some; 0: none")
+    ] = 64
     # None: for ever.
     session_expiry_max_s: Annotated[
         Annotated[int, Meta(ge=0, le=_U32_MAX - 1)] | None,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from adapters.mqtt.aliases import Aliases
 from adapters.mqtt.codec.encoder import encode
 from adapters.mqtt.codec.packets import (
     Packet,
@@ -21,6 +22,7 @@ from adapters.mqtt.codec.packets import (
 from adapters.mqtt.codec.reason import SUBACK_CODES, SUBACK_FAILURE, ReasonCode
 from adapters.mqtt.delivery import Delivery
 from adapters.mqtt.exact import Exact
+from adapters.mqtt.handshake import Terms
 from adapters.mqtt.inflight import Inflight
 from adapters.mqtt.intake import Control, Intake
 from adapters.mqtt.keeper import Keeper
@@ -67,11 +69,13 @@ class Session:
         self.shared = SharedFeed(link, self.keeper, self.subscriptions, self.inflight)
         self.sys = SysFeed(link, self.subscriptions)
 
-    def begin(self, opened: port.OpenedSession, *, expiry_s: int | None, inflight_max: int) -> None:
-        """The session is open; it outlives the connection by `expiry_s`, None: for ever."""
-        self.link.durable = self.inflight.durable = expiry_s != 0
-        self.inflight.limit = inflight_max
-        self.keeper.begin(expiry_s)
+    def begin(self, opened: port.OpenedSession, terms: Terms) -> None:
+        """The session is open."""
+        self.link.durable = self.inflight.durable = terms.expiry_s != 0
+        self.inflight.limit = terms.inflight_max
+        if terms.aliases_max:
+            self.delivery.aliases = Aliases(self.link, self.inflight, terms.aliases_max)
+        self.keeper.begin(terms.expiry_s)
         self.exact.begin(opened.marks)
         self.intake.begin()
 
