@@ -29,6 +29,7 @@ BATCH_COUNT_MAX = 256  # messages leased and offered to one consumer at once
 DENIED_COUNT_MAX = 64  # members at several proxies that may not read a message of a shared subscription: it is dropped
 REST_S = 0.25  # of a member that may not read what it was given
 RETRY_S = 1.0  # after the store has failed
+SHARE_COUNT_MIN = 16  # messages offered at once where there are very many consumers, if so many wait
 YIELD_S = 0.003  # what consumers at other proxies are left to be first, where ours have just been
 _UNKNOWN_WINDOW = 1 << 30  # of a consumer that has never been blocked
 
@@ -215,7 +216,9 @@ class Pump:
         among = len(ready) + (self._elsewhere() if ready else 0)
         if among > 1:
             waiting = await self._store.waiting(self._number)
-            share = max(1, -(-waiting // among))  # who has asked for nothing is not told of what comes
+            # At least one: who has asked for nothing is not told of what comes. Among many a few, each in their turn,
+            # so that there is not a call for every message.
+            share = max(1, -(-waiting // among), min(among // 16, SHARE_COUNT_MIN))
             self._plenty = self._plenty or waiting >= among
         found = False
         for consumer in ready:

@@ -341,3 +341,23 @@ async def test_a_connection_that_is_ending_gets_nothing_and_holds_nothing_up(rig
     await rig.consume(other, LIGHTS.queue, credit=10)
     assert await other.has(1) == [b"1"]
     assert one.taken == []
+
+
+async def test_among_very_many_members_few_calls_are_made(rig, monkeypatch):
+    members = [rig.conn() for _ in range(160)]
+    for conn in members:
+        await rig.join(conn, LIGHTS)
+        await rig.consume(conn, LIGHTS.queue, credit=100)
+    takes, take = 0, rig.store.take
+
+    async def counted(*arguments, **options):
+        nonlocal takes
+        takes += 1
+        return await take(*arguments, **options)
+
+    monkeypatch.setattr(rig.store, "take", counted)
+    for _ in range(4):
+        await rig.publish_to("a/1/light", *[b"x"] * 400)
+    await until(lambda: sum(len(conn.taken) for conn in members) == 1_600)
+    assert takes <= 400
+    assert max(len(conn.taken) for conn in members) <= 40
