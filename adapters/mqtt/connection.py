@@ -5,14 +5,13 @@ from enum import Enum
 
 from msgspec.structs import replace
 
+from adapters.mqtt import handshake
 from adapters.mqtt.authentication import Authentication, Turn, disproven
 from adapters.mqtt.codec.decoder import decode, peek_version
 from adapters.mqtt.codec.packet_type import PacketType
 from adapters.mqtt.codec.packets import Auth, Connect, Disconnect
-from adapters.mqtt.codec.primitives import clean_text
-from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.codec.reason import CONNACK_CODES, DISCONNECTING, ReasonCode
-from adapters.mqtt.handshake import Terms, agree, authentication, granted_expiry, refusal, welcome, whole, will_of
+from adapters.mqtt.handshake import Terms
 from adapters.mqtt.link import Link
 from adapters.mqtt.options import Options
 from adapters.mqtt.session import Session
@@ -185,8 +184,9 @@ class Connection:
 
     def shutdown(self, *, now_ms: int) -> Sequence[Effect]:
         """The gateway is going down."""
-        code = ReasonCode.SERVER_SHUTTING_DOWN if self.phase is Phase.CONNECTED else ReasonCode.SERVER_UNAVAILABLE
-        self._fail(code, "the gateway is going down")
+        self._fail(
+            handshake.leaving(self._options, connected=self.phase is Phase.CONNECTED), "the gateway is going down"
+        )
         return self._finish(now_ms)
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
@@ -265,7 +265,7 @@ class Connection:
         if data and data[0] != PacketType.CONNECT << 4:
             self._close("the first packet is no CONNECT")
             return 0
-        frame, self._needed = whole(data, self._options)
+        frame, self._needed = handshake.whole(data, self._options)
         if frame is None:
             return 0
         body = data[frame.start : frame.end]
@@ -277,12 +277,12 @@ class Connection:
 
     def _connected(self, connect: Connect) -> None:
         """A CONNECT: ask who this is. Nothing more is parsed until the gateway has answered."""
-        terms = self._terms = agree(connect, self._options, self._random)
+        terms = self._terms = handshake.agree(connect, self._options, self._random)
         self._link.client_id = terms.client_id
         self._link.packet_bytes_max = terms.packet_bytes_max
         self._anonymous = terms.method is not None or (connect.username is None and connect.password is None)
         if terms.method is None:
-            self._ask_who(authentication(connect, terms))
+            self._ask_who(handshake.authentication(connect, terms))
             return
         self._authentication = Authentication(terms.method, self._link, username=connect.username or "")
         self._ask_who(self._authentication.begin(connect.properties.authentication_data))
@@ -313,7 +313,7 @@ class Connection:
             session_id=terms.client_id,
             clean=terms.clean,
             expiry_s=terms.expiry_s,
-            will=will_of(terms, device=self._link.device),
+            will=handshake.will_of(terms, device=self._link.device),
         )
         self._link.call(request, self._opened)
 
@@ -331,7 +331,7 @@ class Connection:
         if self._authentication is not None:
             self._authentication.check_patience(self._held)
             self._authentication.end()
-        if not self._link.send(welcome(terms, self._options, session_present=present, final=self._final)):
+        if not self._link.send(handshake.welcome(terms, self._options, session_present=present, final=self._final)):
             self._drop_will()
             self._close("the client takes no packet as large as a CONNACK")
             return
@@ -361,7 +361,7 @@ class Connection:
 
     def _read_answer(self, data: bytes) -> int:
         """Read what a client says to a challenge, AUTH or DISCONNECT; how many bytes. Raises `ProtocolError`."""
-        frame, self._needed = whole(data, self._options)
+        frame, self._needed = handshake.whole(data, self._options)
         if frame is None:
             return 0
         packet = decode(frame.first, data[frame.start : frame.end], self._link.version)
@@ -409,7 +409,7 @@ class Connection:
             link.call(EndSession())
         elif asked_s:
             assert self._terms is not None
-            self._terms = replace(self._terms, expiry_s=granted_expiry(asked_s, self._options))
+            self._terms = replace(self._terms, expiry_s=handshake.granted_expiry(asked_s, self._options))
             self._session.keeper.save_now(self._terms.expiry_s)
         self._close("")
 
@@ -427,11 +427,11 @@ class Connection:
         if self.phase is Phase.CONNECTED:
             again = code in _SENT_AGAIN
             if link.version == 5:
-                explained = Disconnect(code=code, properties=Properties(reason=clean_text(detail)))
+                explained = Disconnect(code=code, properties=handshake.explanation(code, detail, self._options))
                 if not link.send(explained):
                     link.send(Disconnect(code=code))
         elif self.phase is not Phase.CLOSED and link.version:
-            connack = refusal(link.version, code, detail)
+            connack = handshake.refusal(link.version, code, detail, self._options)
             if connack is not None:
                 link.send(connack)
         self._close(detail, again=again)

@@ -16,10 +16,23 @@ from gateway.errors import ProtocolError, Refusal
 from gateway.message import Message
 from gateway.port import Authenticate, Random
 
-__all__ = ["Terms", "agree", "authentication", "granted_expiry", "refusal", "welcome", "whole", "will_of"]
+__all__ = [
+    "Terms",
+    "agree",
+    "authentication",
+    "explanation",
+    "granted_expiry",
+    "leaving",
+    "refusal",
+    "welcome",
+    "whole",
+    "will_of",
+]
 
 NEVER_EXPIRES_S = 0xFFFF_FFFF  # 3.1.2.11.2
 _ASSIGNED_BITS = 128
+_REFERRING = frozenset({ReasonCode.USE_ANOTHER_SERVER, ReasonCode.SERVER_MOVED})
+_CLIENT_ID = "${client_id}"
 
 
 def whole(data: bytes, options: Options) -> tuple[Frame | None, int]:
@@ -51,6 +64,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     aliases_max: int  # topic aliases it is sent
     will: Will | None
     method: str | None = None  # of an authentication in several steps
+    response_information: str | None = None  # what topics for its responses may begin with (3.2.2.3.15)
 
 
 def will_of(terms: Terms, *, device: str) -> port.Will | None:
@@ -92,7 +106,12 @@ def granted_expiry(asked_s: int | None, options: Options) -> int | None:
 
 
 def agree(connect: Connect, options: Options, random: Random) -> Terms:
-    """The terms of a connection. Raises `ProtocolError` (0x85, 0x8C, 0x90, 0x95, 0x97, 0x99) when there can be none."""
+    """The terms of a connection.
+
+    Raises `ProtocolError` (0x85, 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9D) when there can be none.
+    """
+    if options.server_moved:
+        raise ProtocolError(ReasonCode.SERVER_MOVED, "this gateway has moved")
     properties = connect.properties
     method = properties.authentication_method
     if method is not None and method not in options.authentication_methods:
@@ -114,9 +133,10 @@ def agree(connect: Connect, options: Options, random: Random) -> Terms:
     expiry_s = granted_expiry(asked_s, options)
     keep_alive_s, longest_s = connect.keep_alive_s, options.keep_alive_max_s
     keep_alive_ours = connect.version == 5 and bool(longest_s) and not 0 < keep_alive_s <= longest_s
+    client_id = connect.client_id or f"auto-{random.getrandbits(_ASSIGNED_BITS):032x}"
     return Terms(
         version=connect.version,
-        client_id=connect.client_id or f"auto-{random.getrandbits(_ASSIGNED_BITS):032x}",
+        client_id=client_id,
         assigned=assigned,
         clean=connect.clean,
         expiry_s=expiry_s,
@@ -128,7 +148,18 @@ def agree(connect: Connect, options: Options, random: Random) -> Terms:
         aliases_max=min(properties.topic_alias_maximum or 0, options.topic_alias_outbound_max),
         will=connect.will,
         method=method,
+        response_information=_response_information(client_id, options)
+        if properties.request_response_information
+        else None,
     )
+
+
+def _response_information(client_id: str, options: Options) -> str | None:
+    """What topics for a client's responses begin with; None where its identifier cannot be a level of one."""
+    prefix = options.response_topic_prefix
+    if not prefix or (_CLIENT_ID in prefix and not {"/", "+", "#"}.isdisjoint(client_id)):
+        return None
+    return prefix.replace(_CLIENT_ID, client_id)
 
 
 def authentication(connect: Connect, terms: Terms) -> Authenticate:
@@ -160,6 +191,7 @@ def welcome(terms: Terms, options: Options, *, session_present: bool, final: byt
             assigned_client_id=terms.client_id if terms.assigned else None,
             topic_alias_maximum=options.topic_alias_maximum or None,
             server_keep_alive_s=terms.keep_alive_s if terms.keep_alive_ours else None,
+            response_information=terms.response_information,
             authentication_method=terms.method,
             authentication_data=final or None,
             # What is absent is available: QoS 2, retain, wildcards, subscription identifiers (3.2.2.3).
@@ -168,9 +200,24 @@ def welcome(terms: Terms, options: Options, *, session_present: bool, final: byt
     )
 
 
-def refusal(version: int, code: int, detail: str) -> Connack | None:
+def explanation(code: int, detail: str, options: Options) -> Properties:
+    """What a CONNACK or a DISCONNECT says besides its code: why, and where else to go (4.11)."""
+    return Properties(
+        reason=clean_text(detail),
+        server_reference=(options.server_reference or None) if code in _REFERRING else None,
+    )
+
+
+def leaving(options: Options, *, connected: bool) -> ReasonCode:
+    """What clients are told when the gateway goes down."""
+    if options.server_reference:
+        return ReasonCode.SERVER_MOVED if options.server_moved else ReasonCode.USE_ANOTHER_SERVER
+    return ReasonCode.SERVER_SHUTTING_DOWN if connected else ReasonCode.SERVER_UNAVAILABLE
+
+
+def refusal(version: int, code: int, detail: str, options: Options) -> Connack | None:
     """The CONNACK of a connection that is not let in; None when 3.1.1 has no word for the reason (3.1.4)."""
     if version == 5:
-        return Connack(code=code, properties=Properties(reason=clean_text(detail)))
+        return Connack(code=code, properties=explanation(code, detail, options))
     return_code = RETURN_CODES.get(ReasonCode(code))
     return None if return_code is None else Connack(code=return_code)

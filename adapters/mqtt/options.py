@@ -65,6 +65,23 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     topic_alias_outbound_max: Annotated[
         int, Meta(ge=0, le=_U16_MAX, description="topic aliases used towards a client that takes some; 0: none")
     ] = 64
+    server_reference: Annotated[
+        str,
+        Meta(
+            max_length=1_024, description="where clients of 5.0 are told to go when this gateway goes down: host:port"
+        ),
+    ] = ""
+    server_moved: Annotated[
+        bool, Meta(description="whether clients are let in no more, and told of `server_reference` for good (0x9D)")
+    ] = False
+    response_topic_prefix: Annotated[
+        str,
+        Meta(
+            max_length=1_024,
+            pattern=r"^[^+#\x00]*\Z",
+            description="Response Information for clients of 5.0 that ask; ${client_id} is theirs; empty: none",
+        ),
+    ] = ""
     # None: for ever.
     session_expiry_max_s: Annotated[
         Annotated[int, Meta(ge=0, le=_U32_MAX - 1)] | None,

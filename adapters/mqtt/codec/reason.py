@@ -91,6 +91,8 @@ RETURN_CODES: dict[ReasonCode, int] = {
     ReasonCode.QUOTA_EXCEEDED: 3,
     ReasonCode.CONNECTION_RATE_EXCEEDED: 3,
     ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR: 3,
+    ReasonCode.USE_ANOTHER_SERVER: 3,
+    ReasonCode.SERVER_MOVED: 3,
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: 4,
     ReasonCode.NOT_AUTHORIZED: 5,
 }
