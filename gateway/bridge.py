@@ -134,14 +134,17 @@ class Bridge:
 
     async def _last_outcome(self) -> None:
         """Wait for what is being stored: if all of it is, that can still be said, and its repetition be recognized."""
-        under_way, self._under_way = self._under_way, None
-        if under_way is None:
+        if self._under_way is None:
             return
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(LAST_OUTCOME_S):
-                outcome = await under_way
-                if outcome.error is None and not outcome.refused:
-                    self._upstream.settled({})
+                outcome = await self._under_way
+            if outcome.error is None and not outcome.refused:
+                self._upstream.settled({})
+        except TimeoutError:
+            log.warning("bridge: not known whether what was under way is stored", bridge=self.name)
+        finally:
+            self._under_way = None
 
     # ---- what goes on at once on a connection
 

@@ -1,0 +1,93 @@
+"""The broker's side of a bridge, in bytes: what an upstream says and what it has heard, without sockets."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adapters.mqtt.codec import decode, encode, peel
+from adapters.mqtt.codec.packets import Connack, Packet, Publish, Pubrel, Suback
+from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
+from adapters.mqtt.upstream import MqttUpstream
+from gateway.bridge_addresses import Places, Subscription
+from gateway.bridge_port import Terms, Wanted
+from gateway.errors import Refusal
+from gateway.message import Message
+
+VERSIONS = {"5.0": 5, "3.1.1": 4}
+
+
+def terms(*subscriptions: Subscription, **changes: Any) -> Terms:
+    """Terms with the usual defaults."""
+    subscriptions = subscriptions or (Subscription("a/#", 2, "plant/{1}", "{bridge}"),)
+    return Terms(
+        **{
+            "bridge": "up",
+            "client_id": "headgate-up",
+            "username": None,
+            "password": None,
+            "version": "5.0",
+            "clean": False,
+            "session_expiry_s": 600,
+            "keep_alive_s": 30,
+            "answer_timeout_ms": 5_000,
+            "receive_maximum": 10,
+            "pending_bytes_max": 1 << 20,
+            "message_bytes_max": 1 << 10,
+            "wanted": [Wanted(one.pattern, one.qos) for one in subscriptions],
+            "placing": Places("up", subscriptions),
+            **changes,
+        }
+    )
+
+
+class Broker:
+    """One upstream and its bridge, packet by packet."""
+
+    def __init__(self, *subscriptions: Subscription, sparkplug: bool = True, **changes: Any) -> None:
+        self.terms = terms(*subscriptions, **changes)
+        self.version = VERSIONS[self.terms.version]
+        self.bridge = MqttUpstream(self.terms, sparkplug=sparkplug)
+        self.now_ms = 1_700_000_000_000
+
+    def connect(self, *, present: bool = False, properties: Properties = NO_PROPERTIES) -> list[Packet]:
+        """A connection up to the SUBACK; what the bridge said."""
+        self.bridge.connected(self.now_ms)
+        said = self.heard()
+        self.say(Connack(session_present=present, properties=properties))
+        asked = self.heard()
+        if asked:
+            self.say(Suback(packet_id=asked[0].packet_id, codes=tuple(one.qos for one in self.terms.wanted)))
+        return said + asked
+
+    def say(self, *packets: Packet) -> None:
+        """Bytes of the broker."""
+        self.bridge.receive(b"".join(encode(one, self.version) for one in packets), self.now_ms)
+
+    def publish(self, *bodies: str, qos: int = 1, first_id: int = 1, topic: str = "a/b", **fields: Any) -> None:
+        """Messages, numbered from `first_id` on."""
+        self.say(
+            *(
+                Publish(topic=topic, payload=body.encode(), qos=qos, packet_id=first_id + n if qos else None, **fields)
+                for n, body in enumerate(bodies)
+            )
+        )
+
+    def release(self, *ids: int) -> None:
+        """PUBREL packets."""
+        self.say(*(Pubrel(packet_id=one) for one in ids))
+
+    def heard(self) -> list[Packet]:
+        """What the bridge has said since."""
+        data = self.bridge.take_output()
+        packets, at = [], 0
+        while (frame := peel(data, at)) is not None:
+            packets.append(decode(frame.first, data[frame.start : frame.end], self.version))
+            at = frame.end
+        assert at == len(data)
+        return packets
+
+    def store(self, refused: Mapping[int, Refusal] | None = None) -> Sequence[Message]:
+        """Take what there is and settle it."""
+        messages = self.bridge.take()
+        assert messages is not None
+        self.bridge.settled(refused or {})
+        return messages
