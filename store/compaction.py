@@ -21,6 +21,7 @@ from store.format import (
     ROW_OLD,
     ROW_TOMBSTONE,
     ROWS_DTYPE,
+    Buffer,
     Frame,
     LogOffset,
     Position,
@@ -63,7 +64,7 @@ class RowWatch:
             self._queues = None
             self.spoiled = False
 
-    def saw(self, packed: bytes) -> None:
+    def saw(self, packed: Buffer) -> None:
         """Rows were placed. Costs a comparison while nobody watches."""
         if self._queues is None:
             return

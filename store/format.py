@@ -23,7 +23,7 @@ the store may acknowledge the frame when it is written and not yet synced; where
 
 import struct
 from dataclasses import dataclass, field
-from typing import NamedTuple, NewType
+from typing import NamedTuple, NewType, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,7 @@ __all__ = [
     "ROW_INDEX_KEY",
     "ROW_OLD",
     "ROW_TOMBSTONE",
+    "Buffer",
     "Frame",
     "LogOffset",
     "Position",
@@ -65,6 +66,7 @@ __all__ = [
 LogOffset = NewType("LogOffset", int)  # a byte position in the commit log, always the start or end of a frame
 QueueOffset = NewType("QueueOffset", int)  # the n-th record of a queue
 QueueNumber = NewType("QueueNumber", int)  # unique in the cluster
+Buffer: TypeAlias = bytes | memoryview  # bytes that do not change: their own, or a part of a message's
 
 GROUP_SHIFT = 48  # the log of store group g begins at g << 48: an offset says by itself which log it is in
 
@@ -137,8 +139,8 @@ ONCE_PRODUCER = 1 << 63  # in the id of a producer that has a single frame, and 
 class UnplacedFrame:
     """A frame as its producer builds it: everything but its place in the log."""
 
-    rows: bytes
-    payload: bytes
+    rows: Buffer
+    payload: Buffer
     row_count: int
     body_crc32c: int
     producer_id: int = 0  # 0: not idempotent
@@ -179,7 +181,7 @@ class UnplacedFrame:
         )
 
     @property
-    def plain_payload(self) -> bytes:
+    def plain_payload(self) -> Buffer:
         """The records, decompressed. Raises ValueError when the payload is no zstd frame of a lawful size."""
         if not self.flags & FRAME_ZSTD:
             return self.payload
@@ -191,15 +193,16 @@ class UnplacedFrame:
         return decompress(self.payload, size)
 
     @classmethod
-    def parse(cls, header: "Header", data: bytes | memoryview, at: int = 0) -> "UnplacedFrame":
+    def parse(cls, header: "Header", data: memoryview, at: int = 0) -> "UnplacedFrame":
         """The parts of the frame at byte `at` of `data`, which is all there, verified like `Frame.parse`.
 
-        `header` is its header; all else is copied once. Raises `CorruptFrame`.
+        `header` is its header; all else is looked at where it is, and keeps it. Raises `CorruptFrame`.
         """
         start = at + HEADER.size
         middle = start + header.row_count * ROW.size
-        rows, payload = bytes(data[start:middle]), bytes(data[middle : middle + header.payload_len])
-        if extend(value(rows), payload) != header.body_crc32c:
+        end = middle + header.payload_len
+        rows, payload = data[start:middle], data[middle:end]
+        if value(bytes(data[start:end])) != header.body_crc32c:
             raise CorruptFrame(header.log_offset, "body checksum")
         size = _plain_size(header, payload)
         if middle - at + size > FRAME_BYTES_MAX:
@@ -263,7 +266,7 @@ class Header(NamedTuple):
         return HEADER.size + self.row_count * ROW.size + self.payload_len
 
 
-def parse_header(data: bytes | memoryview, *, log_offset: int) -> Header | None:
+def parse_header(data: Buffer, *, log_offset: int) -> Header | None:
     """The header at the start of `data`, which claims to lie at `log_offset`.
 
     None when `data` is shorter than a header. Raises `CorruptFrame` when magic, checksum, place or size are wrong.
@@ -283,7 +286,7 @@ def parse_header(data: bytes | memoryview, *, log_offset: int) -> Header | None:
     return header
 
 
-def _plain_size(header: Header, payload: bytes | memoryview) -> int:
+def _plain_size(header: Header, payload: Buffer) -> int:
     """A frame's payload's size, decompressed. Raises `CorruptFrame`."""
     if not header.flags & FRAME_ZSTD:
         return header.payload_len
@@ -293,7 +296,7 @@ def _plain_size(header: Header, payload: bytes | memoryview) -> int:
         raise CorruptFrame(header.log_offset, f"compressed payload: {error}") from error
 
 
-def _reach(rows: bytes, count: int) -> int:
+def _reach(rows: Buffer, count: int) -> int:
     """Where the record ends that lies furthest in the payload."""
     if count <= FEW_ROWS:
         return max([pos + size for _, pos, size, *_ in ROW.iter_unpack(rows)], default=0)

@@ -11,7 +11,7 @@ from threading import Lock
 from store.damage import Damage, DamageLog
 from store.errors import CorruptFrame, TruncationRefused
 from store.files import Files
-from store.format import HEADER, Frame, Header, LogOffset, UnplacedFrame, group_of, origin_of, parse_header
+from store.format import HEADER, Buffer, Frame, Header, LogOffset, UnplacedFrame, group_of, origin_of, parse_header
 from store.segment import SCAN_BYTES, BadRange, OpenFiles, Segment, segment_name, segment_start, split_at
 
 __all__ = ["SEGMENT_SIZE_BYTES", "CommitLog", "Placed"]
@@ -75,7 +75,7 @@ class Placed:
         return cls(frame.start, header.stored_at_ms, data[: HEADER.size], parts)
 
     @classmethod
-    def parse(cls, data: bytes | memoryview, at: int, *, log_offset: LogOffset) -> "tuple[Placed, int] | None":
+    def parse(cls, data: memoryview, at: int, *, log_offset: LogOffset) -> "tuple[Placed, int] | None":
         """The frame at byte `at` of `data`, both checksums verified, and its epoch; None when it is not all there.
 
         Raises `CorruptFrame`.
@@ -109,7 +109,7 @@ class CommitLog:
         self._files = files
         self._directory = directory
         self._segment_size_bytes = segment_size_bytes
-        self._parts: list[bytes] = []  # placed in the last segment and not yet written
+        self._parts: list[Buffer] = []  # placed in the last segment and not yet written
         self._changing = Lock()
         files.make_directory(directory)
         starts = sorted(s for name in files.names(directory) if (s := segment_start(name)) is not None)

@@ -264,7 +264,7 @@ def queue_of(record: Record) -> QueueNumber:
     return _QUEUES[type(record)]
 
 
-def decode(data: bytes) -> Record | None:
+def decode(data: bytes | memoryview) -> Record | None:
     """A record, or None for one that this version does not know: applied as nothing, on every replica alike."""
     try:
         record: Record = _decode(data)

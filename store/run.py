@@ -19,6 +19,7 @@ from store.format import (
     ROW_EXTRA,
     ROW_OLD,
     ROWS_DTYPE,
+    Buffer,
     LogOffset,
     Position,
     QueueNumber,
@@ -227,7 +228,7 @@ def _counts(
     return found, counts
 
 
-def _few_counts(placed: Sequence[Placed], data: bytes) -> list[tuple[int, int]]:
+def _few_counts(placed: Sequence[Placed], data: Buffer) -> list[tuple[int, int]]:
     """The same in plain Python, which is cheaper for a few rows."""
     owners = [i << 32 for i, p in enumerate(placed) for _ in range(p.frame.row_count)]
     return sorted(Counter(o | row[0] for o, row in zip(owners, ROW.iter_unpack(data), strict=True)).items())

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from store.errors import CorruptFrame
 from store.files import File, Files, write_whole
-from store.format import HEADER, MAGIC, Frame, LogOffset, parse_header
+from store.format import HEADER, MAGIC, Buffer, Frame, LogOffset, parse_header
 
 __all__ = ["SCAN_BYTES", "BadRange", "OpenFiles", "Segment", "segment_name", "segment_start", "split_at"]
 
@@ -49,7 +49,7 @@ def segment_start(name: str) -> LogOffset | None:
     return LogOffset(int(stem)) if stem != name and len(stem) == 20 and stem.isascii() and stem.isdigit() else None
 
 
-def _calls(parts: Sequence[bytes]) -> Iterator[Sequence[bytes | memoryview]]:
+def _calls(parts: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
     """The parts, as many at a time as go into one pwritev."""
     left = iter(parts)
     while some := list(islice(left, _IOV_MAX)):
@@ -127,7 +127,7 @@ class Segment:
         """The log offset behind the last byte."""
         return LogOffset(self.start + self.size_bytes)
 
-    def write(self, parts: Sequence[bytes]) -> None:
+    def write(self, parts: Sequence[Buffer]) -> None:
         """Append parts back to back. Raises OSError, after which some of them may lie behind `size_bytes`."""
         at, file = self.size_bytes, self._opened()
         for some in _calls(parts):

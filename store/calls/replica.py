@@ -160,9 +160,9 @@ class ReplicaCalls(Calls):
 def _parse(data: bytes, start: LogOffset) -> list[Placed]:
     """Frames back to back from a log offset on. Raises `CorruptFrame` unless they are all there and sound."""
     frames: list[Placed] = []
-    at = start
-    while at - start < len(data):
-        found = Placed.parse(data, at - start, log_offset=at)
+    at, view = start, memoryview(data)
+    while at - start < len(view):
+        found = Placed.parse(view, at - start, log_offset=at)
         if found is None:
             raise CorruptFrame(at, "cut short")
         frames.append(found[0])

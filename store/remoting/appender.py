@@ -24,7 +24,7 @@ from store.errors import (
     StoreOverloaded,
     StoreUnreachable,
 )
-from store.format import FRAME_BYTES_MAX, UnplacedFrame
+from store.format import FRAME_BYTES_MAX, Buffer, UnplacedFrame
 from store.remoting.frames import KEPT, Ack, outcome_of, packed, packed_message
 from store.wire import BadAnswer
 
@@ -45,7 +45,7 @@ _LEAVE = NotMaster | StoreClosed  # who says so will not take anything any more;
 class _Pending:
     """A frame that was handed over and not answered."""
 
-    parts: tuple[bytes, bytes, bytes]
+    parts: tuple[Buffer, Buffer, Buffer]
     size: int
     done: OnAppended
     idempotent: bool
@@ -128,7 +128,7 @@ class Appender:
         """The next frames to send; None when there are none, or those that were sent have to be answered first."""
         if self._held or self._down_since is not None or self._now_s() < self._pause_until:
             return None
-        parts: list[bytes] = []
+        parts: list[Buffer] = []
         size = 0
         waiting, sent = self._waiting, self._sent
         while waiting and len(sent) < FRAMES_COUNT_MAX:

@@ -36,6 +36,7 @@ from store.format import (
     FRAME_BYTES_MAX,
     HEADER,
     ROW,
+    Buffer,
     Frame,
     LogOffset,
     QueueNumber,
@@ -79,12 +80,12 @@ _ROUND = Struct("<I")
 # ---- appends
 
 
-def packed(frame: UnplacedFrame) -> tuple[bytes, bytes, bytes]:
+def packed(frame: UnplacedFrame) -> tuple[Buffer, Buffer, Buffer]:
     """A frame as it travels to the store, in three parts."""
     return frame.header(log_offset=0, epoch=0, stored_at_ms=0), frame.rows, frame.payload
 
 
-def packed_message(round_: int, parts: Iterable[bytes]) -> bytes:
+def packed_message(round_: int, parts: Iterable[Buffer]) -> bytes:
     """A message of an append stream; the parts of its frames are as `packed` makes them."""
     return b"".join((_ROUND.pack(round_ & 0xFFFF_FFFF), *parts))
 
