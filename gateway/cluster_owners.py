@@ -94,6 +94,7 @@ class ClusterOwners:
         self._deaths = asyncio.Event()  # somebody may have left something behind
         self._spawn: Spawn = asyncio.ensure_future
         self._closed = False
+        self._unheard = False  # which is said once, until we are heard of again
 
     @property
     def id(self) -> str:
@@ -292,10 +293,12 @@ class ClusterOwners:
                     await presence.enter()
                     log.info("this proxy is back among the others", proxy=presence.id)
                     self._deaths.set()
+            self._unheard = False
         except RevisionConflict:
             self._depose("the others take it for dead")
         except (StoreError, TimeoutError) as error:
-            log.warning("this proxy is not heard of", error=repr(error))
+            (log.debug if self._unheard else log.warning)("this proxy is not heard of", error=repr(error))
+            self._unheard = True
         self._look_at_clock()
 
     def _look_at_clock(self) -> None:

@@ -1,6 +1,7 @@
 """What the owners of names write down (`gateway.cluster_owners`), and a name that one of several proxies owns."""
 
 import asyncio
+import random
 from typing import Protocol
 
 import msgspec
@@ -28,7 +29,7 @@ __all__ = [
     "wanted_key",
 ]
 
-AGAIN_S = 0.25  # until what the store did not take is tried again
+AGAIN_MIN_S, AGAIN_MAX_S = 0.1, 2.0  # until what the store did not take is tried again: of many sessions, maybe
 OWNERS, WANTED, CURSORS = "owners", "proxies/wanted", "session-cursors"
 
 
@@ -128,12 +129,14 @@ class OwnedName:
 
     async def _transact_again(self, operations: Operations) -> None:
         """Make changes that may be made twice: what is compared is not among them."""
+        again_s = AGAIN_MIN_S
         while True:
             try:
                 return await self._transact(operations)
             except (StoreUnreachable, AppendOutcomeUnknown, NotWritable, StoreFull) as error:
                 log.debug("what is written for a name is written again", name=self._name, error=str(error))
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(again_s * random.uniform(0.5, 1.0))
+            again_s = min(2 * again_s, AGAIN_MAX_S)
 
     def _put(self, cursor: Cursor) -> Put:
         return Put(_cursor_key(self._name), encode({int(queue): at for queue, at in cursor.items()}))
