@@ -1,13 +1,17 @@
 """While the home group is not served nobody takes over and nobody gives up; a proxy that is cut off alone does."""
 
+import asyncio
+
 import pytest
 from proxies_rig import TTL_S, Clock, Proxy, until, wills_in
 
 from controller.client import WARRANT_MS, ControllerUnreachable, Group, Replica
 from controller.registry import Heartbeat, Registry
 from controller.serving import Serving
+from gateway import owner_keys
 from gateway.message import Message
-from gateway.port import Will
+from gateway.owners import OwnershipLost
+from gateway.port import SaveSession, Will
 from store.errors import StoreUnreachable
 from store.local import LocalStore
 
@@ -195,3 +199,29 @@ async def test_who_was_seen_to_be_gone_and_came_back_is_waited_for_anew(two):
     await cluster.store.kv_put("proxies/alive/x", b"")
     await until(lambda: "x" not in warrants._gone_s)
     assert not await warrants.may_inherit("x")
+
+
+async def test_what_a_session_writes_waits_as_long_as_it_is_ours(two, monkeypatch):
+    monkeypatch.setattr(owner_keys, "AGAIN_MAX_S", 0.01)
+    cluster, one, other = two
+    held, _ = await one.open(expiry_s=None)
+    cluster.outage(True)
+    saving = asyncio.ensure_future(one.sessions.save(held, SaveSession(state=b"kept", exchanges=None, expiry_s=None)))
+    await cluster.pass_time(20, one, other)
+    assert not saving.done()
+    cluster.outage(False)
+    await saving
+    await one.close(held)
+    _, opened = await other.open(expiry_s=None)
+    assert opened.state == b"kept"
+
+
+async def test_what_a_session_writes_is_given_up_with_the_name(two, monkeypatch):
+    monkeypatch.setattr(owner_keys, "AGAIN_MAX_S", 0.01)
+    cluster, one, other = two
+    held, _ = await one.open(expiry_s=None)
+    one.store.off = True
+    saving = asyncio.ensure_future(one.sessions.save(held, SaveSession(state=b"lost", exchanges=None, expiry_s=None)))
+    await cluster.pass_time(TTL_S, one, other)
+    with pytest.raises(OwnershipLost):
+        await saving
