@@ -161,3 +161,19 @@ def test_a_master_that_one_proxy_still_follows_does_not_answer_for_the_newest_ke
         assert cluster.run(10, lambda: writes.done > done + 5)
         cluster.run(1)
         history.heal()  # which looks at what was read
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_a_superseded_master_asks_for_late_changes_nothing(seed):
+    """Cut off, it wants to go on alone; when its question reaches the controllers, another one is master."""
+    with steady(seed, acknowledge="all_in_sync", min_in_sync=1) as history:
+        cluster = history.cluster
+        old = cluster.master(0)
+        links = history.cut([old], history.others(old))
+        assert cluster.run(ELECTED_S, lambda: cluster.master(0) not in {None, old})
+        assert cluster.run(3, lambda: old.core._set.pending == {old.id})
+        cluster.net.mend(links)
+        assert cluster.run(5, lambda: not isinstance(old.core, Master))
+        cluster.run(2)
+        assert history.watch.newest[0].master != old.id
+        history.heal()
