@@ -482,7 +482,7 @@ def test_what_goes_wrong_is_explained_only_where_that_is_wanted(asked):
 
 
 def test_a_successful_connack_says_only_what_is_so():
-    """MQTT-3.2.2-8. MQTT-3.2.2-9. MQTT-3.2.2-12. MQTT-3.2.2-13."""
+    """MQTT-3.2.2-8."""
     said = Driver(5).connect(will=Will(topic="w", payload=b"", qos=2, retain=True))
     assert said.code == 0
     assert (said.properties.maximum_qos, said.properties.retain_available) == (None, None)
