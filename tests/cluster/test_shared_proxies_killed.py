@@ -11,7 +11,7 @@ from test_proxies import running  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-COUNT = 3_000
+COUNT = 2_000
 FOREVER = properties(PacketTypes.CONNECT, SessionExpiryInterval=600)
 
 
@@ -29,6 +29,15 @@ def settled(members, expected):
         time.sleep(0.5)
 
 
+def groups(port):
+    """How many shared subscriptions a proxy knows of."""
+    one = Client(port).connect()
+    one.subscribe("$SYS/broker/shared_subscriptions/count")
+    found = int(one.get().payload)
+    one.close()
+    return found
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_proxy_is_killed_while_its_members_share(running, qos):  # noqa: F811
     def member(port, name):
@@ -40,7 +49,11 @@ def test_a_proxy_is_killed_while_its_members_share(running, qos):  # noqa: F811
         assert one.subscribe(f"$share/g/shared/{qos}/#", qos=qos) == [qos]
         return one
 
+    before = groups(running.other)
     members = [member(running.one, "a"), member(running.other, "b"), member(running.one, "c")]
+    passing = Client(running.one).connect()  # its session ends with its connection, and its group with that
+    passing.paho.on_disconnect = lambda c, *_: c.loop_stop()
+    passing.subscribe(f"$share/passing/{qos}", qos=1)
     publisher = Client(running.other)
     publisher.paho.max_inflight_messages_set(200)
     publisher.connect()
@@ -71,6 +84,10 @@ def test_a_proxy_is_killed_while_its_members_share(running, qos):  # noqa: F811
         assert all(one for one in got)
         if qos == 2:
             assert [body for one in got for body, times in one.items() if times > 1] == []
+        deadline = time.monotonic() + 4 * TIMEOUT_S
+        while (found := groups(running.other)) != before + 1 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert found == before + 1
     finally:
         sender.join()
         for one in (*members, publisher):
