@@ -9,7 +9,7 @@ from adapters.mqtt import handshake
 from adapters.mqtt.authentication import Authentication, Turn, disproven
 from adapters.mqtt.codec.decoder import decode, peek_version
 from adapters.mqtt.codec.packet_type import PacketType
-from adapters.mqtt.codec.packets import Auth, Connect, Disconnect
+from adapters.mqtt.codec.packets import Auth, Connack, Connect, Disconnect
 from adapters.mqtt.codec.reason import CONNACK_CODES, DISCONNECTING, ReasonCode
 from adapters.mqtt.handshake import Terms
 from adapters.mqtt.link import Link
@@ -432,8 +432,8 @@ class Connection:
                     link.send(Disconnect(code=code))
         elif self.phase is not Phase.CLOSED and link.version:
             connack = handshake.refusal(link.version, code, detail, self._options)
-            if connack is not None:
-                link.send(connack)
+            if connack is not None and not link.send(connack):
+                link.send(Connack(code=connack.code))
         self._close(detail, again=again)
 
     def _close(self, reason: str, *, again: bool = False) -> None:
