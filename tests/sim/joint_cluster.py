@@ -8,7 +8,6 @@ import asyncio
 import random
 from enum import Enum, auto
 from pathlib import Path
-from types import SimpleNamespace
 
 from joint_loop import Process, SimLoop
 from joint_net import Net
@@ -367,16 +366,6 @@ class Cluster:
         """The controller that leads, as it thinks itself."""
         leading = [one for one in self.controllers if one.node is not None and one.node.leading is not None]
         return max(leading, key=lambda one: one.node.leading, default=None)
-
-    def groups(self):
-        """What the controllers have agreed on, as the one that has applied most knows it."""
-        nodes = [one.node for one in self.controllers if one.node is not None]
-        newest = max(nodes, key=lambda node: node.applied, default=None)
-        return (
-            SimpleNamespace(index=0, groups={})
-            if newest is None
-            else SimpleNamespace(index=newest.applied, groups=newest.state.groups)
-        )
 
 
 class Operator(Machine):
