@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from adapters.mqtt.options import Options
+
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
 PAGE = TESTS.parent / "docs" / "mqtt.md"
@@ -135,3 +137,9 @@ def test_the_documentation_has_the_totals():
     page = PAGE.read_text("utf-8")
     assert totals() in page, f"docs/mqtt.md should say:\n{totals()}"
     assert f"{len(OF_3)} statements of 3.1.1" in page
+
+
+def test_the_documentation_has_the_limits_as_they_are():
+    found = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", PAGE.read_text("utf-8"), re.MULTILINE))
+    assert len(found) >= 17
+    assert found == {name: str(getattr(Options(), name)) for name in found}
