@@ -33,6 +33,7 @@ __all__ = ["SWEEP_SHARED_INTERVAL_MS", "SharedSubscriptions"]
 
 SWEEP_SHARED_INTERVAL_MS = 1_800_000
 MEMBERS, OF, JOINS = "shared/members", "shared/of", "shared/joins"
+FORGET_COUNT_MAX = 256  # memberships that end in one transaction
 TRIES_COUNT_MAX = 16  # of joining a queue that comes and goes meanwhile
 
 log = logs.get(__name__)
@@ -212,8 +213,10 @@ class SharedSubscriptions:
 
     async def _forget(self, records: Sequence[MemberRecord]) -> None:
         """End memberships, and look whether their queues have others."""
-        for record in records:
-            await self._store.kv_transact({}, [Delete(key) for key in _keys(record.queue, record.session)])
+        for first in range(0, len(records), FORGET_COUNT_MAX):
+            some = records[first : first + FORGET_COUNT_MAX]
+            gone = dict.fromkeys(key for record in some for key in _keys(record.queue, record.session))
+            await self._store.kv_transact({}, [Delete(key) for key in gone])
         for name in dict.fromkeys(record.queue for record in records):
             self._spawn(self._drop_empty(name))
 

@@ -7,6 +7,7 @@ from proxies_rig import until
 from queues_rig import Rig
 
 from controller.local import LocalController
+from gateway import shared_subscriptions
 from gateway.errors import Cause, Refusal
 from gateway.owners import LocalOwners
 from gateway.queue_port import BindQueue, DeleteQueue, GetMessage, PurgeQueue
@@ -210,6 +211,16 @@ async def test_several_are_joined_and_left_at_once(rig):
     )
     await rig.leave(conn, *names[:2])
     assert rig.names == ["$share/g/b/#"]
+
+
+async def test_a_session_that_ends_leaves_all_at_once(rig, monkeypatch):
+    monkeypatch.setattr(shared_subscriptions, "FORGET_COUNT_MAX", 4)
+    rig.shared._groups_max = 10
+    conn = rig.conn()
+    await rig.join(conn, *(SharedName("g", f"a/{n}") for n in range(10)))
+    await rig.end(conn)
+    assert rig.names == []
+    assert await rig.store.kv_prefix("shared/") == []
 
 
 async def test_there_are_only_so_many(rig):
