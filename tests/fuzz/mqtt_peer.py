@@ -12,6 +12,7 @@ from adapters.mqtt.connection import Phase
 from adapters.mqtt.options import Options
 from gateway.batch import Batch
 from gateway.errors import Cause, ProtocolError, Refusal
+from gateway.mark_port import Mark, OpenedMarks
 from gateway.message import Message
 from gateway.port import (
     DONE,
@@ -103,6 +104,7 @@ class Peer:
         self.consumers: list[Any] = []
         # What the session has saved, for the next connection to go on with.
         self.state, self.exchanges = (b"", b"") if before is None else (before.state, before.exchanges)
+        self.marks: dict[int, dict[int, bytes]] = {} if before is None else before.marks  # by slot, as the log has them
         self.frame = 4_096
 
     def greeting(self) -> bytes:
@@ -134,8 +136,8 @@ class Peer:
                 decode(frame.first, data[frame.start : frame.end], self.version)
         except ProtocolError as error:
             whole, code = True, error.code
-        if whole and code:
-            assert self.closed, f"taken, though it is {code:#x}"
+        if whole and code:  # it may wait unread while the first message of QoS 2 does
+            assert self.closed or self.adapter._held, f"taken, though it is {code:#x}"
         elif whole:
             assert self.said != ReasonCode.MALFORMED_PACKET, "refused, though nothing is wrong with it"
 
@@ -214,6 +216,8 @@ class Peer:
         if isinstance(effect, Call):
             return Outcome(error=self._refusal()) if chance < 6 else self._answer(effect.request, chance)
         if isinstance(effect, Publish):
+            if chance >= 20 and effect.marks is not None:
+                self.marks[effect.marks.slot] = dict(effect.marks.of)
             if chance < 16:
                 return Outcome(refused={chance % len(effect.messages): self._refusal()})
             return Outcome(error=self._refusal()) if chance < 20 else DONE
@@ -232,12 +236,16 @@ class Peer:
                 return Outcome(value=Principal(name="u" if chance & 2 else "", expires_at_ms=expires_at_ms))
             case OpenSession():
                 present = bool(self.state) and not request.clean
+                if not present:
+                    self.marks.clear()
+                found = [Mark(slot, 0, raw, 1) for slot, of in self.marks.items() for raw in of.values()]
                 return Outcome(
                     value=OpenedSession(
                         present=present,
                         state=self.state if present else b"",
                         exchanges=self.exchanges if present else b"",
                         cursor=() if present else None,
+                        marks=OpenedMarks(key="k/" if chance < 230 else "", used=bool(found), found=found),
                     )
                 )
             case SaveSession():
