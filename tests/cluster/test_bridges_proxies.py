@@ -1,0 +1,135 @@
+"""A bridge of two proxies: one of them runs it, and when that one is killed the other goes on, with nothing lost."""
+
+import asyncio
+import json
+import socket
+import time
+import urllib.request
+
+import pytest
+from paho.mqtt.packettypes import PacketTypes
+from paho_client import Client, fresh, properties
+
+from controller.client import GroupConfig
+from controller.remote import RemoteController
+from gateway.endpoint import now_ms
+from gateway.local_cluster import LocalCluster, Plan
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+PATIENCE_S = 60
+COUNT = 300
+BRIDGE = """
+[proxy]
+ttl_s = 2.0
+
+[bridges.up]
+url = "mqtt://127.0.0.1:{port}"
+reconnect_min_s = 0.05
+reconnect_max_s = 0.5
+
+[[bridges.up.subscribe]]
+filter = "up/#"
+qos = 2
+to = "plant7/{{1}}"
+"""
+
+
+def free(plan):
+    ports = [port for node in LocalCluster(plan).nodes for port in (node.port, node.admin_port)]
+    for port in ports:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                return False
+    return True
+
+
+async def add_group(plan):
+    controller = RemoteController(list(plan.addresses.values()), now_ms=now_ms)
+    try:
+        await controller.ready()
+        await controller.add_group(0, GroupConfig(replicas=1, min_in_sync=1))
+    finally:
+        await controller.close()
+
+
+def until(holds, what):
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := holds()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture
+def cluster(new_gateway, tmp_path):
+    source = new_gateway().start()
+    plans = (Plan(tmp_path / "cluster", 1, 1, 1, 1, 2, offset) for offset in range(10_000, 22_000, 777))
+    cluster = LocalCluster(next(plan for plan in plans if free(plan)))
+    cluster.write()
+    proxies = [node.name for node in cluster.nodes if node.role == "proxy"]
+    for name in proxies:
+        with (cluster.plan.directory / f"{name}.toml").open("a") as file:
+            file.write(BRIDGE.format(port=source.port("mqtt")))
+    try:
+        for role in ("controller", "store", "proxy"):
+            names = [node.name for node in cluster.nodes if node.role == role]
+            for name in names:
+                cluster.start(name)
+            if role == "controller":
+                asyncio.run(add_group(cluster.plan))
+            list(cluster.until_ready(names))
+        cluster.source, cluster.proxies = source, proxies
+        yield cluster
+    finally:
+        cluster.stop_all()
+
+
+def bridge(cluster, name):
+    with urllib.request.urlopen(f"http://{cluster.admin(name)}/status", timeout=5) as answer:
+        (found,) = json.loads(answer.read())["bridges"]
+    return found
+
+
+def runs(cluster, *names):
+    """The proxy that the bridge is connected at."""
+    found = [name for name in names if bridge(cluster, name)["connected"]]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def test_one_proxy_runs_it_and_another_goes_on_when_it_is_killed_or_ends(cluster):
+    one, other = cluster.proxies
+    runner = until(lambda: runs(cluster, one, other), "no proxy runs the bridge")
+    idle = other if runner == one else one
+    assert not bridge(cluster, idle)["here"]
+    session = properties(PacketTypes.CONNECT, SessionExpiryInterval=600)
+    name = fresh("reader")
+    reader = Client(cluster.node(idle).port, client_id=name)
+    reader.connect(clean_start=False, properties=session)
+    reader.subscribe("plant7/#", qos=1)
+    writer = Client(cluster.source.port("mqtt")).connect()
+    try:
+        for number in range(COUNT):
+            writer.publish(f"up/{number % 5}", b"%d" % number, 1 + number % 2)
+            if number == COUNT // 3:
+                cluster.stop(runner, kill=True)
+        came = set()
+        while len(came) < COUNT:
+            came.add(int(reader.get().payload))
+        assert came == set(range(COUNT))
+        assert runs(cluster, idle) == idle
+        # And back, when that one ends in order: it lets go at once.
+        cluster.start(runner)
+        list(cluster.until_ready([runner]))
+        assert not bridge(cluster, runner)["here"]
+        reader.close()
+        cluster.stop(idle)
+        until(lambda: runs(cluster, runner), "nobody goes on")
+        writer.publish("up/x", b"last", 1)
+        until(lambda: bridge(cluster, runner)["stored"], "nothing comes")
+    finally:
+        reader.close()
+        writer.close()
