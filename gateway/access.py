@@ -177,6 +177,8 @@ class Rules:
     def access(self, identity: Identity, own: OwnAccess | None = None) -> Access | None:
         """What a client may do; None where nothing restricts it. Clients to which the same is said share one."""
         numbers = self._numbers(identity.name, identity.protocol)
+        if not numbers and own is None and self._config.default != "deny":
+            return None
         meant = self._meant.get(numbers) or self._learn(numbers)
         otherwise = self._config.default != "deny" and (own is None or own.otherwise == "allow")
         placed = list(meant.placed)

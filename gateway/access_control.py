@@ -43,6 +43,7 @@ class AccessControl:
         self._clock = clock
         self._changed = changed
         self._badges: WeakSet[Badge] = WeakSet()  # of those that have a name: the rights of others never change
+        self._strangers: dict[str, Principal] = {}  # by protocol
         self._ruled = self._users_with_rules()
         self._silent_until_s = 0.0
         self._unsaid = 0  # denials since the last line
@@ -61,7 +62,12 @@ class AccessControl:
 
     def stranger(self, protocol: str) -> Principal:
         """Who a connection is before anybody has asked."""
-        return Principal(name="", badge=self.badge(Principal(name=""), protocol=protocol))
+        found = self._strangers.get(protocol)
+        if found is None:
+            found = self._strangers[protocol] = Principal(
+                name="", badge=self.badge(Principal(name=""), protocol=protocol)
+            )
+        return found
 
     def check_publisher(self, identity: Identity, address: str) -> None:
         """Raise `Refusal` (FORBIDDEN) unless somebody, who may be gone, may now publish to an address."""

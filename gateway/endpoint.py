@@ -4,6 +4,7 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gateway import logs
@@ -73,6 +74,7 @@ class Endpoint:
         self.outstanding_bytes = 0
         self.pace: Pace | None = None  # None: it may send as fast as it can
         self.turned_away: Refusal | None = None  # why it is not let in, whoever it is
+        self.answers: list[tuple[Token, Outcome]] = []  # to what nothing had to be waited for, not told yet
         self._unanswered: asyncio.Future[None] | None = None  # who waits for the last of them
         self.gone = False  # no more input, output or deliveries
         self.has_session = False
@@ -117,6 +119,12 @@ class Endpoint:
                 size_bytes = 0
             else:
                 _HANDLERS[type(effect)](self, effect)
+        while self.answers and not self.gone:
+            token, outcome = self.answers.pop(0)
+            self.guard(partial(self._tell, token, outcome))
+
+    def _tell(self, token: Token, outcome: Outcome) -> None:
+        self.act(self.adapter.completed(token, outcome, now_ms=now_ms()))
 
     def _subscribe(self, effect: Subscribe) -> None:
         badge = (effect.who or self.principal).badge
@@ -124,8 +132,7 @@ class Endpoint:
             self.subscriber, effect.sub, effect.pattern, effect.start, where=effect.where, badge=badge
         )
         if effect.token is not None:
-            token, outcome = effect.token, Outcome(value=begun)
-            self.guard(lambda: self.act(self.adapter.completed(token, outcome, now_ms=now_ms())))
+            self.guard(partial(self._tell, effect.token, Outcome(value=begun)))
 
     def _unsubscribe(self, effect: Unsubscribe) -> None:
         self.hub.fanout.unsubscribe(self.subscriber, effect.sub)
@@ -162,7 +169,7 @@ class Endpoint:
     def completed(self, token: Token, outcome: Outcome) -> None:
         """Tell the adapter how an effect ended."""
         if not self.gone:
-            self.guard(lambda: self.act(self.adapter.completed(token, outcome, now_ms=now_ms())))
+            self.guard(partial(self._tell, token, outcome))
             self.flush()
 
     def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:

@@ -10,6 +10,7 @@ from controller.client import ControllerClient, ControllerError, Topic, TopicLim
 from gateway import logs, topic_settings
 from gateway.access_control import AccessControl
 from gateway.access_requests import check_consume
+from gateway.at_once import begin
 from gateway.auth import Authenticator
 from gateway.config import Config
 from gateway.connection import Connection
@@ -26,7 +27,7 @@ from gateway.limits import Door
 from gateway.metrics import Metrics
 from gateway.offences import Offences
 from gateway.owners import LocalOwners, Owners
-from gateway.port import DONE, AdapterFactory, Call, Consume, Outcome, SettleLeased
+from gateway.port import DONE, AdapterFactory, Authenticate, Call, Consume, OpenSession, Outcome, SettleLeased
 from gateway.queues import NamedQueues
 from gateway.requests import answer
 from gateway.router import Router, TopicRule
@@ -45,6 +46,7 @@ __all__ = ["Hub", "ListenerContext"]
 
 TOPICS_INTERVAL_MS = 5_000  # between two looks whether there are queues that the store should know more of
 RELIEF_INTERVAL_S = 0.005  # between two looks whether it is still crowded
+AT_ONCE = frozenset({Authenticate, OpenSession})  # mostly nothing has to be waited for, of every connection
 CALLS_MAX = 1_024  # requests of one connection under way; more are refused
 
 log = logs.get(__name__)
@@ -217,7 +219,12 @@ class Hub:
         self.door.leave(connection.guest)
         self._paused.pop(connection, None)
         self._releasing += 1
-        self.spawn(self._release(connection))
+        if self.owners.alone:
+            rest = begin(_logged(self._release(connection))).rest
+            if rest is not None:
+                self.spawn(rest)
+        else:
+            self.spawn(self._release(connection))
 
     async def _release(self, endpoint: Endpoint) -> None:
         """Let go of what an endpoint held. Its session's cursor is read before its subscriptions end."""
@@ -228,7 +235,10 @@ class Hub:
             self.fanout.leave(endpoint.subscriber)
             self.shared.left(endpoint)
             try:
-                await asyncio.gather(self.keys.leave(endpoint), self.queues.connection_lost(endpoint))
+                try:
+                    await self.keys.leave(endpoint)
+                finally:
+                    await self.queues.connection_lost(endpoint)
             finally:
                 self._releasing -= 1
                 self._changed.set()
@@ -263,8 +273,17 @@ class Hub:
     # ---- what effects ask for
 
     def call(self, endpoint: Endpoint, call: Call) -> None:
-        """Answer a request in a task of its own."""
-        self._ask(endpoint, call.token, answer(self, endpoint, call))
+        """Answer a request: in a task of its own, unless nothing has to be waited for."""
+        work = answer(self, endpoint, call)
+        if type(call.request) not in AT_ONCE or not self.owners.alone:
+            self._ask(endpoint, call.token, work)
+            return
+        begun = begin(_outcome(work))
+        if begun.rest is not None:
+            self._await(endpoint, call.token, begun.rest)
+            return
+        self._count(endpoint, begun.value)
+        endpoint.answers.append((call.token, begun.value))
 
     def consume(self, endpoint: Endpoint, effect: Consume) -> None:
         """Begin a consumer."""
@@ -286,23 +305,29 @@ class Hub:
             refusal = Refusal(Cause.OVERLOAD, f"{CALLS_MAX} requests are under way", retry_after_ms=1000)
             self._loop.call_soon(endpoint.completed, token, Outcome(error=refusal))
             return
-        self._calls[endpoint.id] = under_way + 1
+        self._await(endpoint, token, _outcome(work))
+
+    def _await(self, endpoint: Endpoint, token: Any, work: Coroutine[Any, Any, Outcome]) -> None:
+        self._calls[endpoint.id] = self._calls.get(endpoint.id, 0) + 1
         self.spawn(self._answer(endpoint, token, work))
+
+    def _count(self, endpoint: Endpoint, outcome: Outcome) -> None:
+        if outcome.error is not None:
+            self.metrics.errors(endpoint.protocol, outcome.error.cause.value).inc()
 
     def calls_under_way(self, endpoint: Endpoint) -> int:
         """How many requests of an endpoint have no answer yet."""
         return self._calls.get(endpoint.id, 0)
 
-    async def _answer(self, endpoint: Endpoint, token: Any, work: Coroutine[Any, Any, Any]) -> None:
+    async def _answer(self, endpoint: Endpoint, token: Any, work: Coroutine[Any, Any, Outcome]) -> None:
         try:
-            outcome = await _outcome(work)
+            outcome = await work
         finally:
             self._calls[endpoint.id] -= 1
             if not self._calls[endpoint.id]:
                 del self._calls[endpoint.id]
                 self._changed.set()
-        if outcome.error is not None:
-            self.metrics.errors(endpoint.protocol, outcome.error.cause.value).inc()
+        self._count(endpoint, outcome)
         if token is not None:
             endpoint.completed(token, outcome)
 

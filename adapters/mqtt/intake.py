@@ -4,7 +4,7 @@ An acknowledgement leaves only when the gateway has said that the message is dur
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -415,6 +415,7 @@ class Intake:
         out += unstored.trailer
 
 
+@lru_cache
 def body_bytes_max(packet_bytes: int) -> int:
     """The largest Remaining Length of a packet of at most `packet_bytes`, fixed header included."""
     return max(min(packet_bytes - 1 - width, (1 << 7 * width) - 1) for width in range(1, 5))
