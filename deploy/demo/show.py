@@ -129,8 +129,9 @@ class Show:
         while time.monotonic() < until:
             if not self._gateway.running:
                 raise ShowFailed(f"the gateway did not start: {self._gateway.last_words()}")
-            with contextlib.suppress(httpx.HTTPError):
-                if (await admin.get("/readyz")).is_success:
+            with contextlib.suppress(httpx.HTTPError, msgspec.DecodeError):
+                status = msgspec.json.decode((await admin.get("/status")).content, type=Status)
+                if status.ready and Path(status.data_dir) == self._options.root / "gateway":  # not another one there
                     return
             await asyncio.sleep(0.1)
         raise ShowFailed(f"the gateway is not ready after {READY_S:.0f} s; see {self._gateway.log}")
