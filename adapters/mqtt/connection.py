@@ -305,6 +305,7 @@ class Connection:
         if self._authentication is not None:
             self._authentication.check_patience(self._held)
         principal: Principal = outcome.value
+        self._link.anonymous = principal.anonymous
         self._link.device = terms.client_id if principal.anonymous else principal.device
         self._link.badge = principal.badge
         self._final, self._expires_ms = principal.final, principal.expires_at_ms
@@ -313,7 +314,7 @@ class Connection:
             session_id=terms.client_id,
             clean=terms.clean,
             expiry_s=terms.expiry_s,
-            will=handshake.will_of(terms, device=self._link.device),
+            will=handshake.will_of(terms, self._link),
         )
         self._link.call(request, self._opened)
 

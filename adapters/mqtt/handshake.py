@@ -9,8 +9,10 @@ from adapters.mqtt.codec.primitives import VARINT_MAX, clean_text
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.codec.reason import RETURN_CODES, ReasonCode
 from adapters.mqtt.limits import check_will
-from adapters.mqtt.messages import Template, told_apart
+from adapters.mqtt.link import Link
+from adapters.mqtt.messages import Template, told, told_apart
 from adapters.mqtt.options import Options
+from adapters.mqtt.sparkplug import sparkplug_of
 from gateway import port
 from gateway.errors import ProtocolError, Refusal
 from gateway.message import Message
@@ -67,12 +69,15 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     response_information: str | None = None  # what topics for its responses may begin with (3.2.2.3.15)
 
 
-def will_of(terms: Terms, *, device: str) -> port.Will | None:
+def will_of(terms: Terms, link: Link) -> port.Will | None:
     """The will, if there is one (3.1.2.5). It may wait for its client to come back (3.1.3.2.2)."""
     will = terms.will
     if will is None:
         return None
-    message = _message_of(will, device=device, client_id=told_apart(terms.client_id, device), now_ms=0)
+    client_id = told_apart(terms.client_id, link.device)
+    message = _message_of(will, device=link.device, client_id=client_id, now_ms=0)
+    if link.options.sparkplug and (said := sparkplug_of(will.topic)) is not None:
+        message = told(message, said, client_id=terms.client_id if link.anonymous else None)
     return port.Will(
         message=replace(message, expires_at_ms=None),
         delay_ms=(will.properties.will_delay_s or 0) * 1_000,

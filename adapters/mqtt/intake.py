@@ -19,7 +19,8 @@ from adapters.mqtt.exact import Exact, Indexed
 from adapters.mqtt.inflight import Inflight
 from adapters.mqtt.limits import check_message, fits
 from adapters.mqtt.link import Link
-from adapters.mqtt.messages import NO_TEMPLATE, PROTOCOL, Template, told_apart
+from adapters.mqtt.messages import NO_TEMPLATE, PROTOCOL, Template, told, told_apart
+from adapters.mqtt.sparkplug import sparkplug_of
 from gateway.errors import Cause, ProtocolError, Refusal
 from gateway.message import Message
 from gateway.port import Outcome, Publish, Token
@@ -236,7 +237,8 @@ class Intake:
         Raises `ProtocolError` (0x81, 0x90).
         """
         address = check_topic_name(decode_text(raw))
-        if len(raw) <= TOPIC_BYTES_MAX and not address.startswith(PREFIX) and fits(address, self._link.options):
+        plain = not address.startswith(PREFIX) and (sparkplug_of(address) is None or not self._link.options.sparkplug)
+        if plain and len(raw) <= TOPIC_BYTES_MAX and fits(address, self._link.options):
             if len(self._topics) >= TOPICS_MAX:
                 self._topics.clear()
             self._topics[raw] = address
@@ -282,6 +284,8 @@ class Intake:
             code = ReasonCode.PAYLOAD_FORMAT_INVALID if unfit else PUBACK_CODES[refusal.cause]
             self._refused = (qos, identifier, code)
             return None, identifier
+        if link.options.sparkplug and (said := sparkplug_of(address)) is not None:
+            message = told(message, said, client_id=link.client_id if link.anonymous else None)
         if delay_s:
             message = replace(message, deliver_at_ms=now_ms + delay_s * 1_000)
         if qos == 2:

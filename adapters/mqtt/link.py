@@ -22,6 +22,7 @@ class Link:
         "_answers",
         "_last_words",
         "_next_token",
+        "anonymous",
         "badge",
         "client_id",
         "device",
@@ -41,6 +42,7 @@ class Link:
         self.dialect = Dialect(0)
         self.client_id = ""
         self.device = ""
+        self.anonymous = True  # nobody has said who the client is: its device is its own name for itself
         self.badge = OPEN  # what the client may do
         self.durable = False  # whether the session outlives the connection
         self.packet_bytes_max = VARINT_MAX + 5  # the largest packet the client takes (MQTT 5.0, 3.1.2.11.4)

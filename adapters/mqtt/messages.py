@@ -25,6 +25,7 @@ from adapters.mqtt.events import (
     is_structured,
     structured_body,
 )
+from adapters.mqtt.sparkplug import Sparkplug
 from gateway.errors import Cause, Refusal
 from gateway.message import Message
 
@@ -37,6 +38,7 @@ __all__ = [
     "publish_pieces",
     "publisher_of",
     "says_more",
+    "told",
     "told_apart",
 ]
 
@@ -52,7 +54,9 @@ _TIME = "time"  # a user property, and the key of its text in native["mqtt"]
 _FORMAT, _ORDER = "payload_format", "user_order"  # keys of native["mqtt"]
 _CLIENT_ID = "client_id"  # and one more: the publisher's, where that is not its device
 _BRIDGE = "bridge"  # and of what came from another broker: the name of the bridge that brought it
-_HIDDEN = frozenset({_CLIENT_ID, _BRIDGE})  # what no client is shown
+_OF_TOPIC = "of_topic"  # and the fields that its publisher has not given, but the name of its topic
+_SAID = ("type", "content_type")
+_HIDDEN = frozenset({_CLIENT_ID, _BRIDGE, _OF_TOPIC})  # what no client is shown
 
 _Pairs = tuple[tuple[str, str], ...]
 
@@ -167,6 +171,23 @@ def bridged(template: Template, bridge: str) -> Template:
     return msgspec.structs.replace(template, native={PROTOCOL: {**native, _CLIENT_ID: "", _BRIDGE: bridge}})
 
 
+def told(message: Message, said: Sparkplug, *, client_id: str | None = None) -> Message:
+    """A message with what its topic says of it and its publisher does not; no client of MQTT is shown that.
+
+    `client_id` is that of a client without an identity: its messages speak for the topic's device.
+    """
+    native = message.native or {}
+    own, changes = dict(native.get(PROTOCOL) or {}), dict[str, Any]()
+    if CLOUDEVENT not in native:
+        changes = {name: getattr(said, name) for name in _SAID if getattr(message, name) is None}
+        if changes:
+            own[_OF_TOPIC] = tuple(changes)
+    if client_id is not None:
+        own[_CLIENT_ID] = client_id
+        changes["device"] = said.device
+    return msgspec.structs.replace(message, native={**native, PROTOCOL: own}, **changes) if changes else message
+
+
 def publisher_of(message: Message) -> str | None:
     """The identifier of the client that published a message; None when it came by another protocol."""
     if message.protocol != PROTOCOL:
@@ -237,7 +258,8 @@ def _user_properties(message: Message, native: dict[str, Any], *, event: bool) -
         if message.content_encoding is not None:
             pairs.append(("content-encoding", message.content_encoding))
     else:
-        moved = [(name, getattr(message, field)) for name, field in _FIELD_OF.items()]
+        hidden = native.get(_OF_TOPIC, ())
+        moved = [(name, getattr(message, field)) for name, field in _FIELD_OF.items() if field not in hidden]
         moved.append((_TIME, _time_of(message, native)))
         # In front of the repeats of their names, which were left where they were.
         pairs = [*((name, value) for name, value in moved if value is not None), *message.properties]
@@ -294,7 +316,8 @@ def _tail(message: Message, dialect: Dialect, now_ms: int, ids: tuple[int, ...])
             return body
         return _publish_properties(message, others, STRUCTURED_JSON, now_ms, ids) + body
     user = _user_properties(message, native, event=event)
-    return _publish_properties(message, user, message.content_type, now_ms, ids) + message.body
+    content_type = None if "content_type" in native.get(_OF_TOPIC, ()) else message.content_type
+    return _publish_properties(message, user, content_type, now_ms, ids) + message.body
 
 
 def publish_pieces(

@@ -7,16 +7,15 @@
 Whatever else begins with `spBv1.0` is a topic name as any other.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
-import msgspec
+__all__ = ["Sparkplug", "sparkplug_of"]
 
-from gateway.message import Message
+NAMES_MAX = 8_192  # topic names remembered, of all connections
+NAME_CHARS_MAX = 256  # longer ones are looked at every time
 
-__all__ = ["NAMESPACE", "Sparkplug", "sparkplug_of"]
-
-NAMESPACE = "spBv1.0"
-
+_NAMESPACE = "spBv1.0/"
 _NODE = frozenset({"NBIRTH", "NDEATH", "NDATA", "NCMD"})
 _DEVICE = frozenset({"DBIRTH", "DDEATH", "DDATA", "DCMD"})
 _PROTOBUF = "application/x-protobuf"  # of all payloads but STATE's, which are JSON (6.4)
@@ -29,26 +28,24 @@ class Sparkplug(NamedTuple):
     content_type: str
     device: str  # "{edge node}" or "{edge node}/{device}"; of STATE the host application
 
-    def told(self, message: Message) -> Message:
-        """A message with the type and content type that its publisher has not given."""
-        if message.type is not None and message.content_type is not None:
-            return message
-        return msgspec.structs.replace(
-            message, type=message.type or self.type, content_type=message.content_type or self.content_type
-        )
-
 
 def sparkplug_of(topic: str) -> Sparkplug | None:
     """What a topic name says of its messages, None when it is not one of Sparkplug's."""
-    if not topic.startswith("spBv1.0/"):
+    if not topic.startswith(_NAMESPACE):
         return None
+    return _remembered(topic) if len(topic) <= NAME_CHARS_MAX else _read(topic)
+
+
+def _read(topic: str) -> Sparkplug | None:
     levels = topic.split("/")
     if not all(levels):
         return None
-    if len(levels) == 3 and levels[1] == "STATE":
-        return Sparkplug("sparkplug.STATE", "application/json", levels[2])
+    kind = levels[2] if len(levels) > 3 else ""
     if levels[1] == "STATE":
-        return None
-    if (len(levels) == 4 and levels[2] in _NODE) or (len(levels) == 5 and levels[2] in _DEVICE):
-        return Sparkplug(f"sparkplug.{levels[2]}", _PROTOBUF, "/".join(levels[3:]))
+        return Sparkplug("sparkplug.STATE", "application/json", levels[2]) if len(levels) == 3 else None
+    if (len(levels) == 4 and kind in _NODE) or (len(levels) == 5 and kind in _DEVICE):
+        return Sparkplug(f"sparkplug.{kind}", _PROTOBUF, "/".join(levels[3:]))
     return None
+
+
+_remembered = lru_cache(NAMES_MAX)(_read)

@@ -28,7 +28,7 @@ from adapters.mqtt.codec.packets import (
 from adapters.mqtt.codec.primitives import Reader, decode_text, malformed
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties, decode_properties
 from adapters.mqtt.codec.reason import PUBACK_CODES, ReasonCode
-from adapters.mqtt.messages import Template, bridged
+from adapters.mqtt.messages import Template, bridged, told
 from adapters.mqtt.sparkplug import Sparkplug, sparkplug_of
 from gateway.bridge_port import Place, Terms
 from gateway.errors import Cause, ProtocolError, Refusal
@@ -291,7 +291,7 @@ class MqttUpstream:
             self._refuse(qos, identifier, refusal.cause)
             return
         if said is not None:
-            message = said.told(message)
+            message = told(message, said)
         if qos:
             self._acks.append(_Ack(qos, identifier, len(self._messages)))
         self._messages.append(message)
