@@ -7,6 +7,7 @@ from typing import Any
 from adapters.mqtt import FACTORY
 from adapters.mqtt.codec import Properties, decode, encode, peel
 from adapters.mqtt.codec.packets import Auth, Connack, Connect, Disconnect, Will
+from adapters.mqtt.codec.packets import Publish as Delivered
 from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.connection import Phase
 from adapters.mqtt.options import Options
@@ -55,21 +56,27 @@ _OPTIONS = Options(
 )
 _CAUSES = tuple(Cause)
 _MESSAGES = tuple(
-    Message("t/a", body, NOW_MS, "mqtt", device, qos, retain, expires_at_ms=expires)
-    for body, device, qos, retain, expires in (
-        (b"x", "c", 0, False, None),
-        (b"x" * 300, "d", 1, True, None),
-        (b"", "d", 2, False, NOW_MS + 5_000),
-        (b"x", "c", 1, True, NOW_MS - 1),
+    Message(address, body, NOW_MS, "mqtt", device, qos, retain, expires_at_ms=expires)
+    for address, body, device, qos, retain, expires in (
+        ("t/a", b"x", "c", 0, False, None),
+        ("t/b", b"x" * 300, "d", 1, True, None),
+        ("t/c", b"", "d", 2, False, NOW_MS + 5_000),
+        ("t/d", b"x", "c", 1, True, NOW_MS - 1),
     )
 )
+_ALIASES_MAX = 2  # that the client takes, if any
 _GREETINGS = {
     version: tuple(
         encode(Connect(version=version, client_id="c", clean=clean, will=will, properties=said), version)
         for clean in (True, False)
         for will in (None, Will(topic="w", payload=b"x"))
         for said in (
-            (Properties(), Properties(session_expiry_s=60), Properties(receive_maximum=2, maximum_packet_bytes=90))
+            (
+                Properties(),
+                Properties(session_expiry_s=60),
+                Properties(receive_maximum=2, maximum_packet_bytes=90),
+                Properties(session_expiry_s=60, topic_alias_maximum=_ALIASES_MAX),
+            )
             if version == 5
             else (Properties(),)
         )
@@ -99,6 +106,8 @@ class Peer:
         self.answered = False  # any CONNACK
         self.over = False  # the last packet has been sent
         self.said = 0  # the code of a DISCONNECT
+        self.resumed = False  # the session is one that was saved
+        self.aliases: dict[int, str] = {}
         self.waiting: list[tuple[Any, Outcome]] = []  # effects that are answered later
         self.subs: list[Any] = []
         self.consumers: list[Any] = []
@@ -238,6 +247,7 @@ class Peer:
                 present = bool(self.state) and not request.clean
                 if not present:
                     self.marks.clear()
+                self.resumed = present
                 found = [Mark(slot, 0, raw, 1) for slot, of in self.marks.items() for raw in of.values()]
                 return Outcome(
                     value=OpenedSession(
@@ -271,7 +281,7 @@ class Peer:
             assert frame.end <= len(data), "a packet in pieces"
             version = self.adapter._link.version
             kind = frame.first >> 4
-            if kind in {2, 14, 15} or not self.random.getrandbits(3):
+            if kind in {2, 3, 14, 15} or not self.random.getrandbits(3):
                 self._heed(decode(frame.first, data[frame.start : frame.end], version))
             assert self.welcomed or kind in {2, 15}, f"packet type {kind} before CONNACK"
             at = frame.end
@@ -291,5 +301,18 @@ class Peer:
             assert packet.code in set(ReasonCode)
             assert self.closed, "DISCONNECT without closing"
             self.over, self.said = True, packet.code
+        elif isinstance(packet, Delivered):
+            self._heed_delivery(packet)
         elif isinstance(packet, Auth):
             assert packet.properties.authentication_method == "SCRAM-SHA-256"
+
+    def _heed_delivery(self, packet: Delivered) -> None:
+        """A message is of a topic that the client knows, and is sent again only by a session that is taken up."""
+        alias = packet.properties.topic_alias
+        if alias is not None:
+            assert 0 < alias <= _ALIASES_MAX
+            if packet.topic:
+                self.aliases[alias] = packet.topic
+        assert packet.topic or self.aliases[alias or 0], "an alias that stands for nothing"
+        assert (packet.topic or self.aliases[alias or 0]) in {one.address for one in _MESSAGES}
+        assert self.resumed or not packet.dup, "sent again in a new session"
