@@ -16,7 +16,6 @@ from adapters.mqtt.codec.packets import (
     Pubrel,
     Suback,
     Subscribe,
-    Unsuback,
     Unsubscribe,
     Will,
 )
@@ -223,23 +222,15 @@ def test_codes_of_a_suback(version):
 @BOTH
 def test_an_unsuback_has_no_codes(version):
     """MQTT-3.10.4-5."""
-    driver = subscribed_(version)
+    driver = subscribed(version)
     driver.feed(encode(Unsubscribe(packet_id=7, patterns=("t/#", "none")), version))
     assert driver.adapter.take_output() == b"\xb0\x02\x00\x07"
-    assert Unsuback(packet_id=7) == Unsuback(packet_id=7, codes=())
-
-
-def subscribed_(version: int) -> Driver:
-    driver = connected(version)
-    driver.send(Subscribe(packet_id=1, requests=(request(),)))
-    driver.effects.clear()
-    return driver
 
 
 @BOTH
 def test_acknowledgements_have_no_codes(version):
     """MQTT-3.4.1-1."""
-    driver = subscribed_(version)
+    driver = subscribed(version)
     (sent,) = delivered(driver, message(qos=2))
     driver.feed(encode(Publish(topic="t", qos=1, packet_id=1), version))
     driver.feed(encode(Publish(topic="t", qos=2, packet_id=2), version))
@@ -310,10 +301,3 @@ def test_nothing_is_said_of_the_end(version):
     driver._act(driver.adapter.shutdown(now_ms=driver.now_ms))
     assert driver.out() == []
     assert driver.deliver(batch_of(message())) == 0
-
-
-def test_a_version_is_of_its_connection_alone():
-    """MQTT-3.1.2-2."""
-    for version in (3, 4, 5):
-        assert subscribed(5).version == 5
-        assert connected(version).send(Pingreq()) == [Pingresp()]

@@ -215,12 +215,17 @@ def test_an_unsubscribe_of_nothing_is_answered():
 
 
 @pytest.mark.parametrize("pattern", ["#", "a/#", "/#", "a/b/c/#"])
-def test_the_multi_level_wildcard_stands_last_and_alone(pattern):
+def test_the_multi_level_wildcard_stands_last(pattern):
     """MQTT-4.7.1-1."""
     assert asked(connected(5), request(pattern, 1))[0] == (1,)
-    for wrong in (pattern + "/a", pattern + "#", "a" + pattern, pattern.replace("#", "b#"), pattern + "/"):
-        if wrong not in {"aa/#", "a/#", "aa/b/c/#"}:
-            assert asked(connected(5), request(wrong, 1))[0] == (0x8F,)
+    for behind in ("/a", "/", "#", "a", "+"):
+        assert asked(connected(5), request(pattern + behind, 1))[0] == (0x8F,)
+
+
+@pytest.mark.parametrize("pattern", ["a#", "a/b#", "#a/b", "+#", "a/+#"])
+def test_the_multi_level_wildcard_stands_alone(pattern):
+    """MQTT-4.7.1-1."""
+    assert asked(connected(5), request(pattern, 1))[0] == (0x8F,)
 
 
 @pytest.mark.parametrize("pattern", ["+", "+/a", "a/+", "a/+/b", "+/+", "/+", "+/#"])
@@ -333,7 +338,7 @@ def test_the_topic_of_a_lent_message_is_its_own():
         assert [(one.topic, one.qos) for one in out] == [("t/a", min(qos, granted)) for qos in (0, 1, 2)]
 
 
-def test_more_filters_than_may_be():
+def test_a_subscription_option_without_a_meaning():
     """MQTT-4.13.1-1."""
     driver = durable(5)
     assert code_of_the_end(driver, framed(0x82, b"\0\1\0" + b"\0\1t\3")) == 0x82
