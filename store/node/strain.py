@@ -20,7 +20,7 @@ __all__ = ["Strain"]
 logger = logging.getLogger(__name__)
 
 ROUND_MS = 1_000  # that a round may take; so often there is one, load or no load
-FULL_MS = 300  # a disk is full for so long before anything follows from it
+FULL_MS = 1_000  # a disk is full for so long before anything follows from it: meanwhile others say that theirs are
 RELIEF_AGAIN_MS = 30_000  # between two attempts to hand over, by this node, in whatever epoch
 
 

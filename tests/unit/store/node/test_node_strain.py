@@ -93,7 +93,10 @@ async def test_where_nobody_has_room_nobody_is_asked_to_and_it_is_asked_seldom(t
         name, epoch = await group.master(), group.group.master_epoch
         master = group.role(name)
         registry = controllers.nodes[1].registry
-        group.fill(*group.names)
+        other = next(one for one in group.names if one != name)
+        group.fill(other)
+        await until(lambda: registry.last(GROUP, group.id(other)).full, PATIENCE_S)
+        group.fill(name)
         await until(lambda: "no other replica of group 3 in sync has room" in caplog.text, PATIENCE_S)
         assert registry.last(GROUP, group.id(name)).stalled
         assert master.strain.stalled
