@@ -23,6 +23,7 @@ from gateway.find_waits import FindWaits
 from gateway.hearing import Hearing
 from gateway.ingest import Ingest, refusal_of
 from gateway.kv import KeyValues
+from gateway.lanes import NOBODY
 from gateway.limits import Door
 from gateway.metrics import Metrics
 from gateway.offences import Offences
@@ -242,6 +243,7 @@ class Hub:
             finally:
                 self._releasing -= 1
                 self._changed.set()
+                endpoint.subscriber.receiver = NOBODY  # each knows the other; nobody has to look for such pairs
 
     async def quiet(self) -> None:
         """Wait until no connection is open and nothing they asked for is under way."""

@@ -5,7 +5,7 @@ and a log that cannot be read holds up nobody in another.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.access import Badge
 from gateway.port import Deliveries, SubscriptionId
@@ -13,7 +13,7 @@ from gateway.sql92 import Where
 from store.client import StoreClient
 from store.format import Frame, LogOffset, Position
 
-__all__ = ["Lane", "Receiver", "Subscriber", "Tail", "rewind"]
+__all__ = ["NOBODY", "Lane", "Receiver", "Subscriber", "Tail", "rewind"]
 
 
 class Receiver(Protocol):
@@ -21,6 +21,18 @@ class Receiver(Protocol):
 
     def deliver(self, deliveries: Deliveries) -> int:
         """How many it took; fewer than offered means: not now."""
+
+
+class _Nobody:
+    """A receiver that is gone."""
+
+    __slots__ = ()
+
+    def deliver(self, deliveries: Deliveries) -> int:
+        return 0
+
+
+NOBODY: Final = _Nobody()
 
 
 class Tail:

@@ -106,6 +106,10 @@ class Intake:
         self._plain = Template.of(NO_PROPERTIES, self._client_id)
         self._native = self._plain.native
 
+    def forget(self) -> None:
+        """Nothing is read any more: let go of whoever would be told."""
+        self._control = _nobody
+
     # ---- a read
 
     def read(self, data: bytes, now_ms: int) -> int:  # noqa: C901, PLR0912, PLR0915
@@ -423,3 +427,7 @@ class Intake:
 def body_bytes_max(packet_bytes: int) -> int:
     """The largest Remaining Length of a packet of at most `packet_bytes`, fixed header included."""
     return max(min(packet_bytes - 1 - width, (1 << 7 * width) - 1) for width in range(1, 5))
+
+
+def _nobody(_first: int, _body: bytes) -> bool:
+    return False

@@ -125,6 +125,11 @@ class Keeper:
         """Save once more, for a connection that is gone."""
         self.save_now(self._expiry_s)
 
+    def forget(self) -> None:
+        """Nothing is saved any more: let go of those who would be asked."""
+        self._state = self._exchanges = bytes
+        self._saved_now, self._refused = _nothing, _nothing
+
     def _request(self) -> SaveSession:
         request = SaveSession(
             state=self._state() if self._state_changed else None,
@@ -146,3 +151,7 @@ class Keeper:
         for step in steps:
             step()
         self.flush()
+
+
+def _nothing(*_: object) -> None:
+    pass

@@ -88,6 +88,10 @@ class Link:
         self.out.append(encoded)
         return True
 
+    def forget(self) -> None:
+        """Nobody wants to know any more what is answered."""
+        self._answers.clear()
+
     def close(self) -> None:
         """What is in `out` now is the last that the client hears."""
         if self._last_words is None:

@@ -110,6 +110,10 @@ class Session:
             self.shared.lost()
             if self.inflight.sent or self.inflight.unsaved or self.keeper.behind or self.retained.unsaved:
                 self.keeper.last_words()
+        # Whom these know knows them: without that, connections would be left for the garbage collector.
+        self.keeper.forget()
+        self.intake.forget()
+        self.link.forget()
 
     def handle(self, packet: Packet) -> None:
         """A packet other than PUBLISH. Raises `ProtocolError` (0x82) for one that no client may send now."""
