@@ -432,8 +432,7 @@ class Connection:
                 if not link.send(explained):
                     link.send(Disconnect(code=code))
         elif self.phase is not Phase.CLOSED and link.version:
-            connack = handshake.refusal(link.version, code, detail, self._options)
-            if connack is not None and not link.send(connack):
+            if (connack := handshake.refusal(link.version, code, detail, self._options)) and not link.send(connack):
                 link.send(Connack(code=connack.code))
         self._close(detail, again=again)
 
