@@ -429,11 +429,11 @@ class Connection:
             again = code in _SENT_AGAIN
             if link.version == 5:
                 explained = Disconnect(code=code, properties=handshake.explanation(code, detail, self._options))
-                if not link.send(explained):
-                    link.send(Disconnect(code=code))
+                link.send_or(explained, Disconnect(code=code))
         elif self.phase is not Phase.CLOSED and link.version:
-            if (connack := handshake.refusal(link.version, code, detail, self._options)) and not link.send(connack):
-                link.send(Connack(code=connack.code))
+            connack = handshake.refusal(link.version, code, detail, self._options)
+            if connack is not None:
+                link.send_or(connack, Connack(code=connack.code))
         self._close(detail, again=again)
 
     def _close(self, reason: str, *, again: bool = False) -> None:

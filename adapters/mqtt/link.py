@@ -92,6 +92,11 @@ class Link:
         """Nobody wants to know any more what is answered."""
         self._answers.clear()
 
+    def send_or(self, packet: Packet, shorter: Packet) -> None:
+        """Send a packet, or a shorter one to a client that takes none as large."""
+        if not self.send(packet):
+            self.send(shorter)
+
     def close(self) -> None:
         """What is in `out` now is the last that the client hears."""
         if self._last_words is None:
