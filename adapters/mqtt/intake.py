@@ -19,8 +19,8 @@ from adapters.mqtt.exact import Exact, Indexed
 from adapters.mqtt.inflight import Inflight
 from adapters.mqtt.limits import check_message, fits
 from adapters.mqtt.link import Link
-from adapters.mqtt.messages import NO_TEMPLATE, PROTOCOL, Template, told, told_apart
-from adapters.mqtt.sparkplug import sparkplug_of
+from adapters.mqtt.messages import NO_TEMPLATE, PROTOCOL, Template, told_apart
+from adapters.mqtt.sparkplug_topics import SparkplugTopics
 from gateway.errors import Cause, ProtocolError, Refusal
 from gateway.message import Message
 from gateway.port import Outcome, Publish, Token
@@ -72,6 +72,7 @@ class Intake:
         "_native",
         "_plain",
         "_refused",
+        "_sparkplug",
         "_templates",
         "_topics",
         "_unacked",
@@ -91,6 +92,7 @@ class Intake:
         self._plain = NO_TEMPLATE  # of a PUBLISH without properties
         self._native: dict[str, Any] | None = None  # its `native`
         self._topics: dict[bytes, str] = {}
+        self._sparkplug = SparkplugTopics(link, TOPICS_MAX)
         self._templates: dict[bytes, Template] = {}
         self._aliases: dict[int, str] = {}
         self._unstored: dict[Token, _Unstored] = {}
@@ -241,8 +243,9 @@ class Intake:
         Raises `ProtocolError` (0x81, 0x90).
         """
         address = check_topic_name(decode_text(raw))
-        plain = not address.startswith(PREFIX) and (sparkplug_of(address) is None or not self._link.options.sparkplug)
-        if plain and len(raw) <= TOPIC_BYTES_MAX and fits(address, self._link.options):
+        if len(raw) <= TOPIC_BYTES_MAX and not address.startswith(PREFIX) and fits(address, self._link.options):
+            if self._sparkplug.learn(raw, self._plain, address):
+                return address
             if len(self._topics) >= TOPICS_MAX:
                 self._topics.clear()
             self._topics[raw] = address
@@ -253,6 +256,8 @@ class Intake:
 
         No message when there is nothing to store: a repetition at QoS 2 (MQTT-4.3.3-10), or one that is refused.
         """
+        if (known := self._sparkplug.known(first, data, start, end, now_ms)) is not None:
+            return known
         qos, link = first >> 1 & 3, self._link
         if qos == 3 or (first & 8 and not qos):
             raise malformed("QoS 3" if qos else "DUP at QoS 0")
@@ -288,8 +293,7 @@ class Intake:
             code = ReasonCode.PAYLOAD_FORMAT_INVALID if unfit else PUBACK_CODES[refusal.cause]
             self._refused = (qos, identifier, code)
             return None, identifier
-        if link.options.sparkplug and (said := sparkplug_of(address)) is not None:
-            message = told(message, said, client_id=link.client_id if link.anonymous else None)
+        message = self._sparkplug.told(message)
         if delay_s:
             message = replace(message, deliver_at_ms=now_ms + delay_s * 1_000)
         if qos == 2:
