@@ -25,8 +25,11 @@ FAULTS_SEED ?= $(shell date +%y%j%H%M)
 # How many inputs `make fuzz` makes for each of its targets, and from which seed; a finding names its seed and lot.
 FUZZ_INPUTS ?= 1000000
 FUZZ_SEED ?= $(shell date +%y%j)
+# For how many seconds `make chaos` hurts MQTT clients and their gateway, and which seed it takes its chances from.
+CHAOS_S ?= 600
+CHAOS_SEED ?= $(shell date +%y%j%H%M)
 
-.PHONY: help setup run serve test interop nightly fuzz faults check format bench chart lock java clean
+.PHONY: help setup run serve test interop nightly fuzz faults chaos check format bench chart lock java clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +70,11 @@ faults: $(STAMP) ## A cluster of processes hurt under load: killed, cut off, dis
 	@echo "$(FAULTS) faults, FAULTS_SEED=$(FAULTS_SEED)"
 	HEADGATE_FAULTS=$(FAULTS) HEADGATE_FAULTS_SEED=$(FAULTS_SEED) $(BIN)/python -m pytest -s \
 		tests/cluster/test_cluster_faults.py $(ARGS)
+
+chaos: $(STAMP) ## MQTT clients cut off and taken over, their gateway killed (CHAOS_S=600 CHAOS_SEED=1)
+	@echo "$(CHAOS_S) seconds, CHAOS_SEED=$(CHAOS_SEED)"
+	HEADGATE_CHAOS_S=$(CHAOS_S) HEADGATE_CHAOS_SEED=$(CHAOS_SEED) $(BIN)/python -m pytest -s \
+		tests/cluster/test_mqtt_chaos.py $(ARGS)
 
 check: $(STAMP) ## The checks without the tests
 	$(BIN)/ruff check
