@@ -5,6 +5,7 @@ import socket
 import struct
 import threading
 from collections import Counter
+from contextlib import ExitStack, suppress
 
 import pytest
 from senders import Refused, stored
@@ -13,22 +14,34 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 CYCLES = 5
 WINDOW = 24  # as few identifiers as messages under way: they are used again at once
+CUTS = 0.01  # of what a client writes, how much is the last on its connection
 TOPIC = b"kill/exactly/n"
+
+
+class Cut(Exception):
+    """The client begins a new connection, whatever is under way on the old one."""
 
 
 class Publisher(threading.Thread):
     """A client whose session goes on: what is not answered is sent again on the next connection (4.3.3, 4.4)."""
 
-    def __init__(self, gateway, state):
+    def __init__(self, gateway, state, seed):
         super().__init__(daemon=True)
         self.gateway = gateway
         self.state = state
+        self.chance = random.Random(seed)
         self.ended = None
 
     def run(self):
         try:
-            with socket.create_connection((self.gateway.host, self.gateway.port("mqtt")), timeout=10) as peer:
-                self.publish(peer)
+            with ExitStack() as left:  # connections that may still be open when the next one takes the session over
+                while not self.state.stopping or self.state.sent or self.state.released:
+                    peer = socket.create_connection((self.gateway.host, self.gateway.port("mqtt")), timeout=10)
+                    left.enter_context(peer)
+                    with suppress(Cut):
+                        self.publish(peer)
+                    if self.chance.random() < 0.5:
+                        peer.close()
         except (OSError, EOFError) as error:
             self.ended = error
 
@@ -51,6 +64,8 @@ class Publisher(threading.Thread):
                     out += packet(packet_id, state.next)
                     state.next += 1
             peer.sendall(out)
+            if self.chance.random() < CUTS and not state.stopping:
+                raise Cut
             out = b""
             buffered += receive(peer)
             while len(buffered) >= 4:
@@ -91,7 +106,7 @@ def test_every_message_is_in_the_log_once_whenever_the_gateway_dies(new_gateway)
     for seed in range(CYCLES):
         chance = random.Random(seed)
         gateway.start()
-        publisher = Publisher(gateway, state)
+        publisher = Publisher(gateway, state, seed)
         publisher.start()
         enough = state.done + chance.randrange(20, 1_500)
         while state.done < enough:
@@ -103,7 +118,7 @@ def test_every_message_is_in_the_log_once_whenever_the_gateway_dies(new_gateway)
         assert not publisher.is_alive()
     gateway.start()
     state.stopping = True
-    publisher = Publisher(gateway, state)
+    publisher = Publisher(gateway, state, CYCLES)
     publisher.start()
     publisher.join(30)
     assert not publisher.is_alive()
