@@ -11,6 +11,7 @@ import os
 import tomllib
 from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -269,6 +270,7 @@ def load(
     return base
 
 
+@lru_cache(1_024)
 def is_loopback(host: str) -> bool:
     """Whether an address reaches this machine only; a name other than localhost counts as outside."""
     try:
