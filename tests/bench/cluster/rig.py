@@ -26,6 +26,7 @@ POLL_S = 0.002
 QUEUES = 4
 MTU = 65_000  # of the network: it is written in Python, and a packet costs the same whatever is in it
 LOAD_S = 120.0
+MQTT_PORT, PROXY_PORTS = 1883, (5672, 8080, 8081, 8083)  # where a proxy listens, but for its offset
 
 
 def _now_ms() -> int:
@@ -127,7 +128,8 @@ async def _start(cluster: LocalCluster, role: str) -> None:
 
 def _free(plan: Plan) -> bool:
     for node in nodes(plan):
-        for port in {node.port, node.admin_port, *([node.port + 6198] if node.role == "proxy" else [])}:  # and its RPC
+        more = [node.port - MQTT_PORT + port for port in PROXY_PORTS] if node.role == "proxy" else []
+        for port in (node.port, node.admin_port, *more):
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     return False
