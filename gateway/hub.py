@@ -28,10 +28,11 @@ from gateway.limits import Door
 from gateway.metrics import Metrics
 from gateway.offences import Offences
 from gateway.owners import LocalOwners, Owners
-from gateway.port import DONE, AdapterFactory, Authenticate, Call, Consume, OpenSession, Outcome, SettleLeased
+from gateway.port import DONE, AdapterFactory, Authenticate, Call, Consume, OpenSession, Outcome, Request, SettleLeased
 from gateway.queues import NamedQueues
 from gateway.requests import answer
 from gateway.router import Router, TopicRule
+from gateway.session_record import session_key
 from gateway.sessions import COMMIT_INTERVAL_MS, SWEEP_INTERVAL_MS, Sessions
 from gateway.shared_subscriptions import SWEEP_SHARED_INTERVAL_MS, SharedSubscriptions
 from gateway.sys_topics import SAMPLE_INTERVAL_MS, SysTopics
@@ -47,7 +48,6 @@ __all__ = ["Hub", "ListenerContext"]
 
 TOPICS_INTERVAL_MS = 5_000  # between two looks whether there are queues that the store should know more of
 RELIEF_INTERVAL_S = 0.005  # between two looks whether it is still crowded
-AT_ONCE = frozenset({Authenticate, OpenSession})  # mostly nothing has to be waited for, of every connection
 CALLS_MAX = 1_024  # requests of one connection under way; more are refused
 
 log = logs.get(__name__)
@@ -220,7 +220,7 @@ class Hub:
         self.door.leave(connection.guest)
         self._paused.pop(connection, None)
         self._releasing += 1
-        if self.owners.alone:
+        if self.owners.alone and not self.calls_under_way(connection):  # which come first
             rest = begin(_logged(self._release(connection))).rest
             if rest is not None:
                 self.spawn(rest)
@@ -277,7 +277,7 @@ class Hub:
     def call(self, endpoint: Endpoint, call: Call) -> None:
         """Answer a request: in a task of its own, unless nothing has to be waited for."""
         work = answer(self, endpoint, call)
-        if type(call.request) not in AT_ONCE or not self.owners.alone:
+        if not self._begins_at_once(endpoint, call.request):
             self._ask(endpoint, call.token, work)
             return
         begun = begin(_outcome(work))
@@ -286,6 +286,14 @@ class Hub:
             return
         self._count(endpoint, begun.value)
         endpoint.answers.append((call.token, begun.value))
+
+    def _begins_at_once(self, endpoint: Endpoint, request: Request) -> bool:
+        """Whether it may overtake what was asked before: by the connection that has its session, its last words."""
+        if not self.owners.alone:
+            return False
+        if isinstance(request, OpenSession):
+            return not self.sessions.holds(session_key(endpoint.protocol, request.session_id))
+        return isinstance(request, Authenticate)
 
     def consume(self, endpoint: Endpoint, effect: Consume) -> None:
         """Begin a consumer."""

@@ -14,6 +14,7 @@ from store.client import Put, StoreClient
 from store.format import LogOffset, Position, QueueNumber
 
 __all__ = [
+    "SESSIONS",
     "Ended",
     "Held",
     "Holder",
@@ -26,8 +27,10 @@ __all__ = [
     "not_told",
     "offsets_of",
     "put_record",
+    "session_key",
 ]
 
+SESSIONS = "sessions"  # the namespace of their records
 EXCHANGES = "session-exchanges"  # the namespace of what changes with every message
 
 
@@ -137,6 +140,11 @@ def put_record(held: Held, *, left_ms: int | None) -> Put:
         marked=held.marked,
     )
     return Put(held.key, msgspec.msgpack.encode(record))
+
+
+def session_key(protocol: str, session_id: str) -> str:
+    """Where a session is stored."""
+    return kv_key(f"{SESSIONS}/{protocol}", session_id)
 
 
 def exchanges_key(key: str) -> str:

@@ -22,12 +22,12 @@ from gateway import logs
 from gateway.cursor import Cursor, earlier, later
 from gateway.errors import Refusal
 from gateway.fanout import Fanout
-from gateway.keys import kv_key
 from gateway.owners import LocalOwners, Operations, Owned, Owners, OwnershipLost, Taken
 from gateway.port import OpenedSession, OpenSession, SaveSession
 from gateway.queue_remains import stored_entries
 from gateway.session_marks import forget_marks, open_marks
 from gateway.session_record import (
+    SESSIONS,
     Ended,
     Held,
     Holder,
@@ -40,6 +40,7 @@ from gateway.session_record import (
     not_told,
     offsets_of,
     put_record,
+    session_key,
 )
 from gateway.wills import Wills
 from store.client import Delete, Entry, Put, StoreClient
@@ -50,7 +51,6 @@ __all__ = ["COMMIT_INTERVAL_MS", "Holder", "Sessions"]
 COMMIT_INTERVAL_MS = 1_000
 SWEEP_INTERVAL_MS = 60_000
 IDLE_COMMIT_BYTES = 16 << 20  # an idle session's cursor is moved once it is this far behind the log's end
-NAMESPACE = "sessions"
 ORPHANS_AT_ONCE = 64
 
 log = logs.get(__name__)
@@ -79,7 +79,7 @@ class Sessions:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by key: one change at a time
         self._started_ms = now_ms()
         self.ended: Ended = not_told  # told of a session before it is forgotten
-        self._owners.serve(f"{NAMESPACE}/", self)
+        self._owners.serve(f"{SESSIONS}/", self)
 
     async def load(self) -> list[str]:
         """Take stock before anybody connects; the sessions that `bury` is to be called with. Raises `StoreError`."""
@@ -114,7 +114,7 @@ class Sessions:
 
     async def open(self, holder: Holder, request: OpenSession) -> OpenedSession:
         """Give a connection its session, taking it from whoever holds it."""
-        key = kv_key(f"{NAMESPACE}/{holder.protocol}", request.session_id)
+        key = session_key(holder.protocol, request.session_id)
         async with self._lock(key):
             return await self._open(key, holder, request)
 
@@ -375,7 +375,7 @@ class Sessions:
     async def sweep(self) -> int:
         """Forget sessions whose time is over; how many that were. Call it every `SWEEP_INTERVAL_MS`."""
         forgotten = 0
-        async for entry in stored_entries(self._store, NAMESPACE):
+        async for entry in stored_entries(self._store, SESSIONS):
             if self._is_over(entry):
                 forgotten += await self._sweep(entry.key)
         return forgotten
