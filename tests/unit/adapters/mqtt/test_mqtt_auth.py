@@ -203,7 +203,9 @@ def test_an_exchange_comes_to_an_end():
 def test_a_client_that_takes_no_packet_as_large_is_let_go():
     driver = ScramDriver()
     properties = Properties(authentication_method=MECHANISM, authentication_data=b"n,,n=u,r=x", maximum_packet_bytes=20)
-    assert driver.send(Connect(version=5, client_id="c1", properties=properties)) == []
+    assert driver.send(Connect(version=5, client_id="c1", properties=properties)) == [
+        Connack(code=Code.PACKET_TOO_LARGE)
+    ]
     assert driver.closed is not None
 
 
