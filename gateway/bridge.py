@@ -26,6 +26,7 @@ STEADY_S = 10.0  # a connection that has lasted so long makes the next attempt a
 CROWDED_S = 0.05  # between two looks whether there is room again
 AGAIN_S = 1.0  # until what the store did not take is tried again, where it does not say itself
 LAST_OUTCOME_S = 30.0  # how long the outcome of what is under way is waited for when the connection is gone
+WRITE_S = 30.0  # that the other end has to read what we say
 LAST_WORDS_S = 1.0  # for what is still to be said on a connection that ends
 TICK_S = 60.0
 
@@ -206,8 +207,13 @@ class Bridge:
     async def _flush(self) -> None:
         async with self._written:
             data = self._upstream.take_output()
-            if data and self._link is not None:
-                await self._link.write(data)
+            if not data or self._link is None:
+                return
+            try:
+                async with asyncio.timeout(WRITE_S):
+                    await self._link.write(data)
+            except TimeoutError as error:
+                raise LinkError("the upstream does not read what we say") from error
 
     # ---- storing
 

@@ -9,6 +9,7 @@ from upstream_broker import Broker
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Connack, Puback, Publish, Pubrec, Suback
+from gateway import bridge as module
 from gateway.bridge import Bridge
 from gateway.bridge_link import LinkError
 from gateway.bridge_settings import BridgeConfig
@@ -267,6 +268,16 @@ async def test_stopping_acknowledges_what_is_stored_and_says_good_bye():
     assert wire.sent.endswith(b"\xe0\0")
     assert wire.closed
     assert not rig.figures.here
+
+
+async def test_an_upstream_that_does_not_read_is_left(rig, monkeypatch):
+    monkeypatch.setattr(module, "WRITE_S", 0.05)
+    rig.answer = Outcome()
+    wire = await rig.connected()
+    wire.write = lambda _data: asyncio.Event().wait()
+    wire.publish(1)
+    await rig.connected(2)
+    assert wire.closed
 
 
 async def test_malformed_bytes_end_the_connection_and_nothing_else(rig):
