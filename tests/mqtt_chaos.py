@@ -16,7 +16,7 @@ from store.remote import RemoteReader
 
 __all__ = ["ChaosRun", "Cutter", "in_the_log"]
 
-CUT_AFTER_BYTES = 60_000  # on average, in each direction
+CUT_AFTER_BYTES = (5_000, 60_000, 300_000)  # one of these on average, in each direction
 STANDSTILL_S = 60.0  # healed, and for so long nothing has come: something is lost
 
 
@@ -36,7 +36,7 @@ class Cutter(Relay):
             await asyncio.wait(list(self._tasks), timeout=1)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        left = int(self._chance.expovariate(1 / CUT_AFTER_BYTES))
+        left = int(self._chance.expovariate(1 / self._chance.choice(CUT_AFTER_BYTES)))
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
                 if self.cutting and len(data) > left:
@@ -141,21 +141,28 @@ class ChaosRun:
         """Let things happen by chance for a time, each kind at least once."""
         first = [self._kill, self._take_over, self._go, self._cut]
         self.chance.shuffle(first)
-        often = [self._kill, self._cut, *[self._take_over] * 4, *[self._go] * 3]
+        often = [self._kill, self._kill, self._cut, *[self._take_over] * 4, *[self._go] * 3]
         until = asyncio.get_running_loop().time() + seconds
         while first or asyncio.get_running_loop().time() < until:
             await (first.pop() if first else self.chance.choice(often))()
             await asyncio.sleep(self.chance.uniform(0.05, 0.5))
 
     async def _kill(self) -> None:
+        """The gateway dies, perhaps while clients are being taken over, perhaps soon after it has died before."""
         self.said["kills"] += 1
-        await asyncio.to_thread(self.gateway.kill)
-        await asyncio.to_thread(self.gateway.start)
-        await asyncio.sleep(self.chance.uniform(0.1, 1.0))  # that some get on
+        async with asyncio.TaskGroup() as both:
+            if self.chance.random() < 0.5:
+                both.create_task(self._take_over())
+                await asyncio.sleep(self.chance.random() * 0.02)
+            await asyncio.to_thread(self.gateway.kill)
+            await asyncio.to_thread(self.gateway.start)
+        await asyncio.sleep(self.chance.random() ** 2)
 
     async def _take_over(self) -> None:
         """Some clients connect a second time while their first connection lives."""
-        some = [peer for peer in self.chance.sample(self.peers, 4) if peer.link is not None]
+        while sum(peer.link is not None for peer in self.peers) < len(self.peers) / 2:
+            await asyncio.sleep(0.02)
+        some = [peer for peer in self.chance.sample(self.peers, 6) if peer.link is not None]
         opened = await asyncio.gather(*(peer.open() for peer in some))
         self.said["takeovers"] += sum(opened)
 

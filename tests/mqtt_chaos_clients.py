@@ -39,6 +39,7 @@ ROOT = "chaos"
 WINDOW = 16  # packet identifiers of a publisher: few, so that each is used again soon
 PADDING_MAX = 400  # bytes behind a number, so that connections are cut inside packets, too
 CONNECT_TIMEOUT_S = 10.0
+SLOW, SLOW_S = 0.1, 0.3  # how often, and how long at most, a client thinks before it answers
 FOREVER_S = 0xFFFFFFFF
 BUSY = {3, 0x88, 0x89}  # a gateway that has only begun may say so: 3.1.1's and 5.0's codes
 TAKEN_OVER = 0x8E
@@ -180,6 +181,8 @@ class Peer:
                     elif self.link is link:
                         self.heard(packet, link)
                 packets = await link.read()
+                if self.run.chance.random() < SLOW:
+                    await asyncio.sleep(self.run.chance.random() * SLOW_S)
         except GONE:
             pass
         finally:
