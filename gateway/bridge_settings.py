@@ -145,7 +145,8 @@ def _url_mistakes(path: str, bridge: BridgeConfig) -> Generator[tuple[str, str],
 
 def _subscription_mistakes(path: str, name: str, bridge: BridgeConfig) -> Iterator[tuple[str, str]]:
     if not 0 < len(bridge.subscribe) <= SUBSCRIPTIONS_COUNT_MAX:
-        yield f"{path}.subscribe", f"are {len(bridge.subscribe)}; write one to {SUBSCRIPTIONS_COUNT_MAX} [[{path}.subscribe]]"
+        what = f"are {len(bridge.subscribe)}; write one to {SUBSCRIPTIONS_COUNT_MAX} [[{path}.subscribe]]"
+        yield f"{path}.subscribe", what
     for i, one in enumerate(bridge.subscriptions()):
         for key, mistake in Places.mistakes(name, one):
             yield f"{path}.subscribe[{i}].{key}", mistake
