@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Connection"]
 
 LAST_READ_BYTES = 64 << 10  # of a peer that went away while it was written to
+LINGERING_MAX = 256  # connections at a time that wait for their peers to go; beyond, they are closed at once
 CLOSE_TIMEOUT_S = 5.0  # a peer that does not read what is left to be written is cut off after this
 TURNED_AWAY_S = 5.0  # how long a peer that is not let in may take to ask and be told why
 STALL_TIMEOUT_S = 60.0  # a peer that reads nothing of what waits for it is cut off after this
@@ -210,11 +211,12 @@ class Connection(asyncio.Protocol, Endpoint):
         if out:
             transport.write(out)
         timer = self.hub.later(CLOSE_TIMEOUT_S, transport.abort)
-        if self._ended or self._secure:  # TLS says good-bye in its own way
+        # TLS says good-bye in its own way.
+        if self._ended or self._secure or self.hub.lingering >= LINGERING_MAX:
             transport.close()
             return
         self._transport = None
-        transport.set_protocol(_Lingering(timer))
+        transport.set_protocol(_Lingering(self.hub, timer))
         transport.write_eof()
         if not self._reading:
             transport.resume_reading()
@@ -267,12 +269,15 @@ class _Lingering(asyncio.Protocol):
     Closed while the peer still sends, a socket is reset, and the peer never sees what it had not read.
     """
 
-    def __init__(self, timer: asyncio.TimerHandle) -> None:
+    def __init__(self, hub: "Hub", timer: asyncio.TimerHandle) -> None:
+        self._hub = hub
         self._timer = timer
+        hub.lingering += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The peer has gone too."""
         self._timer.cancel()
+        self._hub.lingering -= 1
 
 
 def _info(transport: asyncio.Transport, listener: str) -> ConnectionInfo:

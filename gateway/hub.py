@@ -91,6 +91,7 @@ class Hub:
             may_come=config.topics.auto_create,
             delivered=lambda protocol, topic, count: metrics.messages_out(protocol, topic).inc(count),
         )
+        self.lingering = 0  # connections that are closing: see `gateway.connection`
         self.timer_secrets = TimerSecrets()
         self.authenticator = Authenticator(
             config.auth, controller.user, tls=config.tls, secret=self.timer_secrets.of, now_ms=now_ms

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.connection import Connection
+from gateway.connection import LINGERING_MAX, Connection
 from gateway.endpoint import OUTSTANDING_BYTES_MAX
 from gateway.errors import Cause
 from gateway.hub import ListenerContext
@@ -25,6 +25,7 @@ class Timer:
 class Hub:
     write_buffer_bytes_max = 1000
     random = None
+    lingering = 0
 
     def __init__(self):
         self.metrics = Metrics(process=False)
@@ -75,7 +76,8 @@ class Transport:
     def __init__(self):
         self.written = []
         self.reading = True
-        self.closing = self.aborted = False
+        self.closing = self.aborted = self.closed = False
+        self.protocol = None
 
     def get_extra_info(self, name):
         return {"peername": ("127.0.0.1", 5), "sockname": ("127.0.0.1", 6)}.get(name)
@@ -102,7 +104,7 @@ class Transport:
         self.closing = True
 
     def close(self):
-        self.closing = True
+        self.closing = self.closed = True
 
     def abort(self):
         self.closing = self.aborted = True
@@ -386,3 +388,17 @@ def test_it_is_told_of_its_end(hub, connection, end):
     assert connection.transport.closing
     hub.timers[-2].work()  # a peer that does not take the last words
     assert connection.transport.aborted
+
+
+def test_few_connections_wait_for_their_peers_to_go(hub, connection):
+    hub.lingering = LINGERING_MAX - 1
+    connection.close("enough")
+    assert connection.transport.protocol is not None
+    assert not connection.transport.closed
+    assert hub.lingering == LINGERING_MAX
+    other = Connection(hub, connection._listener)
+    other.connection_made(transport := Transport())
+    other.close("enough")
+    assert transport.closed
+    connection.transport.protocol.connection_lost(None)
+    assert hub.lingering == LINGERING_MAX - 1
