@@ -174,4 +174,4 @@ async def test_a_session_held_elsewhere_is_there(two):
     await cluster.store.kv_delete(owner_key(f"s{conn.id}"))
     await other.shared.sweep()
     await until(lambda: not one.names and not other.names)
-    assert conn.cancelled == [ConsumerId(1)]
+    await until(lambda: conn.cancelled == [ConsumerId(1)])
