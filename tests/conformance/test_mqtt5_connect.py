@@ -3,6 +3,7 @@
 import pytest
 from mqtt5_kit import (
     CONNACK,
+    Lasting,
     again,
     code_of_the_end,
     connected,
@@ -33,6 +34,7 @@ from adapters.mqtt.codec.packets import (
     Will,
 )
 from adapters.mqtt.options import Options
+from gateway import port
 from gateway.errors import Cause, Refusal
 from gateway.port import DropWill, OpenedSession, Outcome
 
@@ -118,6 +120,16 @@ def test_what_was_subscribed_to_is_stored_when_a_session_lasts():
     other, _ = again(driver)
     assert [one.payload for one in delivered(other, message(b"1"), message(b"2"))] == [b"2"]
     assert second.packet_id == 2
+
+
+def test_what_was_subscribed_to_is_stored_though_the_client_does_not_wait():
+    """MQTT-3.1.2-23."""
+    driver = Lasting(5)
+    driver.connect(clean=False, properties=Properties(session_expiry_s=600))
+    driver.send(Subscribe(packet_id=1, requests=(request("t/#"),)), Disconnect())
+    driver.lose()
+    other, _ = again(driver)
+    assert [one.pattern for one in other.take(port.Subscribe)] == ["t/#"]
 
 
 def test_a_session_is_known_by_its_clients_identifier():
