@@ -2,61 +2,109 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-__all__ = ["pass_on"]
+__all__ = ["LINGER_S", "handed_over", "pass_on"]
+
+LINGER_S = 5.0  # for what is to be sent to one side, when the other has ended
 
 
 class _Half(asyncio.Protocol):
-    """One side: what comes goes to the other."""
+    """One side: what comes goes to the other, which may be made later than bytes come."""
 
-    def __init__(self, ended: asyncio.Event) -> None:
+    def __init__(self, ended: asyncio.Event, came: Callable[["_Half"], object]) -> None:
+        """`ended` is set when this side has; `came` is called with each piece that comes from it."""
         self.transport: Any = None
-        self.other: _Half | None = None
+        self.other: _Half
+        self.lost = asyncio.Event()
         self._ended = ended
+        self._came = came
+        self._early: list[bytes] = []  # for this side, from before it was made; one read's, as reading pauses then
+        self._full = False  # this side does not take more for now
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
         self.transport = transport
+        for data in self._early:
+            self.transport.write(data)
+        self._early.clear()
+        if self.other.transport is not None and not self._full:
+            self.other.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        assert self.other is not None
-        self.other.transport.write(data)
+        self.other.write(data)
+        if self.other.transport is None:
+            self.transport.pause_reading()
+        self._came(self)
+
+    def write(self, data: bytes) -> None:
+        """Send to this side, as soon as there is one."""
+        if self.transport is None:
+            self._early.append(data)
+        else:
+            self.transport.write(data)
 
     def pause_writing(self) -> None:
         """See `asyncio.BaseProtocol`."""
-        if self.other is not None:
+        self._full = True
+        if self.other.transport is not None:
             self.other.transport.pause_reading()
 
     def resume_writing(self) -> None:
         """See `asyncio.BaseProtocol`."""
-        if self.other is not None:
+        self._full = False
+        if self.other.transport is not None:
             self.other.transport.resume_reading()
 
     def connection_lost(self, _error: Exception | None) -> None:
         """See `asyncio.BaseProtocol`."""
+        self.lost.set()
         self._ended.set()
 
 
-async def pass_on(first: bytes, accepted: socket.socket, path: str) -> None:
-    """Pass a connection on to a Unix socket, with the bytes of it that were read already. Raises OSError."""
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    there, here = _Half(ended), _Half(ended)
+async def pass_on(first: bytes, accepted: socket.socket, path: str, exchanged: Callable[[], object]) -> None:
+    """Pass a connection on to a Unix socket, with the bytes of it that were read already. Raises OSError.
+
+    `exchanged` is called once, when who connected has said more after an answer: TLS and HTTP/2 both need that, so who
+    does not is no client.
+    """
+    loop, answered, told = asyncio.get_running_loop(), False, False
+
+    def came(half: _Half) -> None:
+        nonlocal answered, told
+        if half is there:
+            answered = True
+        elif answered and not told:
+            told = True
+            exchanged()
+
+    ended = asyncio.Event()
+    there, here = _Half(ended, came), _Half(ended, came)
     here.other, there.other = there, here
+    there.write(first)
     inner = socket.socket(socket.AF_UNIX)
-    inner.setblocking(False)
     try:
+        inner.setblocking(False)
         await loop.sock_connect(inner, path)
-        await loop.create_unix_connection(lambda: there, sock=inner)
-        there.transport.pause_reading()
-        there.transport.write(first)
-        await loop.connect_accepted_socket(lambda: here, accepted)
-        there.transport.resume_reading()
+        await loop.create_unix_connection(lambda: there, sock=handed_over(inner))
+        await loop.connect_accepted_socket(lambda: here, handed_over(accepted))
         await ended.wait()
+        there.transport.close()
+        here.transport.close()
+        with suppress(TimeoutError):  # it does not read
+            async with asyncio.timeout(LINGER_S):
+                await there.lost.wait()
+                await here.lost.wait()
     finally:
-        for half, its in ((there, inner), (here, accepted)):
+        inner.close()
+        for half in (there, here):
             if half.transport is not None:
-                half.transport.close()
-            else:
-                its.close()
+                half.transport.abort()
+
+
+def handed_over(held: socket.socket) -> socket.socket:
+    """The same socket for whoever closes it from now on; closing `held` does nothing any more."""
+    return socket.socket(held.family, held.type, held.proto, fileno=held.detach())

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 import grpc
 import grpc.aio
 
-from store.pipes.passing import pass_on
+from store.pipes.passing import handed_over, pass_on
 from store.pipes.pipe import OPENING, End, Metadata, Pipe
 
 __all__ = ["CONNECTIONS_MAX", "Context", "Server"]
@@ -147,13 +147,13 @@ class Server:
                 _keep_alive(accepted)
                 await self._pipe(accepted)
             elif first and self._inner:
-                await pass_on(first, accepted, f"\0{self._inner}")
-            else:
-                accepted.close()
+                await pass_on(first, accepted, f"\0{self._inner}", lambda: None)
         except OSError as error:  # TLS's errors are too
             logger.info("a connection was not established: %s", error)
         except Exception:
             logger.exception("a connection has failed")
+        finally:
+            accepted.close()
 
     async def _pipe(self, accepted: socket.socket) -> None:
         me = asyncio.current_task()
@@ -161,7 +161,7 @@ class Server:
         tls = None if self._credentials is None else self._credentials.tls
         handshake_s = None if tls is None else OPENING_S
         _, pipe = await self._loop.connect_accepted_socket(
-            lambda: Pipe(me.cancel), accepted, ssl=tls, ssl_handshake_timeout=handshake_s
+            lambda: Pipe(me.cancel), handed_over(accepted), ssl=tls, ssl_handshake_timeout=handshake_s
         )
         try:
             async with asyncio.timeout(OPENING_S):

@@ -19,6 +19,12 @@ PATIENCE_S = 20.0
 EOF = grpc.aio.EOF
 
 
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request):
+    """Nodes run on uvloop, tests of others over pipes on asyncio; each has an order of events of its own."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
 class Transport:
     """What a pipe needs of one."""
 
@@ -314,6 +320,21 @@ async def test_grpc_is_served_on_the_same_port(target):
         call = channel.stream_stream("/test/Echo")()
         await call.write(b"one")
         assert await call.read() == b"one"
+
+
+HTTP_2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"  # its preface, and settings
+
+
+async def test_grpc_is_served_in_whatever_order_its_server_and_its_client_speak(target, caplog):
+    host, port = target.split(":")
+    for _ in range(50):  # gRPC's server speaks at once, often before the connection to it is looked at
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(HTTP_2)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.readexactly(9)
+        writer.close()
+        await writer.wait_closed()
+    assert not caplog.records
 
 
 async def test_who_says_nothing_is_sent_away(target, monkeypatch):
