@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
 from store.replication.errors import BadEpochs
 from store.replication_hooks import ReplicationHooks
+from store.space import NO_ROOM
 
 __all__ = ["Disk"]
 
@@ -41,6 +42,7 @@ class Disk:
         self.promised = 0
         self.log = ""
         self._no_room = False  # to open it
+        self._unsaved = False  # for want of room, what had to be kept beside the log
         self.files: Files = options.get("files") or OsFiles()
         self._options = options
         self._closing: asyncio.Future[None] | None = None  # the newest one that was begun
@@ -93,16 +95,29 @@ class Disk:
             await asyncio.shield(self._closing)
 
     async def save(self, epochs: EpochList, promised: int) -> None:
-        """Keep epochs, and the newest heard of. Raises OSError."""
+        """Keep epochs, and the newest heard of. Raises `StoreFull`: what was kept before is kept still, OSError."""
         if (epochs, promised) != (self.epochs, self.promised):
             assert promised >= self.promised
-            await asyncio.to_thread(self._file.save, epochs, promised)
+            with self.needing_room("the epochs are"):
+                await asyncio.to_thread(self._file.save, epochs, promised)
             self.epochs, self.promised = epochs, promised
+
+    @contextmanager
+    def needing_room(self, what: str) -> Iterator[None]:
+        """Raise `StoreFull` where a full disk is met by what is written beside the log; then this one is `full`."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self._unsaved = True
+            raise StoreFull(f"{what} not saved in {self.data_dir}: {error}") from error
+        self._unsaved = False
 
     async def belong(self, log: str) -> None:
         """Let the log be the group's, whose id is `log` (empty: it has none yet), from before its first frame on.
 
-        Raises `ForeignLog`: it is another one, and is left as it is. OSError.
+        Raises `ForeignLog`: it is another one, and is left as it is. `StoreFull`, OSError.
         """
         if log in {"", self.log}:
             return
@@ -110,7 +125,8 @@ class Disk:
         if known not in {"", log} and self.store is not None and self.store.end > self.store.first:
             raise ForeignLog(f"{self.data_dir} has log {known}, and that of store group {self.group} is {log}")
         if known != log:
-            await asyncio.to_thread(name_log, self.files, self.data_dir, self.group, log)
+            with self.needing_room("the name of the log is"):
+                await asyncio.to_thread(name_log, self.files, self.data_dir, self.group, log)
         self.log = log
 
     @property
@@ -124,7 +140,7 @@ class Disk:
     @property
     def full(self) -> bool:
         """Whether nothing more is to be written here for now."""
-        return self._no_room or (self.store is not None and self.store.full is not None)
+        return self._no_room or self._unsaved or (self.store is not None and self.store.full is not None)
 
     # ---- what the store tells
 

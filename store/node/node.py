@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 REGISTER_S = 0.5  # between attempts to register
 COMPLAIN_S = 10.0  # between two lines in the log that say why that does not succeed
 LEAVE_S = 3.0  # that a master takes to hand over before it stops
-REOPEN_S = 1.0  # before a replica is opened again for which the disk has no room
+REOPEN_S = 1.0  # before a replica goes on for which the disk has no room
 
 
 class Beats(Protocol):
@@ -227,7 +227,10 @@ class StoreNode:
         """One role after the other."""
         try:
             while True:
-                await self._one_time(place)
+                try:
+                    await self._one_time(place)
+                except StoreFull as error:
+                    await self._wait_for_room(error)
         except (StoreError, OSError) as error:
             logger.critical("this replica has failed, and does nothing any more: %s", error)
             self._fail(error if isinstance(error, StoreError) else StoreFailed(str(error)))
@@ -244,12 +247,7 @@ class StoreNode:
     async def _one_time(self, place: Place) -> None:
         """Be a slave, and then perhaps the master."""
         if self.disk.store is None:
-            try:
-                await self.disk.open_slave()
-            except StoreFull as error:
-                logger.warning("this replica cannot be opened again yet: %s", error)
-                await asyncio.sleep(REOPEN_S)
-                return
+            await self.disk.open_slave()
         assert self.group is not None
         role = self.role = SlaveRole(place, self.group)
         self._speak()
@@ -264,6 +262,14 @@ class StoreNode:
             case Ending.ELECTED:
                 await self._lead(place)
 
+    async def _wait_for_room(self, error: StoreFull) -> None:
+        """Nothing was promised and nobody is served: once there is room, all is as before."""
+        self.role = None
+        self._speak()
+        logger.warning("this replica waits for room on its disk: %s", error)
+        await self.disk.close()
+        await asyncio.sleep(REOPEN_S)
+
     async def _lead(self, place: Place) -> None:
         assert self.group is not None
         epoch = self.group.master_epoch
@@ -275,7 +281,8 @@ class StoreNode:
             await role.run()
         except StoreError as error:
             store_failed = isinstance(error, StoreFailed)
-            if store_failed or role.serving:
+            unsaved = isinstance(error, StoreFull) and self.disk.epochs.newest < epoch  # so it has not begun
+            if store_failed or role.serving or unsaved:
                 raise
             logger.error("this replica cannot be the master of epoch %d: %s", epoch, error)
             place.unfit.add(epoch)

@@ -329,6 +329,7 @@ class SlaveRole:
             except (StoreFull, StoreOverloaded, CorruptFrame) as error:
                 logger.warning("what the master sends cannot be taken for now: %s", error)
                 self._broken = True  # before anything else can end it: what is dropped here, nobody will ever write
+                self._place.speak()
                 await asyncio.sleep(AGAIN_S)
                 self._end(Ending.ANEW)
                 return
@@ -406,5 +407,6 @@ class SlaveRole:
 async def install(place: Place) -> None:
     """Put the snapshot that was fetched in the place of log and views, and open that. Raises `StoreError`, OSError."""
     await place.disk.close()
-    await install_fetched(place)
+    with place.disk.needing_room("a snapshot is"):
+        await install_fetched(place)
     await place.disk.open_slave()

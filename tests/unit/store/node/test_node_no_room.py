@@ -1,0 +1,103 @@
+"""A disk that is full to the last byte: nothing is promised or served that is not saved, until there is room."""
+
+import errno
+
+import pytest
+from controllers import Controllers, until
+from node_kit import GROUP, PATIENCE_S, StoreGroup
+from store_kit import FaultyFiles, append, bodies, frame
+
+from controller.client import GroupConfig
+from store.node import node as node_module
+from store.node import slave_role
+from store.node.disk import Disk
+from store.replication.epoch_file import EpochFile
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def controllers(tmp_path):
+    async with Controllers(tmp_path / "controllers", count=1) as found:
+        await found.leader()
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(slave_role, "AGAIN_S", 0.1)
+    monkeypatch.setattr(node_module, "REOPEN_S", 0.1)
+
+
+def disks(tmp_path, controllers, **options):
+    """A group, and the files of its nodes by name."""
+    group = StoreGroup(tmp_path, controllers, **options)
+    files = {name: FaultyFiles() for name in group.names}
+    group.own = {name: {"files": files[name]} for name in group.names}
+    return group, files
+
+
+def kept(group, name):
+    """The newest epoch that a node's directory knows of."""
+    return EpochFile(FaultyFiles(), group.directory / name).load()[1]
+
+
+async def test_an_epoch_that_cannot_be_saved_is_not_promised_until_it_can(tmp_path, controllers):
+    group, files = disks(tmp_path, controllers, count=3)
+    async with group:
+        await group.in_sync()
+        await append(group.store(), frame((16, b"a")))
+        await group.settled()
+        old, before = await group.master(), group.group.master_epoch
+        full, heir = (name for name in group.names if name != old)
+        files[full].fill(0)
+        await group.nodes[old].switch_over(group.id(heir))
+        assert await group.master(after=before) == heir
+        registry, node = controllers.nodes[1].registry, group.nodes[full]
+        await until(lambda: registry.last(GROUP, group.id(full)).full, PATIENCE_S)
+        await append(group.store(), frame((16, b"b")))  # the others go on
+        assert node.disk.promised == kept(group, full) == before
+        assert registry.last(GROUP, group.id(full)).master_epoch == before
+        assert not node.failed.done()
+        files[full].write_error = 0
+        await group.in_sync()
+        await group.settled()
+        assert node.disk.promised == kept(group, full) == group.group.master_epoch
+        assert await bodies(node.disk.store, 16) == [b"a", b"b"]
+        await until(lambda: not registry.last(GROUP, group.id(full)).full, PATIENCE_S)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+async def test_who_is_elected_without_room_serves_when_there_is_some(tmp_path, controllers, error):
+    config = GroupConfig(replicas=2, min_in_sync=1)
+    group, files = disks(tmp_path, controllers, count=2, config=config)
+    async with group:
+        await group.in_sync()
+        await append(group.store(), frame((16, b"a")))
+        await group.settled()
+        old, before = await group.master(), group.group.master_epoch
+        full = next(name for name in group.names if name != old)
+        node = group.nodes[full]
+        files[full].fill(0)
+        files[full].write_error = error
+        await group.kill(old)
+        await until(lambda: group.group.master == group.id(full) and node.disk.full, PATIENCE_S)
+        assert group.group.master_epoch > before
+        assert node.disk.promised == kept(group, full) == before
+        assert not (await group.client.service(GROUP)).served
+        files[full].write_error = 0
+        assert await group.master(after=before) == full
+        await append(group.store(), frame((16, b"b")))
+        assert not node.failed.done()
+
+
+async def test_any_other_error_is_a_failure(tmp_path):
+    files = FaultyFiles()
+    disk = Disk(tmp_path, GROUP, {"files": files})
+    await disk.open_slave()
+    files.fill(0)
+    files.write_error = errno.EIO
+    with pytest.raises(OSError, match="Input/output"):
+        await disk.save(disk.epochs, 5)
+    assert (disk.promised, disk.full) == (0, False)
+    await disk.close()
