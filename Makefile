@@ -54,8 +54,13 @@ run: java $(STAMP) ## Run the main job: gateway, Spark and a fleet over all prot
 serve: $(STAMP) ## Run the gateway alone (ARGS="--port-offset 1000")
 	@$(BIN)/headgate serve $(ARGS)
 
-test: java check ## All checks and all tests
+test: java check ## All checks and all tests, or those that ARGS names
+ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
+else
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/cluster
+	$(BIN)/python -m pytest tests/cluster
+endif
 
 interop: $(STAMP) ## MQTT.js against the gateway, over TCP, TLS and WebSocket (needs node, npm and its registry)
 	HEADGATE_MQTTJS=1 $(BIN)/python -m pytest tests/interop/test_mqttjs.py $(ARGS)
