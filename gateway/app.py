@@ -7,7 +7,6 @@ there. Down: the other way round, so that everything acknowledged is on disk and
 import asyncio
 import contextlib
 import gc
-import resource
 import ssl
 import sys
 import time
@@ -28,6 +27,7 @@ from gateway.controller_process import node_credentials
 from gateway.datagram import DatagramEndpoint
 from gateway.endpoint import now_ms
 from gateway.errors import ConfigError, HeadgateError
+from gateway.file_limit import raise_file_limit
 from gateway.footing import Footing, across, here
 from gateway.hub import Hub, ListenerContext
 from gateway.metrics import Metrics
@@ -338,12 +338,6 @@ def listening_on(name: str, host: str, port: int) -> Iterator[None]:
     except (OSError, RuntimeError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise StartError(f"{name} cannot listen on {host}:{port}: {why}") from error
-
-
-def raise_file_limit() -> None:
-    """Let this process open as many files as it may: every connection is one."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def serve(config: Config, *, on_ready: Callable[[Gateway], None] | None = None) -> int:

@@ -24,6 +24,7 @@ from gateway.cluster_settings import ClusterConfig, NodeAddress
 from gateway.config import Config, is_loopback
 from gateway.endpoint import now_ms
 from gateway.errors import ConfigError, HeadgateError
+from gateway.file_limit import raise_file_limit
 from gateway.signals import stop_on_signals
 from store.credentials import CredentialFiles
 
@@ -186,5 +187,6 @@ def _metrics(node: ControllerNode) -> CollectorRegistry:
 
 def serve(config: Config, *, join: bool = False) -> int:
     """Run a controller in this process; the exit status. Raises `ConfigError`, `ControllerFailed`."""
+    raise_file_limit()
     uvloop.run(run(config, join=join))
     return 0

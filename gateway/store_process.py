@@ -26,6 +26,7 @@ from gateway.config import Config
 from gateway.controller_process import NodeCredentials, node_credentials
 from gateway.endpoint import now_ms
 from gateway.errors import ConfigError, HeadgateError
+from gateway.file_limit import raise_file_limit
 from gateway.signals import stop_on_signals
 from gateway.store_options import store_options
 from store.node.master_role import MasterRole
@@ -300,6 +301,7 @@ async def run(config: Config) -> None:
 
 def serve(config: Config) -> int:
     """Run a store node in this process; the exit status. Raises `ConfigError`, `StoreNodeFailed`, `StoreError`."""
+    raise_file_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(GC_THRESHOLD)
     uvloop.run(run(config))

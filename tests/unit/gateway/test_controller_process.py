@@ -1,11 +1,16 @@
 """`headgate controller`: what it makes of its configuration, and what its admin port says."""
 
+import gc
+import resource
+import sys
+
 import httpx
 import pytest
 from typer.testing import CliRunner
 
 from controller.node import ControllerNode
 from controller.raft import StorageFailed
+from gateway import controller_process, store_process
 from gateway.cli import app
 from gateway.cluster_settings import ClusterConfig, ControllerConfig, NodesTls
 from gateway.config import AdminConfig, Config
@@ -26,6 +31,26 @@ def test_it_is_one_of_those_that_are_named():
     assert found.address == "10.0.0.2:8082"
     assert found.members == {1: "10.0.0.1:8082", 2: "10.0.0.2:8082", 3: "[::1]:8082"}
     assert not found.join
+
+
+@pytest.mark.parametrize("process", [controller_process, store_process])
+def test_it_may_open_as_many_files_as_the_machine_lets_it(process, monkeypatch):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    seen = []
+
+    def run(running):
+        running.close()
+        seen.append(resource.getrlimit(resource.RLIMIT_NOFILE))
+
+    monkeypatch.setattr(process.uvloop, "run", run)
+    monkeypatch.setattr(sys, "setswitchinterval", lambda _: None)
+    monkeypatch.setattr(gc, "set_threshold", lambda _: None)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard // 2), hard))
+    try:
+        process.serve(Config())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert seen == [(hard, hard)]
 
 
 def test_alone_it_is_a_cluster_of_one():
