@@ -13,6 +13,7 @@ from store.errors import CorruptFrame, TruncationRefused
 from store.files import Files
 from store.format import HEADER, Buffer, Frame, Header, LogOffset, UnplacedFrame, group_of, origin_of, parse_header
 from store.segment import SCAN_BYTES, BadRange, OpenFiles, Segment, segment_name, segment_start, split_at
+from store.space import NO_FILES
 
 __all__ = ["SEGMENT_SIZE_BYTES", "CommitLog", "Placed"]
 
@@ -245,7 +246,12 @@ class CommitLog:
         segment = Segment(self._files, path, start, create=True, open_files=self._open_files)
         try:
             self._files.sync_directory(self._directory)
-        except OSError as error:  # a failed sync, whatever its reason: not to be tried again
+        except OSError as error:
+            if error.errno in NO_FILES:  # nothing was synced, so it can be tried again
+                segment.close()
+                self._files.unlink(path)
+                raise
+            # a failed sync, whatever its reason: not to be tried again
             raise OSError(errno.EIO, f"the log's directory: {error.strerror}") from error
         with self._changing:
             sealed = self._segments[-1] if self._segments else None

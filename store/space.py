@@ -12,12 +12,14 @@ from pathlib import Path
 from store.errors import StoreFull
 from store.files import Files
 
-__all__ = ["DISK_RESERVE_BYTES", "LOOK_S", "NO_ROOM", "Space", "no_room_is_full"]
+__all__ = ["DISK_RESERVE_BYTES", "LOOK_S", "NO_FILES", "NO_ROOM", "Space", "no_room_is_full"]
 
 logger = logging.getLogger(__name__)
 
 DISK_RESERVE_BYTES = 256 << 20  # for the views, which follow, and for the records that retention writes to make room
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+# What passes by itself and says nothing of the disk's health: no bytes left, no file descriptors to open a file with.
+NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT}) | NO_FILES
 LOOK_S = 1.0  # between looks while nothing is written
 _LOOKS = 8  # while the reserve's size is written: so often is looked again
 _LOOK_BYTES_MIN = 1 << 20
@@ -27,7 +29,7 @@ _MARGIN = 8  # a refusal ends when an eighth more than the reserve is free, so t
 
 @contextmanager
 def no_room_is_full(path: Path) -> Iterator[None]:
-    """Raise `StoreFull` where opening what is at `path` meets a full disk."""
+    """Raise `StoreFull` where opening what is at `path` meets a full disk, or has no file descriptors."""
     try:
         yield
     except OSError as error:
@@ -91,8 +93,8 @@ class Space:
             return -1
 
     def ran_out(self, why: str) -> StoreFull:
-        """A write met a full disk, whatever the last look said."""
-        return self._refuse(f"the disk is full: {why}")
+        """A write met a full disk, or no file could be opened for it, whatever the last look said."""
+        return self._refuse(f"there is no room: {why}")
 
     def _refuse(self, why: str) -> StoreFull:
         if self.refusal is None:

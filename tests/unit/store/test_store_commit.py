@@ -1,6 +1,7 @@
 """The write path: what is answered when, in which order, and what becomes of it when the disk fails or is full."""
 
 import errno
+import os
 from collections import deque
 from queue import SimpleQueue
 from threading import Event
@@ -317,17 +318,21 @@ def test_another_write_error_fails_the_store(open_rig):
     assert isinstance(rig.store(frame((16, b"later")))[0], StoreFailed)
 
 
-def test_no_room_for_another_segment(open_rig, monkeypatch):
+@pytest.mark.parametrize(
+    ("operation", "reason"),
+    [("open", errno.ENOSPC), ("open", errno.EMFILE), ("open", errno.ENFILE), ("sync_directory", errno.EMFILE)],
+)
+def test_no_room_for_another_segment(open_rig, monkeypatch, operation, reason):
     rig = open_rig(segment_size_bytes=300)
     rig.store(frame((16, b"a" * 200)))
-    opening = rig.files.open
+    works = getattr(rig.files, operation)
 
-    def refuse(path, *, create=False):
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def refuse(path, **_):
+        raise OSError(reason, os.strerror(reason))
 
-    monkeypatch.setattr(rig.files, "open", refuse)
+    monkeypatch.setattr(rig.files, operation, refuse)
     assert isinstance(rig.store(frame((16, b"b" * 200)))[0], StoreFull)
-    monkeypatch.setattr(rig.files, "open", opening)
+    monkeypatch.setattr(rig.files, operation, works)
     rig.engine.look_for_space()
     assert isinstance(rig.store(frame((16, b"c" * 200)))[0], Appended)
     assert bodies(rig.log) == [b"a" * 200, b"c" * 200]
