@@ -30,6 +30,7 @@ __all__ = [
     "NotElectable",
     "QueueClosed",
     "Replica",
+    "ReplicaElsewhere",
     "ReplicaIdTaken",
     "ReplicaInSync",
     "Service",
@@ -110,6 +111,10 @@ class UnknownReplica(ControllerError):
 
 class ReplicaIdTaken(ControllerError):
     """The id was given to somebody else, or is not the next one: ask for the next one again."""
+
+
+class ReplicaElsewhere(ControllerError):
+    """The replica is heard of at another address, and cannot be at two: one data directory is a copy of the other."""
 
 
 class ReplicaInSync(ControllerError):
@@ -380,7 +385,7 @@ class ControllerClient(Protocol):
         A new node asks for the next id, writes it to a temporary file with a check code of its own making, registers,
         and renames the file. After a crash in between it registers again by that file: the id is its own, or somebody
         else's by another check code, and then the file is worth nothing. Raises `UnknownGroup`, `ReplicaIdTaken`,
-        `WrongLog`, `ReplicaInSync`: it cannot become a learner yet.
+        `ReplicaElsewhere`, `WrongLog`, `ReplicaInSync`: it cannot become a learner yet.
         """
 
     async def forget_replica(self, group: int, replica: int) -> Group:

@@ -18,11 +18,12 @@ from collections.abc import Iterable, Mapping
 from controller.client import (
     Group,
     NotElectable,
+    ReplicaElsewhere,
     StaleEpoch,
     UnknownGroup,
     UnknownReplica,
 )
-from controller.commands import AlterSyncSet, ElectMaster, LogEnd
+from controller.commands import AlterSyncSet, ElectMaster, LogEnd, RegisterReplica
 from controller.groups import majority
 from controller.registry import Heartbeat, Registry
 
@@ -116,6 +117,21 @@ class Elections:
         for id_ in command.new_set:
             if there is not None and id_ not in there.sync_set and self._said(there, id_, now_ms) is None:
                 raise NotElectable(f"replica {id_} of group {command.group} is not heard of")
+
+    def check_registration(self, command: RegisterReplica, now_ms: int) -> None:
+        """Refuse to have a replica at a second address while it is heard of at the first. Raises `ReplicaElsewhere`.
+
+        One that was moved is silent where it was, and may be here as soon as it is dead there.
+        """
+        there, wanted = self._groups.get(command.group), command.replica
+        known = there.replica(wanted.id) if there is not None else None
+        said = self._registry.heard(command.group, wanted.id, now_ms)
+        if known is None or known.check != wanted.check or said is None or said.address == wanted.address:
+            return
+        raise ReplicaElsewhere(
+            f"replica {wanted.id} of group {command.group} is alive at {said.address}, so it cannot be at "
+            f"{wanted.address} too: one of both has a copy of the other's data directory"
+        )
 
     # ---- judging
 

@@ -7,7 +7,15 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from controller.client import ControllerClosed, ControllerError, NotElectable
-from controller.commands import AlterSyncSet, Command, DeleteMember, ElectMaster, NameCluster, encode_command
+from controller.commands import (
+    AlterSyncSet,
+    Command,
+    DeleteMember,
+    ElectMaster,
+    NameCluster,
+    RegisterReplica,
+    encode_command,
+)
 from controller.driver import Driver
 from controller.elections import WANTED_MS, Elections
 from controller.members import Members
@@ -181,6 +189,8 @@ class Leadership:
     def _admit(self, command: Command) -> None:
         if isinstance(command, AlterSyncSet):
             self._elections.check_alteration(command, self._clock_ms())
+        elif isinstance(command, RegisterReplica):
+            self._elections.check_registration(command, self._clock_ms())
         self._state.check(command)
 
     def _propose(self, command: Command) -> "asyncio.Future[Answer]":

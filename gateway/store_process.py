@@ -189,6 +189,8 @@ class _Process:
             reasons.append("not registered with the controllers yet")
         elif node.failed.done():
             reasons.append(f"the store has failed: {node.failed.result()}")
+        elif node.aside:
+            reasons.append(node.aside)
         elif isinstance(node.role, MasterRole):
             if not node.role.serving:
                 reasons.append("about to be the master")

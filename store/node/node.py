@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 REGISTER_S = 0.5  # between attempts to register
 COMPLAIN_S = 10.0  # between two lines in the log that say why that does not succeed
 LEAVE_S = 3.0  # that a master takes to hand over before it stops
+ASIDE_S = 2.0  # before a replica that is elsewhere too asks for its place again
 REOPEN_S = 1.0  # before a replica goes on for which the disk has no room
 
 
@@ -90,6 +91,7 @@ class StoreNode:
         self.role: SlaveRole | MasterRole | None = None  # None: between two of them
         self.disk = Disk(settings.data_dir, settings.group, settings.options)
         self.failed: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()
+        self.aside = ""  # why it takes no part for now: another node is this replica
         self._controller = controller
         self._credentials = credentials
         self._node = NodeService(settings.group)
@@ -98,6 +100,7 @@ class StoreNode:
         self._place: Place | None = None
         self._beats: Beats | None = None
         self._task: asyncio.Task[None] | None = None
+        self._standing_aside: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], Any] = lambda: None
         self._ends = 0, 0, 0  # log epoch, log end, confirmed: as they were last while the store was open
 
@@ -173,6 +176,7 @@ class StoreNode:
 
     def _begin(self, connect: Connect) -> None:
         assert self.identity is not None
+        assert self.group is not None
         self._node.cluster = self.identity.cluster
         place = self._place = Place(
             group=self.settings.group,
@@ -186,17 +190,21 @@ class StoreNode:
             dial=lambda address: pipes.open_channel(address, self._credentials.channel),
             now_ms=lambda: time.monotonic_ns() // 1_000_000,
             pace=self.settings.pace,
+            since=self.group.master_epoch,
         )
         self._beats = connect(self._said, self._heard)
         self._unwatch = self._controller.watch(self._look)
         self._look()
-        self._task = asyncio.create_task(self._live(place), name=f"replica of store group {self.settings.group}")
+        self._task = self._living(place)
 
     # ---- down
 
     async def close(self) -> None:
         """End it: a master hands over first, if anybody can take over."""
         self._unwatch()
+        if self._standing_aside is not None:
+            self._standing_aside.cancel()
+            await asyncio.gather(self._standing_aside, return_exceptions=True)
         if isinstance(self.role, MasterRole) and self.role.serving:
             with suppress(CannotSwitchOver, TimeoutError):
                 async with asyncio.timeout(LEAVE_S):
@@ -222,6 +230,9 @@ class StoreNode:
         return self._node.sessions
 
     # ---- roles
+
+    def _living(self, place: Place) -> "asyncio.Task[None]":
+        return asyncio.create_task(self._live(place), name=f"replica of store group {self.settings.group}")
 
     async def _live(self, place: Place) -> None:
         """One role after the other."""
@@ -289,6 +300,59 @@ class StoreNode:
         finally:
             self.role = None
 
+    # ---- another who is this replica
+
+    def _look_for_another(self, group: Group) -> None:
+        """See whether somebody with a copy of this directory has registered from another address since we did."""
+        busy = self.failed.done() or (self._standing_aside is not None and not self._standing_aside.done())
+        if not busy and self._place is not None and self._other(group) is not None:
+            task = self._standing_aside = asyncio.create_task(self._stand_aside(self._place), name="standing aside")
+            task.add_done_callback(self._look_again)
+
+    def _look_again(self, done: "asyncio.Task[None]") -> None:
+        """What was heard of while it stood aside counts too."""
+        found = self._controller.group(self.settings.group)
+        if not done.cancelled() and found is not None:
+            self._look_for_another(found)
+
+    def _other(self, group: Group | None) -> Replica | None:
+        assert self.identity is not None
+        known = group.replica(self.identity.id) if group is not None else None
+        return known if known is not None and known.address != self.address else None
+
+    async def _stand_aside(self, place: Place) -> None:
+        """If that is so and no old news, take no part until the other one is gone."""
+        number = self.settings.group
+        while True:
+            with suppress(ControllerError):
+                await self._controller.barrier()
+                break
+            await asyncio.sleep(REGISTER_S)
+        other = self._other(self._controller.group(number))
+        if other is None:
+            return
+        self.aside = (
+            f"replica {place.replica} of store group {number} was registered at {other.address}, and is here at "
+            f"{self.address} too: one of both has a copy of the other's data directory"
+        )
+        logger.error("this node stands aside: %s", self.aside)
+        try:
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.gather(self._task, return_exceptions=True)
+            self.role = None
+            await self.disk.close()
+            await asyncio.sleep(ASIDE_S)  # meanwhile the other one is heard of
+            await self._register()
+        except (StoreError, OSError) as error:
+            self._fail(error if isinstance(error, StoreError) else StoreFailed(str(error)))
+            return
+        assert self.identity is not None
+        assert self.group is not None
+        logger.warning("replica %d of store group %d is here alone again", self.identity.id, number)
+        place.identity, place.since, self.aside = self.identity, self.group.master_epoch, ""
+        self._task = self._living(place)
+
     # ---- the controllers
 
     def _heard(self, group: Group) -> None:
@@ -299,6 +363,7 @@ class StoreNode:
         if known is not None and (group.master_epoch, group.sync_epoch) < (known.master_epoch, known.sync_epoch):
             return
         self.group = group
+        self._look_for_another(group)
         if self.role is not None:
             self.role.heard(group)
 
@@ -326,6 +391,8 @@ class StoreNode:
     def _said(self) -> list[Heartbeat]:
         """What the controllers are told of this replica."""
         assert self.identity is not None
+        if self.aside:
+            return []  # the other one speaks
         self._remember()
         log_epoch, log_end, confirmed = self._ends
         return [

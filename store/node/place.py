@@ -66,8 +66,9 @@ class Place:
 
     `speak` tells the controllers at once what has changed about epochs and roles. `known` is the newest group that is
     known, `heard` takes one that a controller has answered with. `dial` opens a channel to another node. `unfit`
-    are epochs to which this replica was elected and could not be their master. Before `relief_ms` it does not hand over
-    because its disk is full.
+    are epochs to which this replica was elected and could not be their master. To those up to `since` it was elected
+    before its node registered, and a node with a copy of its directory may be their master. Before `relief_ms` it does
+    not hand over because its disk is full.
     """
 
     group: int
@@ -82,6 +83,7 @@ class Place:
     now_ms: Callable[[], int]
     pace: Pace = field(default_factory=Pace)
     unfit: set[int] = field(default_factory=set)
+    since: int = 0
     relief_ms: int = 0
 
     @property

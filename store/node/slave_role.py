@@ -112,10 +112,10 @@ class SlaveRole:
         self._dial_wanted.set()
 
     def _elected(self, group: Group) -> None:
-        """Be the master of an epoch of which this replica has never been; of another one it may have been."""
+        """Be the master of an epoch that is new; of another one this replica, or a copy of it, may have been."""
         if group.master_epoch < self._core.promised or group.master_epoch in self._place.unfit:
             return
-        if group.master_epoch > self._core.epochs.newest:
+        if group.master_epoch > max(self._core.epochs.newest, self._place.since):
             self._end(Ending.ELECTED)
         elif self._wishing is None or self._wishing.done():
             self._wishing = asyncio.create_task(self._wish(group.master_epoch), name="wish to be elected")

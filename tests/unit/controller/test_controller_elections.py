@@ -4,7 +4,15 @@ import logging
 
 import pytest
 
-from controller.client import GroupConfig, NotElectable, Replica, StaleEpoch, UnknownGroup, UnknownReplica
+from controller.client import (
+    GroupConfig,
+    NotElectable,
+    Replica,
+    ReplicaElsewhere,
+    StaleEpoch,
+    UnknownGroup,
+    UnknownReplica,
+)
 from controller.commands import AddGroup, AlterSyncSet, ConfigureGroup, RegisterReplica
 from controller.elections import (
     AGAIN_MS,
@@ -14,7 +22,7 @@ from controller.elections import (
     UNCLEAN_AFTER_MS,
     Elections,
 )
-from controller.registry import DEAD_AFTER_MS, TICK_MS, Heartbeat, Registry
+from controller.registry import DEAD_AFTER_MS, SUSPECT_MS, TICK_MS, Heartbeat, Registry
 from controller.state import MetadataState
 
 
@@ -524,3 +532,27 @@ def test_an_operator_does_not_wait_for_an_unclean_election_that_is_allowed():
     assert command.unclean
     rig.state.apply(command)
     assert rig.group.sync_set == (3,)
+
+
+def test_a_replica_is_registered_elsewhere_only_when_it_is_dead_where_it_was():
+    rig = Rig(in_sync=3)
+
+    def moved(id_=2, **changes):
+        replica = Replica(**{"id": id_, "node": "n9", "address": "n9:1", "check": "c"} | changes)
+        rig.elections.check_registration(RegisterReplica(group=0, replica=replica, time_ms=0), rig.now)
+
+    with pytest.raises(ReplicaElsewhere, match=r"replica 2 of group 0 is alive at a, so it cannot be at n9:1 too"):
+        moved()
+    moved(address="a")  # it was started again where it was, or only says so again
+    moved(4)  # is nobody yet
+    moved(check="another")  # is refused for that
+    rig.registry.disconnected(0, 2, rig.now)
+    with pytest.raises(ReplicaElsewhere):
+        moved()  # it may connect again
+    rig.now += SUSPECT_MS
+    moved()
+    rig.up(2)
+    with pytest.raises(ReplicaElsewhere):
+        moved()
+    rig.now += DEAD_AFTER_MS
+    moved()
