@@ -59,6 +59,7 @@ class ChaosRun:
         self.port = relay.port
         self.seed = seed
         self.chance = random.Random(seed)
+        self.slow = 0.1
         self.said: Counter[str] = Counter()
         self.violations: list[str] = []
         self.received = [
@@ -183,7 +184,7 @@ class ChaosRun:
     async def heal(self) -> None:
         """Let everything come to rest: nothing is cut, nobody publishes, everybody is there. Then all connect
         once more, and something is published that comes behind all that a session might repeat."""
-        self.relay.cutting = False
+        self.relay.cutting, self.slow = False, 0.0
         self._publishing.cancel()
         for peer in self.peers:
             peer.online.set()

@@ -39,7 +39,7 @@ ROOT = "chaos"
 WINDOW = 16  # packet identifiers of a publisher: few, so that each is used again soon
 PADDING_MAX = 400  # bytes behind a number, so that connections are cut inside packets, too
 CONNECT_TIMEOUT_S = 10.0
-SLOW, SLOW_S = 0.1, 0.3  # how often, and how long at most, a client thinks before it answers
+SLOW_S = 0.3  # how long at most a client thinks before it answers, when it does
 FOREVER_S = 0xFFFFFFFF
 BUSY = {3, 0x88, 0x89}  # a gateway that has only begun may say so: 3.1.1's and 5.0's codes
 TAKEN_OVER = 0x8E
@@ -54,6 +54,7 @@ class Run(Protocol):
 
     chance: random.Random
     said: Counter[str]
+    slow: float  # how often clients think before they answer
     port: int  # of the relay
 
     def ends(self) -> Topics: ...
@@ -158,7 +159,7 @@ class Peer:
 
     def _connect(self) -> Connect:
         expiry = Properties(session_expiry_s=FOREVER_S) if self.version == 5 else Properties()
-        return Connect(version=self.version, client_id=self.name, clean=False, keep_alive_s=60, properties=expiry)
+        return Connect(version=self.version, client_id=self.name, clean=False, keep_alive_s=0, properties=expiry)
 
     def _accepted(self, packet: Packet) -> bool:
         assert isinstance(packet, Connack), packet
@@ -181,7 +182,7 @@ class Peer:
                     elif self.link is link:
                         self.heard(packet, link)
                 packets = await link.read()
-                if self.run.chance.random() < SLOW:
+                if self.run.chance.random() < self.run.slow:
                     await asyncio.sleep(self.run.chance.random() * SLOW_S)
         except GONE:
             pass
@@ -343,7 +344,7 @@ class Subscriber(Peer):
         if self._receive_maximum is None:
             return connect
         known = Properties(session_expiry_s=FOREVER_S, receive_maximum=self._receive_maximum)
-        return Connect(version=5, client_id=self.name, clean=False, keep_alive_s=60, properties=known)
+        return Connect(version=5, client_id=self.name, clean=False, keep_alive_s=0, properties=known)
 
 
 class Mended(paho.Client):
