@@ -23,7 +23,8 @@ __all__ = ["MESSAGE_BYTES_MAX", "OPENING", "End", "Pipe", "broken"]
 
 OPENING = b"\x01"  # TLS begins with 0x16, HTTP/2 with "P"
 MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + (16 << 20)  # frames to slaves go several in a message, a largest one among them
-BUFFER_BYTES = 256 << 10  # read at once; more while a larger message comes
+BUFFER_BYTES = 256 << 10  # read at once; more while a larger message comes, as fast as it does
+OPENING_BUFFER_BYTES = 4 << 10  # until the first message is here
 BUFFER_KEPT_BYTES = 2 << 20
 ARRIVED_BYTES_MAX = 1 << 20  # arrived and not read: beyond, the other side has to wait, a message under way excepted
 UNSENT_BYTES_MAX = 1 << 20  # written and not sent: beyond, `write` waits
@@ -64,13 +65,15 @@ def broken(why: str) -> grpc.aio.AioRpcError:
 class Pipe(asyncio.BufferedProtocol):
     """One end of a pipe. Belongs to the thread of the event loop; one task reads at a time."""
 
-    def __init__(self, lost: Callable[[], object] = lambda: None) -> None:
-        """`lost` is called when the connection has ended."""
+    def __init__(self, lost: Callable[[], object] = lambda: None, *, first_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+        """`lost` is called when the connection has ended; `first_bytes_max` is how large the first message may be."""
         self._loop = asyncio.get_running_loop()
         self._lost = lost
         self._transport: Any = None
-        self._buffer = bytearray(BUFFER_BYTES)
+        self._least_bytes = OPENING_BUFFER_BYTES  # of the buffer
+        self._buffer = bytearray(OPENING_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
+        self._size_max = first_bytes_max  # of the next message
         self._start = self._filled = 0  # what has come of messages that are not whole; _start <= _filled
         self._arrived: deque[bytes] = deque()
         self._arrived_bytes = 0
@@ -175,7 +178,7 @@ class Pipe(asyncio.BufferedProtocol):
         while not self._over and filled - at >= _SIZE.size:
             (size,) = _SIZE.unpack_from(view, at)
             body, behind = at + _SIZE.size, at + _SIZE.size + (size & ~_END)
-            if behind - body > (END_BYTES_MAX if size & _END else MESSAGE_BYTES_MAX):
+            if behind - body > (min(END_BYTES_MAX, self._size_max) if size & _END else self._size_max):
                 self._malformed(f"a message of {behind - body} bytes")
                 break
             if behind > filled:
@@ -186,6 +189,7 @@ class Pipe(asyncio.BufferedProtocol):
             else:
                 self._arrived.append(bytes(view[body:behind]))
                 self._arrived_bytes += behind - body
+                self._size_max, self._least_bytes = MESSAGE_BYTES_MAX, BUFFER_BYTES
             at = behind
         self._start = at
         self._make_room(needed)
@@ -196,16 +200,20 @@ class Pipe(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
 
     def _make_room(self, needed: int) -> None:
-        """Have room for all of the message that comes, of which a part may be here."""
-        rest = self._filled - self._start
+        """Have room for more of the message that comes, of which a part may be here.
+
+        It is given as bytes come, not as the message's size says: at most twice what is here, or the least.
+        """
+        rest, size = self._filled - self._start, len(self._buffer)
         if not rest:
             self._start = self._filled = 0
-            if len(self._buffer) > BUFFER_KEPT_BYTES:
-                self._renew(BUFFER_BYTES)
-        elif self._start + needed > len(self._buffer):
+            if size > BUFFER_KEPT_BYTES or size < self._least_bytes:
+                self._renew(self._least_bytes)
+        elif self._start + needed > size and (self._start or rest == size):
             kept = bytes(self._view[self._start : self._filled])
-            if needed > len(self._buffer):
-                self._renew(needed)
+            wanted = min(needed, 2 * size) if rest == size else size
+            if max(wanted, self._least_bytes) > size:
+                self._renew(max(wanted, self._least_bytes))
             self._view[:rest] = kept
             self._start, self._filled = 0, rest
 

@@ -11,6 +11,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import grpc
@@ -18,13 +19,21 @@ import grpc.aio
 
 from store.pipes.passing import handed_over, pass_on
 from store.pipes.pipe import OPENING, End, Metadata, Pipe
+from store.pipes.places import Places, of_files, origin_of
 
 __all__ = ["CONNECTIONS_MAX", "Context", "Server"]
 
 logger = logging.getLogger(__name__)
 
-CONNECTIONS_MAX = 4_096  # beyond, new ones are closed
-OPENING_S = 10.0  # that a client may take until it has said what it wants
+# Places, and of how many files that may be open there is one: together these take little more than half of them.
+CONNECTIONS_MAX = 4_096  # pipes; beyond, new ones are refused
+CONNECTION_FILES = 4
+UNOPENED_MAX = 256  # that have not said what they want
+UNOPENED_FILES = 16
+PASSED_ON_MAX = 256  # each takes three files: to who connected, to gRPC, and gRPC's
+PASSED_ON_FILES = 32
+OPENING_S = 10.0  # that a client may take until it has said what it wants, TLS included
+METHOD_BYTES_MAX = 256
 AGAIN_S = 0.1  # before a connection is taken again, where none could be
 BACKLOG = 1_024
 # A client whose machine is gone is noticed after half a minute, also where nothing is said for long.
@@ -59,12 +68,17 @@ class Server:
     def __init__(self, **options: Any) -> None:
         """The options are those of `grpc.aio.server`."""
         self._loop = asyncio.get_running_loop()
-        self._grpc = grpc.aio.server(**options)
+        # gRPC gives two minutes for TLS and the first words.
+        hurry = ("grpc.server_handshake_timeout_ms", int(OPENING_S * 1000))
+        self._grpc = grpc.aio.server(**{**options, "options": (*(options.get("options") or ()), hurry)})
         self._inner = ""  # the name of gRPC's socket; empty: gRPC is not served
         self._services: list[Any] = []
         self._listeners: list[socket.socket] = []
         self._credentials: Any = None
-        self._serving: set[asyncio.Task[None]] = set()  # one a connection; <= CONNECTIONS_MAX
+        self._serving: set[asyncio.Task[None]] = set()  # one a connection, whatever its kind
+        self._unopened = Places()  # <= UNOPENED_MAX
+        self._passed_on = Places()  # <= PASSED_ON_MAX
+        self._pipes: set[asyncio.Task[None]] = set()  # <= CONNECTIONS_MAX
         self._stopping = False
 
     # ---- up
@@ -119,7 +133,7 @@ class Server:
         """Take the connections that wait."""
         while True:
             try:
-                accepted, _ = listener.accept()
+                accepted, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no file descriptor is left, say
@@ -127,50 +141,81 @@ class Server:
                 self._loop.remove_reader(listener)
                 self._loop.call_later(AGAIN_S, self._listen_on, listener)
                 return
-            if len(self._serving) >= CONNECTIONS_MAX:
-                accepted.close()
-                continue
             accepted.setblocking(False)
-            serving = self._loop.create_task(self._serve(accepted))
+            origin = origin_of(accepted.family, address)
+            serving = self._loop.create_task(self._serve(accepted, origin))
             self._serving.add(serving)
-            serving.add_done_callback(self._serving.discard)
+            serving.add_done_callback(partial(self._served, accepted))
+            self._unopened.take(serving, origin, of_files(UNOPENED_MAX, UNOPENED_FILES))
+
+    def _served(self, accepted: socket.socket, serving: "asyncio.Task[None]") -> None:
+        """A connection is over, maybe before it was looked at."""
+        self._serving.discard(serving)
+        self._pipes.discard(serving)
+        self._unopened.leave(serving)
+        self._passed_on.leave(serving)
+        accepted.close()
 
     def _listen_on(self, listener: socket.socket) -> None:
         if not self._stopping:
             self._loop.add_reader(listener, self._accept, listener)
 
-    async def _serve(self, accepted: socket.socket) -> None:
+    async def _serve(self, accepted: socket.socket, origin: bytes) -> None:
         """One connection, from its first byte to its end."""
+        _keep_alive(accepted)
         try:
-            first = await _first_byte(accepted)
-            if first == OPENING:
-                _keep_alive(accepted)
-                await self._pipe(accepted)
-            elif first and self._inner:
-                await pass_on(first, accepted, f"\0{self._inner}", lambda: None)
+            async with asyncio.timeout(OPENING_S) as opening:
+                first = await self._loop.sock_recv(accepted, 1)
+                if first == OPENING:
+                    await self._pipe(accepted, opening)
+                elif first and self._inner:
+                    await self._pass_on(first, accepted, origin, opening)
+        except TimeoutError:
+            logger.debug("a connection has not said what it wants")
         except OSError as error:  # TLS's errors are too
             logger.info("a connection was not established: %s", error)
         except Exception:
             logger.exception("a connection has failed")
-        finally:
-            accepted.close()
 
-    async def _pipe(self, accepted: socket.socket) -> None:
+    async def _pass_on(self, first: bytes, accepted: socket.socket, origin: bytes, opening: asyncio.Timeout) -> None:
+        me = asyncio.current_task()
+        assert me is not None
+
+        def exchanged() -> None:
+            opening.reschedule(None)
+            self._unopened.leave(me)
+            self._passed_on.take(me, origin, of_files(PASSED_ON_MAX, PASSED_ON_FILES))
+
+        await pass_on(first, accepted, f"\0{self._inner}", exchanged)
+
+    async def _pipe(self, accepted: socket.socket, opening: asyncio.Timeout) -> None:
         me = asyncio.current_task()
         assert me is not None
         tls = None if self._credentials is None else self._credentials.tls
-        handshake_s = None if tls is None else OPENING_S
-        _, pipe = await self._loop.connect_accepted_socket(
-            lambda: Pipe(me.cancel), handed_over(accepted), ssl=tls, ssl_handshake_timeout=handshake_s
+        pipe = Pipe(me.cancel, first_bytes_max=METHOD_BYTES_MAX)
+        await self._loop.connect_accepted_socket(  # with TLS, uvloop does not return the protocol that it was given
+            lambda: pipe,
+            handed_over(accepted),
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else OPENING_S,
         )
+        said = False
         try:
-            async with asyncio.timeout(OPENING_S):
-                method = await pipe.read()
+            method = await pipe.read()
+            said = method is not grpc.aio.EOF
+            if not said:
+                return
+            if len(self._pipes) >= of_files(CONNECTIONS_MAX, CONNECTION_FILES):
+                pipe.end(End(grpc.StatusCode.UNAVAILABLE.name, "too many streams"))
+                return
+            opening.reschedule(None)
+            self._unopened.leave(me)
+            self._pipes.add(me)
             await self._call(pipe, bytes(method).decode("utf-8", "replace"))
-        except (grpc.aio.AioRpcError, TimeoutError):  # the client went away
+        except grpc.aio.AioRpcError:  # the client went away
             logger.debug("a stream has broken", exc_info=True)
         finally:
-            if self._stopping:
+            if self._stopping or not said:
                 pipe.abort()
             else:
                 pipe.close()
@@ -180,7 +225,7 @@ class Server:
         details = _Details(path)
         found = next((one for service in self._services if (one := service.service(details)) is not None), None)
         if found is None or not found.response_streaming:
-            pipe.end(End(grpc.StatusCode.UNIMPLEMENTED.name, f"no stream is called {path[:256]!r}"))
+            pipe.end(End(grpc.StatusCode.UNIMPLEMENTED.name, f"no stream is called {path!r}"))
             return
         context = Context(pipe)
         try:
@@ -211,18 +256,6 @@ async def _cancel(tasks: Sequence["asyncio.Task[None]"]) -> None:
 
 
 # ---- sockets
-
-
-async def _first_byte(accepted: socket.socket) -> bytes:
-    """What a connection begins with; nothing where that does not come."""
-    try:
-        async with asyncio.timeout(OPENING_S):
-            return await asyncio.get_running_loop().sock_recv(accepted, 1)
-    except (OSError, TimeoutError):
-        return b""
-    except BaseException:
-        accepted.close()
-        raise
 
 
 def _listen(address: str) -> list[socket.socket]:

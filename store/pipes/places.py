@@ -1,0 +1,63 @@
+"""How many connections a server has, by where they come from and by what they have shown of themselves.
+
+Whoever can reach the port can connect, so what has not yet opened, or is passed on to gRPC, holds places of its own
+and cannot take those of pipes. Nor can one address take another's: who has most loses the oldest.
+"""
+
+import asyncio
+import resource
+import socket
+from typing import Any
+
+__all__ = ["Places", "of_files", "origin_of"]
+
+_MAPPED = bytes(10) + b"\xff\xff"
+_IPV6_NETWORK_BYTES = 8  # one host chooses the rest itself
+
+
+class Places:
+    """Connections of one kind, each a task; whichever has to make way is cancelled."""
+
+    def __init__(self) -> None:
+        """None are taken."""
+        self._held: dict[bytes, dict[asyncio.Task[None], None]] = {}  # by origin, oldest first; none is empty
+        self._origins: dict[asyncio.Task[None], bytes] = {}
+
+    def __len__(self) -> int:
+        """How many are taken."""
+        return len(self._origins)
+
+    def take(self, task: "asyncio.Task[None]", origin: bytes, most: int) -> None:
+        """Take one. Beyond `most`, the oldest one of the origin that has most is given up."""
+        self._origins[task] = origin
+        self._held.setdefault(origin, {})[task] = None
+        while len(self._origins) > most:
+            largest = max(self._held.values(), key=len)
+            oldest = next(iter(largest))
+            self.leave(oldest)
+            oldest.cancel()
+
+    def leave(self, task: "asyncio.Task[None]") -> None:
+        """Give one back, if it was taken."""
+        origin = self._origins.pop(task, None)
+        if origin is not None:
+            held = self._held[origin]
+            del held[task]
+            if not held:
+                del self._held[origin]
+
+
+def origin_of(family: int, address: Any) -> bytes:
+    """Whose a connection is, as far as its address says: a host's of IPv4, a network's of 64 bits of IPv6."""
+    if family == socket.AF_INET:
+        return socket.inet_pton(family, address[0])
+    if family != socket.AF_INET6:
+        return b""
+    packed = socket.inet_pton(family, address[0].partition("%")[0])
+    return packed[len(_MAPPED) :] if packed.startswith(_MAPPED) else packed[:_IPV6_NETWORK_BYTES]
+
+
+def of_files(most: int, part: int) -> int:
+    """`most`, but at most one for every `part` files that this process may open."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return most if files == resource.RLIM_INFINITY else min(most, files // part)
