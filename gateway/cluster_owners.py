@@ -160,7 +160,8 @@ class ClusterOwners:
                 if waiting.outbid:
                     raise Taken(name)
                 expected = entry.revision
-                if not await self.presence.is_there(owner):
+                gone = not await self.presence.is_there(owner)
+                if gone and await self.warrants.may_inherit(owner):
                     break
                 if not wait:
                     raise Taken(name)

@@ -8,7 +8,7 @@ from proxies_rig import TTL_S, Clock, Proxy, until, wills_in
 from controller.client import WARRANT_MS, ControllerUnreachable, Group, Replica
 from controller.registry import Heartbeat, Registry
 from controller.serving import Serving
-from gateway import owner_keys
+from gateway import cluster_owners, owner_keys
 from gateway.message import Message
 from gateway.owners import OwnershipLost
 from gateway.port import SaveSession, Will
@@ -187,6 +187,36 @@ async def test_what_a_proxy_leaves_that_ends_in_an_outage_is_done_after_it(two, 
     await until(published, timeout_s=30)
     assert cluster.clock.ms - begun_ms >= wait_s * 1_000 - 2_000
     assert await wills_in(cluster.store) == [b"gone"]
+
+
+async def test_a_name_is_not_taken_at_once_from_who_may_go_on_after_an_outage(two, monkeypatch):
+    """Its key has expired, and it does not know yet that the home group is back."""
+    monkeypatch.setattr(cluster_owners, "UNHEARD_RETRY_S", 30.0)
+    cluster, one, other = two
+    other.owners._takeover_s = 30.0
+    held, _ = await one.open()
+    cluster.outage(True)
+    await cluster.pass_time(20, one, other)
+    cluster.outage(False)
+    await cluster.pass_time(0.5, other)
+    assert one.owners.presence.remaining_s > 0
+    asked = []
+    ask = other.owners._ask
+    monkeypatch.setattr(other.owners, "_ask", lambda record: asked.append(record.of) or ask(record))
+    await other.open()
+    assert asked == [one.owners.id]
+    assert held.superseded == 1  # by its own proxy
+
+
+async def test_a_name_of_who_is_gone_for_certain_is_taken_at_once(two):
+    cluster, one, other = two
+    other.owners._takeover_s = 30.0
+    await one.open()
+    await one.die()
+    await cluster.pass_time(2 * TTL_S, other)
+    async with asyncio.timeout(10):
+        await other.open()
+    assert await cluster.store.kv_prefix("proxies/wanted") == []
 
 
 async def test_who_was_seen_to_be_gone_and_came_back_is_waited_for_anew(two):
