@@ -294,6 +294,8 @@ class ClusterOwners:
                     await presence.enter()
                     log.info("this proxy is back among the others", proxy=presence.id)
                     self._deaths.set()
+            if self._unheard:
+                log.info("this proxy is heard of again", proxy=presence.id)
             self._unheard = False
         except RevisionConflict:
             self._depose("the others take it for dead")

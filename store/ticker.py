@@ -4,6 +4,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from store.errors import NotWritable, StoreFull
+
 __all__ = ["RETRY_MS", "Ticker"]
 
 logger = logging.getLogger(__name__)
@@ -31,6 +33,7 @@ class Ticker:
         self._timer: asyncio.TimerHandle | None = None
         self._working: asyncio.Task[None] | None = None
         self._closed = False
+        self._put_off = False  # for the time being nothing can be written, which is said once
 
     def wake_by(self, due_ms: int) -> None:
         """There is something to do at a time, or now when that is over."""
@@ -71,6 +74,11 @@ class Ticker:
         following: int | None
         try:
             following = await self._work(now_ms)
+            self._put_off = False
+        except (NotWritable, StoreFull) as error:
+            (logger.debug if self._put_off else logger.warning)("what is due has to wait: %s", error)
+            self._put_off = True
+            following = now_ms + RETRY_MS
         except Exception:
             logger.exception("work that was due has failed")
             following = now_ms + RETRY_MS

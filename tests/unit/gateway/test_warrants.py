@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+import structlog
 from proxies_rig import TTL_S, Clock, Proxy, until, wills_in
 
 from controller.client import WARRANT_MS, ControllerUnreachable, Group, Replica
@@ -134,6 +135,21 @@ async def test_an_outage_of_the_home_group_ends_no_connection(two):
     assert await cluster.heirs() == []
     for proxy, holder in zip((one, other), held, strict=True):
         await proxy.close(holder)
+
+
+async def test_an_outage_is_said_when_it_begins_and_when_it_ends(two):
+    cluster, one, _other = two
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(2):
+            one.store.off = True
+            for _ in range(4):
+                await one.owners.beat()
+            one.store.off = False
+            await one.owners.beat()
+            await one.owners.beat()
+    said = [(line["log_level"], line["event"]) for line in lines if "heard of" in line["event"]]
+    begun, still = "this proxy is not heard of", ("debug", "this proxy is not heard of")
+    assert said == [("warning", begun), still, still, still, ("info", "this proxy is heard of again")] * 2
 
 
 async def test_a_proxy_that_is_cut_off_alone_stops_in_time(two):
