@@ -138,7 +138,7 @@ async def test_an_outage_of_the_home_group_ends_no_connection(two):
 
 
 async def test_an_outage_is_said_when_it_begins_and_when_it_ends(two):
-    cluster, one, _other = two
+    _cluster, one, _other = two
     with structlog.testing.capture_logs() as lines:
         for _ in range(2):
             one.store.off = True
