@@ -59,6 +59,10 @@ class _Half(asyncio.Protocol):
         if self.other.transport is not None:
             self.other.transport.resume_reading()
 
+    def eof_received(self) -> None:
+        """See `asyncio.Protocol`: it is closed when it has what is for it, for which there is a limit."""
+        self._ended.set()
+
     def connection_lost(self, _error: Exception | None) -> None:
         """See `asyncio.BaseProtocol`."""
         self.lost.set()
