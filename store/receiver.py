@@ -14,7 +14,7 @@ from store.errors import StoreError, StoreFull
 from store.format import LogOffset
 from store.log import CommitLog, Placed
 from store.run import RunBuilder
-from store.space import NO_ROOM, Space
+from store.space import LOOK_S, NO_FILES, NO_ROOM, Space
 from store.tail import LogTail
 
 __all__ = ["RUN_BYTES", "Receiver"]
@@ -162,7 +162,7 @@ class Receiver:
         if at < self._applied:
             log.confirm(min(end, self._applied))
             return True
-        placed = self._tail.frames(at, end, RUN_BYTES) or [Placed.of(one) for one in log.frames(at, end, RUN_BYTES)]
+        placed = self._tail.frames(at, end, RUN_BYTES) or self._read(at, end)
         if not placed:
             return False
         self._before_run()
@@ -170,3 +170,15 @@ class Receiver:
         log.confirm(run.end)
         self._report(Committed([], 0, run))
         return True
+
+    def _read(self, at: LogOffset, end: LogOffset) -> list[Placed]:
+        """What the log has there, or nothing for now: no file descriptor for it says nothing of the disk's health."""
+        try:
+            return [Placed.of(one) for one in self._log.frames(at, end, RUN_BYTES)]
+        except OSError as error:
+            if error.errno not in NO_FILES:
+                raise
+            logger.warning("what is confirmed cannot be read for now: %s", error)
+            self._ending.wait(LOOK_S)
+            self._go_on.set()
+            return []

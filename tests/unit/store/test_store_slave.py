@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import shutil
 import time
 
@@ -204,6 +205,28 @@ async def test_what_has_no_room_is_dropped_until_it_is_opened_again(tmp_path, no
     await slave.close()
     await master.close()
     assert log_bytes(tmp_path / "slave") == log_bytes(tmp_path / "master")
+
+
+async def test_no_file_descriptor_is_no_failure(pair, monkeypatch):
+    master, slave = pair
+    monkeypatch.setattr(receiver, "LOOK_S", 0.01)
+    receiving, tried = slave._engine._receiver, []
+    monkeypatch.setattr(receiving._tail, "frames", lambda *_: [])  # as for a slave that is behind: from the files
+    frames = slave._engine.log.frames
+
+    def read(*arguments):
+        tried.append(arguments)
+        if len(tried) < 3:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return frames(*arguments)
+
+    monkeypatch.setattr(slave._engine.log, "frames", read)
+    await append(master, frame((16, b"a")))
+    await feed(master, slave)
+    slave.confirm(master.end)
+    await until(lambda: slave.confirmed == master.end)
+    assert len(tried) >= 3
+    assert slave.error is None
 
 
 async def test_there_is_an_end_to_what_is_taken(pair, monkeypatch):
