@@ -36,7 +36,7 @@ def until(holds: Callable[[], Any], what: str) -> Any:
 
 
 def figures(gateway) -> dict[str, Any]:
-    (found,) = json.loads(gateway.admin("/status"))["bridges"]
+    (found,) = json.loads(gateway.admin("/status"))["bridges"] or [{"connected": False}]  # not begun yet
     return found
 
 
