@@ -120,6 +120,17 @@ class StoreGroup:
         await until(found, PATIENCE_S)
         return found()[0]
 
+    async def hand_over(self, heir):
+        """Let this one be master, by name, when the master knows that it is in sync; the epoch in which it serves."""
+        before = await self.master()
+        epoch = self.nodes[before].role.core.epoch
+        if before == heir:
+            return epoch
+        await until(lambda: self.id(heir) in self.nodes[before].role.core.sync_set, PATIENCE_S)
+        await self.nodes[before].switch_over(self.id(heir))
+        assert await self.master(after=epoch) == heir
+        return self.nodes[heir].role.core.epoch
+
     def role(self, name):
         return self.nodes[name].role
 

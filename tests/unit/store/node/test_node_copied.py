@@ -80,9 +80,8 @@ async def test_who_was_registered_before_stands_aside_and_comes_back(group, monk
     await append(group.store(), frame((16, b"a")))
     master = await group.master()
     await copy_of(group, master)
-    await group.nodes[await group.master()].switch_over(group.id(master))
+    await group.hand_over(master)
     node = group.nodes[master]
-    await until(lambda: masters(group) == [group.group.master_epoch] and node.role.serving, PATIENCE_S)
     with monkeypatch.context() as blind:
         blind.setattr(Elections, "check_registration", lambda *_: None)
         await group.start("copy")
@@ -108,11 +107,9 @@ async def test_a_copy_from_before_an_election_is_no_master_of_it(group):
     """It has never been of that epoch, but the original has."""
     name = await group.master()
     other = next(one for one in group.names if one != name)
-    await group.nodes[name].switch_over(group.id(other))
+    await group.hand_over(other)
     await copy_of(group, name)
-    await group.nodes[await group.master()].switch_over(group.id(name))
-    epoch = group.group.master_epoch
-    await until(lambda: masters(group) == [epoch], PATIENCE_S)
+    epoch = await group.hand_over(name)
     await group.kill(name)
     await group.start("copy")  # at once: it is known as the master still, or not any more
     assert await group.master(after=epoch)
