@@ -32,6 +32,7 @@ LINGER_S = 5.0  # for what is to be sent, when a pipe is closed
 END_BYTES_MAX = 1 << 20
 TEXT_MAX = 4096
 
+_GROWTH = 8  # each growth copies what is here
 _SIZE = Struct("<I")
 _END = 1 << 31
 _CODES = {code.name: code for code in grpc.StatusCode}
@@ -202,7 +203,7 @@ class Pipe(asyncio.BufferedProtocol):
     def _make_room(self, needed: int) -> None:
         """Have room for more of the message that comes, of which a part may be here.
 
-        It is given as bytes come, not as the message's size says: at most twice what is here, or the least.
+        It is given as bytes come, not as the message's size says: at most `_GROWTH` times what is here, or the least.
         """
         rest, size = self._filled - self._start, len(self._buffer)
         if not rest:
@@ -210,11 +211,13 @@ class Pipe(asyncio.BufferedProtocol):
             if size > BUFFER_KEPT_BYTES or size < self._least_bytes:
                 self._renew(self._least_bytes)
         elif self._start + needed > size and (self._start or rest == size):
-            kept = bytes(self._view[self._start : self._filled])
-            wanted = min(needed, 2 * size) if rest == size else size
-            if max(wanted, self._least_bytes) > size:
-                self._renew(max(wanted, self._least_bytes))
-            self._view[:rest] = kept
+            wanted = max(min(needed, _GROWTH * size) if rest == size else size, self._least_bytes)
+            came = self._view[self._start : self._filled]
+            if wanted > size:
+                self._renew(wanted)
+            else:
+                came = memoryview(bytes(came))  # the two may overlap
+            self._view[:rest] = came
             self._start, self._filled = 0, rest
 
     def _renew(self, size: int) -> None:

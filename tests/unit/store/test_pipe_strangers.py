@@ -243,7 +243,7 @@ async def test_no_more_is_held_for_a_message_than_has_come():
             at += count
             made.buffer_updated(count)
             if at < len(data):
-                assert len(made._buffer) <= max(2 * at, least)
+                assert len(made._buffer) <= max(pipe._GROWTH * at, least)
         assert await made.read() == message
     assert len(made._buffer) == pipe.BUFFER_BYTES
 
