@@ -231,12 +231,12 @@ class Connection:
         parts: list[Coroutine[Any, Any, None]] = [
             self._hear(link),
             self._say(link),
-            self._listen(link),
+            self._beside(self._listen(link)),
             self._heart(link),
             self._leaving(),
         ]
         if not self._reading:
-            parts += [self._append(link), self._acknowledge(link)]
+            parts += [self._beside(self._append(link)), self._beside(self._acknowledge(link))]
         self._greet(link)
         tasks = [self._loop.create_task(part) for part in parts]
         try:
@@ -347,6 +347,14 @@ class Connection:
                 link.heard_s += late_s
             if self._loop.time() - link.heard_s > SILENCE_S:
                 raise StoreUnreachable(f"nothing came from {link.target} for {SILENCE_S:g} s")
+
+    async def _beside(self, part: Coroutine[Any, Any, None]) -> None:
+        """A stream beside the calls': its end gives up the connection, and calls under way are answered still."""
+        try:
+            await part
+        except StoreError as error:
+            self._give_up(error)
+            await self._loop.create_future()  # until that is over
 
     async def _leaving(self) -> None:
         """Wait until the connection is to be given up, and for the answers that are worth it."""
