@@ -211,8 +211,9 @@ async def test_a_copy_makes_way_for_the_views_to_grow(tmp_path):
 
     def slow(*args):
         time.sleep(0.02)  # for each 64 KiB, which is what a pipe holds
+        some = read(*args)
         grew.append(master._engine.views.growing)
-        return read(*args)
+        return some
 
     with mock.patch.object(snapshot_module.os, "read", slow):
         copying = asyncio.ensure_future(master.snapshot(tmp_path / "one"))
