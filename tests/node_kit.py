@@ -146,16 +146,22 @@ class StoreGroup:
     async def settled(self):
         """Wait until every node has all of the master's log, confirmed."""
 
-        def same():
-            return all(
-                node.disk.store is not None
-                and node.disk.store.flushed == node.disk.store.end == node.disk.store.confirmed == end
-                for node in self.nodes.values()
-            )
-
         master = await self.master()
-        end = self.nodes[master].disk.store.end
-        await until(same, PATIENCE_S)
+
+        def positions():
+            stores = {name: node.disk.store for name, node in self.nodes.items()}
+            return {name: one and (one.flushed, one.end, one.confirmed) for name, one in stores.items()}
+
+        def same():
+            stores = [node.disk.store for node in self.nodes.values()]
+            end = self.nodes[master].disk.store.end
+            return all(one is not None and one.flushed == one.end == one.confirmed == end for one in stores)
+
+        try:
+            await until(same, PATIENCE_S)
+        except TimeoutError as error:
+            error.add_note(f"master {master}; flushed, end and confirmed are {positions()}")
+            raise
 
     def resolve(self):
         group = self.group
