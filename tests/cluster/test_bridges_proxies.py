@@ -1,12 +1,12 @@
 """A bridge of two proxies: one of them runs it, and when that one is killed the other goes on, with nothing lost."""
 
-import asyncio
 import json
 import socket
 import time
 import urllib.request
 
 import pytest
+from child import in_a_child
 from paho.mqtt.packettypes import PacketTypes
 from paho_client import Client, fresh, properties
 
@@ -79,7 +79,7 @@ def cluster(new_gateway, tmp_path):
             for name in names:
                 cluster.start(name)
             if role == "controller":
-                asyncio.run(add_group(cluster.plan))
+                in_a_child(add_group, cluster.plan)
             list(cluster.until_ready(names))
         cluster.source, cluster.proxies = source, proxies
         yield cluster

@@ -1,6 +1,5 @@
 """Consumer groups over processes: a member whose proxy is killed goes on at another, or another member does."""
 
-import asyncio
 import contextlib
 import socket
 import threading
@@ -8,6 +7,7 @@ import time
 
 import httpx
 import pytest
+from child import in_a_child
 
 from controller.client import GroupConfig
 from controller.remote import RemoteController
@@ -51,7 +51,7 @@ def cluster(tmp_path_factory):
             for name in names:
                 cluster.start(name)
             if role == "controller":
-                asyncio.run(add_group(cluster.plan))
+                in_a_child(add_group, cluster.plan)
             list(cluster.until_ready(names))
         yield cluster
     finally:

@@ -1,12 +1,12 @@
 """The group with the keys and values is away for longer than a proxy may be unheard of: connections stay, and so does
 all that other groups serve. Nobody takes over from a proxy that lives, and what has waited is done."""
 
-import asyncio
 import os
 import signal
 import time
 
 import pytest
+from child import in_a_child
 from test_proxies import Client, free
 
 from controller.client import GroupConfig
@@ -44,7 +44,7 @@ def cluster(tmp_path_factory):
             for name in names:
                 found.start(name)
             if role == "controller":
-                asyncio.run(prepare(found.plan))
+                in_a_child(prepare, found.plan)
             list(found.until_ready(names))
         yield found
     finally:

@@ -1,6 +1,5 @@
 """Two proxies as processes over one store group: a client finds its session at either, and its will when one dies."""
 
-import asyncio
 import contextlib
 import itertools
 import queue
@@ -9,6 +8,7 @@ import time
 
 import pika
 import pytest
+from child import in_a_child
 from paho.mqtt import client as paho
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -100,7 +100,7 @@ def running(tmp_path_factory):
             for name in names:
                 cluster.start(name)
             if role == "controller":
-                asyncio.run(add_group(cluster.plan))
+                in_a_child(add_group, cluster.plan)
             list(cluster.until_ready(names))
         yield Cluster(cluster)
     finally:

@@ -1,0 +1,32 @@
+"""Coroutines that run in a process of their own."""
+
+import asyncio
+import importlib
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+__all__ = ["in_a_child"]
+
+PATIENCE_S = 60
+
+
+def in_a_child(work: Callable[..., Coroutine[Any, Any, None]], *given: Any) -> None:
+    """Run a coroutine function of a test's module, with arguments that can be pickled, to its end.
+
+    gRPC hands what is left of a loop that was closed to the next loop of its process, where it fails some other test.
+    """
+    subprocess.run(
+        [sys.executable, __file__, work.__module__, work.__name__],
+        input=pickle.dumps(given),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        timeout=PATIENCE_S,
+        check=True,
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(getattr(importlib.import_module(sys.argv[1]), sys.argv[2])(*pickle.load(sys.stdin.buffer)))
