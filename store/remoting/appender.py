@@ -58,20 +58,22 @@ class _Pending:
 class Appender:
     """Frames of one client on their way. Belongs to the thread of the event loop.
 
-    `soon` calls something on the loop's next turn, `now_s` is a clock that never goes back, `wake` says that there may
-    be something to send.
+    `soon` calls something on the loop's next turn, `after` in so many seconds, `now_s` is a clock that never goes back,
+    `wake` says that there may be something to send.
     """
 
     def __init__(
         self,
         *,
         soon: Callable[..., object],
+        after: Callable[[float, Callable[[], None]], object],
         now_s: Callable[[], float],
         wake: Callable[[], None],
         budget_s: float,
         pending_bytes_max: int = PENDING_BYTES_MAX,
     ) -> None:
         self._soon = soon
+        self._after = after
         self._now_s = now_s
         self._wake = wake
         self._budget_s = budget_s
@@ -81,7 +83,7 @@ class Appender:
         self._sent: dict[int, _Pending] = {}  # by number on this connection, ascending; at most FRAMES_COUNT_MAX
         self._sent_bytes = 0
         self._held: list[_Pending] = []  # refused, to be sent again when everything sent is answered
-        self._pause_until = 0.0
+        self._paused = False
         self._number = 0  # of the next frame on this connection
         self._order = 0
         self._round = 0  # how often frames were put back
@@ -120,13 +122,13 @@ class Appender:
         """A new connection stands; numbers begin again."""
         assert not self._sent
         self._number = 0
-        self._pause_until = 0.0
+        self._paused = False
         self._down_since = None
         self._wake()
 
     def take_message(self) -> bytes | None:
         """The next frames to send; None when there are none, or those that were sent have to be answered first."""
-        if self._held or self._down_since is not None or self._now_s() < self._pause_until:
+        if self._held or self._paused or self._down_since is not None:
             return None
         parts: list[Buffer] = []
         size = 0
@@ -145,8 +147,8 @@ class Appender:
             parts += pending.parts
         return packed_message(self._round, parts) if parts else None
 
-    def answered(self, acks: Sequence[Ack]) -> tuple[StoreError | None, float]:
-        """Some frames have ended. Why the connection should be given up, if it should; when to look for more to send.
+    def answered(self, acks: Sequence[Ack]) -> StoreError | None:
+        """Some frames have ended. Why the connection should be given up, if it should.
 
         Raises `BadAnswer` for acknowledgements of what was not sent.
         """
@@ -163,12 +165,17 @@ class Appender:
                     leave = outcome
             else:
                 self._finish(pending, outcome)
-        pause_s = 0.0
         if self._held and not self._sent:
             self._put_back()
-            pause_s = PAUSE_S
-            self._pause_until = self._now_s() + PAUSE_S
-        return leave, pause_s
+            self._paused = True
+            self._after(PAUSE_S, self._resume)
+        self._wake()
+        return leave
+
+    def _resume(self) -> None:
+        """Send again what was refused. Told, not read from a clock: a timer may be early by its rounding."""
+        self._paused = False
+        self._wake()
 
     def _is_kept(self, pending: _Pending, error: StoreError) -> bool:
         """Whether a frame that was refused is sent again."""

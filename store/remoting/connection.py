@@ -70,6 +70,7 @@ class Connection:
         self.caller = Caller(self._loop, wake=self._to_say.set, budget_s=budget_s, follows=not reading)
         self.appender = Appender(
             soon=self._loop.call_soon,
+            after=self._loop.call_later,
             now_s=self._loop.time,
             wake=self._to_append.set,
             budget_s=budget_s,
@@ -328,13 +329,9 @@ class Connection:
             message = decode_acks(await link.acknowledged())
             self.told(message.confirmed)
             self.timers = message.timers or self.timers
-            leave, pause_s = self.appender.answered(message.acks)
+            leave = self.appender.answered(message.acks)
             if leave is not None:
                 self._give_up(leave)
-            if pause_s:
-                self._loop.call_later(pause_s, self._to_append.set)
-            else:
-                self._to_append.set()
 
     async def _heart(self, link: Link) -> None:
         """Notice that the other side is dead although the connection is not."""

@@ -69,16 +69,20 @@ class World:
         self.store = Store()
         self.outcomes = {}
         self.sequence = 0
-        self.soon = deque()
+        self.soon, self.timers, self.woken = deque(), deque(), False
         self.there, self.back = deque(), deque()  # messages on their way; acks
         self.number, self.round, self.refused = 0, 0, None
         self.up = False
         self.appender = Appender(
             soon=lambda call, *arguments: self.soon.append((call, arguments)),
+            after=lambda _seconds, call: self.timers.append(call),
             now_s=lambda: self.now_s,
-            wake=lambda: None,
+            wake=self.wake,
             budget_s=budget_s,
         )
+
+    def wake(self):
+        self.woken = True
 
     def append(self, *, producer=7):
         self.sequence += 1
@@ -103,8 +107,19 @@ class World:
             self.appender.lost()
 
     def send(self):
-        if self.up and (message := self.appender.take_message()) is not None:
-            self.there.append(message)
+        if self.up and self.woken:
+            self.woken = False
+            while (message := self.appender.take_message()) is not None:
+                self.there.append(message)
+
+    def wait(self):
+        self.now_s += 1
+        self.ring()
+
+    def ring(self):
+        """Timers are due: by their own clock, whatever another one shows."""
+        while self.timers:
+            self.timers.popleft()()
 
     def arrive(self):
         if not self.there:
@@ -121,7 +136,7 @@ class World:
 
     def answer(self, count):
         acks = [self.back.popleft() for _ in range(min(count, len(self.back)))]
-        if acks and self.appender.answered(acks)[0] is not None:
+        if acks and self.appender.answered(acks) is not None:
             self.cut()
         while self.soon:
             call, arguments = self.soon.popleft()
@@ -133,7 +148,7 @@ class World:
         for _ in range(10_000):
             if len(self.outcomes) == self.sequence:
                 return
-            self.now_s += 1
+            self.wait()
             self.connect()
             self.send()
             self.arrive()
@@ -151,7 +166,8 @@ WEIGHTS = {
     ("cut",): 1,
     ("refuses", None): 8,
     **{("refuses", name): 1 for name in REFUSALS},
-    ("wait",): 6,
+    ("wait",): 3,
+    ("ring",): 3,
 }
 
 
@@ -166,8 +182,6 @@ def take_step(world, step):
     match step:
         case ("refuses", name):
             world.store.refuses = name
-        case ("wait",):
-            world.now_s += 1
         case ("answer", count):
             world.answer(count)
         case (name,):
@@ -237,6 +251,24 @@ def test_the_window_is_bounded(monkeypatch):
     assert len(world.back) == 3
     world.settle()
     assert len(world.store.log) == 10
+
+
+def test_what_was_refused_is_sent_again_when_its_timer_rings_whatever_the_clock_shows():
+    world = World()
+    world.append()
+    world.connect()
+    world.store.refuses = "waits"
+    world.send()
+    world.arrive()
+    world.answer(1)
+    world.store.refuses = None
+    world.send()
+    assert not world.there
+    world.ring()
+    world.send()
+    world.arrive()
+    world.answer(1)
+    assert isinstance(world.outcomes[1], Appended)
 
 
 def test_closing_says_of_each_frame_what_is_known():
