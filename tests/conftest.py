@@ -12,8 +12,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from loops import AsyncioLoop
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # tests may import gRPC before `store`, which says why
 
@@ -24,9 +26,9 @@ TLS_PORTS = {"mqtts": 8883, "mqtt-wss": 8084, "amqps": 5671, "https": 8443}
 
 
 @pytest.fixture
-def anyio_backend() -> str:
+def anyio_backend() -> tuple[str, dict[str, Any]]:
     """Tests marked `anyio` run on asyncio only."""
-    return "asyncio"
+    return "asyncio", {"loop_factory": AsyncioLoop}
 
 
 class GatewayProcess:

@@ -13,6 +13,7 @@ import grpc.aio
 import pytest
 from certificates import Authority
 from cryptography import x509
+from loops import AsyncioLoop, UvLoop
 
 from store.credentials import CredentialFiles
 from store.pipes import Server, open_channel, passing, pipe, server
@@ -28,10 +29,10 @@ SETTINGS_ACK = b"\0\0\0\x04\x01\0\0\0\0"
 OTHERS = ("127.0.0.2", 0)  # another address of this machine's
 
 
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+@pytest.fixture(params=[AsyncioLoop, UvLoop], ids=["asyncio", "uvloop"])
 def anyio_backend(request):
     """Either loop has ways of its own to give a connection up."""
-    return "asyncio", {"use_uvloop": request.param}
+    return "asyncio", {"loop_factory": request.param}
 
 
 class Echo(grpc.GenericRpcHandler):

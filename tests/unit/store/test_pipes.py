@@ -9,6 +9,7 @@ import struct
 import grpc
 import grpc.aio
 import pytest
+from loops import AsyncioLoop, UvLoop
 
 from store.pipes import Server, open_channel, pipe, server
 from store.pipes.pipe import OPENING, End, Pipe
@@ -19,10 +20,10 @@ PATIENCE_S = 20.0
 EOF = grpc.aio.EOF
 
 
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+@pytest.fixture(params=[AsyncioLoop, UvLoop], ids=["asyncio", "uvloop"])
 def anyio_backend(request):
     """Nodes run on uvloop, tests of others over pipes on asyncio; each has an order of events of its own."""
-    return "asyncio", {"use_uvloop": request.param}
+    return "asyncio", {"loop_factory": request.param}
 
 
 class Transport:
