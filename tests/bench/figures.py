@@ -10,6 +10,7 @@ from tests.bench.load.base import Load
 from tests.bench.load.coap_post import CoapPost
 from tests.bench.load.http_post import HttpPost
 from tests.bench.load.in_process import SparkRead, StoreAppend
+from tests.bench.load.mqtt_catch_up import MqttCatchUp
 from tests.bench.load.mqtt_connect import MqttConnect
 from tests.bench.load.mqtt_latency import MqttLatency
 from tests.bench.load.mqtt_publish import MqttFanout, MqttPublish
@@ -66,6 +67,14 @@ FIGURES: Mapping[str, Figure] = {
             servers=BROKERS,
         ),
         Figure(
+            name="mqtt-publish-qos0-topics",
+            title="MQTT publish, QoS 0, 5,000 topics",
+            protocol="mqtt",
+            unit="messages/s",
+            load=MqttPublish(qos=0, topics=1_250),
+            servers=BROKERS,
+        ),
+        Figure(
             name="mqtt-fanout",
             title="MQTT deliveries to 1 subscriber",
             protocol="mqtt",
@@ -82,6 +91,23 @@ FIGURES: Mapping[str, Figure] = {
             servers=BROKERS,
         ),
         Figure(
+            name="mqtt-fanout-100",
+            title="MQTT deliveries to 100 subscribers",
+            protocol="mqtt",
+            unit="deliveries/s",
+            load=MqttFanout(subs=100),
+            servers=BROKERS,
+        ),
+        Figure(
+            name="mqtt-catch-up",
+            title="MQTT, a million messages for a session that was offline, QoS 1",
+            protocol="mqtt",
+            unit="messages/s",
+            load=MqttCatchUp(),
+            servers=("headgate", "mosquitto", "nats", "rabbitmq"),
+            count=1_000_000,
+        ),
+        Figure(
             name="mqtt-latency",
             title="MQTT PUBACK at 1,000 messages/s, average",
             protocol="mqtt",
@@ -91,11 +117,29 @@ FIGURES: Mapping[str, Figure] = {
             better="lower",
         ),
         Figure(
+            name="mqtt-latency-10k",
+            title="MQTT PUBACK at 10,000 messages/s, average",
+            protocol="mqtt",
+            unit="ms",
+            load=MqttLatency(rate=10_000.0),
+            servers=BROKERS,
+            better="lower",
+        ),
+        Figure(
             name="mqtt-connect",
-            title="MQTT connections, one after the other",
+            title="MQTT, 5,000 connections, one after the other",
             protocol="mqtt",
             unit="connections/s",
             load=MqttConnect(),
+            servers=BROKERS,
+            fresh=True,
+        ),
+        Figure(
+            name="mqtt-connect-20k",
+            title="MQTT, 20,000 connections, one after the other",
+            protocol="mqtt",
+            unit="connections/s",
+            load=MqttConnect(conns=20_000),
             servers=BROKERS,
             fresh=True,
         ),

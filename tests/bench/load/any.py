@@ -7,6 +7,7 @@ from tests.bench.load.amqp_publish import AmqpPublish
 from tests.bench.load.coap_post import CoapPost
 from tests.bench.load.http_post import HttpPost
 from tests.bench.load.in_process import SparkRead, StoreAppend
+from tests.bench.load.mqtt_catch_up import MqttCatchUp
 from tests.bench.load.mqtt_connect import MqttConnect
 from tests.bench.load.mqtt_latency import MqttLatency
 from tests.bench.load.mqtt_publish import MqttFanout, MqttPublish
@@ -18,6 +19,7 @@ AnyLoad: TypeAlias = (
     | AmqpPublish
     | CoapPost
     | HttpPost
+    | MqttCatchUp
     | MqttConnect
     | MqttFanout
     | MqttLatency

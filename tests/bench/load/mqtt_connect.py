@@ -16,7 +16,7 @@ __all__ = ["MqttConnect"]
 class MqttConnect(Load, frozen=True, kw_only=True, tag="mqtt-connect"):
     """Connections a second, from the first CONNECT to the last CONNACK; also the resident memory of each, in KiB."""
 
-    conns: Count = 2_000
+    conns: Count = 5_000
     idle_s: Annotated[float, Meta(ge=0, description="before the memory is read")] = 2.0
 
     def run(self) -> Measured:

@@ -11,6 +11,7 @@ __all__ = [
     "PublishCounter",
     "connect",
     "connect_packet",
+    "packet_size",
     "publish",
     "receive",
     "subscribe",
@@ -46,9 +47,11 @@ def publish(name: bytes, payload: bytes, *, qos: int, identifier: int = 0) -> by
     return packet(0x30 | qos << 1, text(name) + (struct.pack("!H", identifier) if qos else b"") + payload)
 
 
-def connect_packet(client_id: str) -> bytes:
-    """A CONNECT of 3.1.1 with a clean session (3.1)."""
-    return packet(0x10, text(b"MQTT") + b"\x04\x02" + struct.pack("!H", KEEP_ALIVE_S) + text(client_id.encode()))
+def connect_packet(client_id: str, *, clean: bool = True) -> bytes:
+    """A CONNECT of 3.1.1 (3.1)."""
+    return packet(
+        0x10, text(b"MQTT") + bytes([4, 2 if clean else 0]) + struct.pack("!H", KEEP_ALIVE_S) + text(client_id.encode())
+    )
 
 
 def receive(connection: socket.socket, size: int = 1 << 16) -> bytes:
@@ -62,13 +65,13 @@ def receive(connection: socket.socket, size: int = 1 << 16) -> bytes:
     return data
 
 
-def connect(host: str, port: int, client_id: str) -> socket.socket:
-    """A connection with a clean session, its CONNACK read. Raises `LoadError`."""
+def connect(host: str, port: int, client_id: str, *, clean: bool = True) -> socket.socket:
+    """A connection, its CONNACK read. Raises `LoadError`."""
     connection = socket.create_connection((host, port), timeout=SILENCE_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.sendall(connect_packet(client_id))
+    connection.sendall(connect_packet(client_id, clean=clean))
     answer = receive(connection, 4)
-    if answer != b"\x20\x02\x00\x00":
+    if answer not in {b"\x20\x02\x00\x00", b"\x20\x02\x01\x00"} or (clean and answer[2]):
         raise LoadError(f"CONNECT was answered {answer.hex()}")
     return connection
 
@@ -97,7 +100,7 @@ class PublishCounter:
         """Bytes from the server."""
         data = self._rest + data if self._rest else data
         at, end = 0, len(data)
-        while (size := _size(data, at)) and at + size <= end:
+        while (size := packet_size(data, at)) and at + size <= end:
             alike = min(_run(data[at::size]), _run(data[at + 1 :: size]), (end - at) // size)
             if data[at] >> 4 == 3:
                 self.count += alike
@@ -110,7 +113,7 @@ def _run(values: bytes) -> int:
     return len(values) - len(values.lstrip(values[:1]))
 
 
-def _size(data: bytes, at: int) -> int:
+def packet_size(data: bytes, at: int) -> int:
     """How long the packet at a place is, header included; 0 when too little of it is here."""
     length = shift = 0
     for place in range(at + 1, min(at + 5, len(data))):
