@@ -135,6 +135,8 @@ async def test_every_process_is_restarted_in_turn_and_clients_only_connect_again
         faults = Faults(setting.cluster, SEED, None, {})
         for node in setting.cluster.nodes:
             await run.hurt(faults.restarted(node.name))
+        waited = [one.name for one in run.publishers if {"TimeoutError", "ReadTimeout"} & set(one.errors)]
+        assert not waited, f"{waited} have waited for an answer in vain: {run.report()}"
         if not LONG:  # beside other tests an answer may be late, and then its outcome is unknown
             return
         # Being asked at the door to come again is connecting again.
