@@ -17,6 +17,7 @@ from gateway.errors import Cause, Refusal
 from gateway.identity import Claim, identity_of
 from gateway.passwords import Passwords, verifier_in
 from gateway.port import Authenticate, Challenge, Principal
+from gateway.session_user import SessionUser, user_of
 from gateway.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -86,6 +87,10 @@ class Authenticator:
                 self._throttle.failed(address, now_ms=self._now_ms())
             raise
         return found
+
+    def session_user(self, principal: Principal) -> SessionUser | None:
+        """Whom a session belongs to that a principal begins; None where it is anybody's."""
+        return user_of(principal) if self._config.sessions_bound else None
 
     # ---- mechanisms
 

@@ -97,6 +97,9 @@ class AuthConfig(msgspec.Struct, frozen=True, kw_only=True):
     failures_max: Annotated[
         int, Meta(ge=0, description="wrong credentials of an address in a minute; it waits for the next then; 0: any")
     ] = 0
+    sessions_bound: Annotated[
+        bool, Meta(description="whether an MQTT session may be taken up by no other user than who began it")
+    ] = True
     users: Mapping[str, UserConfig] = msgspec.field(default_factory=dict)
     jwt: JwtConfig = JwtConfig()
 

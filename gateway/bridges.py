@@ -24,6 +24,7 @@ from gateway.bridge_settings import BridgeConfig
 from gateway.errors import ConfigError, Refusal
 from gateway.owners import Owned, Owners, OwnershipLost, Taken
 from gateway.port import AdapterFactory
+from gateway.session_user import SessionUser
 from gateway.status import BridgeStatus
 from store.errors import StoreError
 
@@ -113,7 +114,7 @@ class Bridges:
 
     # ---- `gateway.owners.Listener`
 
-    async def wanted(self, name: str) -> None:
+    async def wanted(self, name: str, user: SessionUser | None) -> None:
         """See `Listener`."""
         if (keeper := self._keeper(name)) is not None:
             await keeper.let_go()

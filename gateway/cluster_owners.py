@@ -37,16 +37,19 @@ from gateway.owner_keys import (
     wanted_key,
 )
 from gateway.owners import (
+    NOTHING_SEEN,
     Listener,
     Operations,
     Owned,
     OwnershipLost,
+    Revisions,
     Spawn,
     Taken,
 )
 from gateway.port import Random
 from gateway.presence import ALIVE, Presence
 from gateway.queue_remains import stored_entries
+from gateway.session_user import SessionUser, check_user
 from gateway.warrants import Warrants
 from store.client import Change, Delete, Put, StoreClient
 from store.errors import AppendOutcomeUnknown, RevisionConflict, StoreError
@@ -126,50 +129,56 @@ class ClusterOwners:
 
     # ---- taking
 
-    async def take(self, name: str, *, wait: bool = True) -> Owned:
+    async def take(
+        self, name: str, *, wait: bool = True, user: SessionUser | None = None, seen: Revisions = NOTHING_SEEN
+    ) -> Owned:
         """See `Owners`."""
         waiting = Asked()
         try:
-            return await self._take(name, waiting, wait=wait)
+            return await self._take(name, waiting, wait=wait, user=user, seen=seen)
         finally:
             if self._waiting.get(name) is waiting:
                 del self._waiting[name]
 
-    async def _take(self, name: str, waiting: Asked, *, wait: bool) -> Owned:
+    async def _take(self, name: str, waiting: Asked, *, wait: bool, user: SessionUser | None, seen: Revisions) -> Owned:
         key = owner_key(name)
         expected, until_s = 0, 0.0  # the revision of the key, and until when its owner is waited for
+        as_seen = True
         loop = asyncio.get_running_loop()
         while True:
             self._check_present()
-            mine = Put(key, encode(OwnerRecord(name, self.presence.id)))
+            mine = Put(key, encode(OwnerRecord(name, self.presence.id, user)))
             operations: Operations = (mine, Delete(wanted_key(name))) if until_s else (mine,)
             try:
-                done = await self.store.kv_transact({key: expected}, operations)
-                return OwnedName(self, name, done.revision)
+                compares = {**seen, key: expected} if as_seen else {key: expected}
+                done = await self.store.kv_transact(compares, operations)
+                return OwnedName(self, name, done.revision, user=user, as_seen=as_seen)
             except (RevisionConflict, AppendOutcomeUnknown):
-                pass
+                as_seen = False
             while True:
                 waiting.changed.clear()
                 entry = await self.store.kv_get(key)
                 expected = 0
                 if entry is None:
                     break
-                owner = decode_owner(entry.value).proxy
+                record = decode_owner(entry.value)
+                owner = record.proxy
                 if owner == self.presence.id:  # handed over, or taken without our hearing of it
-                    return OwnedName(self, name, entry.revision)
+                    return OwnedName(self, name, entry.revision, user=record.user)
                 if waiting.outbid:
                     raise Taken(name)
                 expected = entry.revision
                 gone = not await self.presence.is_there(owner)
                 if gone and await self.warrants.may_inherit(owner):
                     break
+                check_user(name, record.user, user)
                 if not wait:
                     raise Taken(name)
                 if waiting.asked != owner:
                     until_s = until_s or loop.time() + self._takeover_s
                     self._waiting[name] = waiting
                     waiting.asked = owner
-                    waiting.mine = await self._ask(WantedRecord(name, self.presence.id, owner))
+                    waiting.mine = await self._ask(WantedRecord(name, self.presence.id, owner, user))
                     continue  # it may have been released before the owner could hear of this
                 if loop.time() >= until_s:
                     log.warning("a proxy does not let go", name=name, proxy=owner)
@@ -248,7 +257,7 @@ class ClusterOwners:
         try:
             listener = self._listener(name)
             if listener is not None:
-                await listener.wanted(name)
+                await listener.wanted(name, record.user)
         except Taken:
             log.debug("a name is somebody else's already", name=name)
         except (StoreError, Refusal) as error:  # taken from us when the other one's patience is over

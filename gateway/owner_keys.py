@@ -10,6 +10,7 @@ from gateway import logs
 from gateway.keys import kv_key
 from gateway.owners import Cursor, Operations, OwnershipLost, forget_cursor
 from gateway.presence import HEIRS, Presence
+from gateway.session_user import SessionUser
 from store.client import Delete, Put, StoreClient
 from store.errors import AppendOutcomeUnknown, NotWritable, RevisionConflict, StoreFull, StoreUnreachable
 from store.format import QueueNumber
@@ -36,19 +37,21 @@ OWNERS, WANTED, CURSORS = "owners", "proxies/wanted", "session-cursors"
 log = logs.get(__name__)
 
 
-class OwnerRecord(msgspec.Struct, frozen=True):
-    """Who owns a name."""
+class OwnerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who owns a name, and for which user; None: for whomever, or nobody has said."""
 
     name: str
     proxy: str
+    user: SessionUser | None = None
 
 
-class WantedRecord(msgspec.Struct, frozen=True):
-    """Who asks whom for a name."""
+class WantedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who asks whom for a name, and for which user; None as above."""
 
     name: str
     by: str
     of: str
+    user: SessionUser | None = None
 
 
 encode = msgspec.msgpack.encode
@@ -85,13 +88,25 @@ class Owning(Protocol):
 class OwnedName:
     """A name that this proxy owns, by the revision of its key."""
 
-    __slots__ = ("_key", "_name", "_owners", "_revision")
+    __slots__ = ("_key", "_name", "_owners", "_revision", "_user", "as_seen")
 
-    def __init__(self, owners: Owning, name: str, revision: int) -> None:
+    def __init__(
+        self, owners: Owning, name: str, revision: int, *, user: SessionUser | None = None, as_seen: bool = False
+    ) -> None:
+        """`user` is whom its key names."""
+        self.as_seen = as_seen
+        self._user = user
         self._owners = owners
         self._name = name
         self._key = owner_key(name)
         self._revision = revision
+
+    async def belong(self, user: SessionUser | None) -> None:
+        """See `Owned`. Whoever has asked for it on behalf of the user before cannot replace the key any more."""
+        if user != self._user:
+            record = OwnerRecord(self._name, self._owners.presence.id, user)
+            self._revision = await self._transact((Put(self._key, encode(record)),))
+            self._user = user
 
     async def write(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
         """See `Owned`. While the store takes nothing this waits, as long as the name is certainly still ours."""
@@ -108,7 +123,7 @@ class OwnedName:
         if wanted is None:
             last: Operations = (Delete(self._key),)
         else:
-            new = Put(self._key, encode(OwnerRecord(self._name, wanted.by)))
+            new = Put(self._key, encode(OwnerRecord(self._name, wanted.by, wanted.user)))
             last = (new, Delete(wanted_key(self._name)))
         await self._transact((*operations, *last))
 
@@ -132,7 +147,8 @@ class OwnedName:
         again_s = AGAIN_MIN_S
         while True:
             try:
-                return await self._transact(operations)
+                await self._transact(operations)
+                return
             except (StoreUnreachable, AppendOutcomeUnknown, NotWritable, StoreFull) as error:
                 log.debug("what is written for a name is written again", name=self._name, error=str(error))
             await asyncio.sleep(again_s * random.uniform(0.5, 1.0))
@@ -141,11 +157,12 @@ class OwnedName:
     def _put(self, cursor: Cursor) -> Put:
         return Put(_cursor_key(self._name), encode({int(queue): at for queue, at in cursor.items()}))
 
-    async def _transact(self, operations: Operations) -> None:
+    async def _transact(self, operations: Operations) -> int:
+        """Make changes; their revision."""
         if self._owners.presence.remaining_s <= 0:
             raise OwnershipLost(self._name)
         try:
-            await self._owners.store.kv_transact({self._key: self._revision}, operations)
+            return (await self._owners.store.kv_transact({self._key: self._revision}, operations)).revision
         except RevisionConflict as lost:
             raise OwnershipLost(self._name) from lost
 

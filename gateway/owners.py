@@ -6,22 +6,26 @@ that costs nothing; of several proxies each owns what it has a key for (`gateway
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from gateway.errors import Cause, Refusal
 from gateway.keys import kv_key
+from gateway.session_user import SessionUser
 from store.client import Delete, Put, StoreClient
 from store.format import QueueNumber
 
 __all__ = [
+    "NOTHING_SEEN",
     "Listener",
     "LocalOwners",
     "Operations",
     "Owned",
     "Owners",
     "OwnershipLost",
+    "Revisions",
     "Spawn",
     "Taken",
     "cursor_key",
@@ -31,9 +35,11 @@ __all__ = [
 
 Operations: TypeAlias = Sequence[Put | Delete]
 Cursor: TypeAlias = Mapping[QueueNumber, int]  # as `StoreClient.commit_offsets` takes it
+Revisions: TypeAlias = Mapping[str, int]  # of keys; 0: not there
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, object]], object]
 
 CURSORS = "session-cursors"  # the namespace of those that several proxies keep
+NOTHING_SEEN: Revisions = MappingProxyType({})
 
 decode_cursor = msgspec.msgpack.Decoder(dict[QueueNumber, int]).decode
 
@@ -55,6 +61,13 @@ class OwnershipLost(Refusal):
 class Owned(Protocol):
     """A name that this process owns. What it writes is written if it still does."""
 
+    @property
+    def as_seen(self) -> bool:
+        """Whether nothing has changed that was seen before it was taken (`Owners.take`)."""
+
+    async def belong(self, user: SessionUser | None) -> None:
+        """Belong to a user from now on, whom the other proxies see. Raises `OwnershipLost`, `StoreError`."""
+
     async def write(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
         """Make changes, all or none, and move the name's cursor. Raises `OwnershipLost`, `StoreError`."""
 
@@ -71,8 +84,11 @@ class Owned(Protocol):
 class Listener(Protocol):
     """Who uses names. Its methods are called as tasks and may raise `StoreError` and `Refusal`, which is logged."""
 
-    async def wanted(self, name: str) -> None:
-        """Another proxy waits for a name that this process owns: let go of it soon, or lose it."""
+    async def wanted(self, name: str, user: SessionUser | None) -> None:
+        """Another proxy waits for a name that this process owns: let go of it soon, or lose it.
+
+        `user` is for whom; what belongs to somebody else by now is not let go of.
+        """
 
     async def inherited(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
         """The owner of a name is gone: take it, do what is left to do, and release it."""
@@ -104,11 +120,14 @@ class Owners(Protocol):
     async def close(self) -> None:
         """Everything is released: say good-bye."""
 
-    async def take(self, name: str, *, wait: bool = True) -> Owned:
-        """Own a name from now on. Calls for one name may not overlap.
+    async def take(
+        self, name: str, *, wait: bool = True, user: SessionUser | None = None, seen: Revisions = NOTHING_SEEN
+    ) -> Owned:
+        """Own a name from now on, for a user where it matters who asks. Calls for one name may not overlap.
 
         A living owner is asked for it, and given up after a while; without `wait` that raises `Taken`. Raises `Taken`
-        too when somebody else asks for it meanwhile; `StoreError`.
+        too when somebody else asks for it meanwhile; `NotItsUser` when what a living owner has is another user's, who
+        then hears nothing of it; `StoreError`. `seen` are keys that were read, and their revisions (`Owned.as_seen`).
         """
 
 
@@ -116,11 +135,15 @@ class _LocalOwned:
     """A name of which nobody else can know. `shared`: several proxies have kept cursors in this store."""
 
     __slots__ = ("_name", "_shared", "_store")
+    as_seen = True  # nobody else can have changed it
 
     def __init__(self, store: StoreClient, name: str, *, shared: bool) -> None:
         self._store = store
         self._name = name
         self._shared = shared
+
+    async def belong(self, user: SessionUser | None) -> None:
+        """See `Owned`: nobody else looks."""
 
     async def write(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
         """See `Owned`."""
@@ -185,7 +208,9 @@ class LocalOwners:
     async def close(self) -> None:
         """See `Owners`."""
 
-    async def take(self, name: str, *, wait: bool = True) -> Owned:
+    async def take(
+        self, name: str, *, wait: bool = True, user: SessionUser | None = None, seen: Revisions = NOTHING_SEEN
+    ) -> Owned:
         """See `Owners`."""
         return _LocalOwned(self._store, name, shared=self._shared)
 

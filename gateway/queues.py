@@ -36,6 +36,7 @@ from gateway.queue_port import (
 from gateway.queue_pump import Connection, Consumer, Pump, take_live
 from gateway.queue_topology import PREFIX, Queue, QueueRouter
 from gateway.router import UnknownTopicError
+from gateway.session_user import SessionUser
 from gateway.shared_counts import SharedCounts
 from gateway.shared_registry import SharedRegistry
 from gateway.topology import Exchange, QueueDefinition, message_ttl_ms
@@ -130,7 +131,7 @@ class NamedQueues:
         """Follow how many members shared subscriptions have at other proxies, for ever."""
         await self._shares.follow()
 
-    async def wanted(self, name: str) -> None:
+    async def wanted(self, name: str, user: SessionUser | None) -> None:
         """See `owners.Listener`: what is here is kept."""
 
     async def inherited(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:

@@ -98,7 +98,7 @@ async def _open_session(hub: "Hub", endpoint: Endpoint, request: OpenSession) ->
     delay_ms = hub.offences.delay_ms(endpoint.protocol, request.session_id, now_ms=now_ms())
     if delay_ms:
         await asyncio.sleep(delay_ms / 1_000)
-    return await hub.sessions.open(endpoint, request)
+    return await hub.sessions.open(endpoint, request, hub.authenticator.session_user(endpoint.principal))
 
 
 async def _save_session(hub: "Hub", endpoint: Endpoint, request: SaveSession) -> None:

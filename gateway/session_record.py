@@ -5,12 +5,13 @@ from typing import Protocol
 
 import msgspec
 
-from gateway.cursor import Cursor, beginning_of, by_log
-from gateway.fanout import Subscriber
+from gateway.cursor import Cursor, beginning_of, by_log, earlier, later
+from gateway.fanout import Fanout, Subscriber
 from gateway.keys import kv_key
 from gateway.owners import Owned
+from gateway.session_user import SessionUser, check_user
 from gateway.wills import WillRecord
-from store.client import Put, StoreClient
+from store.client import Entry, Put, StoreClient
 from store.format import LogOffset, Position, QueueNumber
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "not_told",
     "offsets_of",
     "put_record",
+    "record_in",
     "session_key",
 ]
 
@@ -43,6 +45,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     expiry_s: int | None  # None: for ever
     left_ms: int | None  # when its connection ended; None while it is connected, or died with the gateway
     marked: bool = False  # the logs may have marks of it
+    user: SessionUser | None = None  # whom it belongs to; None: nobody has written it down
 
 
 class Holder(Protocol):
@@ -82,12 +85,14 @@ class Held:
         "settled",
         "state",
         "taken",
+        "user",
         "will",
     )
 
-    def __init__(self, key: str, session_id: str, holder: Holder, owned: Owned) -> None:
+    def __init__(self, key: str, session_id: str, holder: Holder, owned: Owned, user: SessionUser | None) -> None:
         self.key = key
         self.owned = owned
+        self.user = user
         self.session_id = session_id
         self.holder = holder
         self.durable = False  # has a record in the KV
@@ -104,6 +109,27 @@ class Held:
         self.armed = False  # there may be a record of a will
         self.will: WillRecord | None = None  # to be published when the connection is gone
 
+    @property
+    def over(self) -> bool:
+        """Whether the session has ended with its connection, though its last word is not written yet."""
+        return self.expiry_s == 0 and self.holder.gone
+
+    def check_user(self, who: SessionUser | None) -> None:
+        """Raise `NotItsUser` unless whoever asks may take the session from its holder."""
+        if not self.over:
+            check_user(self.key, self.user, who)
+
+    def reached(self, fanout: Fanout) -> Cursor:
+        """How far its messages have been handed out."""
+        subscriber = self.holder.subscriber
+        if not subscriber.patterns and not self.taken:
+            return self.committed  # what it missed is still owed to it
+        return fanout.reached(subscriber)
+
+    def settle(self, fanout: Fanout) -> None:
+        """Nothing that has been handed out is left out by `oldest`."""
+        self.settled = later(self.settled, earlier(self.reached(fanout), self.oldest))
+
 
 class Ended(Protocol):
     """Who is told that a session has ended. One that does not last ends with its connection."""
@@ -118,7 +144,11 @@ async def not_told(session: str, *, lasting: bool = True) -> None:
 
 async def load_record(store: StoreClient, key: str) -> SessionRecord | None:
     """What the KV holds of a session. Raises `StoreError`."""
-    entry = await store.kv_get(key)
+    return record_in(await store.kv_get(key))
+
+
+def record_in(entry: Entry | None) -> SessionRecord | None:
+    """What an entry holds of a session."""
     return None if entry is None else msgspec.msgpack.decode(entry.value, type=SessionRecord)
 
 
@@ -138,6 +168,7 @@ def put_record(held: Held, *, left_ms: int | None) -> Put:
         expiry_s=held.expiry_s,
         left_ms=left_ms,
         marked=held.marked,
+        user=held.user,
     )
     return Put(held.key, msgspec.msgpack.encode(record))
 

@@ -17,11 +17,12 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from gateway import logs
 from gateway.cursor import Cursor, earlier, later
-from gateway.errors import Refusal
 from gateway.fanout import Fanout
+from gateway.orphans import bury_all
 from gateway.owners import LocalOwners, Operations, Owned, Owners, OwnershipLost, Taken
 from gateway.port import OpenedSession, OpenSession, SaveSession
 from gateway.queue_remains import stored_entries
@@ -40,18 +41,18 @@ from gateway.session_record import (
     not_told,
     offsets_of,
     put_record,
+    record_in,
     session_key,
 )
+from gateway.session_user import NotItsUser, SessionUser, check_user
 from gateway.wills import Wills
 from store.client import Delete, Entry, Put, StoreClient
-from store.errors import StoreError
 
 __all__ = ["COMMIT_INTERVAL_MS", "Holder", "Sessions"]
 
 COMMIT_INTERVAL_MS = 1_000
 SWEEP_INTERVAL_MS = 60_000
 IDLE_COMMIT_BYTES = 16 << 20  # an idle session's cursor is moved once it is this far behind the log's end
-ORPHANS_AT_ONCE = 64
 
 log = logs.get(__name__)
 
@@ -87,20 +88,7 @@ class Sessions:
 
     async def bury(self, orphans: list[str]) -> None:
         """See to the wills of connections that ended with a former run of this process."""
-        while orphans:
-            some, orphans = orphans[:ORPHANS_AT_ONCE], orphans[ORPHANS_AT_ONCE:]
-            found = await asyncio.gather(
-                *(self.inherited(key, lambda key=key: self._owners.take(key)) for key in some),  # type: ignore[misc]
-                return_exceptions=True,
-            )
-            for key, error in zip(some, found, strict=True):
-                if isinstance(error, StoreError | Refusal):
-                    log.warning("a will is not published yet", session=key, error=str(error))
-                    orphans.append(key)
-                elif isinstance(error, BaseException):
-                    raise error
-            if any(found):
-                await asyncio.sleep(COMMIT_INTERVAL_MS / 1_000)
+        await bury_all(orphans, lambda key: self.inherited(key, lambda: self._owners.take(key)))
 
     def key_of(self, holder: Holder) -> str | None:
         """The session that a connection holds, by its key."""
@@ -112,43 +100,62 @@ class Sessions:
 
     # ---- what connections ask for
 
-    async def open(self, holder: Holder, request: OpenSession) -> OpenedSession:
-        """Give a connection its session, taking it from whoever holds it."""
+    async def open(self, holder: Holder, request: OpenSession, user: SessionUser | None = None) -> OpenedSession:
+        """Give a connection its session, taking it from whoever holds it.
+
+        Raises `NotItsUser`, with everything left as it is, when it is another user's; None takes every session.
+        """
         key = session_key(holder.protocol, request.session_id)
         async with self._lock(key):
-            return await self._open(key, holder, request)
+            return await self._open(key, holder, request, user)
 
-    async def _open(self, key: str, holder: Holder, request: OpenSession) -> OpenedSession:
-        owned = await self._take(key)
+    async def _open(self, key: str, holder: Holder, request: OpenSession, user: SessionUser | None) -> OpenedSession:
+        owned, record = await self._take(key, user)
         if holder.gone:
             await owned.release()
             return OpenedSession(present=False)  # nobody is left to hold it
-        held = Held(key, request.session_id, holder, owned)
+        held = Held(key, request.session_id, holder, owned, user)
         self._held[key] = self._by_holder[holder] = held
         held.expiry_s = request.expiry_s
         try:
-            return await self._begin(held, request)
+            return await self._begin(held, request, record)
         except OwnershipLost:
             self._lose(held)
             raise
+        except NotItsUser:
+            self._release(held)
+            await owned.release()
+            raise
 
-    async def _take(self, key: str) -> Owned:
-        """Own a session that nobody holds, its last holder's last word written."""
-        before = self._held.get(key)
-        if before is not None:
+    async def _take(self, key: str, user: SessionUser | None) -> tuple[Owned, SessionRecord | UnsetType | None]:
+        """Own a session that nobody holds, its last holder's last word written; and its record, if that is known."""
+        before = self._held.get(key) or self._unclosed.get(key)
+        if before is None:
+            entry = await self._store.kv_get(key)
+            record = record_in(entry)
+            self._check_user(key, record, user)
+            seen = {key: 0 if entry is None else entry.revision}
+            owned = await self._owners.take(key, user=user, seen=seen)
+            return owned, record if owned.as_seen else UNSET
+        before.check_user(user)
+        if key in self._held:
             before.holder.supersede()
             await self._close(before, keep=True)
-            return before.owned
-        unclosed = self._unclosed.get(key)
-        if unclosed is not None:
+        else:
             await self._close_late(key, keep=True)
-            return unclosed.owned
-        return await self._owners.take(key)
+        return before.owned, UNSET
 
-    async def _begin(self, held: Held, request: OpenSession) -> OpenedSession:
-        """Read what the session remembers, or have it remember nothing, and write that its connection is there."""
+    def _check_user(self, key: str, record: SessionRecord | None, user: SessionUser | None) -> None:
+        if record is not None and not self._expired(record):
+            check_user(key, record.user, user)
+
+    async def _begin(self, held: Held, request: OpenSession, record: SessionRecord | UnsetType | None) -> OpenedSession:
+        """Have the session remember what it does, or nothing, and write that its connection is there."""
         key, owned = held.key, held.owned
-        record = await load_record(self._store, key)
+        if isinstance(record, UnsetType):
+            record = await load_record(self._store, key)
+            self._check_user(key, record, held.user)
+            await owned.belong(held.user)
         new = record is None or request.clean or self._expired(record)
         if record is not None and new:
             await self._forget(key, owned)
@@ -231,7 +238,7 @@ class Sessions:
         if held is not None:
             held.oldest = oldest
             held.taken = True
-            held.settled = later(held.settled, self._settled_now(held))
+            held.settle(self._fanout)
 
     async def close(self, holder: Holder) -> None:
         """The connection has ended: its session waits, or is forgotten when it does not outlive connections."""
@@ -245,7 +252,7 @@ class Sessions:
         if not self._release(held):
             return
         held.left_ms = self._now_ms()
-        held.settled = later(held.settled, self._settled_now(held))
+        held.settle(self._fanout)
         self._unclosed[held.key] = held
         await self._close_late(held.key, keep=keep)
 
@@ -296,11 +303,12 @@ class Sessions:
 
     # ---- what other proxies ask for, or leave behind
 
-    async def wanted(self, name: str) -> None:
+    async def wanted(self, name: str, user: SessionUser | None) -> None:
         """See `owners.Listener`."""
         async with self._lock(name):
             held = self._held.get(name)
             if held is not None:
+                held.check_user(user)
                 held.holder.supersede()
                 await self._close(held)
             elif name in self._unclosed:
@@ -356,7 +364,7 @@ class Sessions:
         # An idle session reports nothing, yet the log passes it by. What it had been handed a whole interval ago is
         # acknowledged by now, or has been reported as `oldest`.
         idle = earlier(held.passed, held.oldest)
-        held.passed = self._reached(held)
+        held.passed = held.reached(self._fanout)
         acknowledged = held.settled != held.committed
         held.settled = later(held.settled, idle)
         if acknowledged or distance(held.committed, held.settled) > IDLE_COMMIT_BYTES:
@@ -419,16 +427,6 @@ class Sessions:
         if self._held.get(held.key) is held:
             del self._held[held.key]
         return True
-
-    def _reached(self, held: Held) -> Cursor:
-        subscriber = held.holder.subscriber
-        if not subscriber.patterns and not held.taken:
-            return held.committed  # what it missed is still owed to it
-        return self._fanout.reached(subscriber)
-
-    def _settled_now(self, held: Held) -> Cursor:
-        """What is settled at the moment of a report, when nothing has been handed out that the report leaves out."""
-        return earlier(self._reached(held), held.oldest)
 
     def _expired(self, record: SessionRecord) -> bool:
         # One that was connected when the gateway died is counted from the gateway's start. Of several, whoever takes

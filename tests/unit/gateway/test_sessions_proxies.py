@@ -103,7 +103,7 @@ async def test_a_proxy_that_does_not_let_go_loses_the_name(two, monkeypatch):
     _, one, other = two
     first, _ = await one.open()
 
-    async def busy(_name):
+    async def busy(_name, _user):
         await asyncio.sleep(60)
 
     monkeypatch.setattr(one.sessions, "wanted", busy)
@@ -341,9 +341,9 @@ async def test_the_newest_who_asks_is_given_the_name(cluster, monkeypatch):
     letting_go = asyncio.Event()
     wanted = owner.sessions.wanted
 
-    async def slow(name):
+    async def slow(name, user):
         await letting_go.wait()
-        await wanted(name)
+        await wanted(name, user)
 
     monkeypatch.setattr(owner.sessions, "wanted", slow)
     first = asyncio.ensure_future(early.open())
