@@ -103,10 +103,11 @@ class Delivery:
             if (not head and inflight.resume is None) or (encoded.largest > limit and size_bytes(piece) > limit):
                 continue  # expired, or larger than the client takes (MQTT-3.1.2-25): done with
             if inflight.resume is not None:
-                if room <= 0:
+                if inflight.room_again <= 0:
                     return count
-                if self._known((frame, rows[pick]), messages[pick], plan, now_ms):
-                    room = inflight.room
+                known = self._known((frame, rows[pick]), messages[pick], plan, now_ms)
+                room = inflight.room
+                if known:
                     continue
             if not qos:
                 send(head)
@@ -176,7 +177,7 @@ class Delivery:
     def report(self, now_ms: int) -> None:
         """Emit `Settled` when there is room again, or when a durable session has got on."""
         inflight = self._inflight
-        fed = self._starved and inflight.freed and inflight.room > 0
+        fed = self._starved and inflight.freed and inflight.ready
         due = self._settle_at_ms is not None and now_ms >= self._settle_at_ms
         if fed or (self._link.durable and inflight.moved and (inflight.freed or due)):
             self._settle()

@@ -165,8 +165,23 @@ class Inflight:
 
     @property
     def room(self) -> int:
-        """How many more QoS 1 and 2 deliveries may be under way."""
-        return self.limit - len(self.sent) - len(self.released) - len(self.done)
+        """How many more QoS 1 and 2 deliveries may be under way, each with an identifier that is free."""
+        reserved = len(self.resume.reserved) if self.resume is not None else 0
+        free = PACKET_ID_MAX - len(self.sent) - len(self.released) - len(self.again) - reserved
+        return min(free, self.limit - len(self.sent) - len(self.released) - len(self.done))
+
+    @property
+    def room_again(self) -> int:
+        """How many that an earlier connection has sent may be sent again.
+
+        `done` does not count: it may be as long as that one's limit, and ends only behind what is sent again.
+        """
+        return self.limit - len(self.sent) - len(self.released)
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is room for what comes next."""
+        return (self.room if self.resume is None else self.room_again) > 0
 
     def ids(self) -> Iterator[int]:
         """Free packet identifiers, one after the other; each must be in use, and there be room, before the next."""

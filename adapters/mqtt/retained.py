@@ -233,7 +233,7 @@ class RetainedFeed:
     def _send_again(self, now_ms: int) -> None:
         """What an earlier connection has sent and got no acknowledgement for (MQTT-4.4.0-1)."""
         inflight, link = self._inflight, self._link
-        while inflight.again and inflight.room > 0:
+        while inflight.again and inflight.room_again > 0:
             one = next(iter(inflight.again.values()))
             del inflight.again[one.packet_id]
             packet = self._packet(one, now_ms)

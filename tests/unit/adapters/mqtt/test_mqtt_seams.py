@@ -1,0 +1,107 @@
+"""Where one connection of a session ends and the next one begins."""
+
+from mqtt_driver import NOW_MS, Driver, batch_of
+
+from adapters.mqtt.codec import Properties
+from adapters.mqtt.codec.packets import (
+    Connack,
+    Connect,
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Subscribe,
+    SubscriptionRequest,
+)
+from adapters.mqtt.delivery import SETTLE_INTERVAL_MS
+from adapters.mqtt.inflight import PACKET_ID_MAX, Inflight
+from adapters.mqtt.session_state import Exchanges, SavedDelivery
+from gateway.message import Message
+from gateway.port import OpenedSession, Outcome, Settled
+from store.format import LogOffset
+
+
+def message(body: bytes, qos: int = 1) -> Message:
+    return Message("t/a", body, NOW_MS, "mqtt", "other", qos)
+
+
+def subscribed(qos: int = 2, **properties: int) -> Driver:
+    """A session that lasts."""
+    driver = Driver(5)
+    driver.connect(clean=False, properties=Properties(session_expiry_s=600, **properties))
+    driver.send(Subscribe(packet_id=1, requests=(SubscriptionRequest(pattern="t/#", qos=qos),)))
+    driver.effects.clear()
+    return driver
+
+
+def again(driver: Driver, **properties: int) -> Driver:
+    """The session after its connection is lost."""
+    driver.lose()
+    state = next(save.state for save in reversed(driver.saved) if save.state is not None)
+    exchanges = next((save.exchanges for save in reversed(driver.saved) if save.exchanges is not None), b"")
+    other = Driver(5, driver.options)
+    other.saved = list(driver.saved)
+    other.opened = Outcome(value=OpenedSession(present=True, state=state, exchanges=exchanges))
+    asked = Properties(session_expiry_s=600, **properties)
+    connack, *_ = other.send(Connect(version=5, client_id="c1", clean=False, properties=asked))
+    assert connack == Connack(session_present=True, properties=connack.properties)
+    return other
+
+
+def said(packets: list[Packet]) -> list[tuple[bytes, int, bool]]:
+    return [(p.payload, p.packet_id or 0, p.dup) for p in packets if isinstance(p, Publish)]
+
+
+def test_a_lower_receive_maximum_does_not_stop_what_was_sent_before():
+    driver = subscribed(receive_maximum=10)
+    batch = batch_of(message(b"0", 1), *(message(b"%d" % n, 2) for n in range(1, 5)))
+    assert driver.deliver(batch) == 5
+    driver.tick()
+    driver.send(*(Pubrec(packet_id=n) for n in range(2, 6)))  # all but the first
+    driver.send(*(Pubcomp(packet_id=n) for n in range(2, 6)))
+    driver = again(driver, receive_maximum=1)
+    more = batch_of(message(b"5"), message(b"6"), frame=9000)
+    assert driver.deliver(batch) == 1
+    assert said(driver.out()) == [(b"0", 1, True)]
+    driver.send(Puback(packet_id=1))
+    assert driver.take(Settled) != []  # offer more
+    assert driver.deliver(batch, picks=range(1, 5)) == 4
+    assert driver.tick(SETTLE_INTERVAL_MS) == []
+    assert driver.take(Settled) != []
+    assert driver.deliver(more) == 1
+    assert said(driver.out()) == [(b"5", 6, False)]
+
+
+def test_a_lower_receive_maximum_and_a_pubcomp_that_is_missing():
+    driver = subscribed(receive_maximum=10)
+    batch = batch_of(message(b"0", 1), message(b"1", 2))
+    driver.deliver(batch)
+    driver.tick()
+    driver.send(Pubrec(packet_id=2))
+    driver = again(driver, receive_maximum=1)
+    assert driver.deliver(batch) == 0  # the client has one of them already, which is not completed
+    driver.send(Pubcomp(packet_id=2))
+    assert driver.take(Settled) != []
+    assert driver.deliver(batch) == 1
+    assert said(driver.out()) == [(b"0", 1, True)]
+
+
+def test_identifiers_that_are_kept_for_others_leave_no_room():
+    inflight = Inflight()
+    sent = tuple(SavedDelivery(n, 1, place=(LogOffset(4096), n)) for n in range(1, PACKET_ID_MAX))
+    inflight.restore(Exchanges(sent=sent, settled=(LogOffset(4096), 1)))
+    assert inflight.room == 1
+    packet_id = next(inflight.ids())
+    assert packet_id == PACKET_ID_MAX
+    inflight.sent[packet_id] = None
+    assert inflight.room == 0
+    assert inflight.ready
+
+
+def test_what_is_sent_again_does_not_wait_for_what_ends_behind_it():
+    inflight = Inflight()
+    sent = (SavedDelivery(9, 2, released=True),)
+    inflight.restore(Exchanges(done=((LogOffset(4096), 3),), settled=(LogOffset(4096), 1), sent=sent))
+    inflight.limit = 2
+    assert (inflight.room, inflight.room_again) == (0, 1)
