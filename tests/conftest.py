@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,13 +14,12 @@ from typing import Any
 
 import pytest
 from loops import AsyncioLoop
+from ports import PORTS, TLS_PORTS, free_offset
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # tests may import gRPC before `store`, which says why
 
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 30
-PORTS = {"mqtt": 1883, "mqtt-ws": 8083, "coap": 5683, "amqp": 5672, "http": 8080, "rpc": 8081, "admin": 8088}
-TLS_PORTS = {"mqtts": 8883, "mqtt-wss": 8084, "amqps": 5671, "https": 8443}
 
 
 @pytest.fixture
@@ -42,7 +39,7 @@ class GatewayProcess:
         self.environ = environ or {}
         self.wrapper: tuple[str, ...] = ()  # what to run it under; it becomes the server itself, as `strace -D` does
         self.log = data_dir.with_suffix(".log")
-        self.offset = _free_offset()
+        self.offset = free_offset(_ports)
         self.process: subprocess.Popen[bytes] | None = None
 
     def port(self, name: str) -> int:
@@ -133,20 +130,5 @@ def new_gateway(tmp_path: Path) -> Iterator[Callable[..., GatewayProcess]]:
         yield make
 
 
-def _free_offset() -> int:
-    """A port offset at which every port is free."""
-    for _ in range(100):
-        offset = random.randrange(10_000, 23_800)  # no port is among those that the system gives to connections
-        if all(_is_free(port + offset) for port in (*PORTS.values(), *TLS_PORTS.values())):
-            return offset
-    raise AssertionError("no free ports")
-
-
-def _is_free(port: int) -> bool:
-    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-        with socket.socket(socket.AF_INET, kind) as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                return False
-    return True
+def _ports(offset: int) -> list[int]:
+    return [port + offset for port in (*PORTS.values(), *TLS_PORTS.values())]

@@ -1,19 +1,15 @@
 """A bridge of two proxies: one of them runs it, and when that one is killed the other goes on, with nothing lost."""
 
 import json
-import socket
 import time
 import urllib.request
 
 import pytest
-from child import in_a_child
+from local_clusters import on_free_ports, one_group, started
 from paho.mqtt.packettypes import PacketTypes
 from paho_client import Client, fresh, properties
 
-from controller.client import GroupConfig
-from controller.remote import RemoteController
-from gateway.endpoint import now_ms
-from gateway.local_cluster import LocalCluster, Plan
+from gateway.local_cluster import Plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -35,26 +31,6 @@ to = "plant7/{{1}}"
 """
 
 
-def free(plan):
-    ports = [port for node in LocalCluster(plan).nodes for port in (node.port, node.admin_port)]
-    for port in ports:
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                return False
-    return True
-
-
-async def add_group(plan):
-    controller = RemoteController(list(plan.addresses.values()), now_ms=now_ms)
-    try:
-        await controller.ready()
-        await controller.add_group(0, GroupConfig(replicas=1, min_in_sync=1))
-    finally:
-        await controller.close()
-
-
 def until(holds, what):
     deadline = time.monotonic() + PATIENCE_S
     while not (found := holds()):
@@ -66,25 +42,11 @@ def until(holds, what):
 @pytest.fixture
 def cluster(new_gateway, tmp_path):
     source = new_gateway().start()
-    plans = (Plan(tmp_path / "cluster", 1, 1, 1, 1, 2, offset) for offset in range(10_000, 22_000, 777))
-    cluster = LocalCluster(next(plan for plan in plans if free(plan)))
-    cluster.write()
-    proxies = [node.name for node in cluster.nodes if node.role == "proxy"]
-    for name in proxies:
-        with (cluster.plan.directory / f"{name}.toml").open("a") as file:
-            file.write(BRIDGE.format(port=source.port("mqtt")))
-    try:
-        for role in ("controller", "store", "proxy"):
-            names = [node.name for node in cluster.nodes if node.role == role]
-            for name in names:
-                cluster.start(name)
-            if role == "controller":
-                in_a_child(add_group, cluster.plan)
-            list(cluster.until_ready(names))
-        cluster.source, cluster.proxies = source, proxies
+    plan = on_free_ports(Plan(tmp_path / "cluster", 1, 1, 1, 1, 2))
+    with started(plan, one_group, proxies=BRIDGE.format(port=source.port("mqtt"))) as cluster:
+        cluster.source = source
+        cluster.proxies = [node.name for node in cluster.nodes if node.role == "proxy"]
         yield cluster
-    finally:
-        cluster.stop_all()
 
 
 def bridge(cluster, name):

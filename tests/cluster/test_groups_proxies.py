@@ -1,66 +1,30 @@
 """Consumer groups over processes: a member whose proxy is killed goes on at another, or another member does."""
 
 import contextlib
-import socket
 import threading
 import time
 
 import httpx
 import pytest
-from child import in_a_child
+from local_clusters import on_free_ports, one_group, started
+from ports import PORTS
 
-from controller.client import GroupConfig
-from controller.remote import RemoteController
-from gateway.endpoint import now_ms
-from gateway.local_cluster import LocalCluster, Plan
+from gateway.local_cluster import Plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 TIMEOUT_S = 60
-MQTT_PORT, HTTP_PORT = 1883, 8080
-
-
-def free(plan):
-    for node in LocalCluster(plan).nodes:
-        for port in (node.port, node.admin_port, node.port - MQTT_PORT + HTTP_PORT):
-            with socket.socket() as probe:
-                try:
-                    probe.bind(("127.0.0.1", port))
-                except OSError:
-                    return False
-    return True
-
-
-async def add_group(plan):
-    controller = RemoteController(list(plan.addresses.values()), now_ms=now_ms)
-    try:
-        await controller.ready()
-        await controller.add_group(0, GroupConfig(replicas=1, min_in_sync=1))
-    finally:
-        await controller.close()
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    plans = (Plan(tmp_path_factory.mktemp("groups"), 1, 1, 1, 1, 2, offset) for offset in range(21_111, 50_000, 777))
-    cluster = LocalCluster(next(plan for plan in plans if free(plan)))
-    cluster.write()
-    try:
-        for role in ("controller", "store", "proxy"):
-            names = [node.name for node in cluster.nodes if node.role == role]
-            for name in names:
-                cluster.start(name)
-            if role == "controller":
-                in_a_child(add_group, cluster.plan)
-            list(cluster.until_ready(names))
+    with started(on_free_ports(Plan(tmp_path_factory.mktemp("groups"), 1, 1, 1, 1, 2)), one_group) as cluster:
         yield cluster
-    finally:
-        cluster.stop_all()
 
 
 @pytest.fixture
 def urls(cluster):
-    ports = [node.port - MQTT_PORT + HTTP_PORT for node in cluster.nodes if node.role == "proxy"]
+    ports = [node.port - PORTS["mqtt"] + PORTS["http"] for node in cluster.nodes if node.role == "proxy"]
     return [f"http://127.0.0.1:{port}" for port in ports]
 
 

@@ -6,13 +6,11 @@ import signal
 import time
 
 import pytest
-from child import in_a_child
-from test_proxies import Client, free
+from local_clusters import controller_of, on_free_ports, started
+from test_proxies import Client
 
 from controller.client import GroupConfig
-from controller.remote import RemoteController
-from gateway.endpoint import now_ms
-from gateway.local_cluster import LocalCluster, Plan
+from gateway.local_cluster import Plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -20,35 +18,18 @@ TOPIC = "steady"  # in group 1
 
 
 async def prepare(plan):
-    controller = RemoteController(list(plan.addresses.values()), now_ms=now_ms)
-    try:
-        await controller.ready()
+    async with controller_of(plan) as controller:
         await controller.add_group(0, GroupConfig(replicas=2, min_in_sync=2))
         await controller.add_group(1, GroupConfig(replicas=2, min_in_sync=1))
         await controller.close_group(0)
         await controller.create_topic(TOPIC, queues=2)
         await controller.close_group(0, closed=False)
-    finally:
-        await controller.close()
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("cluster")
-    plans = (Plan(directory, 1, 2, 2, 2, 2, offset) for offset in range(21_000, 50_000, 777))
-    found = LocalCluster(next(plan for plan in plans if free(plan)))
-    found.write()
-    try:
-        for role in ("controller", "store", "proxy"):
-            names = [node.name for node in found.nodes if node.role == role]
-            for name in names:
-                found.start(name)
-            if role == "controller":
-                in_a_child(prepare, found.plan)
-            list(found.until_ready(names))
-        yield found
-    finally:
-        found.stop_all()
+    with started(on_free_ports(Plan(tmp_path_factory.mktemp("cluster"), 1, 2, 2, 2, 2)), prepare) as cluster:
+        yield cluster
 
 
 def frozen(cluster, *names):

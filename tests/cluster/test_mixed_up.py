@@ -1,29 +1,15 @@
 """A store node with the configuration of another cluster says so and ends; its data stay as they are."""
 
 import shutil
-import subprocess
-import sys
 
 import pytest
-from test_proxies import free
+from local_clusters import on_free_ports, one_group, ports_of, started
 
-from gateway.local_cluster import LocalCluster, Plan
+from gateway.local_cluster import Plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-STORE, CONTROLLER = "store-0-1", "controller-1"
-
-
-def cluster(directory, offsets):
-    directory.mkdir()
-    plans = (Plan(directory, 1, 1, 1, 1, 0, offset) for offset in offsets)
-    found = LocalCluster(next(plan for plan in plans if free(plan)))
-    found.write()
-    found.start(CONTROLLER)
-    list(found.until_ready([CONTROLLER]))
-    add = ("-m", "gateway.cli", "cluster", "groups", "add", "0", "--replicas", "1", "--min-in-sync", "1")
-    subprocess.run([sys.executable, *add, "--controllers", found.plan.addresses[1]], check=True, capture_output=True)
-    return found
+STORE = "store-0-1"
 
 
 def held(directory):
@@ -33,29 +19,20 @@ def held(directory):
 
 
 def test_a_store_of_another_cluster_is_refused_by_both_names(tmp_path):
-    ours = cluster(tmp_path / "ours", range(22_000, 36_000, 777))
-    try:
-        ours.start(STORE)
-        list(ours.until_ready([STORE]))
-    finally:
-        ours.stop_all()
-    data = tmp_path / "ours" / "data"
-    theirs = cluster(tmp_path / "theirs", range(37_000, 50_000, 777))
-    try:
-        moved = tmp_path / "theirs" / "data" / STORE
+    ours, theirs = (Plan(tmp_path / name, 1, 1, 1, 1, 0) for name in ("ours", "theirs"))
+    ours = on_free_ports(ours)
+    with started(ours, one_group):
+        pass
+    data = ours.directory / "data"
+    with started(on_free_ports(theirs, but=ports_of(ours)), one_group, roles=["controller"]) as cluster:
+        moved = theirs.directory / "data" / STORE
         shutil.copytree(data / STORE, moved)
         before = held(moved)
-        theirs.start(STORE)
-        assert theirs._processes[STORE].wait(60) == 1
-        said = theirs.last_words(STORE)
+        cluster.start(STORE)
+        assert cluster._processes[STORE].wait(60) == 1
+        said = cluster.last_words(STORE)
         (name,) = (one.read_text().strip() for one in data.glob("*/raft/cluster"))
         assert f"is of cluster {name}, and the controllers are of cluster " in said
         assert held(moved) == before
-    finally:
-        theirs.stop_all()
-    try:
-        for one in (CONTROLLER, STORE):
-            ours.start(one)
-        list(ours.until_ready([CONTROLLER, STORE]))
-    finally:
-        ours.stop_all()
+    with started(ours):
+        pass

@@ -3,22 +3,18 @@
 import contextlib
 import itertools
 import queue
-import socket
 import time
 
 import pika
 import pytest
-from child import in_a_child
+from local_clusters import on_free_ports, one_group, started
 from paho.mqtt import client as paho
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from typer.testing import CliRunner
 
-from controller.client import GroupConfig
-from controller.remote import RemoteController
 from gateway.cli import app
-from gateway.endpoint import now_ms
-from gateway.local_cluster import LocalCluster, Plan
+from gateway.local_cluster import Plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -69,42 +65,10 @@ class Cluster:
         self.one, self.other = (node.port for node in cluster.nodes if node.role == "proxy")
 
 
-def free(plan):
-    for node in LocalCluster(plan).nodes:
-        for port in (node.port, node.admin_port):
-            with socket.socket() as probe:
-                try:
-                    probe.bind(("127.0.0.1", port))
-                except OSError:
-                    return False
-    return True
-
-
-async def add_group(plan):
-    controller = RemoteController(list(plan.addresses.values()), now_ms=now_ms)
-    try:
-        await controller.ready()
-        await controller.add_group(0, GroupConfig(replicas=1, min_in_sync=1))
-    finally:
-        await controller.close()
-
-
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    plans = (Plan(tmp_path_factory.mktemp("cluster"), 1, 1, 1, 1, 2, offset) for offset in range(20_000, 50_000, 777))
-    cluster = LocalCluster(next(plan for plan in plans if free(plan)))
-    cluster.write()
-    try:
-        for role in ("controller", "store", "proxy"):
-            names = [node.name for node in cluster.nodes if node.role == role]
-            for name in names:
-                cluster.start(name)
-            if role == "controller":
-                in_a_child(add_group, cluster.plan)
-            list(cluster.until_ready(names))
+    with started(on_free_ports(Plan(tmp_path_factory.mktemp("cluster"), 1, 1, 1, 1, 2)), one_group) as cluster:
         yield Cluster(cluster)
-    finally:
-        cluster.stop_all()
 
 
 def amqp(port):

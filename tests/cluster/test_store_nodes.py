@@ -4,33 +4,21 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import urllib.request
 
 import pytest
 from controllers import until
+from local_clusters import controller_of, on_free_ports, one_group, started
 from node_kit import Load
 from replica_kit import log_bytes
 from store_kit import bodies
 
-from controller.client import GroupConfig
-from controller.remote import RemoteController
-from gateway.endpoint import now_ms
-from gateway.local_cluster import LocalCluster, Plan, nodes
+from gateway.local_cluster import Plan
 from store.remoting import RemoteStore
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 PATIENCE_S = 30.0
-
-
-def free(plan):
-    for node in nodes(plan):
-        for port in (node.port, node.admin_port):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    return False
-    return True
 
 
 class Group:
@@ -67,26 +55,17 @@ class Group:
 
 
 @pytest.fixture
-async def group(tmp_path):
-    plan = next(
-        plan
-        for offset in range(13_000, 40_000, 700)
-        if free(plan := Plan(tmp_path, controllers=1, groups=1, proxies=0, port_offset=offset))
-    )
-    cluster = LocalCluster(plan)
-    controller = RemoteController(list(plan.addresses.values()), now_ms=now_ms)
-    try:
-        cluster.write()
-        for node in cluster.nodes:
-            cluster.start(node.name)
-        await controller.ready()
-        await controller.add_group(0, GroupConfig(replicas=3, min_in_sync=2))
+def cluster(tmp_path):
+    with started(on_free_ports(Plan(tmp_path, controllers=1, groups=1, proxies=0)), one_group) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def group(cluster):
+    async with controller_of(cluster.plan) as controller:
         found = Group(cluster, controller)
         await found.whole()
         yield found
-    finally:
-        await controller.close()
-        await asyncio.to_thread(cluster.stop_all)
 
 
 async def test_a_master_is_killed_stopped_and_frozen_under_load_and_nothing_is_lost(group, tmp_path):

@@ -1,0 +1,86 @@
+"""Clusters of processes for tests: on ports that are free, started in order, and stopped whatever happens."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
+from typing import Any
+
+from child import in_a_child
+from ports import PORTS, free_offset
+
+from controller.client import GroupConfig
+from controller.remote import RemoteController
+from gateway.endpoint import now_ms
+from gateway.local_cluster import LocalCluster, Plan, nodes
+
+__all__ = ["controller_of", "on_free_ports", "one_group", "ports_of", "started"]
+
+ROLES = ("controller", "store", "proxy")  # in the order in which they need each other
+
+
+def ports_of(plan: Plan) -> set[int]:
+    """Every port that a cluster takes."""
+    taken = set()
+    for node in nodes(plan):
+        taken |= {node.port, node.admin_port}
+        if node.role == "proxy":
+            taken |= {node.port - PORTS["mqtt"] + port for port in PORTS.values()}
+    return taken
+
+
+def on_free_ports(plan: Plan, *, but: Collection[int] = ()) -> Plan:
+    """The same on ports that are all free now, and `but` for these."""
+
+    def ports(offset: int) -> set[int]:
+        return ports_of(plan._replace(port_offset=offset))
+
+    return plan._replace(port_offset=free_offset(ports, but=but))
+
+
+@contextlib.asynccontextmanager
+async def controller_of(plan: Plan) -> AsyncIterator[RemoteController]:
+    """A client of a cluster's controllers."""
+    controller = RemoteController(list(plan.addresses.values()), now_ms=now_ms)
+    try:
+        await controller.ready()
+        yield controller
+    finally:
+        await controller.close()
+
+
+async def one_group(plan: Plan) -> None:
+    """Add the first group, of as many replicas as are planned."""
+    async with controller_of(plan) as controller:
+        await controller.add_group(0, GroupConfig(replicas=plan.replicas, min_in_sync=plan.min_in_sync))
+
+
+@contextlib.contextmanager
+def started(
+    plan: Plan,
+    prepare: Callable[[Plan], Coroutine[Any, Any, None]] | None = None,
+    *,
+    roles: Sequence[str] = ROLES,
+    proxies: str = "",
+    under: Callable[[str], Sequence[str]] = lambda name: (),
+) -> Iterator[LocalCluster]:
+    """A cluster whose processes are all ready, those of these roles at least; stopped in the end.
+
+    `prepare`, a function of a module, is called in a process of its own as soon as there are controllers. `proxies` is
+    configuration of every proxy's, `under` as for `LocalCluster`.
+    """
+    cluster = LocalCluster(plan, under=under)
+    cluster.write()
+    for node in cluster.nodes:
+        if node.role == "proxy":
+            with (plan.directory / f"{node.name}.toml").open("a") as file:
+                file.write(proxies)
+    try:
+        for role in roles:
+            names = [node.name for node in cluster.nodes if node.role == role]
+            for name in names:
+                cluster.start(name)
+            list(cluster.until_ready(names))
+            if role == "controller" and prepare is not None:
+                in_a_child(prepare, plan)
+        yield cluster
+    finally:
+        cluster.stop_all()
