@@ -10,6 +10,7 @@ from gateway.cluster_owners import ClusterOwners
 from gateway.fanout import Fanout, Subscriber
 from gateway.message import Message, decode, encode
 from gateway.port import OpenedSession, OpenSession, Outcome, Publish, Will
+from gateway.session_user import SessionUser
 from gateway.sessions import Sessions
 from gateway.wills import Wills
 from store.client import Appended
@@ -126,10 +127,11 @@ class Proxy:
         expiry_s: int | None = None,
         will: Will | None = None,
         holder: Holder | None = None,
+        user: SessionUser | None = None,
     ) -> tuple[Holder, OpenedSession]:
         holder = holder or Holder()
         request = OpenSession(session_id=session_id, clean=clean, expiry_s=expiry_s, will=will)
-        return holder, await self.sessions.open(holder, request)
+        return holder, await self.sessions.open(holder, request, user)
 
     async def close(self, holder: Holder) -> None:
         holder.gone = True
