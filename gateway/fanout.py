@@ -19,7 +19,7 @@ from gateway.access import OPEN, Badge
 from gateway.batch import Batch
 from gateway.catch_up import RETRY_MAX_S, RETRY_MIN_S, CatchUp
 from gateway.cursor import Cursor, beginning_of, by_log, cursor_of, end_of
-from gateway.filters import FilterTrie
+from gateway.filters import FilterTrie, first_level
 from gateway.interest import Interest
 from gateway.lanes import Lane, Receiver, Subscriber, Tail, rewind
 from gateway.port import Deliveries, SubscriptionId
@@ -32,6 +32,7 @@ from store.format import Frame, LogOffset, Position, QueueNumber
 __all__ = ["Fanout", "Receiver", "Subscriber"]
 
 PLANS_MAX = 1 << 16  # addresses whose matches are remembered; beyond, all are forgotten and found again
+LONG_COUNT = 8  # subscribers; those of longer plans are found by a table
 REMEMBERED_LENGTH_MAX = 256  # longer addresses are matched each time: the table is bounded in bytes too
 
 log = logs.get(__name__)
@@ -42,6 +43,12 @@ _Plan = tuple[tuple[Subscriber, tuple[SubscriptionId, ...]], ...]
 
 async def _always() -> bool:
     return True
+
+
+def _reach(pattern: str) -> str:
+    """The widest filter of the same topics: few have to be looked at, however many subscriptions there are."""
+    first = first_level(pattern)
+    return "#" if first is None else f"{first}/#"
 
 
 class Fanout:
@@ -66,9 +73,10 @@ class Fanout:
         self._group_of = group_of
         self._spawn = spawn
         self._trie: FilterTrie[tuple[Subscriber, SubscriptionId]] = FilterTrie()
-        self._patterns: dict[str, int] = {}  # how many subscriptions have each pattern
+        self._reaches: dict[str, int] = {}  # how many subscriptions there are within each
         self._plans: dict[str, _Plan] = {}
         self._same: dict[_Plan, _Plan] = {}
+        self._by_subscriber: dict[int, dict[Subscriber, tuple[SubscriptionId, ...]]] = {}  # long plans, by their `id`
         self._interest = Interest(queues_of, known=lambda queue: group_of(queue) is not None)
         self._first_logs = frozenset(store.logs)  # those that were there from the start
         self._tails: dict[int, Tail] = {}  # by group; empty while nobody subscribes
@@ -110,8 +118,12 @@ class Fanout:
         if badge.matters:
             subscriber.badges[sub] = badge
         self._trie.add(pattern, (subscriber, sub))
-        self._patterns[pattern] = self._patterns.get(pattern, 0) + 1
-        self.changed()
+        reach = _reach(pattern)
+        before = self._reaches.get(reach, 0)
+        self._reaches[reach] = before + 1
+        if not before:
+            self._interest.forget()
+        self._resubscribed()
         starts = None if start is None else by_log(start)
         begun = [self._begin(subscriber, tail, sub, starts) for _, tail in sorted(self._tails.items())]
         self.wake(subscriber)
@@ -135,7 +147,7 @@ class Fanout:
     def unsubscribe(self, subscriber: Subscriber, sub: SubscriptionId) -> None:
         """End a subscription."""
         self._remove(subscriber, sub)
-        self.changed()
+        self._resubscribed()
 
     def leave(self, subscriber: Subscriber) -> None:
         """End all of a connection's subscriptions."""
@@ -143,12 +155,16 @@ class Fanout:
             return
         for sub in list(subscriber.patterns):
             self._remove(subscriber, sub)
-        self.changed()
+        self._resubscribed()
 
     def changed(self) -> None:
-        """Subscriptions, topics or groups are not what they were."""
-        self._forget_plans()
+        """Topics or groups are not what they were, or who may read what."""
         self._interest.forget()
+        self._resubscribed()
+
+    def _resubscribed(self) -> None:
+        """Subscriptions are not what they were."""
+        self._forget_plans()
         if self._subscribers:
             self._meet_logs()
         elif self._tails:
@@ -265,7 +281,7 @@ class Fanout:
             elif frame.start > tail.position:
                 self._missed(tail)
             tail.position, tail.epoch = frame.end, frame.header.epoch
-            if not self._interest.concerns(frame.rows["queue"], self._patterns):
+            if not self._interest.concerns(frame.rows["queue"], self._reaches):
                 continue
             batch = Batch.of(frame)
             if batch.messages:
@@ -337,20 +353,27 @@ class Fanout:
                     continue
                 grouped.setdefault(subscriber, []).append(sub)
             plan = tuple((subscriber, tuple(sorted(ids))) for subscriber, ids in grouped.items())
-            plan = self._same.setdefault(plan, plan)
-            if len(self._plans) >= PLANS_MAX:
+            if max(len(self._plans), len(self._same)) >= PLANS_MAX:
                 self._forget_plans()
+            plan = self._same.setdefault(plan, plan)
             if len(address) <= REMEMBERED_LENGTH_MAX:
                 self._plans[address] = plan
         return plan
 
     def _ids_of(self, subscriber: Subscriber, address: str) -> tuple[SubscriptionId, ...]:
-        for who, ids in self._plan(address):
+        plan = self._plan(address)
+        if len(plan) > LONG_COUNT:  # looked into by each of those who catch up
+            found = self._by_subscriber.get(id(plan))
+            if found is None:
+                found = self._by_subscriber[id(plan)] = dict(plan)
+            return found.get(subscriber, ())
+        for who, ids in plan:
             if who is subscriber:
                 return ids
         return ()
 
     def _forget_plans(self) -> None:
+        self._by_subscriber.clear()  # of plans that are kept in `_same`
         self._plans.clear()
         self._same.clear()
 
@@ -392,9 +415,11 @@ class Fanout:
             lane.since.pop(sub, None)
         subscriber.conditions.pop(sub, None)
         subscriber.badges.pop(sub, None)
-        self._patterns[pattern] -= 1
-        if not self._patterns[pattern]:
-            del self._patterns[pattern]
+        reach = _reach(pattern)
+        self._reaches[reach] -= 1
+        if not self._reaches[reach]:
+            del self._reaches[reach]
+            self._interest.forget()
         self._trie.discard(pattern, (subscriber, sub))
         if not subscriber.patterns:
             self._let_go(subscriber)
