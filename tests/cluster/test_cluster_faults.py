@@ -9,19 +9,17 @@ a failure names both.
 import asyncio
 import contextlib
 import os
-import socket
 import time
 
 import pytest
 from fault_run import FaultRun
 from faults import Faults, masters, small_disk, status
+from local_clusters import controller_of, on_free_ports, started
 from network import Network, missing
 from test_proxies import Client
 
 from controller.client import GroupConfig, NotElectable, StaleEpoch
-from controller.remote import RemoteController
-from gateway.endpoint import now_ms
-from gateway.local_cluster import LocalCluster, Plan, nodes
+from gateway.local_cluster import Plan, nodes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(7200)]
 
@@ -52,44 +50,20 @@ def setting(tmp_path_factory):
             network = Network(names)
             stack.callback(network.close)
             plan = plan._replace(hosts={name: network.addresses[name] for name in names})
-            cluster = LocalCluster(plan, under=network.under)
         else:
-            free_plans = (plan._replace(port_offset=offset) for offset in range(12_000, 40_000, 700))
-            cluster = LocalCluster(next(plan for plan in free_plans if free(plan)))
+            plan = on_free_ports(plan)
         small = f"store-{GROUPS - 1}-2"
         disk = stack.enter_context(small_disk(directory / "data" / small))
-        stack.callback(cluster.stop_all)
-        cluster.write()
-        start(cluster, "controller")
-        asyncio.run(prepare(cluster))
-        start(cluster, "store")
-        start(cluster, "proxy")
+        under = network.under if network is not None else lambda name: ()
+        cluster = stack.enter_context(started(plan, prepare, under=under))
         yield Setting(cluster, network, {small: disk} if disk is not None else {})
 
 
-async def prepare(cluster):
-    controller = RemoteController(list(cluster.plan.addresses.values()), now_ms=now_ms)
-    await controller.ready()
-    for number in range(GROUPS):
-        await controller.add_group(number, GroupConfig(replicas=3, min_in_sync=2))
-    await controller.create_topic("kill", queues=4)
-    await controller.close()
-
-
-def start(cluster, role):
-    names = [node.name for node in cluster.nodes if node.role == role]
-    for name in names:
-        cluster.start(name)
-    list(cluster.until_ready(names))
-
-
-def free(plan):
-    for node in nodes(plan):
-        for port in {node.port, node.admin_port, *(node.port - 1883 + base for base in (5672, 8080, 8081))}:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    return False
-    return True
+async def prepare(plan):
+    async with controller_of(plan) as controller:
+        for number in range(GROUPS):
+            await controller.add_group(number, GroupConfig(replicas=3, min_in_sync=2))
+        await controller.create_topic("kill", queues=4)
 
 
 @contextlib.asynccontextmanager
@@ -230,9 +204,7 @@ async def test_a_master_whose_disk_is_full_hands_over(setting):
 
 async def elect(cluster, name):
     """Make a replica its group's master, as soon as it is in sync."""
-    controller = RemoteController(list(cluster.plan.addresses.values()), now_ms=now_ms)
-    try:
-        await controller.ready()
+    async with controller_of(cluster.plan) as controller:
         number = int(name.split("-")[1])
         async with asyncio.timeout(60):
             while True:
@@ -241,8 +213,6 @@ async def elect(cluster, name):
                     await controller.elect(number, replica)
                     return
                 await asyncio.sleep(0.2)
-    finally:
-        await controller.close()
 
 
 async def both(here, there, seconds):
