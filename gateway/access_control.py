@@ -1,6 +1,6 @@
 """Access at work in one process: who has which badge, and what becomes of badges when a user's rights change.
 
-The rules of the configuration stand as long as the process does. Those of the cluster's users are metadata: when they
+The rules of the configuration stand until it is read again. Those of the cluster's users are metadata: when they
 change, every badge of that name is looked at again, and `changed` is told, so that what was remembered of who reads
 what is forgotten. A user with rules of its own that is removed leaves connections behind: they may do nothing any more.
 """
@@ -8,6 +8,8 @@ what is forgotten. A user with rules of its own that is removed leaves connectio
 from collections.abc import Callable
 from typing import TypeAlias
 from weakref import WeakSet
+
+import msgspec
 
 from controller.client import ControllerClient, User
 from gateway import logs
@@ -42,7 +44,7 @@ class AccessControl:
         self._metrics = metrics
         self._clock = clock
         self._changed = changed
-        self._badges: WeakSet[Badge] = WeakSet()  # of those that have a name: the rights of others never change
+        self._badges: WeakSet[Badge] = WeakSet()  # all that are shown by anybody
         self._strangers: dict[str, Principal] = {}  # by protocol
         self._ruled = self._users_with_rules()
         self._silent_until_s = 0.0
@@ -56,8 +58,7 @@ class AccessControl:
             name=name, client_id=client_id, device=principal.device, protocol=protocol, ruled=name in self._ruled
         )
         badge = Badge(identity, self._access(identity), self._denied)
-        if identity.name:
-            self._badges.add(badge)
+        self._badges.add(badge)
         return badge
 
     def stranger(self, protocol: str) -> Principal:
@@ -68,6 +69,13 @@ class AccessControl:
                 name="", badge=self.badge(Principal(name=""), protocol=protocol)
             )
         return found
+
+    def reload(self, config: AccessConfig) -> None:
+        """Have the rules of a new configuration count, at every door and for all who are there."""
+        self._rules = Rules(config)
+        for badge in self._badges:
+            badge.access = self._access(badge.identity)
+        self._changed()
 
     def check_publisher(self, identity: Identity, address: str) -> None:
         """Raise `Refusal` (FORBIDDEN) unless somebody, who may be gone, may now publish to an address."""
@@ -97,7 +105,9 @@ class AccessControl:
         gone = {name for name in names if self._controller.user(name) is None}
         for badge in self._badges:
             if badge.identity.name in names:
-                badge.access = NOTHING if badge.identity.name in gone else self._access(badge.identity)
+                if badge.identity.name in gone:
+                    badge.identity = msgspec.structs.replace(badge.identity, ruled=True)
+                badge.access = self._access(badge.identity)
         self._changed()
 
     def _denied(self, badge: Badge, action: Action, address: str, count: int) -> None:

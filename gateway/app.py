@@ -10,11 +10,11 @@ import gc
 import ssl
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import uvloop
 
@@ -32,7 +32,8 @@ from gateway.footing import Footing, across, here
 from gateway.hub import Hub, ListenerContext
 from gateway.metrics import Metrics
 from gateway.port import AdapterFactory
-from gateway.signals import stop_on_signals
+from gateway.reloading import follow, reread
+from gateway.signals import hangups, stop_on_signals
 from gateway.status import Listening, Status, TopicStatus
 from gateway.tls import ServerTls
 from store.client import StoreClient
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PAGES",
     "Gateway",
+    "Load",
     "StartError",
     "listening_on",
     "run",
@@ -64,6 +66,7 @@ PAGES = "/healthz /readyz /metrics /status"
 
 log = logs.get(__name__)
 T = TypeVar("T")
+Load: TypeAlias = Callable[[], Config]
 
 
 class StartError(HeadgateError):
@@ -290,13 +293,16 @@ async def run(
     *,
     on_ready: Callable[[Gateway], None] | None = None,
     worker: Path | None = None,
+    news: Callable[[], AsyncIterator[Config]] | None = None,
 ) -> None:
     """Run a gateway on a footing until SIGTERM or SIGINT; a second signal ends the process at once.
 
-    One that is a `worker` listens on ports that others share, and has its pages at a Unix socket of this path. Raises
-    `StartError`, and what the footing raises.
+    One that is a `worker` listens on ports that others share, and has its pages at a Unix socket of this path. `news`
+    brings configurations whose users and access rules are to count in place of those before. Raises `StartError`, and
+    what the footing raises.
     """
     stopped = stop_on_signals()
+    following = None if news is None else news()
     async with contextlib.AsyncExitStack() as stack:
         standing = await unless(stopped, stack.enter_async_context(footing))
         if standing is None:
@@ -311,6 +317,8 @@ async def run(
                 log.info("ready", data=standing.where)
                 if on_ready is not None:
                     on_ready(gateway)
+                if following is not None:
+                    gateway.hub.spawn(follow(gateway.hub, following))
                 await stopped.wait()
             finally:
                 await gateway.stop()
@@ -340,21 +348,27 @@ def listening_on(name: str, host: str, port: int) -> Iterator[None]:
         raise StartError(f"{name} cannot listen on {host}:{port}: {why}") from error
 
 
-def serve(config: Config, *, on_ready: Callable[[Gateway], None] | None = None) -> int:
-    """Run gateway, store and controller in this process; the exit status. Raises `StartError`."""
-    return run_process(run(config, here(config), on_ready=on_ready))
+def serve(config: Config, *, load: Load, on_ready: Callable[[Gateway], None] | None = None) -> int:
+    """Run gateway, store and controller in this process; the exit status. Raises `StartError`.
+
+    `load` reads the configuration again, which is asked for by SIGHUP.
+    """
+    return run_process(run(config, here(config), on_ready=on_ready, news=lambda: reread(config, hangups(), load)))
 
 
-def serve_proxy(config: Config, *, on_ready: Callable[[Gateway], None] | None = None) -> int:
-    """Run a gateway over a cluster's store groups in this process; the exit status. Raises `StartError`."""
+def serve_proxy(config: Config, *, load: Load, on_ready: Callable[[Gateway], None] | None = None) -> int:
+    """Run a gateway over a cluster's store groups in this process; the exit status. Raises `StartError`.
+
+    `load` is as in `serve`.
+    """
     if not config.cluster.controllers:
         raise ConfigError('cluster.controllers: is empty; write where the controllers are, { 1 = "10.0.0.1:8082" }')
-    return run_process(run(config, across(config), on_ready=on_ready))
+    return run_process(run(config, across(config), on_ready=on_ready, news=lambda: reread(config, hangups(), load)))
 
 
-def serve_worker(config: Config, pages: Path) -> int:
+def serve_worker(config: Config, pages: Path, news: Callable[[], AsyncIterator[Config]]) -> int:
     """Run one of several gateways on the same ports in this process; the exit status. Raises `StartError`."""
-    return run_process(run(config, across(config), worker=pages))
+    return run_process(run(config, across(config), worker=pages, news=news))
 
 
 def run_process(running: Coroutine[Any, Any, None]) -> int:

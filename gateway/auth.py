@@ -58,6 +58,24 @@ class Authenticator:
         self._tokens = _tokens(config)
         self._verifiers: asyncio.Future[Mapping[str, scram.Verifier]] | None = None  # of the configuration's users
 
+    def reload(self, config: AuthConfig) -> frozenset[str]:
+        """Decide by another `[auth]` from now on; the names of its users that there are no more, or not as before.
+
+        Raises `ConfigError`, with everything as it was.
+        """
+        self._tokens = _tokens(config)
+        before, self._config = self._config, config
+        self._verifiers = None
+        self._throttle.failures_max = config.failures_max
+        names = {*before.users, *config.users}
+        return frozenset([name for name in names if before.users.get(name) != config.users.get(name)])
+
+    def admits(self, principal: Principal, *, loopback: bool) -> bool:
+        """Whether clients without a password of their own are still let in from there; True for all others."""
+        if principal.anonymous:
+            return _admits(self._config.anonymous, loopback=loopback)
+        return not principal.guest or _admits(self._config.guest, loopback=loopback)
+
     async def authenticate(
         self,
         request: Authenticate,
@@ -115,7 +133,7 @@ class Authenticator:
         if await self._is_right(name, password):
             return self._principal(Claim(name))
         if name == GUEST and self._is_guest(password) and _admits(self._config.guest, loopback=loopback):
-            return Principal(name=GUEST)
+            return Principal(name=GUEST, guest=True)
         raise _refused()
 
     async def _is_right(self, name: str, password: bytes) -> bool:
@@ -128,7 +146,7 @@ class Authenticator:
             return right
         hashed = self._hash_of(name)
         if hashed is not None:
-            return await self._passwords.verify(hashed, password)
+            return await self._passwords.verify(hashed, password) and self._hash_of(name) == hashed
         if not (name == GUEST and self._is_guest(password)):
             await self._passwords.pretend(password)
         return False
@@ -165,6 +183,8 @@ class Authenticator:
         if not exchange.over:
             return Challenge(data=answer, exchange=exchange)
         if request.username not in {"", exchange.name}:
+            raise _refused()
+        if self._verifier(exchange.name, await self._prepared()) != exchange.verifier:  # changed meanwhile
             raise _refused()
         principal = self._principal(Claim(exchange.name))
         return _with(principal, final=answer)

@@ -77,19 +77,27 @@ def serve(
         typer.Option("--workers", min=1, max=WORKERS_MAX, help="So many processes for connections, on the same ports."),
     ] = None,
 ) -> None:
-    """Run the whole gateway in this process until SIGTERM or SIGINT; a second signal stops it at once."""
+    """Run the whole gateway in this process until SIGTERM or SIGINT; a second signal stops it at once.
+
+    SIGHUP has users and access rules read again.
+    """
     from gateway import logs  # noqa: PLC0415 - here and below: what only a server needs is loaded by servers
     from gateway.app import serve as run_gateway  # noqa: PLC0415
     from gateway.banner import announce  # noqa: PLC0415
 
-    settings = _load(config, data_dir, port_offset, host)
+    def load() -> Any:
+        return _load(config, data_dir, port_offset, host)
+
+    settings = load()
     logs.configure(settings.log)
     where = str(settings.store.data_dir)
     if workers is not None:
         from gateway.workers import serve as run_workers  # noqa: PLC0415
 
-        raise typer.Exit(run_workers(settings, workers, on_ready=lambda one: announce(one.listening, data_dir=where)))
-    raise typer.Exit(run_gateway(settings, on_ready=lambda gateway: announce(gateway.listening, data_dir=where)))
+        raise typer.Exit(
+            run_workers(settings, workers, load=load, on_ready=lambda one: announce(one.listening, data_dir=where))
+        )
+    raise typer.Exit(run_gateway(settings, load=load, on_ready=lambda one: announce(one.listening, data_dir=where)))
 
 
 @app.command("check-config")

@@ -54,12 +54,20 @@ def register(app: typer.Typer, load: Load) -> None:
             typer.Option("--host", help="Where the protocols listen (0.0.0.0: everywhere); admin and rpc do not."),
         ] = None,
     ) -> None:
-        """Run a gateway that keeps nothing itself, over the store groups of a cluster, until SIGTERM or SIGINT."""
+        """Run a gateway that keeps nothing itself, over the store groups of a cluster, until SIGTERM or SIGINT.
+
+        SIGHUP has users and access rules read again.
+        """
         from gateway import logs  # noqa: PLC0415
         from gateway.app import serve_proxy  # noqa: PLC0415
         from gateway.banner import announce  # noqa: PLC0415
 
-        settings = load(config, None, port_offset, host)
+        def again() -> Any:
+            return load(config, None, port_offset, host)
+
+        settings = again()
         logs.configure(settings.log)
         where = ", ".join(settings.cluster.controllers.values())
-        raise typer.Exit(serve_proxy(settings, on_ready=lambda one: announce(one.listening, data_dir=where)))
+        raise typer.Exit(
+            serve_proxy(settings, load=again, on_ready=lambda one: announce(one.listening, data_dir=where))
+        )

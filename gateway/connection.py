@@ -239,6 +239,12 @@ class Connection(asyncio.Protocol, Endpoint):
             self.guard(lambda: self.act(self.adapter.shutdown(now_ms=now_ms())))
             self.flush()
 
+    def dismiss(self) -> None:
+        """Whoever this is would not be let in any more."""
+        if not self.gone:
+            self.guard(lambda: self.act(self.adapter.shutdown(now_ms=now_ms(), dismissed=True)))
+            self.flush()
+
     # ---- deadlines
 
     def _arm(self) -> None:

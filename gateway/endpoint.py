@@ -78,6 +78,7 @@ class Endpoint:
         self._unanswered: asyncio.Future[None] | None = None  # who waits for the last of them
         self.gone = False  # no more input, output or deliveries
         self.has_session = False
+        self.several = False  # it has been several principals
 
     # ---- what a shell provides
 

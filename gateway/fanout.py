@@ -149,6 +149,14 @@ class Fanout:
         self._remove(subscriber, sub)
         self._resubscribed()
 
+    def restrict(self, badge_of: Callable[[Receiver], Badge]) -> None:
+        """What nothing could restrict so far may be restricted from now on: whose badge its receivers show."""
+        for subscriber in self._subscribers:
+            for sub in subscriber.patterns:
+                if sub not in subscriber.badges and (badge := badge_of(subscriber.receiver)) is not OPEN:
+                    subscriber.badges[sub] = badge
+        self.changed()
+
     def leave(self, subscriber: Subscriber) -> None:
         """End all of a connection's subscriptions."""
         if not subscriber.patterns:

@@ -466,8 +466,11 @@ class Adapter(Protocol):
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
         """Another connection has taken over this one's session."""
 
-    def shutdown(self, *, now_ms: int) -> Sequence[Effect]:
-        """The gateway is going down: say good-bye in the protocol's words and emit `Close`."""
+    def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
+        """The gateway is going down, or this client is `dismissed`: its user has been removed, or changed.
+
+        Say good-bye in the protocol's words and emit `Close`.
+        """
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
         """The connection is gone, by either side: only `Publish` (a will), `Settled` and `Call` may still follow."""

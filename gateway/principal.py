@@ -19,6 +19,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  # "" is the anonymous principal
     device: str = ""  # the identity that a certificate or a token claims; `name` where nothing claims one
+    guest: bool = False  # let in by the password that every guest has
     trusted_gateway: bool = False  # may speak for other devices
     rights: Mapping[str, Any] = msgspec.field(default_factory=dict)  # of the user of this name
     expires_at_ms: int | None = None

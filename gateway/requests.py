@@ -83,7 +83,9 @@ async def _authenticate(hub: "Hub", endpoint: Endpoint, request: Authenticate) -
         secret=hub.timer_secrets.of(principal.name),
         badge=hub.access.badge(principal, client_id=client_id, protocol=endpoint.protocol),
     )
-    endpoint.principal = principal
+    before, endpoint.principal = endpoint.principal, principal
+    if before.name != principal.name and before is not hub.access.stranger(endpoint.protocol):
+        endpoint.several = True
     return principal
 
 

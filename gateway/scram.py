@@ -98,18 +98,19 @@ class ScramExchange:
     `verifier` gives that of a name, never None: for a name that nobody has it gives one that no password fits.
     """
 
-    __slots__ = ("_server", "_started", "name", "over")
+    __slots__ = ("_server", "_started", "name", "over", "verifier")
 
     def __init__(self, verifier: Callable[[str], Verifier], *, nonce: str | None = None) -> None:
         from scramp import ScramMechanism  # noqa: PLC0415
 
         self.name = ""  # of the user, not proven until it is `over`
+        self.verifier: Verifier | None = None  # that it is proven with
         self.over = False
         self._started = False
 
         def found(name: str) -> tuple[bytes, bytes, bytes, int]:
-            self.name = name
-            iterations, salt, stored_key, server_key = verifier(name)
+            self.name, self.verifier = name, verifier(name)
+            iterations, salt, stored_key, server_key = self.verifier
             return salt, stored_key, server_key, iterations
 
         self._server: ScramServer = ScramMechanism(MECHANISM).make_server(found, s_nonce=nonce)

@@ -1,4 +1,4 @@
-"""Being asked to stop: the first signal politely, the second one at once."""
+"""Being asked to stop, the first time politely, the second one at once; and to read the configuration again."""
 
 import asyncio
 import signal
@@ -6,7 +6,7 @@ import sys
 
 from gateway import logs
 
-__all__ = ["stop_on_signals"]
+__all__ = ["hangups", "stop_on_signals"]
 
 log = logs.get(__name__)
 
@@ -27,3 +27,10 @@ def stop_on_signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop, number)
     return stopped
+
+
+def hangups() -> asyncio.Event:
+    """An event that SIGHUP sets, which ends the process no more."""
+    heard = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, heard.set)
+    return heard

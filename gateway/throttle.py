@@ -14,21 +14,21 @@ class Throttle:
     """Counts the failures of addresses, a period at a time. `failures_max` is per address and period, 0: no limit."""
 
     def __init__(self, failures_max: int) -> None:
-        self._failures_max = failures_max
+        self.failures_max = failures_max
         self._failures: OrderedDict[str, tuple[int, int]] = OrderedDict()  # address -> since when, and how many
 
     def check(self, address: str, *, now_ms: int) -> None:
         """Raise `Refusal` (QUOTA) for an address that has to wait."""
-        if not self._failures_max:
+        if not self.failures_max:
             return
         since_ms, count = self._failures.get(address, (now_ms, 0))
         left_ms = since_ms + PERIOD_MS - now_ms
-        if count >= self._failures_max and left_ms > 0:
+        if count >= self.failures_max and left_ms > 0:
             raise Refusal(Cause.QUOTA, "too many wrong credentials from this address", retry_after_ms=left_ms)
 
     def failed(self, address: str, *, now_ms: int) -> None:
         """Wrong credentials came from an address."""
-        if not self._failures_max:
+        if not self.failures_max:
             return
         since_ms, count = self._failures.pop(address, (now_ms, 0))
         if now_ms - since_ms >= PERIOD_MS:

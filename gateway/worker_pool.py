@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import pickle
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -16,7 +15,7 @@ from gateway import logs
 from gateway.app import StartError
 from gateway.config import Config
 from gateway.status import Status, WorkerStatus
-from gateway.worker import Told
+from gateway.worker import Told, written
 
 __all__ = ["Worker", "WorkerPool", "WorkerSilent"]
 
@@ -130,6 +129,13 @@ class WorkerPool:
         """Ask all what they have counted."""
         await asyncio.gather(*(worker.count() for worker in self.workers if worker.process is not None))
 
+    def tell(self, config: Config) -> None:
+        """Tell all workers of another configuration; those that are started again have it from the start."""
+        self._config = config
+        for worker in self.workers:
+            if worker.process is not None:
+                self._tell(worker, worker.process)
+
     async def stop(self) -> None:
         """Have all stop listening at once and end; those that do not are ended."""
         self._stopping = True
@@ -151,11 +157,12 @@ class WorkerPool:
         except OSError as error:
             raise StartError(f"a worker cannot be started: {error.strerror}") from error
         worker.process, worker.status, worker.troubles = process, None, ("starting",)
+        self._tell(worker, process)
+
+    def _tell(self, worker: Worker, process: asyncio.subprocess.Process) -> None:
+        """Say what to do to a worker that may have ended already, which is seen by that."""
         assert process.stdin is not None
-        process.stdin.write(pickle.dumps(Told(self._config, worker.pages, os.getpid())))
-        with suppress(ConnectionError):  # it has ended already, which is seen by that
-            await process.stdin.drain()
-        process.stdin.close()
+        process.stdin.write(written(Told(self._config, worker.pages, os.getpid())))
 
     async def _first(self, worker: Worker) -> None:
         """Wait until a worker that was started serves. Raises `StartError`."""

@@ -4,10 +4,11 @@ Up: ports, store and metadata, workers; down: the other way round, so that every
 of the one admin port, and the gRPC port for readers, are of this process and stand for all.
 """
 
+import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 
 import msgspec
@@ -15,15 +16,16 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from gateway import logs
 from gateway.admin import AdminServer, ReadyState
-from gateway.app import PAGES, listening_on, run_process, topics_status, unless
+from gateway.app import PAGES, Load, listening_on, run_process, topics_status, unless
 from gateway.config import Config, ListenerConfig
 from gateway.controller_process import node_credentials
 from gateway.keys import kv_key
 from gateway.metrics import Metrics
 from gateway.presence import ALIVE
+from gateway.reloading import reread
 from gateway.shared_ports import SharedPorts
 from gateway.shared_store import SharedStore, shared_store
-from gateway.signals import stop_on_signals
+from gateway.signals import hangups, stop_on_signals
 from gateway.status import Listening, Status
 from gateway.worker_metrics import WorkerMetrics
 from gateway.worker_pool import Worker, WorkerPool
@@ -158,12 +160,14 @@ def _listening(one: ListenerConfig) -> Iterator[Listening]:
         )
 
 
-async def run(config: Config, count: int, *, on_ready: Callable[[Workers], None] | None = None) -> None:
+async def run(config: Config, count: int, *, load: Load, on_ready: Callable[[Workers], None] | None = None) -> None:
     """Run a gateway of several workers until SIGTERM or SIGINT; a second signal ends all processes at once.
 
-    Raises `StartError`, `ConfigError`, `StoreError`, `ControllerError`, OSError.
+    SIGHUP has the configuration read again, by `load`. Raises `StartError`, `ConfigError`, `StoreError`,
+    `ControllerError`, OSError.
     """
     stopped = stop_on_signals()
+    news = reread(config, hangups(), load)
     async with contextlib.AsyncExitStack() as stack:
         ports = await SharedPorts.keep(config.listeners)
         stack.callback(ports.close)
@@ -185,8 +189,19 @@ async def run(config: Config, count: int, *, on_ready: Callable[[Workers], None]
         log.info("ready", data=str(config.store.data_dir), workers=count)
         if on_ready is not None:
             on_ready(workers)
+        following = asyncio.create_task(_follow(pool, news, config, base))
         await stopped.wait()
+        following.cancel()
     log.info("stopped")
+
+
+async def _follow(pool: WorkerPool, news: AsyncIterator[Config], config: Config, base: SharedStore) -> None:
+    """Tell the workers of every new configuration. Ports and all else stay as they are."""
+    try:
+        async for new in news:
+            pool.tell(_for_workers(msgspec.structs.replace(config, auth=new.auth, access=new.access), base))
+    except Exception:  # our own bug: the workers go on as they were told before
+        log.exception("the configuration is not read again any more")
 
 
 async def _started(workers: Workers, stack: contextlib.AsyncExitStack) -> bool:
@@ -202,6 +217,6 @@ def _for_workers(config: Config, base: SharedStore) -> Config:
     return msgspec.structs.replace(config, cluster=cluster, rpc=msgspec.structs.replace(config.rpc, enabled=False))
 
 
-def serve(config: Config, count: int, *, on_ready: Callable[[Workers], None] | None = None) -> int:
+def serve(config: Config, count: int, *, load: Load, on_ready: Callable[[Workers], None] | None = None) -> int:
     """Run a gateway of so many workers; the exit status. Raises as `run` does."""
-    return run_process(run(config, count, on_ready=on_ready))
+    return run_process(run(config, count, load=load, on_ready=on_ready))

@@ -174,10 +174,11 @@ class AmqpConnection(Link):
         """AMQP has no sessions that could be taken over."""
         return ()
 
-    def shutdown(self, *, now_ms: int) -> Sequence[Effect]:
-        """The gateway is going down."""
+    def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
+        """The gateway is going down, or this client is to go."""
+        why = "its user has been removed, or changed" if dismissed else "the gateway is shutting down"
         if self._phase not in (Phase.HEADER, Phase.CLOSING, Phase.CLOSED):
-            self.write(method_frame(0, Methods.Close, CONNECTION_FORCED, "the gateway is shutting down", 0, 0))
+            self.write(method_frame(0, Methods.Close, CONNECTION_FORCED, why, 0, 0))
         self._end("")
         return self._effects_at(now_ms)
 

@@ -168,8 +168,11 @@ class HttpConnection:
         """HTTP has no sessions to take over."""
         return ()
 
-    def shutdown(self, *, now_ms: int) -> Sequence[Effect]:
-        """The gateway is going down: streams end, what is under way is answered, then the connection closes."""
+    def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
+        """The gateway is going down: streams end, what is under way is answered, then the connection closes.
+
+        A client that is dismissed hears no more than that: it will be told when it asks again.
+        """
         self._begin_turn(now_ms)
         self._say_goodbye()
         return self._end_turn()

@@ -182,11 +182,10 @@ class Connection:
         self._link.durable = False  # the session is no longer ours to save
         return self._finish(now_ms)
 
-    def shutdown(self, *, now_ms: int) -> Sequence[Effect]:
-        """The gateway is going down."""
-        self._fail(
-            handshake.leaving(self._options, connected=self.phase is Phase.CONNECTED), "the gateway is going down"
-        )
+    def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
+        """The gateway is going down, or this client is to go."""
+        connected = self.phase is Phase.CONNECTED
+        self._fail(*handshake.leaving(self._options, connected=connected, dismissed=dismissed))
         return self._finish(now_ms)
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:

@@ -213,11 +213,15 @@ def explanation(code: int, detail: str, options: Options) -> Properties:
     )
 
 
-def leaving(options: Options, *, connected: bool) -> ReasonCode:
-    """What clients are told when the gateway goes down."""
+def leaving(options: Options, *, connected: bool, dismissed: bool) -> tuple[ReasonCode, str]:
+    """What clients are told when the gateway goes down, or when they are to go: CONNACK has not all the codes."""
+    if dismissed:
+        code = ReasonCode.ADMINISTRATIVE_ACTION if connected else ReasonCode.NOT_AUTHORIZED
+        return code, "the user has been removed, or changed"
+    why = "the gateway is going down"
     if options.server_reference:
-        return ReasonCode.SERVER_MOVED if options.server_moved else ReasonCode.USE_ANOTHER_SERVER
-    return ReasonCode.SERVER_SHUTTING_DOWN if connected else ReasonCode.SERVER_UNAVAILABLE
+        return (ReasonCode.SERVER_MOVED if options.server_moved else ReasonCode.USE_ANOTHER_SERVER), why
+    return (ReasonCode.SERVER_SHUTTING_DOWN if connected else ReasonCode.SERVER_UNAVAILABLE), why
 
 
 def refusal(version: int, code: int, detail: str, options: Options) -> Connack | None:

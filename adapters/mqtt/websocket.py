@@ -99,10 +99,11 @@ class WebSocket:
         """The client has connected again, and waits there for this connection to end."""
         return self._at_once(self._heard(self._connection.superseded(now_ms=now_ms), now_ms))
 
-    def shutdown(self, *, now_ms: int) -> Sequence[Effect]:
-        """The gateway is going down."""
-        effects = self._connection.shutdown(now_ms=now_ms)
-        return self._at_once(self._heard(effects, now_ms, code=CloseCode.GOING_AWAY, status=503))
+    def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
+        """The gateway is going down, or this client is to go."""
+        effects = self._connection.shutdown(now_ms=now_ms, dismissed=dismissed)
+        code = CloseCode.POLICY_VIOLATION if dismissed else CloseCode.GOING_AWAY
+        return self._at_once(self._heard(effects, now_ms, code=code, status=503))
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
         """The connection is gone."""

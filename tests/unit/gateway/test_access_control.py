@@ -179,3 +179,23 @@ def test_denials_are_counted_and_said_once_a_second(rig):
         ("subscribe", "ada", "c1", 4),
     ]
     assert len(lines[1]["address"]) < 300
+
+
+def test_rules_of_a_new_configuration_count_for_all_who_are_there():
+    control = Rig(AccessConfig())
+    shown = [control.badge(), control.badge(""), control.control.stranger("mqtt").badge]
+    assert [one.access for one in shown] == [None] * 3
+    control.control.reload(AccessConfig(default="deny", rules=(AccessRule(effect="allow", filters=("a",)),)))
+    assert [one.access.may("publish", "b") for one in (*shown, control.badge())] == [False] * 4
+    assert control.changes == 1
+    control.control.reload(AccessConfig())
+    assert [one.access for one in shown] == [None] * 3
+
+
+def test_whose_user_is_gone_may_do_nothing_under_other_rules_either(rig):
+    badge = rig.badge()
+    rig.controller.set("ada", [ALLOW_A])  # after it has come
+    rig.controller.remove("ada")
+    assert badge.access is NOTHING
+    rig.control.reload(AccessConfig(default="allow"))
+    assert badge.access is NOTHING

@@ -10,7 +10,7 @@ from test_kv import Rig as KvRig
 from test_last_values import publish, store  # noqa: F401 - a fixture
 
 from gateway import last_value as last_value_module
-from gateway.access import Badge, Identity, Rules
+from gateway.access import OPEN, Badge, Identity, Rules
 from gateway.access_settings import AccessConfig, AccessRule
 from gateway.errors import Cause, Refusal
 from gateway.fanout import Subscriber
@@ -127,6 +127,18 @@ async def test_rights_that_change_count_from_the_next_message_on():
         rig_.fanout.changed()
         rig_.log.write(Message("a", b"a"), Message("b", b"b"))
     assert receiver.bodies == [b"a", b"b", b"a", b"b", b"a"]
+
+
+async def test_who_was_restricted_by_nothing_can_come_to_be():
+    rig_ = FanoutRig()
+    receiver, unknown = Receiver(), Receiver()
+    for one in (receiver, unknown):
+        rig_.fanout.subscribe(Subscriber(one), SubscriptionId(1), "#", None)
+    rig_.log.write(Message("b", b"before"))
+    rig_.fanout.restrict(lambda one: badge("a") if one is receiver else OPEN)
+    rig_.log.write(Message("a", b"a"), Message("b", b"b"))
+    assert receiver.bodies == [b"before", b"a"]
+    assert unknown.bodies == [b"before", b"a", b"b"]
 
 
 async def test_a_subscription_that_ends_leaves_no_badge():

@@ -5,7 +5,7 @@ import pytest
 from controller.client import User
 from gateway.auth import TRUSTED_GATEWAY, Authenticator
 from gateway.config import AuthConfig, UserConfig
-from gateway.config_reader import Secret
+from gateway.config_reader import Hash, Secret
 from gateway.errors import Cause, Refusal
 from gateway.passwords import PASSWORD_BYTES_MAX, WAITING_COUNT_MAX, Passwords, hash_password
 from gateway.port import Authenticate, Principal
@@ -116,3 +116,42 @@ def test_a_flood_of_passwords_is_refused_beyond_a_limit():
         assert {one.cause for one in refused} == {Cause.OVERLOAD}
 
     asyncio.run(main())
+
+
+# ---- another configuration
+
+
+def authenticator_of(config, users=()):
+    return Authenticator(config, {user.name: user for user in users}.get, secret=str.encode, now_ms=lambda: 0)
+
+
+def test_another_configuration_names_the_users_that_are_not_as_before():
+    kept, other = UserConfig(password=Secret("x")), UserConfig(password=Secret("y"))
+    subject = authenticator_of(AuthConfig(users={"kept": kept, "gone": kept, "changed": kept}))
+    changed = subject.reload(
+        AuthConfig(users={"kept": UserConfig(password=Secret("x")), "changed": other, "new": kept})
+    )
+    assert changed == {"gone", "changed", "new"}
+    request = Authenticate(mechanism="password", username="gone", password=b"x")
+    with pytest.raises(Refusal):
+        asyncio.run(subject.authenticate(request, loopback=True))
+
+
+def test_who_has_no_password_of_his_own_stays_where_the_rules_still_let_him_in():
+    subject = authenticator_of(AuthConfig(anonymous="everyone", guest="everyone"))
+    shared = (Principal(name=""), Principal(name="guest", guest=True))
+    subject.reload(AuthConfig(anonymous="loopback", guest="loopback"))
+    assert [subject.admits(one, loopback=True) for one in shared] == [True, True]
+    assert [subject.admits(one, loopback=False) for one in shared] == [False, False]
+    assert subject.admits(Principal(name="guest"), loopback=False)  # by a token
+
+
+@pytest.mark.anyio
+async def test_a_password_that_is_changed_while_it_is_compared_does_not_count():
+    subject = authenticator_of(AuthConfig(users={"ada": UserConfig(password_hash=Hash(hash_password(b"old")))}))
+    request = Authenticate(mechanism="password", username="ada", password=b"old")
+    asking = asyncio.ensure_future(subject.authenticate(request, loopback=True))
+    await asyncio.sleep(0)  # it is being compared
+    subject.reload(AuthConfig())
+    with pytest.raises(Refusal):
+        await asking

@@ -211,3 +211,16 @@ def prove_final():
         __hash__ = bytes.__hash__
 
     return Any()
+
+
+@pytest.mark.parametrize("users", [{}, {**USERS, "alice": UserConfig(password=Secret("other"))}])
+def test_who_is_removed_or_changed_during_an_exchange_has_proven_nothing(users):
+    class Hurried(ScramClient):
+        def get_client_final(self):
+            subject.reload(AuthConfig(users=users))
+            return super().get_client_final()
+
+    subject = authenticator()
+    with pytest.raises(Refusal):
+        prove("alice", by=subject, client=Hurried([MECHANISM], "alice", "pencil"))
+    assert prove("fleet", by=subject).name == "fleet"

@@ -11,6 +11,7 @@ import pytest
 from gateway import worker_pool
 from gateway.app import StartError
 from gateway.config import load
+from gateway.passwords import hash_password
 from gateway.status import Status
 from gateway.worker_pool import WorkerPool
 
@@ -18,14 +19,23 @@ pytestmark = pytest.mark.anyio
 
 ANSWERS = """
 import pickle, socket, sys
-told = pickle.loads(sys.stdin.buffer.read())
+stdin = sys.stdin.buffer
+
+def told_more():
+    return pickle.loads(stdin.read(int.from_bytes(stdin.read(4), "big")))
+
+told = told_more()
 server = socket.socket(socket.AF_UNIX)
 server.bind(str(told.pages))
 server.listen()
 while True:
     peer, _ = server.accept()
     page = peer.recv(1000).split()[1]
-    body = {status!r} if page == b"/status" else b"counted 1\\n"
+    if page == b"/told":
+        told = told_more()
+    if page in (b"/told", b"/who"):
+        page = ",".join(told.config.auth.users).encode()
+    body = {status!r} if page == b"/status" else page if page[:1] != b"/" else b"counted 1\\n"
     peer.sendall(b"HTTP/1.1 200 OK\\r\\n\\r\\n" + body)
     peer.close()
 """
@@ -126,3 +136,14 @@ async def test_one_that_does_not_end_is_killed(pool, monkeypatch):
     await pool.start()
     await pool.stop()
     assert [worker.process.returncode for worker in pool.workers] == [-signal.SIGKILL] * 2
+
+
+async def test_all_are_told_of_another_configuration_and_those_that_come_later_begin_with_it(pool):
+    await pool.start()
+    users = {"auth": {"users": {"ada": {"password_hash": hash_password(b"x")}}}}
+    pool.tell(load(environ={}, overrides=users))
+    assert [await worker._ask("/told") for worker in pool.workers] == [b"ada", b"ada"]
+    first = pool.workers[0]
+    os.kill(first.process.pid, signal.SIGKILL)
+    await until(lambda: first.restarts == 1 and first.ready)
+    assert await first._ask("/who") == b"ada"

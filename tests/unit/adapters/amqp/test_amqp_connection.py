@@ -173,11 +173,14 @@ def test_close_is_answered_and_waits_for_what_was_published():
     peer.one(Connection.CloseOk)
 
 
-def test_a_shutdown_says_good_bye():
+@pytest.mark.parametrize(("dismissed", "why"), [(False, "shutting down"), (True, "its user")])
+def test_a_shutdown_says_good_bye(dismissed, why):
     peer = Peer().open()
-    effects = peer.conn.shutdown(now_ms=peer.now_ms)
+    effects = peer.conn.shutdown(now_ms=peer.now_ms, dismissed=dismissed)
     assert closes(effects)
-    assert peer.one(Connection.Close).reply_code == 320
+    close = peer.one(Connection.Close)
+    assert close.reply_code == 320
+    assert why in close.reply_text
     assert peer.conn.lost(now_ms=peer.now_ms) == ()
 
 

@@ -314,6 +314,19 @@ def test_shutdown():
     assert gated.out() == [Connack(code=3)]
 
 
+def test_a_client_that_is_dismissed_keeps_its_will():
+    driver = Driver(5)
+    driver.connect(will=Will(topic="w", payload=b""))
+    driver._act(driver.adapter.shutdown(now_ms=driver.now_ms, dismissed=True))
+    assert [p.code for p in driver.out()] == [ReasonCode.ADMINISTRATIVE_ACTION]
+    assert driver.closed
+    assert driver.calls(port.DropWill) == []
+    gated = plain(version=4)
+    gated.send(Connect(version=4, client_id="c"))
+    gated._act(gated.adapter.shutdown(now_ms=gated.now_ms, dismissed=True))
+    assert gated.out() == [Connack(code=5)]
+
+
 def test_disconnect_may_change_the_sessions_expiry():
     driver = Driver(5)
     driver.connect(properties=Properties(session_expiry_s=60))
