@@ -25,7 +25,7 @@ from adapters.mqtt.codec.packets import (
     Version,
     Will,
 )
-from adapters.mqtt.codec.primitives import Reader, malformed, read_varint
+from adapters.mqtt.codec.primitives import Reader, encode_text, malformed, read_varint
 from adapters.mqtt.codec.properties import NO_PROPERTIES, WILL, Properties, Scope, decode_properties
 from adapters.mqtt.codec.reason import ReasonCode
 from gateway.errors import ProtocolError
@@ -33,6 +33,8 @@ from gateway.errors import ProtocolError
 __all__ = ["PROTOCOL_NAMES", "Frame", "check_topic_name", "decode", "peek_version", "peel"]
 
 PROTOCOL_NAMES: dict[int, str] = {3: "MQIsdp", 4: "MQTT", 5: "MQTT"}
+# What a CONNECT begins with, the commonest first, and its version; 0: the protocol level behind it says which.
+_OPENINGS: tuple[tuple[bytes, Version], ...] = ((encode_text("MQTT"), 0), (encode_text("MQIsdp"), 3))
 
 
 class Frame(NamedTuple):
@@ -65,14 +67,10 @@ def check_topic_name(topic: str) -> str:
 
 def peek_version(body: bytes) -> Version | None:
     """The protocol version to refuse a CONNECT in, whatever else is wrong with it; None when it is none of ours."""
-    try:
-        reader = Reader(body)
-        name, level = reader.text(), reader.u8()
-    except ProtocolError:
-        return None
-    if name == PROTOCOL_NAMES[3]:
-        return 3
-    return min(max(level, 4), 5) if name == PROTOCOL_NAMES[5] else None
+    for name, version in _OPENINGS:
+        if body.startswith(name) and len(body) > len(name):
+            return version or min(max(body[len(name)], 4), 5)
+    return None
 
 
 def _properties(reader: Reader, version: Version, scope: Scope) -> Properties:
