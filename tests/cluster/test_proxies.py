@@ -7,10 +7,12 @@ import time
 
 import pika
 import pytest
+from exclusive_queues import LOCKED, codes, connect, take
 from local_clusters import on_free_ports, one_group, started
 from paho.mqtt import client as paho
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from ports import PORTS
 from typer.testing import CliRunner
 
 from gateway.cli import app
@@ -72,7 +74,7 @@ def running(tmp_path_factory):
 
 
 def amqp(port):
-    return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port - 1883 + 5672))
+    return connect(port - PORTS["mqtt"] + PORTS["amqp"])
 
 
 def test_a_session_is_taken_over_between_proxies(running):
@@ -116,6 +118,43 @@ def test_queues_are_those_of_all_proxies(running):
         with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
             there.queue_declare("mine", exclusive=True)
         assert refused.value.reply_code == 405
+
+
+def test_an_exclusive_queue_is_one_connections_at_all_proxies(running):
+    owner, beside, elsewhere = (amqp(port) for port in (*[running.one] * 2, running.other))
+    channel = owner.channel()
+    channel.queue_declare("own", exclusive=True)
+    channel.confirm_delivery()
+    channel.basic_publish("", "own", b"of the owner")
+    for connection in (beside, elsewhere):
+        assert set(codes(connection, "own").values()) == {LOCKED}
+    assert channel.basic_get("own", auto_ack=True)[2] == b"of the owner"
+    channel.basic_publish("", "own", b"gone with it")
+    owner.close()
+    assert take(elsewhere, "own") == 0
+    assert set(codes(beside, "own").values()) == {LOCKED}
+    for connection in (beside, elsewhere):
+        connection.close()
+
+
+def test_an_exclusive_queue_of_a_killed_proxy_is_free_for_connections_of_others(running):
+    owner, elsewhere = (amqp(port) for port in (running.one, running.other))
+    channel = owner.channel()
+    channel.queue_declare("left", durable=True, exclusive=True)
+    channel.confirm_delivery()
+    channel.basic_publish("", "left", b"gone with it", pika.BasicProperties(delivery_mode=2))
+    assert set(codes(elsewhere, "left").values()) == {LOCKED}
+    running.cluster.stop("proxy-1", kill=True)
+    try:
+        assert take(elsewhere, "left") == 0
+    finally:
+        running.cluster.start("proxy-1")
+        list(running.cluster.until_ready(["proxy-1"]))
+    with amqp(running.one) as back:
+        assert set(codes(back, "left").values()) == {LOCKED}
+    elsewhere.close()
+    with pytest.raises(pika.exceptions.StreamLostError):
+        owner.process_data_events()
 
 
 def round_of(publisher, reader, number):
