@@ -4,11 +4,14 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from adapters.mqtt import FACTORY
 from adapters.mqtt.codec import decode, encode, peel
 from adapters.mqtt.codec.packets import Connack, Connect, Packet
 from adapters.mqtt.options import Options
 from gateway.batch import Batch
+from gateway.cursor import Cursor
 from gateway.message import Message
 from gateway.port import (
     DONE,
@@ -27,6 +30,7 @@ from gateway.port import (
     Retained,
     RetainedPage,
     SaveSession,
+    Subscribe,
 )
 from store.format import LogOffset
 
@@ -68,6 +72,7 @@ class Driver:
         self.principal = Outcome(value=Principal(name=""))
         self.opened = Outcome(value=OpenedSession(present=False))
         self.retained: list[Message] = []
+        self.begins: Cursor = ()  # where subscriptions begin
         self.saves = True  # answer SaveSession at once
         self.saved: list[SaveSession] = []
         self.asked: OpenSession | None = None  # for which session
@@ -147,7 +152,11 @@ class Driver:
     def _act(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             outcome = self._answer(effect)
-            if outcome is None:
+            if isinstance(effect, Subscribe) and effect.token is not None:
+                self.effects.append(replace(effect, token=None))
+                begun = Outcome(value=self.begins)
+                self._act(self.adapter.completed(effect.token, begun, now_ms=self.now_ms))
+            elif outcome is None:
                 self.effects.append(effect)
             else:
                 assert isinstance(effect, Call)

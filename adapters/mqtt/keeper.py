@@ -31,6 +31,7 @@ class Keeper:
         "_saving",
         "_state",
         "_state_changed",
+        "_state_late",
         "_steps",
         "_steps_saving",
         "_waiting",
@@ -53,6 +54,7 @@ class Keeper:
         self._marked = False  # the session's messages have marks
         self._expiry_s: int | None = 0
         self._state_changed = self._exchanges_changed = False  # in a way that no save covers
+        self._state_late = False  # the same, and more of it is to come
         self._waiting: list[bytes] = []  # for a save that is not under way; none when nothing has changed
         self._saving: list[bytes] | None = None  # for the one under way; None: there is none
         self._steps: list[Step] = []  # as `_waiting`, what is to be done then
@@ -98,15 +100,23 @@ class Keeper:
         """The exchanges have changed, and nothing waits for it."""
         self._exchanges_changed = self._link.durable
 
+    def save_state_later(self) -> None:
+        """The subscriptions have changed, and what follows will ask for a save, unless the connection ends before."""
+        self._state_late = self._link.durable
+
+    def save_state_soon(self) -> None:
+        """The subscriptions have changed, and nothing waits for it."""
+        self._state_changed = self._link.durable
+
     @property
     def owes(self) -> bool:
         """Whether `flush` would begin a save."""
-        return self.behind and self._saving is None
+        return (self._state_changed or self._exchanges_changed) and self._saving is None
 
     @property
     def behind(self) -> bool:
         """Whether something has changed that no save under way covers."""
-        return self._state_changed or self._exchanges_changed
+        return self._state_changed or self._exchanges_changed or self._state_late
 
     def flush(self) -> None:
         """Begin a save if there is anything to save."""
@@ -132,12 +142,12 @@ class Keeper:
 
     def _request(self) -> SaveSession:
         request = SaveSession(
-            state=self._state() if self._state_changed else None,
+            state=self._state() if self._state_changed or self._state_late else None,
             exchanges=self._exchanges() if self._exchanges_changed else None,
             expiry_s=self._expiry_s,
             marked=self._marked,
         )
-        self._state_changed = self._exchanges_changed = False
+        self._state_changed = self._exchanges_changed = self._state_late = False
         return request
 
     def _saved(self, outcome: Outcome, _now_ms: int) -> None:

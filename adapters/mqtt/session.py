@@ -1,7 +1,9 @@
 """A client's session while a connection holds it: everything that CONNECT has let it ask for (MQTT 5.0, 4.1)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from adapters.mqtt.aliases import Aliases
 from adapters.mqtt.codec.encoder import encode
@@ -33,10 +35,11 @@ from adapters.mqtt.shared import Refused, SharedFeed
 from adapters.mqtt.subscriptions import Subscription, Subscriptions
 from adapters.mqtt.sys_feed import SysFeed
 from gateway import port
-from gateway.cursor import later
+from gateway.cursor import Cursor, end_of, later
 from gateway.errors import ProtocolError, Refusal
 from gateway.filters import is_sys
 from gateway.shared_port import shared_name
+from store.format import group_of
 
 __all__ = ["Session"]
 
@@ -134,7 +137,9 @@ class Session:
             if is_sys(one.pattern):
                 self.sys.add(one)
             elif one.shared is None:
-                self.link.effects.append(port.Subscribe(sub=one.sub, pattern=one.pattern, start=start))
+                # What was published before it began is not for it, however far behind another one is.
+                begin = start if start is None else later(start, positions(one.since))
+                self.link.effects.append(port.Subscribe(sub=one.sub, pattern=one.pattern, start=begin))
         self.shared.restore(exchanges)
         for packet_id in self.inflight.released:
             self.link.send(Pubrel(packet_id=packet_id))
@@ -176,12 +181,34 @@ class Session:
         """SUBSCRIBE (3.8): the SUBACK follows when the session knows of it durably."""
         identifiers = packet.properties.subscription_ids
         identifier = identifiers[0] if identifiers else None
-        codes = [self._subscribe(request, identifier) for request in packet.requests]
+        new: list[Subscription] = []
+        codes = [self._subscribe(request, identifier, new) for request in packet.requests]
         if self.shared.wanted:
             self.shared.join(lambda refused: self._joined(packet, codes, refused))
+            if new:
+                self._listen(new, self.keeper.save_state_soon)
         else:
-            changed = min(codes) < SUBACK_FAILURE
-            self._answer(Suback(packet_id=packet.packet_id, codes=tuple(codes)), changed=changed)
+            answer, changed = Suback(packet_id=packet.packet_id, codes=tuple(codes)), min(codes) < SUBACK_FAILURE
+            self._listen(new, lambda: self._answer(answer, changed=changed))
+
+    def _listen(self, new: Sequence[Subscription], then: Callable[[], None]) -> None:
+        """Subscribe in the log, then go on. A session that lasts knows by then where its subscriptions begin."""
+        effects = [port.Subscribe(sub=one.sub, pattern=one.pattern) for one in new]
+
+        def begun(outcome: port.Outcome, _now_ms: int) -> None:
+            # All at one moment. A log whose end is not known yet is left out.
+            known: Cursor = outcome.value or ()
+            since = tuple([(at.frame, at.row) for at in known if at != end_of(group_of(at.frame))])
+            self.subscriptions.begun([one.sub for one in new], since)
+            then()
+
+        if effects and self.link.durable:
+            effects[-1] = replace(effects[-1], token=self.link.expect(begun))
+            self.link.effects += effects
+            self.keeper.save_state_later()
+        else:
+            self.link.effects += effects
+            then()
 
     def _joined(self, packet: Subscribe, codes: list[int], refused: Refused) -> None:
         """The shared subscriptions of a SUBSCRIBE are joined, or refused: the SUBACK follows."""
@@ -190,8 +217,8 @@ class Session:
                 codes[index] = SUBACK_CODES[why.cause] if self.link.version == 5 else SUBACK_FAILURE
         self._answer(Suback(packet_id=packet.packet_id, codes=tuple(codes)), changed=bool(refused))
 
-    def _subscribe(self, request: SubscriptionRequest, identifier: int | None) -> int:
-        """Subscribe to one filter; the code for its SUBACK."""
+    def _subscribe(self, request: SubscriptionRequest, identifier: int | None, begun: list[Subscription]) -> int:
+        """Subscribe to one filter; the code for its SUBACK. What begins in the log is added to `begun`."""
         refused = self.subscriptions.refusal(request) or self._denied(request.pattern)
         if refused is not None:
             return refused if self.link.version == 5 else SUBACK_FAILURE
@@ -202,7 +229,7 @@ class Session:
         if new and is_sys(subscription.pattern):
             self.sys.add(subscription)
         elif new:
-            self.link.effects.append(port.Subscribe(sub=subscription.sub, pattern=subscription.pattern))
+            begun.append(subscription)
         if request.retain_handling == 0 or (request.retain_handling == 1 and new):
             self.retained.want(subscription.sub)
         return subscription.qos

@@ -30,7 +30,10 @@ Place: TypeAlias = tuple[LogOffset, int]  # a position as a plain tuple: cheaper
 
 
 class SavedSubscription(msgspec.Struct, frozen=True, array_like=True):
-    """A subscription with its options. `ticket` numbers its wish for retained messages, 0 when it has none."""
+    """A subscription with its options. `ticket` numbers its wish for retained messages, 0 when it has none.
+
+    `since`: where it began in each log. The session's progress may lie before that, because of others.
+    """
 
     pattern: str
     qos: int
@@ -38,6 +41,7 @@ class SavedSubscription(msgspec.Struct, frozen=True, array_like=True):
     retain_as_published: bool = False
     identifier: int | None = None
     ticket: int = 0
+    since: tuple[Place, ...] = ()
 
 
 class SessionState(msgspec.Struct, frozen=True, array_like=True):

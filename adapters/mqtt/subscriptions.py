@@ -6,7 +6,7 @@ from typing import NamedTuple
 from adapters.mqtt.codec.packets import SubscriptionRequest
 from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.options import Options
-from adapters.mqtt.session_state import SavedSubscription
+from adapters.mqtt.session_state import Place, SavedSubscription
 from gateway.errors import ProtocolError, Refusal
 from gateway.filters import check_filter
 from gateway.port import SubscriptionId
@@ -28,6 +28,7 @@ class Subscription(NamedTuple):
     retain_as_published: bool = False
     identifier: int | None = None
     ticket: int = 0  # of its newest wish for retained messages; 0: it has had none
+    since: tuple[Place, ...] = ()  # where it began in each log, as far as that was asked
     shared: SharedName | None = None  # what it shares with others (4.8.2)
 
 
@@ -106,6 +107,7 @@ class Subscriptions:
                 request.retain_as_published,
                 identifier,
                 old.ticket if old is not None else 0,
+                old.since if old is not None else (),
                 shared_name(request.pattern),
             )
         ), old is None
@@ -115,6 +117,12 @@ class Subscriptions:
         self._ticket = max(self._ticket, above) + 1
         self._keep(self._by_id[sub]._replace(ticket=self._ticket))
         return self._ticket
+
+    def begun(self, subs: Iterable[SubscriptionId], since: tuple[Place, ...]) -> None:
+        """It is known where subscriptions began, of which some may have ended meanwhile."""
+        for sub in subs:
+            if sub in self._by_id:
+                self._keep(self._by_id[sub]._replace(since=since))
 
     def remove(self, pattern: str) -> Subscription | None:
         """Forget a subscription; None when there was none."""
@@ -134,7 +142,7 @@ class Subscriptions:
 
     def saved(self) -> tuple[SavedSubscription, ...]:
         """What `restore` takes."""
-        return tuple(SavedSubscription(*one[1:7]) for one in self)  # not `sub`, nor what follows from the pattern
+        return tuple(SavedSubscription(*one[1:8]) for one in self)  # not `sub`, nor what follows from the pattern
 
     def plan(self, subs: tuple[SubscriptionId, ...]) -> Plan | None:
         """How to deliver what these subscriptions matched; None when none of them is left."""
@@ -183,5 +191,6 @@ class Subscriptions:
         self._own.clear()
 
 
-def _fields(saved: SavedSubscription) -> tuple[str, int, bool, bool, int | None, int]:
-    return saved.pattern, saved.qos, saved.no_local, saved.retain_as_published, saved.identifier, saved.ticket
+def _fields(saved: SavedSubscription) -> tuple[str, int, bool, bool, int | None, int, tuple[Place, ...]]:
+    one = saved
+    return one.pattern, one.qos, one.no_local, one.retain_as_published, one.identifier, one.ticket, one.since

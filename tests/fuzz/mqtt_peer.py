@@ -40,7 +40,7 @@ from gateway.port import (
     Unsubscribe,
 )
 from gateway.shared_port import JoinShared
-from store.format import LogOffset
+from store.format import LogOffset, Position
 
 NOW_MS = 1_700_000_000_000
 _INFO = ConnectionInfo(peer=("127.0.0.1", 40_000), local=("127.0.0.1", 1883), loopback=True)
@@ -208,6 +208,9 @@ class Peer:
                 self.closed = True
             elif isinstance(effect, Subscribe):
                 self.subs.append(effect.sub)
+                if effect.token is not None:
+                    begun = Outcome(value=(Position(LogOffset(4_096), 0),))
+                    self._act(self.adapter.completed(effect.token, begun, now_ms=self.now_ms), over=over)
             elif isinstance(effect, Unsubscribe):
                 self.subs.remove(effect.sub)
             elif isinstance(effect, Publish | Call | Consume | SettleLeased) and effect.token is not None:

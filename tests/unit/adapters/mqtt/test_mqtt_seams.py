@@ -11,15 +11,18 @@ from adapters.mqtt.codec.packets import (
     Pubcomp,
     Publish,
     Pubrec,
+    Suback,
     Subscribe,
     SubscriptionRequest,
 )
 from adapters.mqtt.delivery import SETTLE_INTERVAL_MS
 from adapters.mqtt.inflight import PACKET_ID_MAX, Inflight
-from adapters.mqtt.session_state import Exchanges, SavedDelivery
+from adapters.mqtt.session_state import NO_STATE, Exchanges, SavedDelivery, SavedSubscription, load
+from gateway import port
+from gateway.cursor import Cursor, end_of
 from gateway.message import Message
 from gateway.port import OpenedSession, Outcome, Settled
-from store.format import LogOffset
+from store.format import LogOffset, Position, origin_of
 
 
 def message(body: bytes, qos: int = 1) -> Message:
@@ -35,18 +38,27 @@ def subscribed(qos: int = 2, **properties: int) -> Driver:
     return driver
 
 
-def again(driver: Driver, **properties: int) -> Driver:
+def again(driver: Driver, cursor: Cursor | None = None, **properties: int) -> Driver:
     """The session after its connection is lost."""
     driver.lose()
     state = next(save.state for save in reversed(driver.saved) if save.state is not None)
     exchanges = next((save.exchanges for save in reversed(driver.saved) if save.exchanges is not None), b"")
     other = Driver(5, driver.options)
     other.saved = list(driver.saved)
-    other.opened = Outcome(value=OpenedSession(present=True, state=state, exchanges=exchanges))
+    found = OpenedSession(present=True, state=state or b"", exchanges=exchanges or b"", cursor=cursor)
+    other.opened = Outcome(value=found)
     asked = Properties(session_expiry_s=600, **properties)
     connack, *_ = other.send(Connect(version=5, client_id="c1", clean=False, properties=asked))
     assert connack == Connack(session_present=True, properties=connack.properties)
     return other
+
+
+def saved(driver: Driver) -> tuple[SavedSubscription, ...]:
+    """The subscriptions as they were saved last."""
+    raw = next(save.state for save in reversed(driver.saved) if save.state is not None)
+    state = load(raw, NO_STATE)
+    assert state is not None
+    return state.subscriptions
 
 
 def said(packets: list[Packet]) -> list[tuple[bytes, int, bool]]:
@@ -105,3 +117,36 @@ def test_what_is_sent_again_does_not_wait_for_what_ends_behind_it():
     inflight.restore(Exchanges(done=((LogOffset(4096), 3),), settled=(LogOffset(4096), 1), sent=sent))
     inflight.limit = 2
     assert (inflight.room, inflight.room_again) == (0, 1)
+
+
+def test_a_subscription_is_sent_nothing_older_than_itself_by_a_later_connection():
+    driver = subscribed()
+    (first,) = saved(driver)
+    assert first.since == ()
+    driver.deliver(batch_of(message(b"not acknowledged")))
+    driver.tick()
+    driver.begins = (Position(LogOffset(9000), 2), end_of(1))
+    both = tuple(SubscriptionRequest(pattern=pattern, qos=1) for pattern in ("cmd/a", "cmd/b"))
+    (suback,) = driver.send(Subscribe(packet_id=2, requests=both))
+    assert suback == Suback(packet_id=2, codes=(1, 1))
+    driver.begins = (Position(LogOffset(9500), 0),)
+    driver.send(Subscribe(packet_id=3, requests=both))  # which only changes their options
+    settled = (Position(LogOffset(4096), 0), Position(origin_of(1), 7))
+    driver = again(driver, cursor=settled)
+    assert [(one.pattern, one.start) for one in driver.take(port.Subscribe)] == [
+        ("t/#", settled),
+        ("cmd/a", (Position(LogOffset(9000), 2), settled[1])),
+        ("cmd/b", (Position(LogOffset(9000), 2), settled[1])),
+    ]
+    driver = again(driver, cursor=(Position(LogOffset(12000), 0),))
+    assert {one.start for one in driver.take(port.Subscribe)} == {(Position(LogOffset(12000), 0),)}
+
+
+def test_where_it_began_is_saved_with_shared_subscriptions_beside_it():
+    driver = Driver(5)
+    driver.connect(clean=False, properties=Properties(session_expiry_s=600))
+    driver.begins = (Position(LogOffset(9000), 2),)
+    requests = tuple(SubscriptionRequest(pattern=pattern, qos=1) for pattern in ("t/#", "$share/g/t/#"))
+    driver.send(Subscribe(packet_id=1, requests=requests))
+    plain, _ = saved(driver)
+    assert plain.since == ((9000, 2),)
