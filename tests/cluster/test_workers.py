@@ -1,5 +1,6 @@
 """`headgate serve --workers 2` as clients and an operator meet it."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import httpx
 import paho.mqtt.client as mqtt
+import pika
 import pytest
+from exclusive_queues import LOCKED, codes, connect, take
 from senders import MqttSender, stored
 
 pytestmark = pytest.mark.slow
@@ -30,6 +33,10 @@ def gateway(tmp_path_factory):
 
 def status(gateway):
     return httpx.get(f"http://127.0.0.1:{gateway.port('admin')}/status").json()
+
+
+def connections(gateway):
+    return [worker["connections"] for worker in status(gateway)["workers"]]
 
 
 def until(holds, what):
@@ -156,6 +163,37 @@ def test_a_worker_that_is_killed_takes_nothing_acknowledged_with_it(gateway):
         assert not set(sender.acked) - set(numbers), "acknowledged, and not there"
     for client in clients:
         client.close()
+
+
+def test_an_exclusive_queue_is_one_connections_at_all_workers(gateway):
+    """Whether it ends, or the worker that it is at."""
+    until(lambda: not any(connections(gateway)), "connections of before are still there")
+    opened = []
+    at = [[], []]
+    while sorted(map(len, at)) < [1, 2]:  # as it comes by chance
+        before = connections(gateway)
+        opened.append(connect(gateway.port("amqp")))
+        until(lambda before=before: sum(connections(gateway)) == sum(before) + 1, "a connection is not counted")
+        where = next(n for n, count in enumerate(connections(gateway)) if count > before[n])
+        at[where].append(opened[-1])
+    here = max(range(WORKERS), key=lambda n: len(at[n]))
+    (owner, beside, *_), (elsewhere, *_) = at[here], at[1 - here]
+    channel = owner.channel()
+    channel.queue_declare("own", exclusive=True)
+    for other in (beside, elsewhere):
+        assert set(codes(other, "own").values()) == {LOCKED}
+    channel.basic_publish("", "own", b"gone with it")
+    owner.close()
+    assert take(beside, "own") == 0
+    assert set(codes(elsewhere, "own").values()) == {LOCKED}
+    killed = status(gateway)["workers"][here]
+    os.kill(killed["pid"], signal.SIGKILL)
+    assert take(elsewhere, "own") == 0
+    until(lambda: (one := status(gateway)["workers"][here])["ready"] and one["pid"] != killed["pid"], "no worker again")
+    for one in opened:
+        if one.is_open:
+            with contextlib.suppress(pika.exceptions.AMQPError):
+                one.close()
 
 
 def test_the_data_directory_is_one_processes_and_its_workers_in_turn(gateway):
