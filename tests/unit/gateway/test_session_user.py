@@ -4,13 +4,16 @@ import random
 
 import msgspec
 import pytest
+from mqtt_driver import Driver
 from proxies_rig import Clock, Holder
 
+from gateway.auth import Authenticator
+from gateway.auth_settings import AuthConfig
 from gateway.errors import Cause
 from gateway.fanout import Fanout
 from gateway.message import Message
 from gateway.owner_keys import OwnerRecord, WantedRecord, decode_owner, decode_wanted
-from gateway.port import OpenSession, Principal, SaveSession, Will
+from gateway.port import Close, OpenSession, Outcome, Principal, SaveSession, Will
 from gateway.session_record import SessionRecord, session_key
 from gateway.session_user import NotItsUser, SessionUser, check_user, user_of
 from gateway.sessions import Sessions
@@ -72,6 +75,27 @@ def test_who_may_take_what(user, who, may):
     assert "alice" not in refused.value.detail, "nobody is told whose it is"
 
 
+def test_a_switch_lets_go_of_sessions():
+    def user(name):
+        return authenticator.session_user(Principal(name=name))
+
+    authenticator = Authenticator(AuthConfig(), lambda _: None, secret=str.encode, now_ms=int)
+    assert (user("alice"), user("")) == (ALICE, NOBODY)
+    authenticator.reload(AuthConfig(sessions_bound=False))
+    assert (user("alice"), user("")) == (None, None)
+
+
+@pytest.mark.parametrize(("version", "code"), [(3, 5), (4, 5), (5, 0x87)])
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_client_hears_that_it_is_not_authorized(version, code, clean):
+    driver = Driver(version)
+    driver.opened = Outcome(error=NotItsUser())
+    connack = driver.connect(clean=clean)
+    assert (connack.code, connack.session_present) == (code, False)
+    (end,) = driver.take(Close)
+    assert not end.again, "the client identifier is not its own to be slowed down"
+
+
 # ---- what is stored
 
 
@@ -125,10 +149,17 @@ class Rig:
         return holder, await self.sessions.open(holder, request, user)
 
     async def refuses(self, user, **asked):
-        before = await self.entries()
+        """Who is not let in changes nothing, whatever else its connection asks for before it ends."""
+        before, held = await self.entries(), dict(self.sessions._held)
+        holder = Holder()
         with pytest.raises(NotItsUser):
-            await self.open(user, **asked)
-        assert await self.entries() == before
+            await self.sessions.open(holder, OpenSession(session_id="dev", **{"clean": False, **asked}), user)
+        self.sessions.drop_will(holder)
+        self.sessions.settled(holder, ())
+        await self.sessions.save(holder, SaveSession(state=b"its own", expiry_s=None))
+        await self.sessions.end(holder)
+        await self.close(holder)
+        assert (await self.entries(), self.sessions._held) == (before, held)
 
     async def close(self, holder):
         holder.gone = True
@@ -156,6 +187,7 @@ async def test_whoever_is_connected_is_left_alone(rig, who, clean, expiry_s):
     alice, _ = await rig.open(ALICE, expiry_s=expiry_s, will=will)
     await rig.refuses(who, clean=clean)
     assert (alice.superseded, alice.shut, rig.published) == (0, 0, [])
+    assert rig.sessions._held[KEY].will is not None
     await rig.sessions.save(alice, SaveSession(state=b"hers", expiry_s=None))
     rig.sessions.drop_will(alice)
     await rig.close(alice)
