@@ -29,6 +29,21 @@ log = logs.get(__name__)
 class Connection(asyncio.Protocol, Endpoint):
     """A socket and its adapter. Reading stops while the adapter, this connection's share or the store is full."""
 
+    __slots__ = (
+        "_ended",
+        "_hub",
+        "_listener",
+        "_pause",
+        "_reading",
+        "_secure",
+        "_stall",
+        "_timer",
+        "_timer_ms",
+        "_transport",
+        "_writable",
+        "guest",
+    )
+
     adapter: Adapter
     guest: Guest
 

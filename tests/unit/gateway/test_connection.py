@@ -33,7 +33,7 @@ class Hub:
         self.published = []
         self.woken = []
         self.waiting = []
-        self.limits = LimitsConfig()
+        self.limits, self.forwarding = LimitsConfig(), None
         self.door = Door(self.limits, 1, now_ms=0)
         self.crowded = False
         self.calls = 0
@@ -165,10 +165,14 @@ def hub():
     return Hub()
 
 
+class Shown(Connection):
+    """A connection that lets its transport be seen."""
+
+
 @pytest.fixture
 def connection(hub):
     factory = Factory()
-    connection = Connection(hub, ListenerContext("test", "test", factory, None))
+    connection = Shown(hub, ListenerContext("test", "test", factory, None))
     connection.transport = Transport()
     connection.connection_made(connection.transport)
     assert factory.info.loopback
@@ -289,7 +293,7 @@ def test_a_timer_that_is_early_looks_again(hub, connection):
 
 
 def another(hub):
-    connection = Connection(hub, ListenerContext("test", "test", Factory(), None))
+    connection = Shown(hub, ListenerContext("test", "test", Factory(), None))
     connection.transport = Transport()
     connection.connection_made(connection.transport)
     return connection
