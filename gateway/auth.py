@@ -61,14 +61,17 @@ class Authenticator:
     def reload(self, config: AuthConfig) -> frozenset[str]:
         """Decide by another `[auth]` from now on; the names of its users that there are no more, or not as before.
 
-        Raises `ConfigError`, with everything as it was.
+        "" is among them where it is about others: see `admits`. Raises `ConfigError`, with everything as it was.
         """
         self._tokens = _tokens(config)
         before, self._config = self._config, config
         self._verifiers = None
         self._throttle.failures_max = config.failures_max
         names = {*before.users, *config.users}
-        return frozenset([name for name in names if before.users.get(name) != config.users.get(name)])
+        changed = [name for name in names if before.users.get(name) != config.users.get(name)]
+        if (before.anonymous, before.guest) != (config.anonymous, config.guest):
+            changed.append("")
+        return frozenset(changed)
 
     def admits(self, principal: Principal, *, loopback: bool) -> bool:
         """Whether clients without a password of their own are still let in from there; True for all others."""

@@ -26,6 +26,7 @@ from gateway.cluster_settings import ClusterConfig, ControllerConfig, NodeAddres
 from gateway.config_reader import Mistakes, environment_table, merge, read_struct, unknown_key
 from gateway.errors import ConfigError, Refusal
 from gateway.filters import check_filter
+from gateway.forwarding_settings import ForwardingConfig, forwarding_mistakes
 from gateway.group_settings import GroupsConfig
 from gateway.kv_settings import KvConfig
 from gateway.limits_settings import LimitsConfig
@@ -210,6 +211,7 @@ class Config(_Section, frozen=True, kw_only=True):
     store: StoreConfig = StoreConfig()
     gateway: GatewayConfig = GatewayConfig()
     limits: LimitsConfig = LimitsConfig()
+    forwarding: ForwardingConfig = ForwardingConfig()
     listeners: Mapping[str, ListenerConfig] = msgspec.field(default_factory=dict)
     adapters: Mapping[str, Any] = msgspec.field(default_factory=dict)
     tls: TlsConfig = TlsConfig()
@@ -361,7 +363,11 @@ def _finish(base: Config, listeners: dict[str, ListenerConfig], options: dict[st
     """What no single key shows: pairs that belong together, ports that collide, filters that are none."""
     tls = base.tls
     access = access_mistakes(base.access, {one.adapter for one in listeners.values()})
-    others = [*cluster_mistakes(base.cluster), *bridge_mistakes(base.bridges)]
+    others = [
+        *cluster_mistakes(base.cluster),
+        *bridge_mistakes(base.bridges),
+        *forwarding_mistakes(base.forwarding),
+    ]
     for key, mistake in [*auth_mistakes(base.auth, tls), *access, *others]:
         mistakes.add(key, mistake)
     for key, address in (("controller", base.controller.advertise), ("rpc", base.rpc.advertise)):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from gateway import logs
 from gateway.config import is_loopback
 from gateway.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, now_ms
+from gateway.forwarding import Forwarding
 from gateway.limits import Guest, Pace
 from gateway.port import Adapter, ConnectionInfo
 
@@ -67,9 +68,9 @@ class Connection(asyncio.Protocol, Endpoint):
         transport = cast(asyncio.Transport, transport)  # uvloop's do not derive from it
         self._transport = transport
         listener = self._listener
-        info = _info(transport, listener.name)
+        info = _info(transport, listener.name, self._hub.forwarding)
         self._secure = info.secure
-        guest = self._hub.door.enter(str(info.peer[0]), now_ms=now_ms())
+        guest = self._hub.door.enter("" if info.forwarding else str(info.peer[0]), now_ms=now_ms())
         if guest is None:
             self.gone = True
             self._hub.metrics.errors(listener.protocol, "cut_off").inc()
@@ -161,6 +162,11 @@ class Connection(asyncio.Protocol, Endpoint):
 
     # ---- for Endpoint and Hub
 
+    def comes_from(self, address: str) -> None:
+        """A proxy of ours has said who comes by this connection. Raises `Refusal` where enough are from there."""
+        super().comes_from(address)
+        self.guest = self._hub.door.place(self.guest, address)
+
     @property
     def writable(self) -> bool:
         """Whether the peer takes what is written."""
@@ -221,7 +227,7 @@ class Connection(asyncio.Protocol, Endpoint):
         if self.gone or transport is None or transport.is_closing():
             return
         if reason:
-            log.info("closing a connection", protocol=self.protocol, endpoint=self.id, reason=reason)
+            log.info("closing a connection", protocol=self.protocol, endpoint=self.id, host=self.host, reason=reason)
         out = self.adapter.take_output()
         if out:
             transport.write(out)
@@ -301,7 +307,7 @@ class _Lingering(asyncio.Protocol):
         self._hub.lingering -= 1
 
 
-def _info(transport: asyncio.Transport, listener: str) -> ConnectionInfo:
+def _info(transport: asyncio.Transport, listener: str, forwarding: Forwarding | None) -> ConnectionInfo:
     peer = transport.get_extra_info("peername") or ("", 0)
     local = transport.get_extra_info("sockname") or ("", 0)
     tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
@@ -313,4 +319,5 @@ def _info(transport: asyncio.Transport, listener: str) -> ConnectionInfo:
         alpn=tls.selected_alpn_protocol() if tls is not None else None,
         loopback=is_loopback(str(peer[0])),
         certificate=(tls.getpeercert() or None) if tls is not None else None,
+        forwarding=forwarding if forwarding is not None and forwarding.trusts(str(peer[0])) else None,
     )

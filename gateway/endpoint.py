@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway import logs
 from gateway.batch import Batch
+from gateway.config import is_loopback
 from gateway.errors import Refusal
 from gateway.fanout import Subscriber
 from gateway.limits import Pace
@@ -101,6 +102,10 @@ class Endpoint:
         self.gone = False  # no more input, output or deliveries
         self.has_session = False
         self.several = False  # it has been several principals
+
+    def comes_from(self, address: str) -> None:
+        """A proxy of ours has said who comes by this connection. Raises `Refusal`."""
+        self.host, self.loopback = address, is_loopback(address)
 
     # ---- what a shell provides
 

@@ -20,6 +20,7 @@ from gateway.endpoint import Endpoint, now_ms
 from gateway.errors import Cause, ConfigError, Refusal
 from gateway.fanout import Fanout
 from gateway.find_waits import FindWaits
+from gateway.forwarding import Forwarding
 from gateway.hearing import Hearing
 from gateway.ingest import Ingest, refusal_of
 from gateway.kv import KeyValues
@@ -100,7 +101,7 @@ class Hub:
             config.access, controller, metrics, clock=time.monotonic, changed=self._access_has_changed
         )
         self.owners = owners or LocalOwners(store)
-        self.limits = config.limits
+        self.limits, self.forwarding = config.limits, Forwarding.of(config.forwarding)
         self.offences = Offences()
         self.door = Door(config.limits, config.gateway.connections_max, now_ms=now_ms())
         self.connections: dict[int, Connection] = {}

@@ -115,8 +115,11 @@ class Door:
         self._told = 0  # <= TOLD_COUNT_MAX
 
     def enter(self, address: str, *, now_ms: int) -> Guest | None:
-        """A connection has come; None: it is to be cut off without a word, for many are being told already."""
-        network = network_of(address) if self._per_address else ""
+        """A connection has come; None: it is to be cut off without a word, for many are being told already.
+
+        "" is the address of one that comes from a proxy of ours: `place` will tell.
+        """
+        network = network_of(address) if self._per_address and address else ""
         refusal = self._judge(network, now_ms)
         if refusal is not None:
             if self._told >= TOLD_COUNT_MAX:
@@ -130,6 +133,20 @@ class Door:
             return _ANYBODY
         self._by_network[network] = self._by_network.get(network, 0) + 1
         return Guest(network, None)
+
+    def place(self, guest: Guest, address: str) -> Guest:
+        """A connection turns out to be from an address. Raises `Refusal` (QUOTA) where enough are from there."""
+        if not self._per_address or guest.network or guest.refusal is not None:
+            return guest
+        network = network_of(address)
+        count = self._by_network.get(network, 0)
+        if count >= self._per_address:
+            raise self._crowded()
+        self._by_network[network] = count + 1
+        return Guest(network, None)
+
+    def _crowded(self) -> Refusal:
+        return Refusal(Cause.QUOTA, f"{self._per_address} connections of this address are open")
 
     def leave(self, guest: Guest) -> None:
         """A connection that had come has ended."""
@@ -146,7 +163,7 @@ class Door:
         if self._inside >= self._connections_max:
             return Refusal(Cause.QUOTA, f"{self._connections_max} connections are open (gateway.connections_max)")
         if network and self._by_network.get(network, 0) >= self._per_address:
-            return Refusal(Cause.QUOTA, f"{self._per_address} connections of this address are open")
+            return self._crowded()
         wait_ms = self._rate.wait_ms(now_ms=now_ms, need=1) if self._rate is not None else 0
         return Refusal(Cause.RATE, "too many new connections", retry_after_ms=wait_ms) if wait_ms else None
 

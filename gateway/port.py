@@ -18,6 +18,7 @@ from gateway.access import Identity
 from gateway.batch import Batch
 from gateway.cursor import Cursor
 from gateway.errors import Refusal
+from gateway.forwarding import Forwarding
 from gateway.mark_port import NO_MARKS, Marks, OpenedMarks
 from gateway.message import Message
 from gateway.principal import Principal
@@ -93,6 +94,7 @@ class ConnectionInfo(_Value, frozen=True, kw_only=True):
     alpn: str | None = None
     loopback: bool = False  # both ends on this machine: anonymous clients may be let in
     certificate: Mapping[str, Any] | None = None  # the peer's, verified
+    forwarding: Forwarding | None = None  # the peer is a proxy of ours, which says who is behind it
 
 
 # ---- effects: what an adapter asks of the gateway
@@ -240,6 +242,8 @@ class Authenticate(Request, frozen=True, kw_only=True):
     client_id: str = ""
     data: bytes = b""  # what the client says of a SASL mechanism
     exchange: Any = None  # of the `Challenge` that this answers
+    address: str = ""  # of who is behind a proxy of ours; "": at the other end of the connection
+    sole: bool = False  # nobody else comes by this connection from behind it
 
 
 class Will(_Value, frozen=True, kw_only=True):

@@ -85,7 +85,9 @@ def _stands(hub: "Hub", endpoint: Endpoint, changed: frozenset[str]) -> bool:
         return False
     if principal is hub.access.stranger(endpoint.protocol):
         return True
-    return principal.name not in changed and hub.authenticator.admits(principal, loopback=endpoint.loopback)
+    if principal.name and principal.name in changed:
+        return False
+    return hub.authenticator.admits(principal, loopback=endpoint.loopback)
 
 
 def _badge_of(hub: "Hub", receiver: Receiver) -> Badge:

@@ -8,6 +8,7 @@ import msgspec
 
 from gateway import access_requests
 from gateway.auth import same_principal
+from gateway.config import is_loopback
 from gateway.consumer_groups import GROUP_REQUESTS
 from gateway.delayed import cancel_timer, timer_of
 from gateway.endpoint import Endpoint, now_ms
@@ -70,8 +71,15 @@ async def answer(hub: "Hub", endpoint: Endpoint, call: Call) -> Any:
 async def _authenticate(hub: "Hub", endpoint: Endpoint, request: Authenticate) -> Principal | Challenge:
     if endpoint.turned_away is not None:
         raise endpoint.turned_away
+    address, loopback = endpoint.host, endpoint.loopback
+    if request.address:
+        address, loopback = request.address, is_loopback(request.address)
+        if request.sole:
+            endpoint.comes_from(address)
+        else:
+            endpoint.several = True
     principal = await hub.authenticator.authenticate(
-        request, loopback=endpoint.loopback, address=endpoint.host, certificate=endpoint.certificate
+        request, loopback=loopback, address=address, certificate=endpoint.certificate
     )
     if isinstance(principal, Challenge):
         return principal

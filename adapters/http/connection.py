@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 import msgspec
 
 from adapters.http.actions import Action, Answer, Ask, Context, Store, Stored, Stream, Watch
-from adapters.http.credentials import Credentials, Identities, authentication, denied, read_credentials
+from adapters.http.credentials import Credentials, Identities, authentication, behind, denied, read_credentials
 from adapters.http.guard import PREFACE
 from adapters.http.h1 import Http1
 from adapters.http.h2 import Http2
@@ -276,6 +276,8 @@ class HttpConnection:
             credentials = read_credentials(request)
             if self._info.loopback:
                 check_host(request, credentials, self._options)
+            if (proxy := self._info.forwarding) is not None:
+                credentials = behind(credentials, proxy.client(request.get(proxy.header.encode())))
         except (HttpError, Refusal) as error:
             self._respond(exchange, request, refused(error))
             return
@@ -350,7 +352,7 @@ class HttpConnection:
         self._queue.extendleft(reversed(waiting))
 
     def _handle(self, pending: Pending, principal: Principal) -> None:
-        exchange, request, found, _ = pending
+        exchange, request, found, credentials = pending
         if self._who is not principal:
             self._publish()
             self._who = principal
@@ -362,6 +364,7 @@ class HttpConnection:
             return
         if principal.anonymous and isinstance(action, Store):
             host = str(self._info.peer[0]) if self._info.peer else ""
+            host = host if credentials is None else credentials.address or host
             action = action._replace(messages=[name_device(one, self._options, host) for one in action.messages])
         if request.method == "HEAD" and isinstance(action, Stream | Watch):
             action = Answer(msgspec.structs.replace(OPENING, body=b""))

@@ -12,7 +12,7 @@ from adapters.http.transport import Exchange
 from gateway.errors import Cause, Refusal
 from gateway.port import Authenticate, Principal
 
-__all__ = ["Credentials", "Identities", "authentication", "denied", "read_credentials"]
+__all__ = ["Credentials", "Identities", "authentication", "behind", "denied", "read_credentials"]
 
 PRINCIPALS_COUNT_MAX: Final = 16  # identities remembered on one connection
 TOKEN_BYTES_MAX: Final = 16_384  # more than any gateway takes
@@ -24,10 +24,11 @@ class Offered(NamedTuple):
 
     username: str  # "" with a token
     secret: bytes
-    mechanism: str = "password"  # or "bearer"
+    mechanism: str = "password"  # or "bearer"; "anonymous" of somebody behind a proxy who offers nothing
+    address: str = ""  # of who is behind a proxy; "": at the other end of the connection
 
     def __repr__(self) -> str:
-        return f"Offered({self.username!r}, ***, {self.mechanism!r})"
+        return f"Offered({self.username!r}, ***, {self.mechanism!r}, {self.address!r})"
 
 
 Credentials: TypeAlias = Offered | None  # None: nothing is said
@@ -56,12 +57,17 @@ def read_credentials(request: Request) -> Credentials:
     return Offered(username, password)
 
 
+def behind(credentials: Credentials, address: str) -> Credentials:
+    """The same of somebody who is behind a proxy, at an address."""
+    return (credentials or Offered("", b"", "anonymous"))._replace(address=address) if address else credentials
+
+
 def authentication(credentials: Credentials) -> Authenticate:
     """The question who this is."""
     if credentials is None:
         return Authenticate(mechanism="anonymous")
-    username, secret, mechanism = credentials
-    return Authenticate(mechanism=mechanism, username=username, password=secret)
+    username, secret, mechanism, address = credentials
+    return Authenticate(mechanism=mechanism, username=username, password=secret, address=address)
 
 
 def denied(credentials: Credentials, refusal: Refusal) -> Response:

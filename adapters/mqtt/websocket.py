@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from enum import Enum
 
+from msgspec.structs import replace
+
 from adapters.mqtt.connection import Connection, Phase
 from adapters.mqtt.options import Options
 from adapters.mqtt.websocket_frames import CloseCode, Fault, Frames, Opcode, close_frame, data_frames, frame
 from adapters.mqtt.websocket_upgrade import Upgrade, Visitors
-from gateway.port import Close, ConnectionInfo, Deliverable, Effect, Outcome, Token
+from gateway.port import Authenticate, Call, Close, ConnectionInfo, Deliverable, Effect, Outcome, Token
 
 __all__ = ["LISTENER", "WebSocket"]
 
@@ -31,7 +33,7 @@ class WebSocket:
     the WebSocket is closed, by either side, is to the connection the loss of its network connection.
     """
 
-    __slots__ = ("_by_ms", "_close", "_connection", "_frames", "_out", "_stage", "_upgrade", "info")
+    __slots__ = ("_address", "_by_ms", "_close", "_connection", "_frames", "_out", "_stage", "_upgrade", "info")
 
     def __init__(self, connection: Connection, info: ConnectionInfo, options: Options) -> None:
         self.info = info
@@ -40,6 +42,7 @@ class WebSocket:
         self._stage = Stage.UPGRADING
         visitors = Visitors(origins=options.websocket_origins, hosts=options.websocket_hosts, local=info.loopback)
         self._upgrade: Upgrade | None = Upgrade(visitors)  # None: it is done
+        self._address = ""  # of who is behind a proxy of ours
         self._out: list[bytes] = []  # to be written before what the connection has to say
         self._close = Close()  # for when the client has answered our close frame
         self._by_ms: int | None = None  # when it is not waited for any more
@@ -121,6 +124,8 @@ class WebSocket:
 
     def _answer(self, upgrade: Upgrade) -> None:
         """The HTTP request has its answer."""
+        if (proxy := self.info.forwarding) is not None:
+            self._address = proxy.client(upgrade.header(proxy.header))
         self._out.append(upgrade.output)
         self._upgrade = None
         self._stage = Stage.OPEN if upgrade.accepted else Stage.CLOSED
@@ -132,6 +137,8 @@ class WebSocket:
         self, effects: Sequence[Effect], now_ms: int, *, code: CloseCode | None = None, status: int = 408
     ) -> Sequence[Effect]:
         """What the connection asks for, but that its end is made the end of the WebSocket first."""
+        if self._address:
+            effects = [_from(self._address, effect) for effect in effects]
         if self._connection.phase is not Phase.CLOSED or self._stage in {Stage.CLOSING, Stage.CLOSED}:
             return effects
         close = next((effect for effect in effects if type(effect) is Close), Close())
@@ -169,6 +176,13 @@ class WebSocket:
     def _end(self) -> Close:
         self._stage = Stage.CLOSED
         return self._close
+
+
+def _from(address: str, effect: Effect) -> Effect:
+    """An effect of a client that is behind a proxy: who it is, is asked of who is at an address."""
+    if type(effect) is not Call or not isinstance(effect.request, Authenticate):
+        return effect
+    return replace(effect, request=replace(effect.request, address=address, sole=True))
 
 
 def _code(reason: str) -> CloseCode:

@@ -99,6 +99,10 @@ class Upgrade:
         self.accepted, self.reason = False, detail
         self.output = _head(status, list(said.items())) + body
 
+    def header(self, name: str) -> str:
+        """A header of the request, by its name in lower case, all its lines together."""
+        return ", ".join(self._headers.get(name, ()))
+
     # ---- called by the parser
 
     def on_url(self, part: bytes) -> None:

@@ -64,6 +64,7 @@ def connected(adapter: Adapter, transport: Transport) -> Connection:
     hub: Any = SimpleNamespace(
         door=Door(LimitsConfig(), 1, now_ms=0),
         limits=LimitsConfig(),
+        forwarding=None,
         joined=lambda connection: None,
         next_id=lambda: 1,
         later=lambda seconds, work: SimpleNamespace(cancel=lambda: None),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import Cause
+from gateway.errors import Cause, Refusal
 from gateway.limits import TOLD_COUNT_MAX, Bucket, Door, Pace, network_of
 from gateway.limits_settings import LimitsConfig
 
@@ -104,6 +104,20 @@ def test_so_many_connections_of_one_address():
     door.leave(first)
     assert causes(door, "10.0.0.1") == [None]
     assert first.network in door._by_network
+
+
+def test_who_comes_by_a_proxy_is_counted_where_he_comes_from():
+    door = Door(LimitsConfig(connections_per_address=1), 10, now_ms=NOW_MS)
+    unknown, other = [door.enter("", now_ms=NOW_MS) for _ in range(2)]
+    placed = door.place(unknown, "10.0.0.1")
+    assert door.place(placed, "10.0.0.1") is placed  # it proves again who it is
+    with pytest.raises(Refusal) as refused:
+        door.place(other, "10.0.0.1")
+    assert refused.value.cause is Cause.QUOTA
+    assert causes(door, "10.0.0.1", "") == [Cause.QUOTA, None]
+    for guest in (placed, other):
+        door.leave(guest)
+    assert causes(door, "10.0.0.1") == [None]
 
 
 def test_nothing_is_remembered_of_who_has_left():

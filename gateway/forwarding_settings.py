@@ -1,0 +1,32 @@
+"""What an operator says of reverse proxies: `[forwarding]`."""
+
+from collections.abc import Iterator
+from ipaddress import ip_network
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+__all__ = ["ForwardingConfig", "forwarding_mistakes"]
+
+
+class ForwardingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[forwarding]`: whose word counts on where clients of HTTP and WebSocket are."""
+
+    proxies: Annotated[
+        tuple[str, ...],
+        Meta(description="networks of reverse proxies that say who is behind them; none: nobody is asked"),
+    ] = ()
+    header: Annotated[
+        Literal["x-forwarded-for", "forwarded"],
+        Meta(description="the header they say it in; what clients send of the same name has to be kept or removed"),
+    ] = "x-forwarded-for"
+
+
+def forwarding_mistakes(config: ForwardingConfig) -> Iterator[tuple[str, str]]:
+    """What is wrong with it: the key, and what to write."""
+    for one in config.proxies:
+        try:
+            ip_network(one)
+        except ValueError as error:
+            yield "forwarding.proxies", f"{error}; write networks, such as 10.0.0.0/8 or 127.0.0.1"
