@@ -74,7 +74,7 @@ class Store:
 
     async def kv_get(self, key):
         value = self.logs[0].values.get(key)
-        return None if value is None else SimpleNamespace(key=key, value=value)
+        return None if value is None else SimpleNamespace(key=key, value=value, revision=1)
 
     async def kv_put(self, key, value):
         self.logs[0].values[key] = value
