@@ -1,0 +1,107 @@
+"""CoAP at `headgate serve --workers 2`: one UDP port, whose datagrams come to whichever worker their peer's come to."""
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from coap_device import BLOCK_BYTES, Device
+from coap_driver import dotted
+from conftest import GatewayProcess
+from senders import stored
+
+from adapters.coap.registry import GET, OBSERVE, PUT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+DEVICES = 12  # by chance at either worker; once in two thousand runs all at one, which says nothing then
+BLOCKS = 8
+WAIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory):
+    gateway = GatewayProcess(tmp_path_factory.mktemp("workers") / "data", "--workers", "2").start()
+    yield gateway
+    gateway.close()
+
+
+@pytest.fixture
+def devices(gateway):
+    devices = [Device(gateway.port("coap")) for _ in range(DEVICES)]
+    yield devices
+    for one in devices:
+        one.close()
+
+
+def at_once(work, devices):
+    """What comes of work that devices do beside each other; `work` is given their numbers too."""
+    with ThreadPoolExecutor(len(devices)) as threads:
+        return list(threads.map(work, range(len(devices)), devices))
+
+
+def body_of(number):
+    return bytes([number]) * (BLOCK_BYTES * BLOCKS - 100) + b"%d" % number
+
+
+def test_what_one_publishes_all_read(devices):
+    for number, device in enumerate(devices):
+        assert dotted(device.ask("t/seen/here", PUT, payload=b"%d" % number).code) == "2.04"
+        for other in devices:
+            packet = other.ask("t/seen/here", GET)
+            assert (dotted(packet.code), packet.payload) == ("2.05", b"%d" % number)
+
+
+def test_nobody_observes_and_all_are_told_so(devices):
+    """An answer without the option says that it is not observed (RFC 7641, 3.1)."""
+    devices[0].ask("t/observed/here", payload=b"value")
+    for device in devices:
+        packet = device.ask("t/observed/here", GET, options=((OBSERVE, b""),))
+        assert (dotted(packet.code), packet.payload) == ("2.05", b"value")
+        assert OBSERVE not in [number for number, _ in packet.options]
+
+
+def test_a_message_that_comes_twice_is_stored_once(gateway, devices):
+    def publish(number, device):
+        first = device.ask(f"t/kill/coap{number}/n", payload=b"%d" % number)
+        assert dotted(first.code) == "2.01"
+        assert device.again() == first
+
+    at_once(publish, devices)
+    found = stored(gateway)
+    for number in range(DEVICES):
+        assert found[f"kill/coap{number}/n"] == [number]
+
+
+def test_bodies_in_blocks_beside_each_other_are_whole(devices):
+    assert (
+        at_once(lambda number, device: device.upload(f"t/blocks/{number}", body_of(number)), devices)
+        == ["2.01"] * DEVICES
+    )
+    read = at_once(lambda number, device: device.download(f"t/blocks/{(number + 1) % DEVICES}"), devices)
+    assert read == [body_of((number + 1) % DEVICES) for number in range(DEVICES)]
+
+
+def test_bodies_of_which_a_killed_worker_had_the_beginning_are_sent_anew_and_whole(gateway, devices):
+    half = BLOCKS // 2
+
+    def begin(number, device):
+        return [dotted(device.put(f"t/halves/{number}", body_of(number), at).code) for at in range(half)]
+
+    assert at_once(begin, devices) == [["2.31"] * half] * DEVICES
+    killed = workers(gateway)[0]
+    os.kill(killed["pid"], signal.SIGKILL)
+    said = at_once(lambda number, device: device.upload(f"t/halves/{number}", body_of(number), first=half), devices)
+    assert said == ["2.01"] * DEVICES
+    read = at_once(lambda number, device: device.download(f"t/halves/{number}"), devices)
+    assert read == [body_of(number) for number in range(DEVICES)]
+    deadline = time.monotonic() + WAIT_S
+    while not (one := workers(gateway)[0])["ready"] or one["pid"] == killed["pid"]:
+        assert time.monotonic() < deadline, "the worker is not started again"
+        time.sleep(0.05)
+
+
+def workers(gateway):
+    return httpx.get(f"http://127.0.0.1:{gateway.port('admin')}/status").json()["workers"]
