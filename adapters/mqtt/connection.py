@@ -243,7 +243,7 @@ class Connection:
                 self._parse_held(now_ms)
             session.advance(now_ms)
         stored = session.intake.unstored_bytes < self._options.unstored_bytes_max
-        self.wants_data = stored and self.phase not in _GATES and not session.exact.waits
+        self.wants_data = stored and self.phase not in _GATES and not (session.exact.waits or session.intake.tired)
         return self._link.take_effects()
 
     def _silence_limit_ms(self) -> int | None:

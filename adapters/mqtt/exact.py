@@ -10,7 +10,7 @@ slot is free, when a save that has been done says it.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import count
+from heapq import heappop, heappush
 
 from adapters.mqtt.keeper import Keeper
 from adapters.mqtt.link import Link
@@ -32,10 +32,12 @@ class Exact:
 
     __slots__ = (
         "_covering",
+        "_free",
         "_keeper",
         "_key",
         "_link",
         "_marking",
+        "_next_slot",
         "_received",
         "_slots",
         "_storing",
@@ -57,6 +59,8 @@ class Exact:
             bytes, frozenset[int]
         ] = {}  # of those storing, which only these groups have been found to have
         self._slots: dict[int, Sequence[int]] = {}  # uses that marks tell of, and no save that is done
+        self._free: list[int] = []  # slots that are not in use, a heap
+        self._next_slot = 0  # neither in use nor free, as all from here on
         self._covering: Sequence[int] = ()  # slots that are free when the save under way is done
 
     def __len__(self) -> int:
@@ -100,7 +104,8 @@ class Exact:
         if not self._key:
             return None
         uses = [self._storing[identifier] for _, identifier in exact]
-        slot = next(number for number in count() if number not in self._slots)
+        slot = heappop(self._free) if self._free else self._next_slot
+        self._next_slot = max(self._next_slot, slot + 1)
         self._slots[slot] = uses
         if len(self._slots) > SLOTS_COUNT_MAX:
             self._keeper.save_soon()
@@ -138,7 +143,8 @@ class Exact:
     def saved(self) -> None:
         """What `save` returned last is durable."""
         for slot in self._covering:
-            self._slots.pop(slot, None)
+            if self._slots.pop(slot, None) is not None:
+                heappush(self._free, slot)
         self._covering = ()
 
     def restore(self, state: Exchanges, marks: Iterable[Mark]) -> None:
@@ -161,6 +167,8 @@ class Exact:
             else:
                 self._storing[identifier], self.halves[identifier] = use, frozenset(groups)
         self._slots.update(slots)
+        self._next_slot = max(slots, default=-1) + 1
+        self._free = [slot for slot in range(self._next_slot) if slot not in slots]
         if slots:
             self._keeper.save_soon()
 

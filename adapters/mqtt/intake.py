@@ -31,6 +31,7 @@ TOPICS_MAX = 8_192  # topic names remembered per connection
 TOPIC_BYTES_MAX = 256  # longer ones are checked every time
 TEMPLATES_MAX = 64  # sets of properties remembered per connection
 TEMPLATE_BYTES_MAX = 512  # longer ones are decoded every time
+CONTROLS_COUNT_MAX = 1_024  # packets besides PUBLISH and PUBACK before others have their turn: 5 to 50 us each
 _MESSAGE_COST_BYTES = 256  # what a message takes besides its packet's bytes, about
 
 _PUBACK, _PUBREC = b"\x40\x02", b"\x50\x02"
@@ -79,6 +80,7 @@ class Intake:
         "_unstored",
         "held_up",
         "needed",
+        "tired",
         "unstored_bytes",
     )
 
@@ -100,6 +102,7 @@ class Intake:
         self._unacked = 0  # QoS 1 messages without a PUBACK
         self.unstored_bytes = 0  # what the log does not have yet, about
         self.needed = 2  # bytes from the start of the rest that make the next `read` worth while
+        self.tired = False  # there is more to read, after others had their turn
         self.held_up = False  # a QoS 2 message waits until it may be stored, and all behind it
 
     def begin(self) -> None:
@@ -133,7 +136,7 @@ class Intake:
         exact: list[Indexed] = []
         acked: list[int] = []
         add, add_id = messages.append, ids.append
-        self.needed, self.held_up = 2, False
+        self.needed, self.held_up, self.tired, controls = 2, False, False, 0
         fault: ProtocolError | None = None
         try:
             while size - at >= 2:
@@ -216,7 +219,11 @@ class Intake:
                     inflight.acknowledge(acked)
                     acked.clear()
                 self._check_quota(len(ids))  # which a PUBREL gives back
+                controls += 1
                 if not control(first, data[start:end]):
+                    break
+                if controls >= CONTROLS_COUNT_MAX:
+                    self.needed, self.tired = 0, True
                     break
         except ProtocolError as error:
             fault = error

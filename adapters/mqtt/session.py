@@ -43,6 +43,8 @@ from store.format import group_of
 
 __all__ = ["Session"]
 
+FILTERS_COUNT_MAX = 4_096  # of one packet, unless a session may have more subscriptions: what is asked at once is long
+
 
 class Session:
     """Subscriptions, deliveries, QoS 2 exchanges, and how they are saved."""
@@ -98,7 +100,7 @@ class Session:
 
     def deadline_ms(self) -> int | None:
         """When `advance` is due although nothing has happened: 0 is at once."""
-        if self.keeper.owes or self.retained.due or self.shared.due:
+        if self.keeper.owes or self.retained.due or self.shared.due or self.intake.tired:
             return 0
         due_ms = self.delivery.deadline_ms()
         for other_ms in (self.shared.deadline_ms(), self.sys.deadline_ms()):
@@ -179,6 +181,7 @@ class Session:
 
     def on_subscribe(self, packet: Subscribe) -> None:
         """SUBSCRIBE (3.8): the SUBACK follows when the session knows of it durably."""
+        self._check_count(packet.requests)
         identifiers = packet.properties.subscription_ids
         identifier = identifiers[0] if identifiers else None
         new: list[Subscription] = []
@@ -190,6 +193,12 @@ class Session:
         else:
             answer, changed = Suback(packet_id=packet.packet_id, codes=tuple(codes)), min(codes) < SUBACK_FAILURE
             self._listen(new, lambda: self._answer(answer, changed=changed))
+
+    def _check_count(self, filters: Sequence[object]) -> None:
+        """Raise `ProtocolError` (0x97) for more filters in one packet than anybody can need."""
+        count_max = max(FILTERS_COUNT_MAX, self.link.options.subscriptions_max)
+        if len(filters) > count_max:
+            raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"more than {count_max} topic filters in one packet")
 
     def _listen(self, new: Sequence[Subscription], then: Callable[[], None]) -> None:
         """Subscribe in the log, then go on. A session that lasts knows by then where its subscriptions begin."""
@@ -247,6 +256,7 @@ class Session:
 
     def on_unsubscribe(self, packet: Unsubscribe) -> None:
         """UNSUBSCRIBE (3.10): the UNSUBACK follows when the session knows of it durably."""
+        self._check_count(packet.patterns)
         codes: list[int] = []
         shared: list[Subscription] = []
         for pattern in packet.patterns:

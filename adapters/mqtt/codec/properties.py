@@ -19,6 +19,8 @@ from gateway.errors import ProtocolError
 
 __all__ = ["NO_PROPERTIES", "WILL", "Properties", "Scope", "decode_properties", "encode_properties"]
 
+REPEATS_COUNT_MAX = 16_384  # of one property in one packet: some 3 us each, and as little as 5 bytes
+
 
 class Properties(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Every property there is; None, or empty, where a packet has none of it. Times in seconds."""
@@ -167,7 +169,7 @@ def decode_properties(reader: Reader, scope: Scope) -> Properties:
     """Property length and properties, of a packet or (`WILL`) of a will message.
 
     Raises `ProtocolError`: 0x81 for what cannot be read or has no place in this packet, 0x82 for what may not repeat
-    or has a forbidden value.
+    or has a forbidden value, 0x97 for more than anybody can need.
     """
     length = reader.varint()
     if not length:
@@ -185,7 +187,10 @@ def decode_properties(reader: Reader, scope: Scope) -> Properties:
             raise malformed(f"property 0x{identifier:02X} has no place here")
         value = row.kind.read(inside)
         if row.repeats:
-            fields.setdefault(row.field, []).append(value)
+            values = fields.setdefault(row.field, [])
+            values.append(value)
+            if len(values) > REPEATS_COUNT_MAX:
+                raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"more than {REPEATS_COUNT_MAX} properties of one kind")
         elif row.field in fields:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"property 0x{identifier:02X} is given twice")
         else:

@@ -268,7 +268,8 @@ def test_a_refusal_is_told_to_all_who_waited_for_the_same(member):
 def test_a_client_that_never_waits_for_an_answer_is_cut_off():
     member = Member()
     packets = [Subscribe(packet_id=1 + n, requests=(request(f"$share/g/{n % 9}"),)) for n in range(1_100)]
-    out = member.driver.send(*packets)
+    member.driver.send(*packets)
+    out = member.driver.send()  # the rest of them
     assert out[-1].code == 0x97
 
 
