@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = ["in_a_child"]
 
-PATIENCE_S = 60
+PATIENCE_S = 120
 
 
 def in_a_child(work: Callable[..., Coroutine[Any, Any, None]], *given: Any) -> None:

@@ -18,7 +18,7 @@ from ports import PORTS, TLS_PORTS, free_offset
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # tests may import gRPC before `store`, which says why
 
-START_TIMEOUT_S = 30
+START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 30
 
 
@@ -69,6 +69,7 @@ class GatewayProcess:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self.answers("/readyz"):
             if self.process.poll() is not None or time.monotonic() > deadline:
+                self.close()
                 raise AssertionError(f"the gateway did not start:\n{self.log.read_text()[-4000:]}")
             time.sleep(0.02)
         return self

@@ -29,7 +29,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-async def until(condition, timeout_s=10.0):
+async def until(condition, timeout_s=30.0):
     """Wait for a condition that no event announces."""
     async with asyncio.timeout(timeout_s):
         while not condition():
@@ -225,7 +225,7 @@ class ControllerProcess:
             )
         return self
 
-    def wait(self, timeout_s=20):
+    def wait(self, timeout_s=60):
         """Wait until it is ready."""
         deadline = time.monotonic() + timeout_s
         while self.page("/readyz") is None:
@@ -280,7 +280,7 @@ class ControllerProcesses:
 
     def leader(self):
         """The process of the one that leads; waits until there is one."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             for one in self.all.values():
                 if one.process.poll() is None and "headgate_controller_leading 1.0" in (one.page("/metrics") or ""):

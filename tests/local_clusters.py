@@ -15,6 +15,7 @@ from gateway.local_cluster import LocalCluster, Plan, nodes
 __all__ = ["controller_of", "on_free_ports", "one_group", "ports_of", "started"]
 
 ROLES = ("controller", "store", "proxy")  # in the order in which they need each other
+PATIENCE_S = 120.0  # until those of a role are ready, however busy the machine is
 
 
 def ports_of(plan: Plan) -> set[int]:
@@ -78,7 +79,7 @@ def started(
             names = [node.name for node in cluster.nodes if node.role == role]
             for name in names:
                 cluster.start(name)
-            list(cluster.until_ready(names))
+            list(cluster.until_ready(names, timeout_s=PATIENCE_S))
             if role == "controller" and prepare is not None:
                 in_a_child(prepare, plan)
         yield cluster

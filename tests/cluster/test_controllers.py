@@ -10,16 +10,19 @@ from controller.client import ControllerUnreachable
 from controller.front import Limits
 from controller.remote import RemoteController
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(300)]
+PATIENCE_S = 60.0
 ONE_QUEUE = Limits(default_queues=1)
 
 
 @pytest.fixture(scope="module")
 def controllers(tmp_path_factory):
     """Three of them, for all tests here: whatever one does to them, the next one finds them running."""
-    processes = ControllerProcesses(tmp_path_factory.mktemp("controllers")).start()
-    yield processes
-    processes.close()
+    processes = ControllerProcesses(tmp_path_factory.mktemp("controllers"))
+    try:
+        yield processes.start()
+    finally:
+        processes.close()
 
 
 @pytest.fixture
@@ -48,7 +51,7 @@ class Load:
 
     async def more(self, count=20):
         aim = len(self.done) + count
-        await until(lambda: len(self.done) >= aim or any(task.done() for task in self._tasks), 15)
+        await until(lambda: len(self.done) >= aim or any(task.done() for task in self._tasks), PATIENCE_S)
 
     async def stop(self):
         for task in self._tasks:
@@ -138,7 +141,9 @@ async def test_members_are_replaced_while_commands_go_on(controllers, client):
     new = controllers.join(4)
     await in_thread(new.wait)
     expected = {1, 2, 3, 4} - {gone.id}
-    await until(lambda: [one["id"] for one in new.status()["members"] if not one["learner"]] == sorted(expected), 15)
+    await until(
+        lambda: [one["id"] for one in new.status()["members"] if not one["learner"]] == sorted(expected), PATIENCE_S
+    )
     await load.more()
     del controllers.all[gone.id], controllers.addresses[gone.id]
     await seen_by_all(controllers, await load.stop())

@@ -16,9 +16,9 @@ from store_kit import bodies
 from gateway.local_cluster import Plan
 from store.remoting import RemoteStore
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(300)]
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Group:
