@@ -93,7 +93,7 @@ class KeyValue:
         held = self._recent.slot(at)
         if held is None:
             with self._views.reading() as txn:  # a lookup takes 5 us, a thread 50 to 100 us
-                held = self._views.kv.state(txn).get(at)
+                held = self._views.kv.held(txn, at)
         return held.entry(at) if held is not None and held.live(self._clock()) else None
 
     async def put(

@@ -165,9 +165,12 @@ def slot(namespace: str, key: str) -> bytes:
 
 def check_slot(namespace: str, key: str) -> bytes:
     """The slot of a key. Raises `KeyTooLong`."""
-    if len(namespace.encode()) > NAMESPACE_BYTES_MAX:
+    name, raw = namespace.encode(), key.encode()
+    if len(name) > NAMESPACE_BYTES_MAX:
         raise KeyTooLong(f"a namespace has at most {NAMESPACE_BYTES_MAX} bytes")
-    return slot(namespace, check_key(key))
+    if len(raw) > KEY_BYTES_MAX:
+        raise KeyTooLong(f"a key has at most {KEY_BYTES_MAX} bytes")
+    return bytes((len(name),)) + name + raw
 
 
 def slot_range(namespace: str, start: str, end: str | None) -> tuple[bytes, bytes]:

@@ -8,10 +8,10 @@ a rebuilt view is the same byte for byte.
 import errno
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Condition, local
+from threading import Condition, RLock, local
 from typing import Any
 
 import lmdb
@@ -51,6 +51,23 @@ _SHORT_BYTES = 16 << 20  # LMDB says of a write that was cut short EIO; with les
 _NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  # py-lmdb keeps the text alone
 
 
+class _Reading:
+    """A read transaction while it is entered. A generator for it took longer than the look-up that it is for."""
+
+    __slots__ = ("_begin", "_end", "_txn")
+
+    def __init__(self, begin: Callable[[], Any], end: Callable[[Any], None]) -> None:
+        self._begin = begin
+        self._end = end
+
+    def __enter__(self) -> Any:
+        self._txn = self._begin()
+        return self._txn
+
+    def __exit__(self, *_: object) -> None:
+        self._end(self._txn)
+
+
 class Views:
     """All views and how far they have followed the log. One thread applies; any reads."""
 
@@ -72,7 +89,8 @@ class Views:
         self._rebuildable = rebuildable
         self._readers = 0
         self._mine = local()  # `depth`: of the readings that this thread is in
-        self._gate = Condition()
+        self._lock = RLock()  # the gate's; without its condition it is taken at once
+        self._gate = Condition(self._lock)
         self._snapshots: set[Snapshot] = set()
         self._resizing = False
         try:
@@ -258,25 +276,36 @@ class Views:
                 self._resizing = False
                 self._gate.notify_all()
 
-    @contextmanager
-    def reading(self) -> Iterator[Any]:
-        """A read transaction: everything applied before, nothing applied later."""
-        mine, gate = self._mine, self._gate
+    def reading(self) -> "_Reading":
+        """A read transaction, by `with`: everything applied before, nothing applied later."""
+        return _Reading(self._begin, self._end)
+
+    def _begin(self) -> Any:
+        mine = self._mine
         depth = getattr(mine, "depth", 0)
-        with gate:
+        with self._lock:
             if self._resizing and not depth:  # with a depth the map waits for this very thread
-                gate.wait_for(lambda: not self._resizing)
+                self._gate.wait_for(lambda: not self._resizing)
             self._readers += 1
         mine.depth = depth + 1
         try:
-            with self._env.begin() as txn:
-                yield txn
+            return self._env.begin()
+        except BaseException:
+            self._leave()
+            raise
+
+    def _end(self, txn: Any) -> None:
+        try:
+            txn.commit()  # it has written nothing
         finally:
-            mine.depth = depth
-            with gate:
-                self._readers -= 1
-                if self._resizing:
-                    gate.notify_all()
+            self._leave()
+
+    def _leave(self) -> None:
+        self._mine.depth -= 1
+        with self._lock:
+            self._readers -= 1
+            if self._resizing:
+                self._gate.notify_all()
 
     def snapshot(self) -> Snapshot:
         """A read transaction for longer than a call; to be closed."""

@@ -52,11 +52,16 @@ class KvView:
         """What is stored, for looking up."""
         return StoredState(txn, self._entries, self._expiry, self._spaces)
 
+    def held(self, txn: Any, at: bytes) -> Held | None:
+        """What a slot holds."""
+        data = txn.get(at, db=self._entries)
+        return None if data is None else Held.unpack(data)
+
     def get(self, txn: Any, key: str, namespace: str = "") -> Entry | None:
         """One entry, expired or not."""
         at = slot(namespace, key)
-        data = txn.get(at, db=self._entries)
-        return None if data is None else Held.unpack(data).entry(at)
+        held = self.held(txn, at)
+        return None if held is None else held.entry(at)
 
     def slots(self, txn: Any, first: bytes, end: bytes) -> Iterator[tuple[bytes, Held]]:
         """What the slots from `first` to `end` (exclusive) hold, in order."""
