@@ -65,6 +65,11 @@ class Delivery:
                 self._settle_soon(now_ms)
         return taken
 
+    def decline(self) -> int:
+        """Take none of some deliveries; they are offered again when there is more room than now."""
+        self._starved = True
+        return 0
+
     def _share(self, encoded: Encoded, picks: Sequence[int]) -> int:
         """QoS 0 to a subscriber whose messages all go by one plan; 0 when a packet is too large for it.
 

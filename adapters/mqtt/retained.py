@@ -15,12 +15,13 @@ from adapters.mqtt.messages import publish_pieces
 from adapters.mqtt.session_state import Exchanges, SavedDelivery, SavedFeed
 from adapters.mqtt.subscriptions import Plan, Subscriptions
 from gateway.message import Message, decode, encode
-from gateway.port import Outcome, Retained, RetainedPage, SubscriptionId
+from gateway.port import Deliveries, Outcome, Retained, RetainedPage, SubscriptionId
 
 __all__ = ["KEPT_BYTES_MAX", "PAGE_BYTES_MAX", "PAGE_COUNT_MAX", "RetainedFeed"]
 
 PAGE_COUNT_MAX = 1_000
 PAGE_BYTES_MAX = 1 << 20  # of bodies, about; what a client that does not read makes us hold, and once more encoded
+NEWER_BYTES_MAX = 64 << 10  # of topics heard of meanwhile; then live messages wait until all retained ones are sent
 KEPT_BYTES_MAX = 64 << 10  # in a durable session: sent and not acknowledged, besides one more message
 
 _PUBREL = b"\x62\x02"
@@ -81,6 +82,8 @@ class RetainedFeed:
         "_inflight",
         "_keeper",
         "_link",
+        "_newer",
+        "_newer_bytes",
         "_saved",
         "_subscriptions",
         "_wanted",
@@ -97,6 +100,9 @@ class RetainedFeed:
         self._feed: _Feed | None = None  # the wish that is being fulfilled
         self._saved: tuple[int, SavedFeed | None] = (0, None)  # `progress` when it was saved last
         self._awaiting = False  # a page has been asked for
+        # Topics that brought a subscription a newer message, by its newest ticket then: what a page has is out of date.
+        self._newer: dict[tuple[SubscriptionId, str], int] = {}
+        self._newer_bytes = 0  # of those topics
         self._written_at = -1  # `link.takes` when messages were sent last
 
     # ---- wishes
@@ -142,6 +148,36 @@ class RetainedFeed:
         """Whether a later connection would begin further back than it has to."""
         return self._saved != self.progress()
 
+    # ---- live messages meanwhile
+
+    @property
+    def active(self) -> bool:
+        """Whether a wish is not fulfilled: then `heard` wants to know what is delivered."""
+        return self._feed is not None or bool(self._wanted)
+
+    @property
+    def holds(self) -> bool:
+        """Whether live messages have to wait."""
+        return self._newer_bytes >= NEWER_BYTES_MAX
+
+    def heard(self, deliveries: Deliveries, taken: int) -> None:
+        """Live messages have been sent: what they replace is not to come behind them (MQTT-4.6.0-6)."""
+        messages, feed, newer = deliveries.batch.messages, self._feed, self._newer
+        for pick, subs in zip(deliveries.picks[:taken], deliveries.subs, strict=False):
+            message = messages[pick]
+            if not message.retain:
+                continue
+            for sub in subs:
+                ticket = self._wanted.get(sub) or (feed.ticket if feed is not None and feed.sub == sub else 0)
+                if ticket and newer.get((sub, message.address), 0) < ticket:
+                    newer[sub, message.address] = ticket
+                    self._newer_bytes += len(message.address)
+
+    def _forget_newer(self) -> None:
+        self._newer.clear()
+        self._newer_bytes = 0
+        self._inflight.freed = True  # who waited goes on
+
     # ---- pages
 
     @property
@@ -164,6 +200,8 @@ class RetainedFeed:
                 self._end(feed)
         if self.due:
             self._ask()
+        if self._newer and not self.active:
+            self._forget_newer()
 
     def _begin(self) -> _Feed:
         sub, ticket = next(iter(self._wanted.items()))
@@ -212,7 +250,8 @@ class RetainedFeed:
             messages.pop()
             feed.last = message.address
             own = plan.no_local and is_own(message, link)
-            if not head or own or size_bytes(piece) > link.packet_bytes_max:
+            replaced = self._newer.get((feed.sub, message.address), 0) >= feed.ticket
+            if not head or own or replaced or size_bytes(piece) > link.packet_bytes_max:
                 continue
             self._written_at = link.takes
             if not qos:

@@ -95,7 +95,13 @@ class Session:
     def deliver(self, deliveries: port.Deliverable, now_ms: int) -> int:
         """Messages for this client; how many were taken."""
         if isinstance(deliveries, port.Deliveries):
-            return self.delivery.deliver(deliveries, now_ms)
+            if not self.retained.active:
+                return self.delivery.deliver(deliveries, now_ms)
+            if self.retained.holds:
+                return self.delivery.decline()
+            taken = self.delivery.deliver(deliveries, now_ms)
+            self.retained.heard(deliveries, taken)
+            return taken
         return self.shared.deliver(deliveries, now_ms)
 
     def deadline_ms(self) -> int | None:
