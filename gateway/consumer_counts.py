@@ -5,10 +5,8 @@ it says how many. A consumer is first written down, then it is looked who else i
 other at least one finds the other.
 """
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -16,6 +14,7 @@ from gateway.errors import Cause, Refusal
 from gateway.keys import kv_key
 from gateway.owners import Operations, Owned, Owners
 from gateway.queue_remains import stored_entries
+from gateway.turns import Turns
 from store.client import Delete, Put, StoreClient
 
 __all__ = ["PREFIX", "ConsumerCounts", "LocalConsumerCounts", "SharedConsumerCounts"]
@@ -80,11 +79,11 @@ class SharedConsumerCounts:
         self._store = store
         self._owners = owners
         self._here: dict[str, _Here] = {}
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._turns = Turns()  # by queue: one change at a time
 
     async def join(self, queue: str, *, exclusive: bool) -> None:
         """See `ConsumerCounts`."""
-        async with self._lock(queue):
+        async with self._turns.at(queue):
             here = self._here.get(queue)
             if here is None:
                 proxy = self._owners.id
@@ -102,7 +101,7 @@ class SharedConsumerCounts:
 
     async def leave(self, queue: str) -> int:
         """See `ConsumerCounts`."""
-        async with self._lock(queue):
+        async with self._turns.at(queue):
             here = self._here.get(queue)
             if here is not None:
                 await self._leave(queue, here)
@@ -138,9 +137,3 @@ class SharedConsumerCounts:
     def deposed(self) -> None:
         """Nobody counts our consumers any more."""
         self._here.clear()
-
-    def _lock(self, queue: str) -> asyncio.Lock:
-        lock = self._locks.get(queue)
-        if lock is None:
-            lock = self._locks[queue] = asyncio.Lock()
-        return lock

@@ -14,7 +14,6 @@ is left does what the end of the connections would have done.
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
-from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -45,6 +44,7 @@ from gateway.session_record import (
     session_key,
 )
 from gateway.session_user import NotItsUser, SessionUser, check_user
+from gateway.turns import Turns
 from gateway.wills import Wills
 from store.client import Delete, Entry, Put, StoreClient
 
@@ -77,7 +77,7 @@ class Sessions:
         self._held: dict[str, Held] = {}
         self._by_holder: dict[Holder, Held] = {}
         self._unclosed: dict[str, Held] = {}  # whose connection has ended, and whose last word the store refused
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by key: one change at a time
+        self._turns = Turns()  # by key: one change at a time
         self._started_ms = now_ms()
         self.ended: Ended = not_told  # told of a session before it is forgotten
         self._owners.serve(f"{SESSIONS}/", self)
@@ -106,7 +106,7 @@ class Sessions:
         Raises `NotItsUser`, with everything left as it is, when it is another user's; None takes every session.
         """
         key = session_key(holder.protocol, request.session_id)
-        async with self._lock(key):
+        async with self._turns.at(key):
             return await self._open(key, holder, request, user)
 
     async def _open(self, key: str, holder: Holder, request: OpenSession, user: SessionUser | None) -> OpenedSession:
@@ -179,6 +179,8 @@ class Sessions:
             await owned.write(operations)
         if request.will is not None:
             held.will = will
+        if new and request.expiry_s == 0:  # what ends with its connection has no marks
+            return OpenedSession(present=False)
         if new:
             return OpenedSession(present=False, marks=await open_marks(self._store, key, used=False))
         marks = await open_marks(self._store, key, used=held.marked)
@@ -199,7 +201,7 @@ class Sessions:
             held.exchanges = request.exchanges
         held.expiry_s, held.taken = request.expiry_s, True
         if held.durable or request.expiry_s != 0:
-            async with self._lock(held.key):
+            async with self._turns.at(held.key):
                 if self._by_holder.get(holder) is held:
                     await self._save(held, whole=whole)
 
@@ -227,7 +229,7 @@ class Sessions:
         """Forget a connection's session now."""
         held = self._by_holder.get(holder)
         if held is not None:
-            async with self._lock(held.key):
+            async with self._turns.at(held.key):
                 if self._by_holder.get(holder) is held:
                     held.expiry_s = 0
                     await self._close(held)
@@ -244,7 +246,7 @@ class Sessions:
         """The connection has ended: its session waits, or is forgotten when it does not outlive connections."""
         held = self._by_holder.get(holder)
         if held is not None:
-            async with self._lock(held.key):
+            async with self._turns.at(held.key):
                 await self._close(held)
 
     async def _close(self, held: Held, *, keep: bool = False) -> None:
@@ -305,7 +307,7 @@ class Sessions:
 
     async def wanted(self, name: str, user: SessionUser | None) -> None:
         """See `owners.Listener`."""
-        async with self._lock(name):
+        async with self._turns.at(name):
             held = self._held.get(name)
             if held is not None:
                 held.check_user(user)
@@ -318,7 +320,7 @@ class Sessions:
 
     async def inherited(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
         """See `owners.Listener`: the connection has ended without a last word."""
-        async with self._lock(name):
+        async with self._turns.at(name):
             if name in self._held or name in self._unclosed:
                 return
             owned = await take()
@@ -377,7 +379,7 @@ class Sessions:
             held.committed = later(held.committed, cursor)
 
     async def _close_again(self, key: str) -> None:
-        async with self._lock(key):
+        async with self._turns.at(key):
             await self._close_late(key)
 
     async def sweep(self) -> int:
@@ -390,7 +392,7 @@ class Sessions:
 
     async def _sweep(self, key: str) -> bool:
         """Forget one session unless it has come back to life; whether it was forgotten."""
-        async with self._lock(key):
+        async with self._turns.at(key):
             entry = await self._store.kv_get(key)
             if entry is None or not self._is_over(entry):
                 return False
@@ -415,9 +417,6 @@ class Sessions:
             return False
 
     # ---- inside
-
-    def _lock(self, key: str) -> asyncio.Lock:
-        return self._locks.setdefault(key, asyncio.Lock())
 
     def _release(self, held: Held) -> bool:
         """Take a session from its holder; False when somebody has done so already."""
