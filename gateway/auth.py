@@ -6,7 +6,7 @@ A name is a name, however it was proven: what somebody may do is said of the nam
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,7 @@ from gateway import logs, scram
 from gateway.auth_settings import AuthConfig, TlsConfig
 from gateway.errors import Cause, Refusal
 from gateway.identity import Claim, identity_of
+from gateway.limits import network_of
 from gateway.passwords import Passwords, verifier_in
 from gateway.port import Authenticate, Challenge, Principal
 from gateway.session_user import SessionUser, user_of
@@ -30,6 +31,14 @@ TRUSTED_GATEWAY = "trusted_gateway"  # a user's right to speak for other devices
 SALTS = "\0scram"  # which salts are made with; nobody has such a name
 
 log = logs.get(__name__)
+
+
+class _Asker(NamedTuple):
+    """What is known of who asks without asking."""
+
+    identity: str | None  # of the certificate
+    loopback: bool
+    network: str
 
 
 class Authenticator:
@@ -100,7 +109,7 @@ class Authenticator:
             raise Refusal(Cause.UNAUTHENTICATED, f"no mechanism {request.mechanism[:64]!r}")
         self._throttle.check(address, now_ms=self._now_ms())
         try:
-            found = await mechanism(self, request, identity, loopback)
+            found = await mechanism(self, request, _Asker(identity, loopback, network_of(address)))
             if isinstance(found, Principal):
                 return self._vouched(found, identity)
         except Refusal as refusal:
@@ -122,36 +131,37 @@ class Authenticator:
             return Principal(name="")
         raise Refusal(Cause.UNAUTHENTICATED, "a name and a password are needed here")
 
-    async def _by_certificate(self, request: Authenticate, identity: str | None, loopback: bool) -> Principal:
+    async def _by_certificate(self, request: Authenticate, asker: _Asker) -> Principal:
+        identity = asker.identity
         if identity is None or request.username not in {"", identity}:
             raise Refusal(Cause.UNAUTHENTICATED, "there is no certificate in this name")
         return self._principal(Claim(identity))
 
-    async def _by_password(self, request: Authenticate, identity: str | None, loopback: bool) -> Principal:
+    async def _by_password(self, request: Authenticate, asker: _Asker) -> Principal:
         name, password = request.username, request.password
-        if not password and name and name == identity:
-            return self._principal(Claim(identity))
+        if not password and name and name == asker.identity:
+            return self._principal(Claim(name))
         if self._tokens is not None and _may_be_token(password):
             return self._by_token(request)
-        if await self._is_right(name, password):
+        if await self._is_right(name, password, asker.network):
             return self._principal(Claim(name))
-        if name == GUEST and self._is_guest(password) and _admits(self._config.guest, loopback=loopback):
+        if name == GUEST and self._is_guest(password) and _admits(self._config.guest, loopback=asker.loopback):
             return Principal(name=GUEST, guest=True)
         raise _refused()
 
-    async def _is_right(self, name: str, password: bytes) -> bool:
+    async def _is_right(self, name: str, password: bytes, network: str) -> bool:
         """Whether it is the password of the user of a name; takes as long for names that nobody has."""
         user = self._config.users.get(name)
         if user is not None and user.password is not None:
             right = hmac.compare_digest(user.password.reveal().encode(), password)
             if not right:
-                await self._passwords.pretend(password)
+                await self._passwords.pretend(password, network=network)
             return right
         hashed = self._hash_of(name)
         if hashed is not None:
-            return await self._passwords.verify(hashed, password) and self._hash_of(name) == hashed
+            return await self._passwords.verify(hashed, password, network=network) and self._hash_of(name) == hashed
         if not (name == GUEST and self._is_guest(password)):
-            await self._passwords.pretend(password)
+            await self._passwords.pretend(password, network=network)
         return False
 
     def _is_guest(self, password: bytes) -> bool:
@@ -159,7 +169,7 @@ class Authenticator:
         nobody = GUEST not in self._config.users and self._user(GUEST) is None
         return nobody and hmac.compare_digest(GUEST.encode(), password)
 
-    async def _by_bearer(self, request: Authenticate, identity: str | None, loopback: bool) -> Principal:
+    async def _by_bearer(self, request: Authenticate, asker: _Asker) -> Principal:
         return self._by_token(request)
 
     def _by_token(self, request: Authenticate) -> Principal:
@@ -173,8 +183,7 @@ class Authenticator:
     async def _by_scram(
         self,
         request: Authenticate,
-        identity: str | None,
-        loopback: bool,
+        asker: _Asker,
     ) -> Principal | Challenge:
         exchange: scram.ScramExchange | None = request.exchange
         if exchange is None:
@@ -295,7 +304,7 @@ def _tokens(config: AuthConfig) -> "Tokens | None":
     return Tokens(config.jwt)
 
 
-_Mechanism = Callable[[Authenticator, Authenticate, str | None, bool], Awaitable[Principal | Challenge]]
+_Mechanism = Callable[[Authenticator, Authenticate, _Asker], Awaitable[Principal | Challenge]]
 _MECHANISMS: dict[str, _Mechanism] = {
     "password": Authenticator._by_password,  # noqa: SLF001 - this class's own table
     "bearer": Authenticator._by_bearer,  # noqa: SLF001

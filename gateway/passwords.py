@@ -7,26 +7,24 @@ A comparison costs some 20 ms of a processor and 19 MiB, on purpose. Devices con
 password, so what was right is remembered for a while, by a digest under a key of this process's own.
 """
 
-import asyncio
 import hashlib
 import hmac
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from argon2 import PasswordHasher, extract_parameters
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from gateway import scram
-from gateway.errors import Cause, Refusal
+from gateway.fair_work import FairWork
 
 __all__ = ["Passwords", "check_hash", "hash_password", "verifier_in"]
 
 MEMORY_KIB, PASSES, LANES = 19 * 1024, 2, 1  # OWASP's least for argon2id
 THREADS = 2  # that compare
-WAITING_COUNT_MAX = 256  # comparisons; more are refused, else a flood of wrong passwords would cost us gigabytes
+WAITING_COUNT_MAX = 256  # comparisons; more are refused: who waits for longer has gone
 REMEMBERED_COUNT_MAX = 65_536  # passwords that were right
 PASSWORD_BYTES_MAX = 1_024
 
@@ -88,44 +86,37 @@ class Passwords:
     """Compares passwords with hashes. Belongs to the event loop."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(THREADS, "passwords")
+        self._work = FairWork(THREADS, WAITING_COUNT_MAX, name="passwords")
         self._key = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, None] = OrderedDict()  # digests of (hash, password)
-        self._waiting = 0
         self._decoy = ""  # a hash that no password has
 
-    async def verify(self, hashed: str, password: bytes) -> bool:
-        """Whether a password is the one of a hash. Raises `Refusal` (OVERLOAD)."""
+    async def verify(self, hashed: str, password: bytes, *, network: str = "") -> bool:
+        """Whether a password, that comes from a network, is the one of a hash. Raises `Refusal` (OVERLOAD)."""
         if len(password) > PASSWORD_BYTES_MAX:
             return False
         digest = hmac.digest(self._key, hashed.encode() + b"\0" + password, hashlib.sha256)
         if digest in self._right:
             self._right.move_to_end(digest)
             return True
-        right = await self.work(lambda: _is_right(hashed, password))
+        right = await self.work(lambda: _is_right(hashed, password), network=network)
         if right:
             self._right[digest] = None
             if len(self._right) > REMEMBERED_COUNT_MAX:
                 self._right.popitem(last=False)
         return right
 
-    async def pretend(self, password: bytes) -> None:
+    async def pretend(self, password: bytes, *, network: str = "") -> None:
         """Take as long as `verify` does for a wrong password, so that nobody can tell by it which names there are.
 
         Raises `Refusal` (OVERLOAD).
         """
         if len(password) <= PASSWORD_BYTES_MAX:
-            await self.work(lambda: _is_right(self._decoyed(), password))
+            await self.work(lambda: _is_right(self._decoyed(), password), network=network)
 
-    async def work(self, work: Callable[[], T]) -> T:
+    async def work(self, work: Callable[[], T], *, network: str = "") -> T:
         """Do what takes long in one of the threads. Raises `Refusal` (OVERLOAD) where too many wait for it."""
-        if self._waiting >= WAITING_COUNT_MAX:
-            raise Refusal(Cause.OVERLOAD, "too many are logging in", retry_after_ms=1000)
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-        finally:
-            self._waiting -= 1
+        return await self._work.do(work, network=network)
 
     def _decoyed(self) -> str:
         if not self._decoy:

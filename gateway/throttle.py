@@ -1,8 +1,12 @@
-"""Addresses that try wrong credentials too often are refused for a while, whatever they offer."""
+"""Addresses that try wrong credentials too often are refused for a while, whatever they offer.
+
+Of IPv6, where everybody has many, what counts is the /64 network.
+"""
 
 from collections import OrderedDict
 
 from gateway.errors import Cause, Refusal
+from gateway.limits import network_of
 
 __all__ = ["Throttle"]
 
@@ -15,13 +19,13 @@ class Throttle:
 
     def __init__(self, failures_max: int) -> None:
         self.failures_max = failures_max
-        self._failures: OrderedDict[str, tuple[int, int]] = OrderedDict()  # address -> since when, and how many
+        self._failures: OrderedDict[str, tuple[int, int]] = OrderedDict()  # network -> since when, and how many
 
     def check(self, address: str, *, now_ms: int) -> None:
         """Raise `Refusal` (QUOTA) for an address that has to wait."""
         if not self.failures_max:
             return
-        since_ms, count = self._failures.get(address, (now_ms, 0))
+        since_ms, count = self._failures.get(network_of(address), (now_ms, 0))
         left_ms = since_ms + PERIOD_MS - now_ms
         if count >= self.failures_max and left_ms > 0:
             raise Refusal(Cause.QUOTA, "too many wrong credentials from this address", retry_after_ms=left_ms)
@@ -30,9 +34,10 @@ class Throttle:
         """Wrong credentials came from an address."""
         if not self.failures_max:
             return
-        since_ms, count = self._failures.pop(address, (now_ms, 0))
+        network = network_of(address)
+        since_ms, count = self._failures.pop(network, (now_ms, 0))
         if now_ms - since_ms >= PERIOD_MS:
             since_ms, count = now_ms, 0
-        self._failures[address] = since_ms, count + 1
+        self._failures[network] = since_ms, count + 1
         if len(self._failures) > ADDRESSES_COUNT_MAX:
             self._failures.popitem(last=False)

@@ -93,8 +93,8 @@ def test_what_was_right_is_remembered_and_another_password_is_not():
     async def main():
         passwords, hashed = Passwords(), hash_password(b"pw")
         compared = []
-        monitored = passwords._pool.submit
-        passwords._pool.submit = lambda *args: compared.append(args) or monitored(*args)
+        monitored = passwords._work._pool.submit
+        passwords._work._pool.submit = lambda *args: compared.append(args) or monitored(*args)
         assert await passwords.verify(hashed, b"pw")
         assert await passwords.verify(hashed, b"pw")
         assert len(compared) == 1

@@ -179,8 +179,9 @@ def test_what_hash_password_makes_is_a_hash():
 def test_names_are_not_told_by_the_time_that_a_refusal_takes(monkeypatch):
     worked = []
     by = subject()
+    kept = by._passwords.work
     monkeypatch.setattr(
-        by._passwords, "work", lambda work, kept=by._passwords.work: worked.append(thread_time()) or kept(work)
+        by._passwords, "work", lambda work, *, network: worked.append(thread_time()) or kept(work, network=network)
     )
     for name in ("alice", "fleet", "nobody", "guest"):
         worked.clear()
@@ -279,6 +280,15 @@ def test_failures_are_counted_by_the_period():
     with pytest.raises(Refusal):
         throttle.check("a", now_ms=PERIOD_MS + 1)
     throttle.check("a", now_ms=2 * PERIOD_MS)
+
+
+def test_addresses_of_one_network_of_ipv6_are_one():
+    throttle = Throttle(2)
+    throttle.failed("2001:db8::1", now_ms=0)
+    throttle.failed("2001:db8::2", now_ms=0)
+    with pytest.raises(Refusal):
+        throttle.check("2001:db8::3", now_ms=0)
+    throttle.check("2001:db8:0:1::3", now_ms=0)
 
 
 def test_addresses_are_forgotten():
