@@ -30,6 +30,8 @@ _TALKATIVE = (
     "transitions",
 )
 
+_OURS = frozenset({"event", "exception", "stack"})  # fields that may have several lines
+
 
 def configure(config: LogConfig, stream: TextIO | None = None) -> None:
     """Set up structlog and the standard `logging`, both on `stream` (standard error unless given)."""
@@ -75,8 +77,17 @@ def get(name: str) -> structlog.stdlib.BoundLogger:
 def _rendering(*, terminal: bool) -> list[Processor]:
     if terminal:
         plain = structlog.dev.plain_traceback  # the default shows local variables, passwords among them
-        return [structlog.dev.ConsoleRenderer(timestamp_key="time", pad_event_to=24, exception_formatter=plain)]
+        console = structlog.dev.ConsoleRenderer(timestamp_key="time", pad_event_to=24, exception_formatter=plain)
+        return [_printable, console]
     return [structlog.processors.format_exc_info, _json]
+
+
+def _printable(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """What clients have chosen tells a terminal nothing: it is written with its control characters escaped."""
+    for key, value in event.items():
+        if isinstance(value, str) and not value.isprintable() and key not in _OURS:
+            event[key] = repr(value)
+    return event
 
 
 def _json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
