@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol, Endpoint):
         """Bytes from the peer."""
         if self.gone:
             return
-        self._hub.metrics.bytes_in(self.protocol).inc(len(data))
+        self.flow.bytes_in += len(data)
         if self.pace is not None:
             self.pace.read(len(data), now_ms=now_ms())
         try:
@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol, Endpoint):
         # While the peer does not read, output is left with the adapter, which sees by that not to make more of it.
         out = self.adapter.take_output() if self._writable else b""
         if out:
-            self.hub.metrics.bytes_out(self.protocol).inc(len(out))
+            self.flow.bytes_out += len(out)
             transport.write(out)
         if self._ended and not self._asked:
             self.close("")

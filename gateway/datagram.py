@@ -128,12 +128,12 @@ class DatagramEndpoint(Endpoint):
             # An ICMP error for a peer that has gone: nothing of ours to undo.
             self.hub.metrics.errors(self.protocol, "socket").inc()
         if datagrams:
-            self.hub.metrics.bytes_in(self.protocol).inc(size)
+            self.flow.bytes_in += size
             self.guard(lambda: self.act(self.adapter.receive(datagrams, now_ms=now_ms()), size))
             self.flush()
 
     def _send(self, out: Sequence[tuple[bytes, Peer]]) -> None:
-        self.hub.metrics.bytes_out(self.protocol).inc(sum(len(data) for data, _ in out))
+        self.flow.bytes_out += sum(len(data) for data, _ in out)
         if self._unsent:
             self._keep(out)
             return

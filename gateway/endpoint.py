@@ -66,6 +66,7 @@ class Endpoint:
         "answers",
         "certificate",
         "consumers",
+        "flow",
         "gone",
         "has_session",
         "host",
@@ -86,6 +87,7 @@ class Endpoint:
         self.hub = hub
         self.id = hub.next_id()
         self.protocol = protocol
+        self.flow = hub.metrics.flow(protocol)
         self.adapter = adapter
         self.loopback = loopback
         self.host = ""  # of the peer's machine, where there is one peer

@@ -211,14 +211,14 @@ class Hub:
     def joined(self, connection: Connection) -> None:
         """A connection has begun."""
         self.connections[connection.id] = connection
-        self.metrics.connections(connection.protocol).inc()
-        self.metrics.accepted(connection.protocol).inc()
+        connection.flow.open += 1
+        connection.flow.accepted += 1
 
     def left(self, connection: Connection) -> None:
         """A connection has ended."""
         if self.connections.pop(connection.id, None) is None:
             return
-        self.metrics.connections(connection.protocol).dec()
+        connection.flow.open -= 1
         self.door.leave(connection.guest)
         self._paused.pop(connection, None)
         self._releasing += 1

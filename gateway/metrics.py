@@ -13,6 +13,8 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from gateway.flow import Flow, Flows
+
 __all__ = ["OTHER_TOPICS", "TOPIC_LABELS_MAX", "Metrics", "Traffic"]
 
 TOPIC_LABELS_MAX = 500  # topics counted by name; all later ones are counted together
@@ -34,7 +36,7 @@ class Traffic(NamedTuple):
     bytes_sent: int
 
 
-def _sum_of(metric: Counter | Gauge, protocol: str) -> int:
+def _sum_of(metric: Counter, protocol: str) -> int:
     """The sum of a protocol's series."""
     samples = [sample for one in metric.collect() for sample in one.samples]
     return sum(int(sample.value) for sample in samples if sample.labels["protocol"] == protocol)
@@ -53,12 +55,11 @@ class Metrics:
         self._in: dict[tuple[str, str, str], Counter] = {}
         self._out: dict[tuple[str, str], Counter] = {}
         self._counters: dict[tuple[str, str], Counter] = {}
-        self._open: dict[str, Gauge] = {}
         self._errors: dict[tuple[str, str], Counter] = {}
         self._build()
 
     def _build(self) -> None:
-        protocol, registry = ["protocol"], self.registry
+        registry = self.registry
         self._messages_in = Counter(
             "headgate_messages_in_total",
             'Messages taken in, by what became of them: "stored" or the cause of refusal',
@@ -68,10 +69,8 @@ class Metrics:
         self._messages_out = Counter(
             "headgate_messages_out_total", "Messages delivered", ["protocol", "topic"], registry=registry
         )
-        self._bytes_in = Counter("headgate_bytes_in_total", "Bytes read from peers", protocol, registry=registry)
-        self._bytes_out = Counter("headgate_bytes_out_total", "Bytes written to peers", protocol, registry=registry)
-        self._connections = Gauge("headgate_connections", "Open connections", protocol, registry=registry)
-        self._accepted = Counter("headgate_accepted_total", "Connections accepted", protocol, registry=registry)
+        self._flows = Flows()
+        registry.register(self._flows)
         self._error_count = Counter(
             "headgate_errors_total", "Exchanges refused or cut off", ["protocol", "cause"], registry=registry
         )
@@ -131,24 +130,9 @@ class Metrics:
                 self._out[key] = child
         return child
 
-    def bytes_in(self, protocol: str) -> Counter:
-        """The counter of bytes read."""
-        return self._per_protocol("in", self._bytes_in, protocol)
-
-    def bytes_out(self, protocol: str) -> Counter:
-        """The counter of bytes written."""
-        return self._per_protocol("out", self._bytes_out, protocol)
-
-    def connections(self, protocol: str) -> Gauge:
-        """The gauge of open connections."""
-        child = self._open.get(protocol)
-        if child is None:
-            child = self._open[protocol] = self._connections.labels(protocol)
-        return child
-
-    def accepted(self, protocol: str) -> Counter:
-        """The counter of connections accepted."""
-        return self._per_protocol("accepted", self._accepted, protocol)
+    def flow(self, protocol: str) -> Flow:
+        """Where connections and bytes of a protocol are counted."""
+        return self._flows.of(protocol)
 
     def errors(self, protocol: str, cause: str) -> Counter:
         """The counter of refusals. `cause` is a `Cause`'s value or "protocol" for malformed bytes."""
@@ -196,6 +180,7 @@ class Metrics:
 
     def traffic(self, protocol: str) -> Traffic:
         """What has come and gone by one protocol since the start."""
+        flow = self.flow(protocol)
         taken_in = [
             sample
             for metric in self._messages_in.collect()
@@ -208,17 +193,17 @@ class Metrics:
             messages_received=received,
             messages_sent=_sum_of(self._messages_out, protocol),
             messages_dropped=received - stored,
-            bytes_received=_sum_of(self._bytes_in, protocol),
-            bytes_sent=_sum_of(self._bytes_out, protocol),
+            bytes_received=flow.bytes_in,
+            bytes_sent=flow.bytes_out,
         )
 
     def open_count(self, protocol: str) -> int:
         """How many connections of a protocol are open."""
-        return _sum_of(self._connections, protocol)
+        return self.flow(protocol).open
 
     def accepted_count(self, protocol: str) -> int:
         """How many connections of a protocol were accepted since the start."""
-        return _sum_of(self._accepted, protocol)
+        return self.flow(protocol).accepted
 
     def _per_protocol(self, name: str, parent: Counter, protocol: str, *others: str) -> Counter:
         child = self._counters.get((name, protocol))

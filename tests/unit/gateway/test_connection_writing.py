@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gateway.connection import Connection
+from gateway.flow import Flow
 from gateway.limits import Door
 from gateway.limits_settings import LimitsConfig
 from gateway.port import Principal
@@ -60,7 +61,6 @@ class Adapter:
 
 
 def connected(adapter: Adapter, transport: Transport) -> Connection:
-    counter = SimpleNamespace(inc=lambda count=1: None)
     hub: Any = SimpleNamespace(
         door=Door(LimitsConfig(), 1, now_ms=0),
         limits=LimitsConfig(),
@@ -69,7 +69,7 @@ def connected(adapter: Adapter, transport: Transport) -> Connection:
         next_id=lambda: 1,
         later=lambda seconds, work: SimpleNamespace(cancel=lambda: None),
         left=lambda connection: None,
-        metrics=SimpleNamespace(bytes_in=lambda protocol: counter, bytes_out=lambda protocol: counter),
+        metrics=SimpleNamespace(flow=lambda protocol: Flow()),
         fanout=SimpleNamespace(wake=lambda subscriber: None),
         write_buffer_bytes_max=1,
         random=None,

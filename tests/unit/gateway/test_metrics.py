@@ -23,11 +23,24 @@ def test_messages_are_counted_by_protocol_topic_and_status():
 def test_children_are_kept():
     metrics = Metrics(process=False)
     assert metrics.messages_in("mqtt", "a", "stored") is metrics.messages_in("mqtt", "a", "stored")
-    assert metrics.bytes_in("mqtt") is metrics.bytes_in("mqtt")
-    assert metrics.bytes_in("mqtt") is not metrics.bytes_out("mqtt")
-    assert metrics.connections("coap") is metrics.connections("coap")
     assert metrics.errors("http", "too_large") is metrics.errors("http", "too_large")
-    assert metrics.accepted("http") is metrics.accepted("http")
+    assert metrics.flow("http") is metrics.flow("http")
+
+
+def test_what_flows_is_counted_by_protocol():
+    metrics = Metrics(process=False)
+    flow, other = metrics.flow("mqtt"), metrics.flow("coap")
+    flow.bytes_in, flow.bytes_out, flow.open, flow.accepted, other.bytes_in = 10, 20, 1, 3, 5
+    text = exposed(metrics)
+    for sample in ("bytes_in_total", "bytes_out_total", "connections", "accepted_total"):
+        assert f'headgate_{sample}{{protocol="coap"}}' in text
+    assert 'headgate_bytes_in_total{protocol="mqtt"} 10.0' in text
+    assert 'headgate_bytes_out_total{protocol="mqtt"} 20.0' in text
+    assert 'headgate_connections{protocol="mqtt"} 1.0' in text
+    assert 'headgate_accepted_total{protocol="mqtt"} 3.0' in text
+    assert "# TYPE headgate_accepted_total counter" in text
+    assert (metrics.open_count("mqtt"), metrics.accepted_count("mqtt")) == (1, 3)
+    assert metrics.traffic("mqtt").bytes_received == 10
 
 
 def test_topics_beyond_the_limit_are_counted_together():

@@ -74,10 +74,9 @@ async def test_what_there_is(rig):
     metrics.messages_in("mqtt", "u", "forbidden").inc(2)
     metrics.messages_in("http", "t", "stored").inc(100)
     metrics.messages_out("mqtt", "t").inc(30)
-    metrics.bytes_in("mqtt").inc(1_000)
-    metrics.bytes_out("mqtt").inc(3_000)
-    metrics.connections("mqtt").inc(5)
-    metrics.connections("amqp").inc()
+    flow = metrics.flow("mqtt")
+    flow.bytes_in, flow.bytes_out, flow.open = 1_000, 3_000, 5
+    metrics.flow("amqp").open = 1
     rig.now_ms += 61_500
     found = rig.page("$SYS/#")
     assert found.pop("version").startswith("headgate ")
@@ -98,7 +97,7 @@ async def test_what_there_is(rig):
         "store/pending/bytes": "5",
         "store/log/bytes": "1000",
     }
-    metrics.connections("mqtt").dec(3)
+    flow.open -= 3
     found = rig.page("$SYS/broker/clients/+")
     assert (found["clients/connected"], found["clients/maximum"]) == ("2", "5")
 
@@ -142,7 +141,7 @@ async def test_only_what_may_be_read(rig):
 
 async def test_averages(rig):
     rig.hub.metrics.messages_in("mqtt", "t", "stored").inc(100)
-    rig.hub.metrics.accepted("mqtt").inc(6)
+    rig.hub.metrics.flow("mqtt").accepted += 6
     rig.now_ms += 10_000
     await rig.sys.sample()
     found = rig.page("$SYS/broker/load/#")

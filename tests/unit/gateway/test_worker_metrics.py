@@ -9,7 +9,7 @@ from gateway.worker_metrics import WorkerMetrics
 def said(stored=0, connections=0, topics=0):
     metrics = Metrics(process=False)
     metrics.messages_in("mqtt", "t", "stored").inc(stored)
-    metrics.connections("mqtt").set(connections)
+    metrics.flow("mqtt").open = connections
     metrics.append_seconds.observe(0.004)
     metrics.topics.set(topics)
     return generate_latest(metrics.registry).decode()
