@@ -86,7 +86,7 @@ def _printable(_logger: WrappedLogger, _method: str, event: EventDict) -> EventD
     """What clients have chosen tells a terminal nothing: it is written with its control characters escaped."""
     for key, value in event.items():
         if isinstance(value, str) and not value.isprintable() and key not in _OURS:
-            event[key] = repr(value)
+            event[key] = "".join([one if one.isprintable() else ascii(one)[1:-1] for one in value])
     return event
 
 

@@ -106,8 +106,8 @@ def test_what_clients_have_chosen_tells_a_terminal_nothing():
     logs.configure(LogConfig(format="console"), stream)
     logs.get("a").info("denied", client="\x1b]0;title\x07", address="d/\x9b31m", user="plain")
     said = stream.getvalue()
-    assert "\\x1b]0;title\\x07" in said
-    assert "d/\\x9b31m" in said
+    assert r"\x1b]0;title\x07" in said
+    assert r"d/\x9b31m" in said
     assert "plain" in said
     assert "\x1b]" not in said
     assert "\x9b" not in said
