@@ -32,7 +32,7 @@ from gateway.footing import Footing, across, here
 from gateway.hub import Hub, ListenerContext
 from gateway.metrics import Metrics
 from gateway.port import AdapterFactory
-from gateway.reloading import follow, reread
+from gateway.reloading import follow, reread, watch_users
 from gateway.signals import hangups, stop_on_signals
 from gateway.status import Listening, Status, TopicStatus
 from gateway.tls import ServerTls
@@ -106,6 +106,7 @@ class Gateway:
         self.metrics.subscribers_behind.set_function(lambda: self.hub.fanout.behind_count)
         self.metrics.topics.set_function(lambda: len(self.controller.topics()))
         await self.hub.start()
+        watch_users(self.hub)
         config = self.config
         if config.rpc.enabled:
             address = f"{config.rpc.host}:{config.rpc.port}"

@@ -82,6 +82,10 @@ class Authenticator:
             changed.append("")
         return frozenset(changed)
 
+    def has_own(self, name: str) -> bool:
+        """Whether the configuration has a user of this name, who goes before one of the cluster."""
+        return name in self._config.users
+
     def admits(self, principal: Principal, *, loopback: bool) -> bool:
         """Whether clients without a password of their own are still let in from there; True for all others."""
         if principal.anonymous:

@@ -112,7 +112,7 @@ def list_users(config: ConfigOption = None, controllers: ControllersOption = Non
 def remove_user(
     name: Annotated[str, typer.Argument()], config: ConfigOption = None, controllers: ControllersOption = None
 ) -> None:
-    """Let a user connect no more. Who is connected stays; with rules, it may do nothing any more."""
+    """Let a user connect no more, on all proxies; who is connected is told to go."""
     ask(config, controllers, lambda controller: controller.delete_user(name))
     typer.echo(f"user {name} is removed")
 

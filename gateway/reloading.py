@@ -1,4 +1,4 @@
-"""Users and access rules, read again while everything goes on: by SIGHUP, or told to a worker.
+"""Users and access rules that change while everything goes on: by SIGHUP, told to a worker, or those of the cluster.
 
 All of a new configuration counts, or none of it: one with a mistake is refused by its reader, and what was there before
 stays in force. What else has changed in it waits for a restart, which is said. Rules count for the next message,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.hub import Hub
 
-__all__ = ["apply", "follow", "reread", "waiting_for_a_restart"]
+__all__ = ["apply", "follow", "reread", "waiting_for_a_restart", "watch_users"]
 
 RELOADED = frozenset({"auth", "access"})  # sections
 
@@ -72,6 +72,31 @@ def apply(hub: "Hub", config: "Config") -> int:
     changed = hub.authenticator.reload(config.auth)
     hub.access.reload(config.access)
     hub.fanout.restrict(lambda receiver: _badge_of(hub, receiver))
+    return _dismiss(hub, changed)
+
+
+def watch_users(hub: "Hub") -> None:
+    """From now on have whoever is a user of the cluster go when that is removed, or gets another password."""
+    known = _passwords(hub)
+
+    def look() -> None:
+        nonlocal known
+        before, known = known, _passwords(hub)
+        own = hub.authenticator.has_own  # the file's users go before those of the cluster
+        changed = frozenset([name for name, old in before.items() if known.get(name) != old and not own(name)])
+        if changed:
+            log.info("users of the cluster are not as before", users=len(changed), dismissed=_dismiss(hub, changed))
+
+    hub.controller.watch(look)
+
+
+def _passwords(hub: "Hub") -> dict[str, str]:
+    """What the passwords of the cluster's users are compared with."""
+    return {user.name: user.password for user in hub.controller.users()}
+
+
+def _dismiss(hub: "Hub", changed: frozenset[str]) -> int:
+    """Tell those to go who would not be let in as who they are; how many."""
     leaving = [one for one in hub.connections.values() if not _stands(hub, one, changed)]
     for connection in leaving:
         connection.dismiss()

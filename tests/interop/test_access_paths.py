@@ -34,7 +34,7 @@ from gateway.passwords import hash_password
 pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 20
-DENIED = 0x87
+DENIED, ADMINISTRATIVE = 0x87, 0x98
 PASSWORD = b"a secret"
 T = TypeVar("T")
 ALL = ["#", "$queue/#", "$exchange/#", "$amqp/#", "$kv/#"]
@@ -312,8 +312,23 @@ def test_rights_that_change_count_at_once(served, mqtt):
     served.do(served.set_user("carl", allowed))
     served.publish("turn/4")
     assert client.hear() == "turn/4"
-    served.do(served.gateway.hub.controller.delete_user("carl"))
-    assert client.publish("stay/5", 1) == DENIED
+    assert client.left.empty()
+
+
+def test_who_is_removed_or_gets_another_password_is_told_to_go(served, mqtt):
+    controller = served.gateway.hub.controller
+    for change in (
+        lambda: controller.delete_user("cora"),
+        lambda: controller.set_user(User(name="cora", password=hash_password(b"another"))),
+    ):
+        served.do(served.set_user("cora"))
+        client, other = mqtt("cora"), mqtt("ada")
+        for one in (client, other):
+            one.connect()
+        client.paho.reconnect_delay_set(TIMEOUT_S, TIMEOUT_S)
+        served.do(change())
+        assert client.left.get(timeout=TIMEOUT_S).value == ADMINISTRATIVE
+        assert other.publish("open/x", 1) < 0x80
 
 
 # ---- HTTP
