@@ -251,6 +251,7 @@ class Connection(asyncio.Protocol, Endpoint):
     def supersede(self) -> None:
         """Another connection has this one's session now."""
         if not self.gone:
+            self.superseded = True
             self.guard(lambda: self.act(self.adapter.superseded(now_ms=now_ms())))
             self.flush()
 

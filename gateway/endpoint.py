@@ -80,6 +80,7 @@ class Endpoint:
         "protocol",
         "several",
         "subscriber",
+        "superseded",
         "turned_away",
     )
 
@@ -103,6 +104,7 @@ class Endpoint:
         self._unanswered: asyncio.Future[None] | None = None  # who waits for the last of them
         self.gone = False  # no more input, output or deliveries
         self.has_session = False
+        self.superseded = False  # another connection is taking its session
         self.several = False  # it has been several principals
 
     def comes_from(self, address: str) -> None:

@@ -291,8 +291,8 @@ class Hub:
 
     def _begins_at_once(self, endpoint: Endpoint, request: Request) -> bool:
         """Whether it may overtake what was asked before: by the connection that has its session, its last words."""
-        if not self.owners.alone:
-            return False
+        if endpoint.superseded or not self.owners.alone:
+            return endpoint.superseded  # whose session is about to be taken: it can be saved now, or never
         if isinstance(request, OpenSession):
             return not self.sessions.holds(session_key(endpoint.protocol, request.session_id))
         return isinstance(request, Authenticate)

@@ -179,7 +179,7 @@ class Connection:
         connected = self.phase is Phase.CONNECTED  # DISCONNECT knows the code, CONNACK does not
         code = ReasonCode.SESSION_TAKEN_OVER if connected else ReasonCode.SERVER_BUSY
         self._fail(code, "the session was taken over")
-        self._link.durable = False  # the session is no longer ours to save
+        self._session.last_words()  # from then on the session is no longer ours to save
         return self._finish(now_ms)
 
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:

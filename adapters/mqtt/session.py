@@ -114,13 +114,17 @@ class Session:
                 due_ms = other_ms
         return due_ms
 
-    def end(self) -> None:
-        """The connection is gone: save what a later one needs, unless it has been saved."""
+    def last_words(self) -> None:
+        """Save what a later connection needs, unless it has been saved, and nothing more."""
         if self.link.durable:
             self.link.durable = False
             self.shared.lost()
             if self.inflight.sent or self.inflight.unsaved or self.keeper.behind or self.retained.unsaved:
                 self.keeper.last_words()
+
+    def end(self) -> None:
+        """The connection is gone."""
+        self.last_words()
         # Whom these know knows them: without that, connections would be left for the garbage collector.
         self.keeper.forget()
         self.intake.forget()

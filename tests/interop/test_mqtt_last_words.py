@@ -27,9 +27,9 @@ def packets(peer, count):
     return found
 
 
-@pytest.mark.parametrize("abrupt", [True, False])
+@pytest.mark.parametrize("how", ["abrupt", "closed", "taken over"])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_was_sent_is_sent_again_with_its_identifier(shared_gateway, abrupt, qos):
+def test_what_was_sent_is_sent_again_with_its_identifier(shared_gateway, how, qos):
     port, topic = shared_gateway.port("mqtt"), fresh("last").encode()
     name = fresh("w")[-23:]
     with connect(port, fresh("p")[-23:]) as publisher:
@@ -42,10 +42,13 @@ def test_what_was_sent_is_sent_again_with_its_identifier(shared_gateway, abrupt,
             publisher.sendall(bytes([0x32, len(body)]) + body)
         first = packets(peer, 3)
         for _ in range(5):
-            if abrupt:
+            before = peer
+            if how == "abrupt":
                 peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            peer.close()
+            if how != "taken over":
+                peer.close()
             peer = connect(port, name)
+            before.close()
             again = packets(peer, 3)
             assert [(kind | 8, body) for kind, body in first] == again
         peer.close()

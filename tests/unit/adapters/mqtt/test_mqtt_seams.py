@@ -150,3 +150,14 @@ def test_where_it_began_is_saved_with_shared_subscriptions_beside_it():
     driver.send(Subscribe(packet_id=1, requests=requests))
     plain, _ = saved(driver)
     assert plain.since == ((9000, 2),)
+
+
+def test_a_connection_whose_session_is_taken_over_says_what_it_has_sent():
+    """MQTT-3.3.1-1. MQTT-4.4.0-1."""
+    driver = subscribed()
+    driver.deliver(batch_of(message(b"1"), message(b"2")))
+    driver._act(driver.adapter.superseded(now_ms=driver.now_ms))
+    assert driver.closed
+    driver = again(driver)
+    driver.deliver(batch_of(message(b"1"), message(b"2")))
+    assert said(driver.out()) == [(b"1", 1, True), (b"2", 2, True)]
