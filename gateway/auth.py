@@ -28,6 +28,7 @@ __all__ = ["TRUSTED_GATEWAY", "Authenticator", "same_principal"]
 
 GUEST = "guest"
 TRUSTED_GATEWAY = "trusted_gateway"  # a user's right to speak for other devices
+_ANYBODY = Principal(name="")
 SALTS = "\0scram"  # which salts are made with; nobody has such a name
 
 log = logs.get(__name__)
@@ -132,7 +133,7 @@ class Authenticator:
         if identity is not None:
             return self._principal(Claim(identity))
         if _admits(self._config.anonymous, loopback=loopback):
-            return Principal(name="")
+            return _ANYBODY
         raise Refusal(Cause.UNAUTHENTICATED, "a name and a password are needed here")
 
     async def _by_certificate(self, request: Authenticate, asker: _Asker) -> Principal:

@@ -57,8 +57,8 @@ _NEXT: dict[Phase, Phase] = {
     Phase.CHALLENGED: Phase.AUTHENTICATING,
     Phase.OPENING: Phase.CONNECTED,
 }
-_GATES = frozenset({Phase.AUTHENTICATING, Phase.OPENING})  # the client waits for its CONNACK, and we for the gateway
-_UNPROVEN = frozenset({Phase.AWAITING_CONNECT, Phase.CHALLENGED})  # it is the client's turn, and it has not long for it
+_GATES = (Phase.AUTHENTICATING, Phase.OPENING)  # the client waits for its CONNACK, and we for the gateway
+_UNPROVEN = (Phase.AWAITING_CONNECT, Phase.CHALLENGED)  # it is the client's turn, and it has not long for it
 # Ends that a client of 3.1.1 cannot tell from a lost connection: it sends the same message again.
 _SENT_AGAIN = frozenset(
     {
@@ -340,7 +340,8 @@ class Connection:
         self._session.begin(opened, terms)
         if present and state is not None and exchanges is not None:
             self._session.resume(state, exchanges, opened)
-        self._parse_held(now_ms)
+        if self._held:
+            self._parse_held(now_ms)
 
     def _refuse(self, why: Refusal) -> None:
         code = CONNACK_CODES[why.cause]

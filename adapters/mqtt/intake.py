@@ -108,7 +108,7 @@ class Intake:
     def begin(self) -> None:
         """It is known whose messages these are."""
         self._client_id = told_apart(self._link.client_id, self._link.device)
-        self._plain = Template.of(NO_PROPERTIES, self._client_id)
+        self._plain = NO_TEMPLATE if self._client_id is None else Template.of(NO_PROPERTIES, self._client_id)
         self._native = self._plain.native
 
     def forget(self) -> None:

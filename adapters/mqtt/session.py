@@ -72,7 +72,7 @@ class Session:
         self.delivery = Delivery(link, self.keeper, self.subscriptions, self.inflight)
         self.retained = RetainedFeed(link, self.keeper, self.subscriptions, self.inflight)
         self.shared = SharedFeed(link, self.keeper, self.subscriptions, self.inflight)
-        self.sys = SysFeed(link, self.subscriptions)
+        self.sys: SysFeed | None = None  # from the first subscription on that wants it
 
     def begin(self, opened: port.OpenedSession, terms: Terms) -> None:
         """The session is open."""
@@ -88,7 +88,8 @@ class Session:
         """Behind every input: what there is room for now, what has got on, what has to be saved."""
         self.retained.pump(now_ms)
         self.shared.report(now_ms)
-        self.sys.pump(now_ms)
+        if self.sys is not None:
+            self.sys.pump(now_ms)
         self.delivery.report(now_ms)
         self.keeper.flush()
 
@@ -109,7 +110,7 @@ class Session:
         if self.keeper.owes or self.retained.due or self.shared.due or self.intake.tired:
             return 0
         due_ms = self.delivery.deadline_ms()
-        for other_ms in (self.shared.deadline_ms(), self.sys.deadline_ms()):
+        for other_ms in (self.shared.deadline_ms(), None if self.sys is None else self.sys.deadline_ms()):
             if other_ms is not None and (due_ms is None or other_ms < due_ms):
                 due_ms = other_ms
         return due_ms
@@ -147,7 +148,7 @@ class Session:
         start = later(opened.cursor or (), settled) if settled else opened.cursor
         for one in self.subscriptions:
             if is_sys(one.pattern):
-                self.sys.add(one)
+                self._add_sys(one)
             elif one.shared is None:
                 # What was published before it began is not for it, however far behind another one is.
                 begin = start if start is None else later(start, positions(one.since))
@@ -246,12 +247,17 @@ class Session:
             self.shared.want(subscription)
             return subscription.qos
         if new and is_sys(subscription.pattern):
-            self.sys.add(subscription)
+            self._add_sys(subscription)
         elif new:
             begun.append(subscription)
         if request.retain_handling == 0 or (request.retain_handling == 1 and new):
             self.retained.want(subscription.sub)
         return subscription.qos
+
+    def _add_sys(self, subscription: Subscription) -> None:
+        if self.sys is None:
+            self.sys = SysFeed(self.link, self.subscriptions)
+        self.sys.add(subscription)
 
     def _denied(self, pattern: str) -> ReasonCode | None:
         """The code for a filter of which the client may read nothing."""
@@ -280,6 +286,7 @@ class Session:
                     continue
                 self.retained.forget(subscription.sub)
                 if is_sys(pattern):
+                    assert self.sys is not None, "it was subscribed to"
                     self.sys.remove(subscription)
                 else:
                     self.link.effects.append(port.Unsubscribe(sub=subscription.sub))
