@@ -46,7 +46,7 @@ def set_user(
     password = hashed_password(password_file)
 
     async def change(controller: Any) -> None:
-        before = controller.user(name)
+        before = await _known(controller, name)
         kept = {} if before is None else {ACCESS: before.rights[ACCESS]} if ACCESS in before.rights else {}
         rights = {TRUSTED_GATEWAY: trusted_gateway, **(kept if rules is None else {ACCESS: rules})}
         await controller.set_user(User(name=name, password=password, rights=rights))
@@ -77,7 +77,7 @@ def set_rules(
         raise ConfigError("--none: there are rules besides; write one or the other")
 
     async def change(controller: Any) -> Mapping[str, Any]:
-        user = controller.user(name)
+        user = await _known(controller, name)
         if user is None:
             raise ConfigError(f"there is no user {name}; `headgate cluster users set {name}` makes one")
         rights = {key: value for key, value in user.rights.items() if key != ACCESS}
@@ -113,8 +113,24 @@ def remove_user(
     name: Annotated[str, typer.Argument()], config: ConfigOption = None, controllers: ControllersOption = None
 ) -> None:
     """Let a user connect no more, on all proxies; who is connected is told to go."""
-    ask(config, controllers, lambda controller: controller.delete_user(name))
+    from gateway.errors import ConfigError  # noqa: PLC0415
+
+    async def change(controller: Any) -> None:
+        if await _known(controller, name) is None:
+            raise ConfigError(f"there is no user {name}")
+        await controller.delete_user(name)
+
+    ask(config, controllers, change)
     typer.echo(f"user {name} is removed")
+
+
+async def _known(controller: Any, name: str) -> Any:
+    """A user, None where there is none: as all that was said before has left it, whichever controller is asked.
+
+    What is kept of it would else be what a controller knew that is behind, without its rules perhaps.
+    """
+    await controller.barrier()
+    return controller.user(name)
 
 
 def rules_of(

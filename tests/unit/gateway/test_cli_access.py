@@ -31,6 +31,10 @@ class Controller:
 
     def __init__(self):
         self.found = {}
+        self.behind = {}  # what is known here only after a barrier
+
+    async def barrier(self):
+        self.found |= self.behind
 
     def users(self):
         return list(self.found.values())
@@ -167,3 +171,17 @@ def test_rules_that_are_none_change_nothing(controller, options):
 
 def test_rules_for_nobody(controller):
     assert isinstance(run("cluster", "users", "rules", "ada", "--deny", "all:a").exception, ConfigError)
+
+
+def test_what_is_kept_of_a_user_is_what_the_controllers_know_and_not_what_one_of_them_knew(config, controller):
+    rights = {"access": {"otherwise": "deny", "rules": []}}
+    controller.behind = {"ada": User(name="ada", password="", rights=rights)}
+    assert run("cluster", "users", "set", "ada", "--password-file", secret(config)).exit_code == 0
+    assert controller.found["ada"].rights["access"] == rights["access"]
+    controller.behind = {"bob": User(name="bob", password="")}
+    assert run("cluster", "users", "rules", "bob", "--allow", "all:b/#").exit_code == 0
+    assert run("cluster", "users", "remove", "bob").exit_code == 0
+
+
+def test_a_user_that_is_not_there_is_not_removed(controller):
+    assert "there is no user nobody" in str(run("cluster", "users", "remove", "nobody").exception)
