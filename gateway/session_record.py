@@ -126,6 +126,19 @@ class Held:
             return self.committed  # what it missed is still owed to it
         return fanout.reached(subscriber)
 
+    def moves(self, fanout: Fanout, idle_bytes: int) -> bool:
+        """Whether the cursor is to be committed: something was acknowledged, or the log has passed it by this far.
+
+        An idle session reports nothing. What it had been handed when this was asked last, an interval ago at least, is
+        acknowledged by now, or has been reported as `oldest`.
+        """
+        passed = later(self.settled, earlier(self.passed, self.oldest))
+        self.passed = self.reached(fanout)
+        if self.settled == self.committed and distance(self.committed, passed) <= idle_bytes:
+            return False
+        self.settled = passed
+        return True
+
     def settle(self, fanout: Fanout) -> None:
         """Nothing that has been handed out is left out by `oldest`."""
         self.settled = later(self.settled, earlier(self.reached(fanout), self.oldest))

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway import logs
-from gateway.cursor import Cursor, earlier, later
+from gateway.cursor import Cursor, later
 from gateway.fanout import Fanout
 from gateway.orphans import bury_all
 from gateway.owners import LocalOwners, Operations, Owned, Owners, OwnershipLost, Taken
@@ -33,7 +33,6 @@ from gateway.session_record import (
     Holder,
     SessionRecord,
     cursor_of_offsets,
-    distance,
     exchanges_key,
     expired,
     load_record,
@@ -53,6 +52,7 @@ __all__ = ["COMMIT_INTERVAL_MS", "Holder", "Sessions"]
 COMMIT_INTERVAL_MS = 1_000
 SWEEP_INTERVAL_MS = 60_000
 IDLE_COMMIT_BYTES = 16 << 20  # an idle session's cursor is moved once it is this far behind the log's end
+IDLE_COUNT_MAX = 1_000  # idle sessions looked at in one interval: 10 us each
 
 log = logs.get(__name__)
 
@@ -79,6 +79,7 @@ class Sessions:
         self._unclosed: dict[str, Held] = {}  # whose connection has ended, and whose last word the store refused
         self._turns = Turns()  # by key: one change at a time
         self._started_ms = now_ms()
+        self._rounds = 0  # of `commit`
         self.ended: Ended = not_told  # told of a session before it is forgotten
         self._owners.serve(f"{SESSIONS}/", self)
 
@@ -353,7 +354,15 @@ class Sessions:
 
     async def commit(self) -> None:
         """Commit the cursors that have moved. Call it every `COMMIT_INTERVAL_MS`."""
-        work = [self._commit(held) for held in list(self._held.values()) if held.durable]
+        self._rounds += 1
+        turns = 1 + len(self._held) // IDLE_COUNT_MAX
+        work = [
+            self._commit(held)
+            for number, held in enumerate(self._held.values())
+            if held.durable
+            and (held.settled != held.committed or (number + self._rounds) % turns == 0)
+            and held.moves(self._fanout, IDLE_COMMIT_BYTES)
+        ]
         work += [self._close_again(key) for key in self._unclosed]
         # All at once, so that the store can put them in one frame.
         for error in await asyncio.gather(*work, return_exceptions=True):
@@ -363,20 +372,13 @@ class Sessions:
     async def _commit(self, held: Held) -> None:
         if self._held.get(held.key) is not held:
             return
-        # An idle session reports nothing, yet the log passes it by. What it had been handed a whole interval ago is
-        # acknowledged by now, or has been reported as `oldest`.
-        idle = earlier(held.passed, held.oldest)
-        held.passed = held.reached(self._fanout)
-        acknowledged = held.settled != held.committed
-        held.settled = later(held.settled, idle)
-        if acknowledged or distance(held.committed, held.settled) > IDLE_COMMIT_BYTES:
-            cursor = held.settled
-            try:
-                await held.owned.write(cursor=offsets_of(cursor))
-            except OwnershipLost:
-                self._lose(held)
-                return
-            held.committed = later(held.committed, cursor)
+        cursor = held.settled
+        try:
+            await held.owned.write(cursor=offsets_of(cursor))
+        except OwnershipLost:
+            self._lose(held)
+            return
+        held.committed = later(held.committed, cursor)
 
     async def _close_again(self, key: str) -> None:
         async with self._turns.at(key):
