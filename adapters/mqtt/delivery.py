@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from adapters.mqtt.aliases import Aliased, Aliases
-from adapters.mqtt.encoded import Encoded, size_bytes
+from adapters.mqtt.encoded import Encoded, Passing, size_bytes
 from adapters.mqtt.inflight import Inflight
 from adapters.mqtt.keeper import Keeper
 from adapters.mqtt.link import Link
@@ -52,10 +52,11 @@ class Delivery:
         plan = self._subscriptions.plan(subs[0])
         if plan is not None and subs.count(subs[0]) == len(subs):
             encoded = Encoded.of(batch, plan, self._link.dialect, now_ms)
-            if len(picks) == len(batch.messages):
-                encoded.make_all()
-            if not plan.qos and not plan.no_local and self._inflight.resume is None and self.aliases is None:
-                taken = self._share(encoded, picks)
+            if encoded is not None:
+                if len(picks) == len(batch.messages):
+                    encoded.make_all()
+                if not plan.qos and not plan.no_local and self._inflight.resume is None and self.aliases is None:
+                    taken = self._share(encoded, picks)
         taken = taken or self._each(batch, picks, subs, now_ms)
         if taken < len(picks):
             self._starved = True
@@ -95,7 +96,7 @@ class Delivery:
         limit, send, room = link.packet_bytes_max, link.out.append, inflight.room
         take_id = inflight.ids().__next__
         last_plan: Plan | None = None
-        encoded: Encoded | Aliased | None = None
+        encoded: Encoded | Aliased | Passing | None = None
         for count, pick in enumerate(picks):
             plan = plan_of(subs[count])
             if plan is not None and plan.no_local and is_own(messages[pick], link):
@@ -131,8 +132,10 @@ class Delivery:
                 self._keeper.after_save(head + packet_id.to_bytes(2, "big") + tail)
         return len(picks)
 
-    def _encoded(self, batch: Batch, plan: Plan, now_ms: int) -> Encoded | Aliased:
+    def _encoded(self, batch: Batch, plan: Plan, now_ms: int) -> Encoded | Aliased | Passing:
         encoded = Encoded.of(batch, plan, self._link.dialect, now_ms)
+        if encoded is None:
+            return Passing(batch.messages, plan, self._link.dialect, now_ms)
         return encoded if self.aliases is None or self._inflight.resume is not None else self.aliases.over(encoded)
 
     def _known(self, place: Place, message: Message, plan: Plan, now_ms: int) -> bool:

@@ -9,10 +9,12 @@ from adapters.mqtt.subscriptions import Plan
 from gateway.batch import Batch
 from gateway.message import Message
 
-__all__ = ["Encoded", "Piece", "WithoutTopic", "encode_message", "size_bytes"]
+__all__ = ["IDENTIFIED_COUNT_MAX", "Encoded", "Passing", "Piece", "WithoutTopic", "encode_message", "size_bytes"]
 
 Piece: TypeAlias = tuple[int, bytes, bytes]  # QoS, then what stands before and behind the packet identifier
 _NOTHING: Piece = (0, b"", b"")
+IDENTIFIED_COUNT_MAX = 32  # kinds of subscribers with subscription identifiers, of which there may be any number
+_IDENTIFIED = (PROTOCOL, "identified")  # in `Batch.memo`: how many of them there are
 _ALIAS_BYTES = 3  # a topic alias and what says that it is one
 
 
@@ -81,12 +83,18 @@ class Encoded:
         self._without: dict[int, WithoutTopic] = {}  # of pieces that were wanted so, by index
 
     @classmethod
-    def of(cls, batch: Batch, plan: Plan, dialect: Dialect, now_ms: int) -> "Encoded":
-        """What there is of it for subscribers of this kind."""
+    def of(cls, batch: Batch, plan: Plan, dialect: Dialect, now_ms: int) -> "Encoded | None":
+        """What there is of it for subscribers of this kind; None where there are too many kinds: see `Passing`."""
+        memo = batch.memo
         key = (PROTOCOL, dialect, plan.qos, plan.retain_as_published, plan.identifiers)
-        found = batch.memo.get(key)
+        found = memo.get(key)
         if not isinstance(found, cls) or (found.timed and found.now_ms != now_ms):
-            found = batch.memo[key] = cls(batch.messages, plan, dialect, now_ms)
+            if found is None and plan.identifiers:
+                identified = memo.get(_IDENTIFIED, 0)
+                if identified >= IDENTIFIED_COUNT_MAX:
+                    return None
+                memo[_IDENTIFIED] = identified + 1
+            found = memo[key] = cls(batch.messages, plan, dialect, now_ms)
         return found
 
     def make(self, index: int) -> Piece:
@@ -158,6 +166,35 @@ class Encoded:
             self.make_all()
             self.whole = b"".join([piece[1] for piece in self.pieces if piece is not None])
         return self.whole
+
+
+class _NoPieces:
+    """None is kept."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index: int) -> None:
+        return None
+
+
+class Passing:
+    """The packets of a batch for one subscriber, in place of `Encoded`: each is made when it is sent, and not kept."""
+
+    __slots__ = ("_dialect", "_messages", "_now_ms", "_plan", "largest", "pieces")
+
+    def __init__(self, messages: Sequence[Message], plan: Plan, dialect: Dialect, now_ms: int) -> None:
+        self._messages = messages
+        self._plan = plan
+        self._dialect = dialect
+        self._now_ms = now_ms
+        self.largest = 0
+        self.pieces = _NoPieces()
+
+    def make(self, index: int) -> Piece:
+        """Encode one message."""
+        piece = encode_message(self._messages[index], self._plan, self._dialect, self._now_ms, retained=False)
+        self.largest = max(self.largest, size_bytes(piece))
+        return piece
 
 
 def _has_properties(m: Message) -> bool:
