@@ -70,7 +70,8 @@ class Connection(asyncio.Protocol, Endpoint):
         listener = self._listener
         info = _info(transport, listener.name, self._hub.forwarding)
         self._secure = info.secure
-        guest = self._hub.door.enter("" if info.forwarding else str(info.peer[0]), now_ms=now_ms())
+        host, now = str(info.peer[0]), now_ms()
+        guest = self._hub.door.enter("" if info.forwarding else host, now_ms=now)
         if guest is None:
             self.gone = True
             self._hub.metrics.errors(listener.protocol, "cut_off").inc()
@@ -78,9 +79,9 @@ class Connection(asyncio.Protocol, Endpoint):
             return
         adapter = listener.factory.connect(info, listener.options, random=self._hub.random)
         Endpoint.__init__(self, self._hub, listener.protocol, adapter, loopback=info.loopback)
-        self.host, self.certificate = str(info.peer[0]), info.certificate
+        self.host, self.certificate = host, info.certificate
         self.guest, self.turned_away = guest, guest.refusal
-        self.pace = Pace.of(self._hub.limits, now_ms=now_ms())
+        self.pace = Pace.of(self._hub.limits, now_ms=now)
         if guest.refusal is not None:
             self._hub.later(TURNED_AWAY_S, self._turn_away)
         transport.set_write_buffer_limits(high=self._hub.write_buffer_bytes_max)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Packet, Version
 from adapters.mqtt.codec.primitives import VARINT_MAX
-from adapters.mqtt.messages import Dialect
+from adapters.mqtt.messages import dialect_of
 from adapters.mqtt.options import Options
 from gateway.access import OPEN
 from gateway.port import Call, Effect, Outcome, Request, Token
@@ -13,6 +13,8 @@ from gateway.port import Call, Effect, Outcome, Request, Token
 __all__ = ["Answer", "Link"]
 
 Answer = Callable[[Outcome, int], None]  # the outcome, now_ms
+
+_UNKNOWN = dialect_of(0)  # until the CONNECT is here
 
 
 class Link:
@@ -39,7 +41,7 @@ class Link:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.version: Version = 0  # 0 until the CONNECT is here
-        self.dialect = Dialect(0)
+        self.dialect = _UNKNOWN
         self.client_id = ""
         self.device = ""
         self.anonymous = True  # nobody has said who the client is: its device is its own name for itself
@@ -56,7 +58,7 @@ class Link:
     def speak(self, version: Version) -> None:
         """The client's version is known."""
         self.version = version
-        self.dialect = Dialect(version, version < 5 and self.options.events_as_data)
+        self.dialect = dialect_of(version, plain_events=version < 5 and self.options.events_as_data)
 
     def token(self) -> Token:
         """A token nobody has had on this connection."""

@@ -9,6 +9,7 @@ one that came by MQTT only where its publisher said it.
 """
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -35,6 +36,7 @@ __all__ = [
     "Dialect",
     "Template",
     "bridged",
+    "dialect_of",
     "publish_pieces",
     "publisher_of",
     "says_more",
@@ -66,6 +68,12 @@ class Dialect(NamedTuple):
 
     version: int
     plain_events: bool = False  # a client of 3.1.1 is sent an event's data instead of the event as JSON
+
+
+@cache
+def dialect_of(version: int, *, plain_events: bool = False) -> Dialect:
+    """The same one for all clients that understand the same; there are few."""
+    return Dialect(version, plain_events)
 
 
 class Template(msgspec.Struct, frozen=True):
