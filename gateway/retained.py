@@ -1,7 +1,7 @@
 """Retained messages: the newest retained message of each address, kept in the replicated KV.
 
 The change travels in the same frame as the message itself, so that both are durable together, before any
-acknowledgement. An empty body deletes (MQTT 5.0, 3.3.1.3).
+acknowledgement. An empty body deletes (MQTT 5.0, 3.3.1.3), and so does the end of its time to live.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,16 @@ from store.records import encode as encode_record
 __all__ = ["retained_change", "retained_page"]
 
 NAMESPACE = "retained"
+_MS_MAX = (1 << 63) - 1  # what the store's KV takes
 PAGE = 16  # entries read at a time: values may be as large as messages
 
 
 def retained_change(message: Message, pos: int) -> tuple[bytes, bytes]:
     """The row and the record that keep or forget a retained message; the record will stand at `pos`."""
-    key = kv_key(NAMESPACE, message.address)
-    record = encode_record(KvPut(key, encode(message)) if message.body else KvDelete(key))
+    key, expires_at_ms = kv_key(NAMESPACE, message.address), message.expires_at_ms
+    expires = 0 if expires_at_ms is None else min(max(expires_at_ms, 1), _MS_MAX)
+    put = KvPut(key, encode(message), expires_at_ms=expires)
+    record = encode_record(put if message.body else KvDelete(key))
     return ROW.pack(KV_QUEUE, pos, len(record), 0, 0, 0, 0, message.time_ms), record
 
 
