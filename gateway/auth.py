@@ -116,11 +116,14 @@ class Authenticator:
         try:
             found = await mechanism(self, request, _Asker(identity, loopback, network_of(address)))
             if isinstance(found, Principal):
-                return self._vouched(found, identity)
+                found = self._vouched(found, identity)
         except Refusal as refusal:
             if refusal.cause is Cause.UNAUTHENTICATED:
+                self._throttle.check(address, now_ms=self._now_ms())
                 self._throttle.failed(address, now_ms=self._now_ms())
             raise
+        # Of many that were tried at once none is told from wrong ones once there have been too many of those.
+        self._throttle.check(address, now_ms=self._now_ms())
         return found
 
     def session_user(self, principal: Principal) -> SessionUser | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from time import thread_time
 
 import jwt
@@ -263,6 +264,21 @@ def test_an_address_that_fails_too_often_waits():
     assert ask(by, "anonymous").name == "device-7", "a certificate is not guessed"
     clock.now_ms += PERIOD_MS
     assert ask(by, "password", "alice", b"pw", certificate=None).name == "alice"
+
+
+def test_many_guesses_at_once_are_no_more_guesses():
+    by = subject(failures_max=2)
+
+    async def main():
+        guesses = [
+            Authenticate(mechanism="password", username="fleet", password=one) for one in (b"1", b"2", b"3", b"pw")
+        ]
+        tries = [by.authenticate(one, loopback=False, address="10.0.0.7") for one in guesses]
+        return await asyncio.gather(*tries, return_exceptions=True)
+
+    *wrong, right = asyncio.run(main())
+    assert Counter(one.cause for one in wrong) == {Cause.UNAUTHENTICATED: 2, Cause.QUOTA: 1}
+    assert right.cause is Cause.QUOTA, "it is the password, and nobody is told"
 
 
 def test_mechanisms_that_do_not_exist_are_no_guesses():
