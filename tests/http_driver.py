@@ -12,7 +12,7 @@ import h2.events
 import msgspec
 from msgspec.structs import replace
 
-from adapters.http import FACTORY, HttpConnection, HttpOptions
+from adapters.http import HttpConnection, HttpFactory, HttpOptions
 from gateway.batch import Batch
 from gateway.cursor import Cursor
 from gateway.errors import Cause, Refusal
@@ -55,6 +55,7 @@ class Gateway:
         hold: bool = False,
         peer: str = PEER,
         ends: Cursor = (),
+        factory: HttpFactory | None = None,
     ) -> None:
         info = ConnectionInfo(
             peer=(peer, 40_000),
@@ -63,7 +64,9 @@ class Gateway:
             secure=alpn is not None,
             loopback=peer == "127.0.0.1",
         )
-        self.adapter: HttpConnection = FACTORY.connect(info, options or HttpOptions(), random=Random(1))
+        self.adapter: HttpConnection = (factory or HttpFactory()).connect(
+            info, options or HttpOptions(), random=Random(1)
+        )
         self.now_ms = NOW_MS
         self.hold = hold
         self.held: list[Effect] = []

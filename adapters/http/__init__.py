@@ -2,6 +2,7 @@
 
 from typing import NoReturn
 
+from adapters.http.arriving import Arriving
 from adapters.http.connection import HttpConnection
 from adapters.http.options import HttpOptions
 from gateway.port import ConnectionInfo, Listener, Random
@@ -24,9 +25,12 @@ class HttpFactory:
     )
     options = HttpOptions
 
+    def __init__(self) -> None:
+        self._arriving = Arriving()
+
     def connect(self, info: ConnectionInfo, options: HttpOptions, *, random: Random) -> HttpConnection:
         """The state machine of a new connection."""
-        return HttpConnection(info, options)
+        return HttpConnection(info, options, self._arriving)
 
     def bind(self, options: HttpOptions, *, random: Random) -> NoReturn:
         """HTTP/3 is not spoken here."""

@@ -7,6 +7,7 @@ from typing import ClassVar, Final
 import msgspec
 
 from adapters.http.actions import Action, Answer, Ask, Context, Store, Stored, Stream, Watch
+from adapters.http.arriving import Arriving, Share
 from adapters.http.credentials import Credentials, Identities, authentication, behind, denied, read_credentials
 from adapters.http.guard import PREFACE
 from adapters.http.h1 import Http1
@@ -54,8 +55,9 @@ class HttpConnection:
     pipelined requests take effect in their order.
     """
 
-    def __init__(self, info: ConnectionInfo, options: HttpOptions) -> None:
+    def __init__(self, info: ConnectionInfo, options: HttpOptions, arriving: Arriving) -> None:
         self._info = info
+        self._share = Share(arriving, options)
         self._options = options
         self._transport: Transport | None = None
         self._streams: EventStreams | None = None
@@ -180,6 +182,7 @@ class HttpConnection:
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
         """The connection is gone."""
         self._closed = True
+        self._share.holds(0, known=True)
         return ()
 
     def take_output(self) -> bytes:
@@ -201,6 +204,14 @@ class HttpConnection:
     def _end_turn(self) -> Sequence[Effect]:
         """What this turn has come to."""
         self._publish()
+        transport, share = self._transport, self._share
+        if (
+            transport is not None
+            and (held_bytes := transport.arriving_bytes) != share.held_bytes
+            and not share.holds(held_bytes, known=self._identities.anybody)
+        ):
+            transport.refuse_arriving()
+            share.holds(transport.arriving_bytes, known=True)
         if self._transport is not None and self._transport.finished and not self._closed:
             self._closed = True
             self._effects.append(Close())

@@ -85,6 +85,11 @@ class Identities:
         self._principals: OrderedDict[Credentials, Principal] = OrderedDict()
         self._streams: dict[Exchange, int] = {}  # when streams end whose receivers are not known for ever
 
+    @property
+    def anybody(self) -> bool:
+        """Whether somebody is known."""
+        return bool(self._principals)
+
     def known(self, credentials: Credentials, *, now_ms: int) -> Principal | None:
         """Who said this before; None where it has to be asked, again or for the first time."""
         principal = self._principals.get(credentials)

@@ -6,6 +6,7 @@ from typing import Final
 
 import httptools
 
+from adapters.http.arriving import CROWDED
 from adapters.http.options import HttpOptions
 from adapters.http.request import Request
 from adapters.http.response import EMPTY_STATUSES, Response, date_header, problem, reason_phrase
@@ -96,6 +97,11 @@ class Http1:
     def full(self) -> bool:
         """Whether responses that wait for their turn, or for the peer to read, take all the bytes they may."""
         return self._held_bytes + len(self._out) >= self._options.max_held_bytes
+
+    @property
+    def arriving_bytes(self) -> int:
+        """What is held of the request that arrives."""
+        return self._body_bytes
 
     @property
     def busy(self) -> bool:
@@ -194,6 +200,11 @@ class Http1:
         if free <= 0:
             self._starved[exchange] = None
         return free
+
+    def refuse_arriving(self) -> None:
+        """Answer the request that arrives with 503, and read no more."""
+        if self._body_bytes:
+            self._refuse(_Refused(problem(503, CROWDED, (b"retry-after", b"1")), linger=True))
 
     def say_goodbye(self) -> None:
         """Read no more; the last response says so."""

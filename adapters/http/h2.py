@@ -15,6 +15,7 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.exceptions import HyperframeError
 from hyperframe.frame import GoAwayFrame
 
+from adapters.http.arriving import CROWDED
 from adapters.http.guard import Calm, FrameSizes
 from adapters.http.options import HttpOptions
 from adapters.http.request import Request
@@ -136,6 +137,11 @@ class Http2:
         return self._held_out_bytes + self._unwritten_bytes >= self._options.max_held_bytes
 
     @property
+    def arriving_bytes(self) -> int:
+        """What is held of requests that arrive."""
+        return self._held_in_bytes
+
+    @property
     def busy(self) -> bool:
         """Whether a stream is open."""
         return bool(self._streams)
@@ -205,6 +211,12 @@ class Http2:
         if free <= 0:
             self._starved[exchange] = None
         return free
+
+    def refuse_arriving(self) -> None:
+        """Answer the requests that arrive with 503."""
+        for exchange, stream in list(self._streams.items()):
+            if stream.body_bytes and not (stream.arrived or stream.refused):
+                self._refuse_body(exchange, 503, CROWDED)
 
     def say_goodbye(self) -> None:
         """GOAWAY: streams that are open may end, no others begin."""

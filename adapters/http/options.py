@@ -20,6 +20,13 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_held_bytes: Annotated[
         int, Meta(ge=64 * 1024, description="bytes held for one connection: bodies that arrive, and responses not read")
     ] = 16 * MiB
+    arriving_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=MiB,
+            description="bodies that arrive on all connections of a process; half of it where nobody was let in yet",
+        ),
+    ] = 256 * MiB
     max_concurrent_streams: Annotated[
         int, Meta(ge=1, le=10_000, description="HTTP/2 streams open at a time (SETTINGS_MAX_CONCURRENT_STREAMS)")
     ] = 256

@@ -55,6 +55,10 @@ class Transport(Protocol):
         """Whether so much waits to be written that what would make more should wait, too."""
 
     @property
+    def arriving_bytes(self) -> int:
+        """What is held of requests that are not all there."""
+
+    @property
     def busy(self) -> bool:
         """Whether an exchange is under way, or part of one."""
 
@@ -79,6 +83,9 @@ class Transport(Protocol):
 
     def room(self, exchange: Exchange) -> int:
         """How many bytes of a body are welcome now; when there is no room, `Drained` follows."""
+
+    def refuse_arriving(self) -> None:
+        """Answer requests that are not all there with 503, and hold nothing of them any more."""
 
     def say_goodbye(self) -> None:
         """No more requests; what is under way may end."""

@@ -1,0 +1,81 @@
+"""Bodies that arrive on all connections together are bounded, before anybody knows who sends them."""
+
+import pytest
+from http_driver import Gateway, Http2Client, parse_responses, request
+
+from adapters.http import HttpFactory, HttpOptions
+from adapters.http.arriving import FREE_BYTES
+
+KiB = 1024
+OPTIONS = HttpOptions(arriving_bytes_max=1024 * KiB)
+HEAD = b"POST /topics/a HTTP/1.1\r\nhost: gateway.example\r\ncontent-length: %d\r\n\r\n"
+
+
+class Process:
+    """Connections that share what they may hold."""
+
+    def __init__(self):
+        self.factory = HttpFactory()
+
+    def connect(self):
+        return Gateway(OPTIONS, factory=self.factory)
+
+    @property
+    def held_bytes(self):
+        return self.factory._arriving.held_bytes
+
+
+@pytest.fixture
+def process():
+    return Process()
+
+
+def begin(connection, size):
+    """Send so much of a body that is longer by a byte; what is answered to it already."""
+    out = connection.feed(HEAD % (size + 1) + b"x" * size)
+    return [answer.status for answer in parse_responses(out)]
+
+
+def test_strangers_may_hold_half_of_it_together(process):
+    first, second, small, other = (process.connect() for _ in range(4))
+    assert begin(first, 400 * KiB) == []
+    out = second.feed(HEAD % (200 * KiB) + b"x" * (150 * KiB))
+    (refused,) = parse_responses(out)
+    assert (refused.status, refused["retry-after"], refused["connection"]) == (503, "1", "close")
+    assert begin(small, FREE_BYTES) == []  # as much as a read brings goes anyhow
+    (stored,) = parse_responses(small.feed(b"x"))
+    assert stored.status == 201
+    (stored,) = parse_responses(first.feed(b"x"))
+    assert stored.status == 201
+    assert process.held_bytes == 0
+    assert begin(other, 500 * KiB) == []
+
+
+def test_who_has_been_let_in_has_room_when_strangers_have_none(process):
+    known, stranger = process.connect(), process.connect()
+    known.feed(request("POST", "/topics/a", body=b"x"))
+    assert begin(stranger, 500 * KiB) == []
+    assert begin(known, 400 * KiB) == []
+    assert begin(process.connect(), 100 * KiB) == [503]
+    second = process.connect()
+    second.feed(request("POST", "/topics/a", body=b"x"))
+    assert begin(second, 200 * KiB) == [503]  # it is full for all
+
+
+def test_a_connection_that_is_lost_holds_nothing(process):
+    gone = process.connect()
+    begin(gone, 500 * KiB)
+    gone.adapter.lost(now_ms=gone.now_ms)
+    assert process.held_bytes == 0
+
+
+def test_the_streams_of_a_connection_are_refused_together_and_it_stays(process):
+    begin(process.connect(), 450 * KiB)
+    client = Http2Client(process.connect())
+    streams = [client.send("POST", "/topics/a", body=b"x" * 30_000, end=False) for _ in range(2)]
+    client.flush()
+    assert [client.answer(stream).status for stream in streams] == [0, 0]
+    late = client.send("POST", "/topics/a", body=b"x" * 30_000, end=False)
+    client.flush()
+    assert [client.answer(stream).status for stream in (*streams, late)] == [503] * 3
+    assert client.ask("POST", "/topics/a", body=b"x").status == 201
