@@ -176,7 +176,7 @@ def _body(
         if encoded is None:
             return b"", None
         body = b64decode(encoded, validate=True)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise malformed("data_base64", "is not Base64 (RFC 4648, 4)") from error
     return body, "base64" if is_json(content_type) or not body else None
 

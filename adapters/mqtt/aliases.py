@@ -64,7 +64,9 @@ class Aliased:
             without = encoded.without_topic(index)
             alias = self._aliases.get(address)
             if alias is not None:
-                piece = _joined(qos, without.head, b"\0\0", without, alias)
+                shorter = _joined(qos, without.head, b"\0\0", without, alias)
+                if size_bytes(shorter) <= self._limit:  # of a very short topic it is the longer one
+                    piece = shorter
             else:
                 topic = address.encode("utf-8", "replace")
                 larger = encode_varint(without.length + len(topic))

@@ -110,6 +110,8 @@ class RetainedFeed:
     def want(self, sub: SubscriptionId) -> None:
         """Send what matches this subscription, behind what is being sent already."""
         self._wanted.pop(sub, None)
+        if not self._link.options.retained_max:
+            return
         self._wanted[sub] = self._subscriptions.draw_ticket(sub, above=self._fed)
 
     def forget(self, sub: SubscriptionId) -> None:

@@ -103,6 +103,13 @@ def test_deep_data_is_refused_or_read_but_never_raises_anything_else() -> None:
         read(head + b',"data":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
 
 
+def test_data_that_is_a_little_too_deep_to_be_read_is_refused() -> None:
+    head = json.dumps(MINIMAL).encode()[:-1]
+    for depth in range(700, 1_000):  # one of them can be passed over and not be read, where the stack is
+        with pytest.raises(Refusal):
+            read(head + b',"data_base64":' + b"[" * depth + b"]" * depth + b"}")
+
+
 @pytest.mark.parametrize(
     ("content_type", "body", "member"),
     [

@@ -173,3 +173,15 @@ def test_a_client_that_takes_aliases_gets_what_one_without_gets(batches, maximum
         else:  # some fit for the alias alone
             assert {one[:3] for one in want} <= {one[:3] for one in got}
     assert not any(isinstance(packet, Disconnect) for packet in aliased.out())
+
+
+def test_a_packet_that_is_too_large_with_its_alias_only_is_sent_without():
+    properties = Properties(topic_alias_maximum=5, maximum_packet_bytes=60)
+    driver = Driver(5)
+    driver.connect(properties=properties)
+    driver.send(Subscribe(packet_id=1, requests=(SubscriptionRequest(pattern="t"),)))
+    driver.deliver(batch_of(message("t")))
+    assert shown(driver.out()) == [("t", 1, b"x")]
+    for size in range(45, 57):
+        driver.deliver(batch_of(message("t", b"x" * size), frame=9000 + 1000 * size))
+        assert [len(body) for *_, body in shown(driver.out())] == ([size] if size <= 54 else [])

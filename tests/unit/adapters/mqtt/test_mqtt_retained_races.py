@@ -5,6 +5,7 @@ from mqtt_driver import NOW_MS, Driver, batch_of
 
 from adapters.mqtt.codec import Properties
 from adapters.mqtt.codec.packets import Packet, Puback, Publish, Subscribe, SubscriptionRequest
+from adapters.mqtt.options import Options
 from adapters.mqtt.retained import NEWER_BYTES_MAX
 from gateway.message import Message
 from gateway.port import Call, Effect, Outcome, Retained, RetainedPage, Settled
@@ -91,3 +92,10 @@ def test_live_messages_wait_where_more_is_replaced_than_is_remembered(driver: As
     assert driver.found(kept(b"old", long)) == []
     assert driver.take(Settled) != []  # offer it again
     assert driver.deliver(batch_of(kept(b"3", "u"), frame=9000)) == 1
+
+
+def test_no_retained_messages_where_the_operator_wants_none():
+    driver = Asked(5, Options(retained_max=0))
+    driver.connect()
+    driver.subscribe("t")
+    assert driver.calls(Retained) == []
