@@ -1,4 +1,5 @@
-"""Virtual time for asyncio, in one thread: what happens next is what is due next, and nothing takes any time.
+"""Virtual time for asyncio, in one thread: what happens next is what is due next, and nothing takes any time. Timers
+ring a little before the time that was asked for, as those do that count whole milliseconds.
 
 The product's own coroutines run on it as they are. Each belongs to a process, which is carried in the context that
 asyncio hands on; when a process dies whatever it still had to do is never done. What would block a thread (a disk) is
@@ -16,6 +17,7 @@ __all__ = ["HERE", "Process", "SimLoop"]
 
 HERE: ContextVar["Process | None"] = ContextVar("HERE", default=None)
 CLOSES_MAX = 50  # awaits in the `finally` blocks of one coroutine that is thrown away
+EARLY_S = 0.0005
 TASKS_KEPT = 64  # that may have ended and are remembered all the same
 
 
@@ -122,6 +124,8 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.call_at(self.now_s + delay, callback, *args, context=context)
 
     def call_at(self, when, callback, *args, context=None):
+        if when - self.now_s > 2 * EARLY_S:  # for the little that is left then, somebody may wait once more
+            when -= EARLY_S
         timer = _Timer(when, callback, args, context)
         self._count += 1
         heapq.heappush(self._due, (when, self._count, timer))
