@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import ssl
+from time import thread_time
 from typing import TYPE_CHECKING, cast
 
 from gateway import logs
@@ -22,6 +23,7 @@ LAST_READ_BYTES = 64 << 10  # of a peer that went away while it was written to
 LINGERING_MAX = 256  # connections at a time that wait for their peers to go; beyond, they are closed at once
 CLOSE_TIMEOUT_S = 5.0  # a peer that does not read what is left to be written is cut off after this
 TURNED_AWAY_S = 5.0  # how long a peer that is not let in may take to ask and be told why
+LONG_READ_S = 0.01  # a read that takes more processor time than this is followed by a turn of the others
 STALL_TIMEOUT_S = 60.0  # a peer that reads nothing of what waits for it is cut off after this
 
 log = logs.get(__name__)
@@ -56,7 +58,7 @@ class Connection(asyncio.Protocol, Endpoint):
         self._writable = True
         self._secure = False
         self._stall: asyncio.TimerHandle | None = None  # set while the peer does not read
-        self._pause: asyncio.TimerHandle | None = None  # set while it is not read because it sends too fast
+        self._pause: asyncio.TimerHandle | None = None  # set while it is not read: too fast, or others' turn
         self._ended = False  # the peer has closed its half
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -93,6 +95,7 @@ class Connection(asyncio.Protocol, Endpoint):
         if self.gone:
             return
         self.flow.bytes_in += len(data)
+        began_s = thread_time()
         if self.pace is not None:
             self.pace.read(len(data), now_ms=now_ms())
         try:
@@ -100,6 +103,8 @@ class Connection(asyncio.Protocol, Endpoint):
         except Exception:  # our own bug, whatever it is, must not reach other connections
             log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
             self.close("internal error")
+        if thread_time() - began_s >= LONG_READ_S and self._pause is None and not self.gone:
+            self._pause = self.hub.later(0, self._rested)  # else the loop reads on, 32 times, before it looks at others
         self.flush()
 
     def eof_received(self) -> bool:
@@ -197,6 +202,7 @@ class Connection(asyncio.Protocol, Endpoint):
             and self._writable
             and self.outstanding_bytes < OUTSTANDING_BYTES_MAX
             and not crowded
+            and self._pause is None
             and (self.pace is None or self._in_pace(self.pace))
         )
         if crowded:
@@ -210,7 +216,7 @@ class Connection(asyncio.Protocol, Endpoint):
 
     def _in_pace(self, pace: Pace) -> bool:
         """Whether it has not sent too much; it is looked at again when that is over."""
-        if self._pause is None and (wait_ms := pace.wait_ms(now_ms=now_ms())):
+        if wait_ms := pace.wait_ms(now_ms=now_ms()):
             self._pause = self.hub.later(wait_ms / 1_000, self._rested)
         return self._pause is None
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.connection import LINGERING_MAX, Connection
+from gateway.connection import LINGERING_MAX, LONG_READ_S, Connection
 from gateway.endpoint import OUTSTANDING_BYTES_MAX
 from gateway.errors import Cause
 from gateway.hub import ListenerContext
@@ -316,6 +316,26 @@ def test_of_many_too_many_some_are_cut_off(hub, connection):
 
 
 # ---- how fast it may send
+
+
+def test_a_read_that_takes_long_is_followed_by_a_turn_of_the_others(hub, monkeypatch):
+    spent_s = iter([0.0, LONG_READ_S / 2, 1.0, 1.0 + LONG_READ_S, 2.0, 2.0 + LONG_READ_S, 3.0, 4.0])
+    monkeypatch.setattr("gateway.connection.thread_time", lambda: next(spent_s))
+    connection = another(hub)
+    connection.data_received(b"x")
+    assert connection.transport.reading
+    connection.data_received(b"x")
+    assert not connection.transport.reading
+    connection.published(Token(1), DONE, 1)  # whatever else happens
+    assert not connection.transport.reading
+    (turn,) = [timer for timer in hub.timers if timer.work == connection._rested]
+    connection.data_received(b"x")  # what had been read already
+    assert [timer for timer in hub.timers if timer.work == connection._rested] == [turn]
+    turn.work()
+    assert connection.transport.reading
+    connection.data_received(b"x")
+    connection.connection_lost(None)
+    assert hub.timers[-1].cancelled
 
 
 class Clock:
