@@ -49,6 +49,7 @@ class AccessControl:
         self._ruled = self._users_with_rules()
         self._silent_until_s = 0.0
         self._unsaid = 0  # denials since the last line
+        self._on_denied = self._denied  # one object for all badges
         controller.watch(self._look_again)
 
     def badge(self, principal: Principal, *, client_id: str = "", protocol: str = "") -> Badge:
@@ -57,7 +58,7 @@ class AccessControl:
         identity = Identity(
             name=name, client_id=client_id, device=principal.device, protocol=protocol, ruled=name in self._ruled
         )
-        badge = Badge(identity, self._access(identity), self._denied)
+        badge = Badge(identity, self._access(identity), self._on_denied)
         self._badges.add(badge)
         return badge
 
@@ -79,7 +80,7 @@ class AccessControl:
 
     def check_publisher(self, identity: Identity, address: str) -> None:
         """Raise `Refusal` (FORBIDDEN) unless somebody, who may be gone, may now publish to an address."""
-        Badge(identity, self._access(identity), self._denied).check("publish", address)
+        Badge(identity, self._access(identity), self._on_denied).check("publish", address)
 
     def _access(self, identity: Identity) -> Access | None:
         user = self._ruled.get(identity.name)

@@ -1,6 +1,6 @@
 """Persist before sending: what may be said only once the session is durable."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from adapters.mqtt.link import Link
 from gateway.errors import Refusal
@@ -58,7 +58,7 @@ class Keeper:
         self._waiting: list[bytes] = []  # for a save that is not under way; none when nothing has changed
         self._saving: list[bytes] | None = None  # for the one under way; None: there is none
         self._steps: list[Step] = []  # as `_waiting`, what is to be done then
-        self._steps_saving: list[Step] = []
+        self._steps_saving: Sequence[Step] = ()
 
     def begin(self, expiry_s: int | None) -> None:
         """The session is open and lasts this long behind its connection."""
@@ -157,7 +157,7 @@ class Keeper:
             return
         self._saved_now()
         self._link.out += covered or ()
-        steps, self._steps_saving = self._steps_saving, []
+        steps, self._steps_saving = self._steps_saving, ()
         for step in steps:
             step()
         self.flush()
