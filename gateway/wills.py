@@ -146,8 +146,12 @@ class Wills:
             await owned.write([self._stored(session, record)])
         elif await self._is_there(record):
             return False
-        outcome = await self._published(record.message, once=record.once, who=record.who)
-        timer = None if outcome is None else timer_id(record.message, outcome.stored(1).get(0, ()))
+        message = record.message
+        outcome = await self._published(message, once=record.once, who=record.who)
+        if outcome is None and message.deliver_at_ms is not None:  # no more timers: better too early than never
+            message = self._hastened(message)
+            outcome = await self._published(message, once=record.once, who=record.who)
+        timer = None if outcome is None else timer_id(message, outcome.stored(1).get(0, ()))
         if timer is None:
             return False
         await owned.write([self._stored(session, msgspec.structs.replace(record, timer=timer, publishing=False))])

@@ -46,6 +46,7 @@ class Rig:
     def __init__(self):
         self.store = Store()
         self.refuse = None
+        self.full = False  # of timers
         self.published = []
         self.numbers = []
         self.wills = Wills(self.store, self.publish, now_ms=lambda: 1_000, random=random.Random(1))
@@ -56,6 +57,9 @@ class Rig:
             ended.published(effect.token, Outcome(error=Refusal(self.refuse)), 0)
             return
         [message] = effect.messages
+        if self.full and message.deliver_at_ms is not None:
+            ended.published(effect.token, Outcome(refused={0: Refusal(Cause.QUOTA)}), 0)
+            return
         if message.deliver_at_ms is None:
             self.published.append(message.body)
         else:
@@ -132,3 +136,13 @@ async def test_a_will_that_nobody_may_publish_is_given_up():
     await rig.arm(Will(message=Message("t/will", b"gone")))
     rig.refuse = Cause.FORBIDDEN
     assert not await rig.leave()
+
+
+async def test_a_will_that_cannot_wait_is_published_at_once():
+    rig = Rig()
+    await rig.arm()
+    rig.full = True
+    assert not await rig.leave()
+    assert rig.published == [b"gone"]
+    assert not await rig.leave()  # as after a crash: by the same number, which the log takes once
+    assert len(set(rig.numbers)) == 1
