@@ -36,6 +36,7 @@ from gateway.reloading import follow, reread, watch_users
 from gateway.signals import hangups, stop_on_signals
 from gateway.status import Listening, Status, TopicStatus
 from gateway.tls import ServerTls
+from gateway.tls_listener import Handshakes, TlsListener
 from store.client import StoreClient
 from store.format import QueueNumber
 from store.rpc import StoreService
@@ -90,7 +91,8 @@ class Gateway:
         self._started = time.monotonic()
         self._open = False  # every listener is up
         self._stopping = False
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsListener] = []
+        self._handshakes = Handshakes()
         self._sockets: list[DatagramEndpoint] = []
         self._rpc: StoreService | None = None
         self._admin: AdminServer | None = None
@@ -174,17 +176,21 @@ class Gateway:
     async def _serve(
         self, listener: ListenerConfig, context: ListenerContext, port: int, tls: ssl.SSLContext | None
     ) -> None:
-        loop = asyncio.get_running_loop()
+        loop, shared = asyncio.get_running_loop(), self._worker is not None
+
+        def connection() -> Connection:
+            return Connection(self.hub, context)
+
+        server: asyncio.Server | TlsListener
         with listening_on(listener.name, listener.host, port):
-            server = await loop.create_server(
-                lambda: Connection(self.hub, context),
-                listener.host,
-                port,
-                ssl=tls,
-                ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_S,
-                backlog=ACCEPT_BACKLOG,
-                reuse_port=self._worker is not None,
-            )
+            if tls is None:
+                server = await loop.create_server(
+                    connection, listener.host, port, backlog=ACCEPT_BACKLOG, reuse_port=shared
+                )
+            else:
+                cut_off = self.metrics.errors(listener.adapter, "cut_off").inc
+                server = TlsListener(connection, tls, self._handshakes, handshake_s=TLS_HANDSHAKE_S, cut_off=cut_off)
+                await server.listen(listener.host, port, backlog=ACCEPT_BACKLOG, shared=shared)
         self._servers.append(server)
         real = server.sockets[0].getsockname()[1]
         self._listens(listener.name, listener.host, real, secure=tls is not None, summary=listener.summary)
