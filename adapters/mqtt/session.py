@@ -71,8 +71,8 @@ class Session:
         self.intake = Intake(link, self.exact, self.inflight, control)
         self.delivery = Delivery(link, self.keeper, self.subscriptions, self.inflight)
         self.retained = RetainedFeed(link, self.keeper, self.subscriptions, self.inflight)
-        self.shared = SharedFeed(link, self.keeper, self.subscriptions, self.inflight)
-        self.sys: SysFeed | None = None  # from the first subscription on that wants it
+        self.shared: SharedFeed | None = None  # these two from the first subscription on that wants them
+        self.sys: SysFeed | None = None
 
     def begin(self, opened: port.OpenedSession, terms: Terms) -> None:
         """The session is open."""
@@ -87,7 +87,8 @@ class Session:
     def advance(self, now_ms: int) -> None:
         """Behind every input: what there is room for now, what has got on, what has to be saved."""
         self.retained.pump(now_ms)
-        self.shared.report(now_ms)
+        if self.shared is not None:
+            self.shared.report(now_ms)
         if self.sys is not None:
             self.sys.pump(now_ms)
         self.delivery.report(now_ms)
@@ -103,23 +104,25 @@ class Session:
             taken = self.delivery.deliver(deliveries, now_ms)
             self.retained.heard(deliveries, taken)
             return taken
-        return self.shared.deliver(deliveries, now_ms)
+        return 0 if self.shared is None else self.shared.deliver(deliveries, now_ms)
 
     def deadline_ms(self) -> int | None:
         """When `advance` is due although nothing has happened: 0 is at once."""
-        if self.keeper.owes or self.retained.due or self.shared.due or self.intake.tired:
+        if self.keeper.owes or self.retained.due or self.intake.tired:
             return 0
         due_ms = self.delivery.deadline_ms()
-        for other_ms in (self.shared.deadline_ms(), None if self.sys is None else self.sys.deadline_ms()):
-            if other_ms is not None and (due_ms is None or other_ms < due_ms):
-                due_ms = other_ms
+        for feed in (self.shared, self.sys):
+            feed_ms = None if feed is None else feed.deadline_ms()
+            if feed_ms is not None and (due_ms is None or feed_ms < due_ms):
+                due_ms = feed_ms
         return due_ms
 
     def last_words(self) -> None:
         """Save what a later connection needs, unless it has been saved, and nothing more."""
         if self.link.durable:
             self.link.durable = False
-            self.shared.lost()
+            if self.shared is not None:
+                self.shared.lost()
             if self.inflight.sent or self.inflight.unsaved or self.keeper.behind or self.retained.unsaved:
                 self.keeper.last_words()
 
@@ -153,7 +156,8 @@ class Session:
                 # What was published before it began is not for it, however far behind another one is.
                 begin = start if start is None else later(start, positions(one.since))
                 self.link.effects.append(port.Subscribe(sub=one.sub, pattern=one.pattern, start=begin))
-        self.shared.restore(exchanges)
+        if exchanges.claimed or any(one.shared is not None for one in self.subscriptions):
+            self._sharing().restore(exchanges)
         for packet_id in self.inflight.released:
             self.link.send(Pubrel(packet_id=packet_id))
 
@@ -197,7 +201,7 @@ class Session:
         identifier = identifiers[0] if identifiers else None
         new: list[Subscription] = []
         codes = [self._subscribe(request, identifier, new) for request in packet.requests]
-        if self.shared.wanted:
+        if self.shared is not None and self.shared.wanted:
             self.shared.join(lambda refused: self._joined(packet, codes, refused))
             if new:
                 self._listen(new, self.keeper.save_state_soon)
@@ -244,7 +248,7 @@ class Session:
             return refused if self.link.version == 5 else SUBACK_FAILURE
         subscription, new = self.subscriptions.put(request, identifier)
         if subscription.shared is not None:  # retained messages are not sent for it (3.8.3.1)
-            self.shared.want(subscription)
+            self._sharing().want(subscription)
             return subscription.qos
         if new and is_sys(subscription.pattern):
             self._add_sys(subscription)
@@ -253,6 +257,11 @@ class Session:
         if request.retain_handling == 0 or (request.retain_handling == 1 and new):
             self.retained.want(subscription.sub)
         return subscription.qos
+
+    def _sharing(self) -> SharedFeed:
+        if self.shared is None:
+            self.shared = SharedFeed(self.link, self.keeper, self.subscriptions, self.inflight)
+        return self.shared
 
     def _add_sys(self, subscription: Subscription) -> None:
         if self.sys is None:
@@ -292,7 +301,7 @@ class Session:
                     self.link.effects.append(port.Unsubscribe(sub=subscription.sub))
         if shared:
             gone = {subscription.pattern for subscription in shared}
-            self.shared.leave(shared, lambda done: self._left(packet, codes, set() if done else gone))
+            self._sharing().leave(shared, lambda done: self._left(packet, codes, set() if done else gone))
         else:
             self._answer(Unsuback(packet_id=packet.packet_id, codes=tuple(codes)), changed=ReasonCode.SUCCESS in codes)
 
@@ -332,7 +341,7 @@ class Session:
                 fed=fed,
                 feed=feed,
                 settled_elsewhere=tuple(elsewhere),
-                claimed=self.shared.claimed(),
+                claimed=() if self.shared is None else self.shared.claimed(),
                 storing=storing,
                 uses=uses,
             )

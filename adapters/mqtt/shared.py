@@ -360,14 +360,9 @@ class SharedFeed:
         done = (Disposition(offsets=offsets, outcome=how),)
         self._link.effects.append(SettleLeased(queue=queue, dispositions=done, token=token, number=number))
 
-    @property
-    def due(self) -> bool:
-        """Whether `report` has something to do."""
-        return self._due
-
     def deadline_ms(self) -> int | None:
-        """When `report` is due although nothing has happened."""
-        return self._rejoin_at_ms
+        """When `report` is due although nothing has happened: 0 is at once."""
+        return 0 if self._due else self._rejoin_at_ms
 
     def report(self, now_ms: int) -> None:
         """Settle what is acknowledged, and say what there is room for by now."""
