@@ -96,6 +96,14 @@ class _Stream:
             self._writer.transport.abort()
 
 
+class _Connect(websockets.asyncio.client.connect):
+    """To where the configuration says, and nowhere else: what we say first is a password."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        """No redirect is followed."""
+        return exc
+
+
 class _WebSocket:
     """MQTT over WebSocket (MQTT 5.0, 6): packets in binary messages, in any fragmentation."""
 
@@ -106,7 +114,7 @@ class _WebSocket:
     async def open(cls, config: BridgeConfig, subprotocol: str, tls: ssl.SSLContext | None) -> "_WebSocket":
         """Raises OSError, `LinkError`."""
         try:
-            connection = await websockets.asyncio.client.connect(
+            connection = await _Connect(
                 config.url,
                 subprotocols=[websockets.typing.Subprotocol(subprotocol)],
                 ssl=tls,

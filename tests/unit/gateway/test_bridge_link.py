@@ -109,3 +109,22 @@ async def test_a_port_that_speaks_no_websocket():
     async with echo() as port:
         with pytest.raises(LinkError, match="no WebSocket"):
             await dial(config(f"ws://127.0.0.1:{port}/mqtt"), FACTORY.schemes)
+
+
+async def test_an_upstream_does_not_send_us_elsewhere():
+    async def other(connection):
+        led.append(connection.request.path)
+
+    led = []
+    async with websockets.asyncio.server.serve(other, "127.0.0.1", 0, subprotocols=["mqtt"]) as elsewhere:
+        where = f"ws://127.0.0.1:{elsewhere.sockets[0].getsockname()[1]}/mqtt"
+
+        def redirect(connection, _request):
+            answer = connection.respond(302, "")
+            answer.headers["location"] = where
+            return answer
+
+        async with websockets.asyncio.server.serve(other, "127.0.0.1", 0, process_request=redirect) as server:
+            with pytest.raises(LinkError, match="302"):
+                await dial(config(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/mqtt"), FACTORY.schemes)
+    assert led == []
