@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
@@ -73,7 +75,7 @@ def test_version():
 
 def test_serve_with_workers_is_another_program(monkeypatch):
     served = []
-    monkeypatch.setattr("gateway.workers.serve", lambda settings, count, on_ready: served.append(count) or 0)
+    monkeypatch.setattr("gateway.workers.serve", lambda settings, count, load, on_ready: served.append(count) or 0)
     monkeypatch.setattr("gateway.logs.configure", lambda _: None)
     assert run("serve", "--workers", "3").exit_code == 0
     assert served == [3]
@@ -81,18 +83,20 @@ def test_serve_with_workers_is_another_program(monkeypatch):
 
 
 def test_a_worker_that_nobody_has_told_what_to_do_says_so(monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    assert main(monkeypatch, "worker") == 1
+    with Path(os.devnull).open() as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        assert main(monkeypatch, "worker") == 1
     assert "headgate serve --workers" in capsys.readouterr().err
 
 
 def test_serve_hands_over_the_configuration_and_its_exit_code(monkeypatch):
     served = []
-    monkeypatch.setattr("gateway.app.serve", lambda settings, on_ready: served.append(settings) or 7)
+    monkeypatch.setattr("gateway.app.serve", lambda settings, load, on_ready: served.extend([settings, load()]) or 7)
     monkeypatch.setattr("gateway.logs.configure", lambda _: None)
     result = run("serve", "--data-dir", "d", "--port-offset", "100", "--host", "0.0.0.0")
     assert result.exit_code == 7
-    (settings,) = served
+    settings, again = served
+    assert again == settings, "read again, with the options of the command line"
     assert str(settings.store.data_dir) == "d"
     assert (settings.listeners["mqtt"].host, settings.listeners["mqtt"].port) == ("0.0.0.0", 1983)
     assert settings.admin.host == "127.0.0.1"
