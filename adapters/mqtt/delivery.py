@@ -19,6 +19,7 @@ __all__ = ["Delivery", "is_own"]
 SETTLE_INTERVAL_MS = 1_000  # how long a durable session's progress at QoS 0 may go unreported
 
 _PUBREL = b"\x62\x02"
+_ENDED = Plan(0)  # of a message whose subscriptions have all ended
 
 
 def is_own(message: Message, link: Link) -> bool:
@@ -96,12 +97,13 @@ class Delivery:
         limit, send, room = link.packet_bytes_max, link.out.append, inflight.room
         take_id = inflight.ids().__next__
         last_plan: Plan | None = None
+        ended = None if inflight.resume is None else _ENDED  # what was sent before is completed (MQTT-3.10.4-3)
         encoded: Encoded | Aliased | Passing | None = None
         for count, pick in enumerate(picks):
-            plan = plan_of(subs[count])
+            plan = plan_of(subs[count]) or ended
             if plan is not None and plan.no_local and is_own(messages[pick], link):
                 plan = self._subscriptions.plan_for_own(subs[count])
-            if plan is None:
+            if plan is None or (plan is _ENDED and inflight.resume is None):
                 continue
             if encoded is None or plan is not last_plan:
                 encoded, last_plan = self._encoded(batch, plan, now_ms), plan
@@ -109,11 +111,11 @@ class Delivery:
             if (not head and inflight.resume is None) or (encoded.largest > limit and size_bytes(piece) > limit):
                 continue  # expired, or larger than the client takes (MQTT-3.1.2-25): done with
             if inflight.resume is not None:
-                if inflight.room_again <= 0:
-                    return count
                 known = self._known((frame, rows[pick]), messages[pick], plan, now_ms)
+                if known is None:
+                    return count
                 room = inflight.room
-                if known:
+                if known or plan is _ENDED:
                     continue
             if not qos:
                 send(head)
@@ -138,10 +140,12 @@ class Delivery:
             return Passing(batch.messages, plan, self._link.dialect, now_ms)
         return encoded if self.aliases is None or self._inflight.resume is not None else self.aliases.over(encoded)
 
-    def _known(self, place: Place, message: Message, plan: Plan, now_ms: int) -> bool:
-        """Deal with a place that an earlier connection of the session knew; False when it is a new one."""
+    def _known(self, place: Place, message: Message, plan: Plan, now_ms: int) -> bool | None:
+        """Deal with a place that an earlier connection of the session knew; False: it is a new one. None: no room."""
         inflight = self._inflight
         assert inflight.resume is not None
+        if inflight.room_again <= 0:
+            return None
         for gone in inflight.resume.overtaken(place):
             if gone.qos == 2:  # frees the identifier on the client's side, too
                 inflight.released[gone.packet_id] = None

@@ -50,6 +50,7 @@ class Session:
     """Subscriptions, deliveries, QoS 2 exchanges, and how they are saved."""
 
     __slots__ = (
+        "_leaving",
         "delivery",
         "exact",
         "inflight",
@@ -73,6 +74,7 @@ class Session:
         self.retained = RetainedFeed(link, self.keeper, self.subscriptions, self.inflight)
         self.shared: SharedFeed | None = None  # these two from the first subscription on that wants them
         self.sys: SysFeed | None = None
+        self._leaving: tuple[port.SubscriptionId, ...] = ()  # subscriptions that have ended for the client
 
     def begin(self, opened: port.OpenedSession, terms: Terms) -> None:
         """The session is open."""
@@ -86,6 +88,8 @@ class Session:
 
     def advance(self, now_ms: int) -> None:
         """Behind every input: what there is room for now, what has got on, what has to be saved."""
+        if self._leaving:
+            self._leave()
         self.retained.pump(now_ms)
         if self.shared is not None:
             self.shared.report(now_ms)
@@ -298,12 +302,20 @@ class Session:
                     assert self.sys is not None, "it was subscribed to"
                     self.sys.remove(subscription)
                 else:
-                    self.link.effects.append(port.Unsubscribe(sub=subscription.sub))
+                    self._leaving += (subscription.sub,)
+        self._leave()
         if shared:
             gone = {subscription.pattern for subscription in shared}
             self._sharing().leave(shared, lambda done: self._left(packet, codes, set() if done else gone))
         else:
             self._answer(Unsuback(packet_id=packet.packet_id, codes=tuple(codes)), changed=ReasonCode.SUCCESS in codes)
+
+    def _leave(self) -> None:
+        """End subscriptions in the log: not before it has brought again what an earlier connection was sent of it."""
+        resume, options = self.inflight.resume, self.link.options
+        if resume is None or not resume.reserved or len(self._leaving) > options.subscriptions_max:
+            self.link.effects += [port.Unsubscribe(sub=sub) for sub in self._leaving]
+            self._leaving = ()
 
     def _left(self, packet: Unsubscribe, codes: list[int], failed: set[str]) -> None:
         """The shared subscriptions of an UNSUBSCRIBE are left: the UNSUBACK follows."""

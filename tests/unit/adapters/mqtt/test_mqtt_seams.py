@@ -14,9 +14,12 @@ from adapters.mqtt.codec.packets import (
     Suback,
     Subscribe,
     SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
 )
 from adapters.mqtt.delivery import SETTLE_INTERVAL_MS
 from adapters.mqtt.inflight import PACKET_ID_MAX, Inflight
+from adapters.mqtt.options import Options
 from adapters.mqtt.session_state import NO_STATE, Exchanges, SavedDelivery, SavedSubscription, load
 from gateway import port
 from gateway.cursor import Cursor, end_of
@@ -161,3 +164,40 @@ def test_a_connection_whose_session_is_taken_over_says_what_it_has_sent():
     driver = again(driver)
     driver.deliver(batch_of(message(b"1"), message(b"2")))
     assert said(driver.out()) == [(b"1", 1, True), (b"2", 2, True)]
+
+
+def test_what_was_sent_is_completed_though_its_subscription_ends_before_it_is_sent_again():
+    """MQTT-3.10.4-3."""
+    driver = subscribed()
+    batch = batch_of(message(b"1", 1), message(b"2", 2), message(b"3", 2))
+    driver.deliver(batch, picks=range(2))
+    driver.tick()
+    driver = again(driver)
+    driver.take(port.Subscribe)
+    assert driver.send(Unsubscribe(packet_id=7, patterns=("t/#",))) == [Unsuback(packet_id=7, codes=(0,))]
+    assert driver.take(port.Unsubscribe) == []
+    assert driver.deliver(batch) == 3
+    assert said(driver.out()) == [(b"1", 1, True), (b"2", 2, True)]
+    driver.tick()
+    assert driver.take(port.Unsubscribe) == [port.Unsubscribe(sub=port.SubscriptionId(1))]
+
+
+def test_a_subscription_that_was_sent_nothing_ends_at_once():
+    driver = subscribed()
+    driver = again(driver)
+    driver.send(Unsubscribe(packet_id=7, patterns=("t/#",)))
+    assert driver.take(port.Unsubscribe) == [port.Unsubscribe(sub=port.SubscriptionId(1))]
+
+
+def test_so_many_subscriptions_end_later():
+    driver = subscribed()
+    driver.deliver(batch_of(message(b"1")))
+    driver.tick()
+    driver.options = Options(subscriptions_max=2)
+    driver = again(driver)
+    for _ in range(2):
+        driver.send(Unsubscribe(packet_id=7, patterns=("t/#",)))
+        driver.send(Subscribe(packet_id=7, requests=(SubscriptionRequest(pattern="t/#", qos=2),)))
+    assert driver.take(port.Unsubscribe) == []
+    driver.send(Unsubscribe(packet_id=7, patterns=("t/#",)))
+    assert [one.sub for one in driver.take(port.Unsubscribe)] == [1, 2, 3]
