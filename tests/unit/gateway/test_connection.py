@@ -426,3 +426,10 @@ def test_few_connections_wait_for_their_peers_to_go(hub, connection):
     assert transport.closed
     connection.transport.protocol.connection_lost(None)
     assert hub.lingering == LINGERING_MAX - 1
+
+
+def test_no_connection_has_a_dictionary(hub):
+    shell = Connection(hub, ListenerContext("test", "test", Factory(), None))
+    shell.connection_made(Transport())
+    assert not hasattr(shell, "__dict__")
+    assert not hasattr(shell.subscriber, "__dict__")

@@ -508,3 +508,13 @@ def test_the_oldest_of_a_log_is_found_again_when_it_is_acknowledged():
             expected.setdefault(at[0], at)
         if chance.random() < 0.7:
             assert sorted(inflight.oldest()) == sorted(expected.values())
+
+
+def test_what_nobody_has_asked_for_is_not_made():
+    driver = Driver()
+    driver.connect()
+    session = driver.adapter._session
+    driver.send(Subscribe(packet_id=1, requests=(SubscriptionRequest(pattern="t/#", qos=1),)))
+    assert (session.shared, session.sys) == (None, None)
+    driver.send(Subscribe(packet_id=2, requests=(SubscriptionRequest(pattern="$SYS/#", qos=0),)))
+    assert (session.shared, session.sys is None) == (None, False)
