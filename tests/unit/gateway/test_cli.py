@@ -112,7 +112,7 @@ def test_serve_hands_over_the_configuration_and_its_exit_code(monkeypatch):
     ],
 )
 def test_a_server_that_cannot_start_is_one_line_and_code_1(monkeypatch, capsys, error, line, wrapped):
-    def fail(_settings, on_ready):
+    def fail(_settings, load, on_ready):
         raise ExceptionGroup("unhandled errors in a TaskGroup", [error]) if wrapped else error
 
     monkeypatch.setattr("gateway.app.serve", fail)
@@ -122,7 +122,7 @@ def test_a_server_that_cannot_start_is_one_line_and_code_1(monkeypatch, capsys, 
 
 
 def test_an_error_nobody_expected_keeps_its_traceback(monkeypatch):
-    def fail(_settings, on_ready):
+    def fail(_settings, load, on_ready):
         raise ExceptionGroup("unhandled", [ValueError("a bug")])
 
     monkeypatch.setattr("gateway.app.serve", fail)
