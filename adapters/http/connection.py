@@ -1,13 +1,12 @@
 """The adapter: one connection, from its first bytes to the last response."""
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Final
 
 import msgspec
 
 from adapters.http.actions import Action, Answer, Ask, Context, Store, Stored, Stream, Watch
-from adapters.http.arriving import Arriving, Share
+from adapters.http.arriving import CROWDED, Arriving, Share
 from adapters.http.credentials import Credentials, Identities, authentication, behind, denied, read_credentials
 from adapters.http.guard import PREFACE
 from adapters.http.h1 import Http1
@@ -17,11 +16,11 @@ from adapters.http.messages import name_device
 from adapters.http.options import HttpOptions
 from adapters.http.origin import check_host, check_origin, shared, with_preflight
 from adapters.http.request import HttpError, Request
-from adapters.http.response import Response, refused
+from adapters.http.response import Response, problem, refused
 from adapters.http.routes import resolve
 from adapters.http.sse import OPENING, EventStream, EventStreams
 from adapters.http.transport import Arrived, Drained, Event, Exchange, Gone, Transport, Upgrade
-from adapters.http.waiting import Asked, Part, Pending
+from adapters.http.waiting import Asked, Part, Pending, Requests
 from gateway.errors import Refusal
 from gateway.message import Message
 from gateway.port import (
@@ -72,8 +71,7 @@ class HttpConnection:
         self._blocked = False  # fewer deliveries were taken than offered
         self._identities = Identities()
         self._asking: dict[Token, Credentials] = {}
-        self._waiting: dict[Credentials, list[Pending]] = {}
-        self._queue: deque[Pending] = deque()  # requests whose turn has not come
+        self._requests = Requests()
         self._published: dict[Token, list[Part]] = {}
         self._asked: dict[Token, Asked] = {}
         self._who: Principal | None = None  # who has sent the request that is handled, and all that is collected
@@ -155,7 +153,7 @@ class HttpConnection:
             return None
         if self._active_ms is None:
             return 0  # the clock is not known before the first call that brings it
-        if self._queue and self._may_begin(self._queue[0]):
+        if (turn := self._requests.turn) and self._may_begin(turn[0]):
             return 0  # there was no room for its answer
         times = [] if (at := self._identities.deadline_ms()) is None else [at]
         if not self._busy:
@@ -180,8 +178,10 @@ class HttpConnection:
         return self._end_turn()
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
-        """The connection is gone."""
+        """The connection is gone; what is still asked for it keeps the object, but none of the bodies."""
         self._closed = True
+        self._transport = self._streams = self._keys = None
+        self._requests = Requests()
         self._share.holds(0, known=True)
         return ()
 
@@ -205,18 +205,22 @@ class HttpConnection:
         """What this turn has come to."""
         self._publish()
         transport, share = self._transport, self._share
-        if (
-            transport is not None
-            and (held_bytes := transport.arriving_bytes) != share.held_bytes
-            and not share.holds(held_bytes, known=self._identities.anybody)
-        ):
-            transport.refuse_arriving()
-            share.holds(transport.arriving_bytes, known=True)
-        if self._transport is not None and self._transport.finished and not self._closed:
-            self._closed = True
-            self._effects.append(Close())
+        if transport is not None:
+            held_bytes = transport.arriving_bytes + self._requests.body_bytes
+            if held_bytes != share.held_bytes and not share.holds(held_bytes, known=self._identities.anybody):
+                self._refuse_bodies(transport)
+                share.holds(transport.arriving_bytes, known=True)
+            if transport.finished and not self._closed:
+                self._closed = True
+                self._effects.append(Close())
         effects, self._effects = self._effects, []
         return effects
+
+    def _refuse_bodies(self, transport: Transport) -> None:
+        """Answer the requests with bodies that nothing has been done with yet."""
+        transport.refuse_arriving()
+        for exchange, request, *_ in self._requests.drop_bodies():
+            self._respond(exchange, request, problem(503, CROWDED, (b"retry-after", b"1")))
 
     def _publish(self) -> None:
         """Publish what was collected of one sender."""
@@ -292,7 +296,7 @@ class HttpConnection:
         except (HttpError, Refusal) as error:
             self._respond(exchange, request, refused(error))
             return
-        self._queue.append(Pending(exchange, request, found, credentials))
+        self._requests.append(Pending(exchange, request, found, credentials))
 
     def _gone(self, exchange: Exchange) -> None:
         stream = self._streams.remove(exchange) if self._streams is not None else None
@@ -319,15 +323,16 @@ class HttpConnection:
     # ---- requests
 
     def _advance(self) -> None:
-        """Handle the requests whose turn has come."""
-        queue = self._queue
-        while queue and self._may_begin(queue[0]):
-            pending = queue.popleft()
-            principal = self._identities.known(pending.credentials, now_ms=self._now_ms)
+        """Handle the requests whose turn has come. Who sends them is asked once for all with the same credentials."""
+        requests = self._requests
+        while requests.turn and self._may_begin(requests.turn[0]):
+            pending = requests.pop()
+            credentials = pending.credentials
+            principal = self._identities.known(credentials, now_ms=self._now_ms)
             if principal is not None:
                 self._handle(pending, principal)
-            else:
-                self._identify(pending)
+            elif requests.wait(pending):
+                self._asking[self._call(authentication(credentials))] = credentials
 
     def _may_begin(self, pending: Pending) -> bool:
         """Whether there is room for its answer, and nothing under way has to take effect before (RFC 9112, 9.3.2)."""
@@ -338,29 +343,21 @@ class HttpConnection:
             return False
         if not transport.ordered:
             return True
-        if self._waiting:
+        if self._requests.asking:
             return False
         if pending.request.safe:
             changing = any(not asked.request.safe for asked in self._asked.values())
             return not (changing or self._published or self._messages)
         return not self._asked
 
-    def _identify(self, pending: Pending) -> None:
-        """Ask the gateway who sends this, once for all requests with the same credentials."""
-        credentials = pending.credentials
-        waiting = self._waiting.setdefault(credentials, [])
-        waiting.append(pending)
-        if len(waiting) == 1:
-            self._asking[self._call(authentication(credentials))] = credentials
-
     def _identified(self, credentials: Credentials, outcome: Outcome) -> None:
-        waiting = self._waiting.pop(credentials, [])
+        waiting = self._requests.answered(credentials)
         if outcome.error is not None:
             for pending in waiting:
                 self._respond(pending.exchange, pending.request, denied(credentials, outcome.error))
             return
         self._identities.learn(credentials, outcome.value)
-        self._queue.extendleft(reversed(waiting))
+        self._requests.put_back(waiting)
 
     def _handle(self, pending: Pending, principal: Principal) -> None:
         exchange, request, found, credentials = pending

@@ -24,7 +24,8 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=MiB,
-            description="bodies that arrive on all connections of a process; half of it where nobody was let in yet",
+            description="bodies that arrive, or wait for logins, on all connections of a process; half of it where "
+            "nobody was let in yet",
         ),
     ] = 256 * MiB
     max_concurrent_streams: Annotated[

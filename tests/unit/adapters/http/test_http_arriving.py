@@ -17,8 +17,8 @@ class Process:
     def __init__(self):
         self.factory = HttpFactory()
 
-    def connect(self):
-        return Gateway(OPTIONS, factory=self.factory)
+    def connect(self, *, hold=False):
+        return Gateway(OPTIONS, factory=self.factory, hold=hold)
 
     @property
     def held_bytes(self):
@@ -79,3 +79,54 @@ def test_the_streams_of_a_connection_are_refused_together_and_it_stays(process):
     client.flush()
     assert [client.answer(stream).status for stream in (*streams, late)] == [503] * 3
     assert client.ask("POST", "/topics/a", body=b"x").status == 201
+
+
+# ---- requests that are all there, and wait until it is known who sends them
+
+
+def post(size):
+    return request("POST", "/topics/a", body=b"x" * size)
+
+
+def test_bodies_that_wait_for_a_login_are_held_too_and_refused_beyond(process):
+    first, second = process.connect(hold=True), process.connect(hold=True)
+    first.feed(post(400 * KiB))
+    assert process.held_bytes == 400 * KiB
+    refused = parse_responses(second.feed(post(100 * KiB) + post(100 * KiB)))
+    assert [(one.status, one["retry-after"]) for one in refused] == [(503, "1")] * 2
+    assert process.held_bytes == 400 * KiB
+    assert [one.status for one in parse_responses(first.release())] == [201]
+    assert process.held_bytes == 0
+    second.release()
+    assert second.messages == []
+    assert [one.status for one in parse_responses(second.feed(post(100 * KiB)))] == [201]  # it stays open
+
+
+def test_bodies_that_arrive_behind_one_that_waits_are_refused_with_it(process):
+    connection = process.connect(hold=True)
+    connection.feed(post(400 * KiB) + request("GET", "/topics"))
+    assert begin(connection, 200 * KiB) == [503]  # the one in the middle is not answered before it is known who asks
+    out = connection.release()
+    assert [one.status for one in parse_responses(out)] == [200, 503]
+    assert connection.messages == []
+
+
+def test_streams_that_wait_for_a_login_are_refused_together(process):
+    client = Http2Client(process.connect(hold=True))
+    streams = [client.send("POST", "/topics/a", body=b"x" * 50_000) for _ in range(11)]
+    client.flush()
+    assert [client.answer(stream).status for stream in streams] == [503] * 11
+    assert process.held_bytes == 0
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_who_is_not_let_in_or_does_not_wait_for_it_holds_nothing(process, answered):
+    connection = process.connect(hold=True)
+    connection.anonymous = False
+    connection.feed(post(400 * KiB))
+    if answered:
+        assert [one.status for one in parse_responses(connection.release())] == [401]
+    else:
+        connection.adapter.lost(now_ms=connection.now_ms)
+        assert connection.adapter._requests.body_bytes == 0
+    assert process.held_bytes == 0
