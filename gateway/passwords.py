@@ -5,14 +5,21 @@ what a password that was sent is compared with, for trying passwords against it 
 
 A comparison costs some 20 ms of a processor and 19 MiB, on purpose. Devices connect again and again with the same
 password, so what was right is remembered for a while, by a digest under a key of this process's own.
+
+Comparisons with different hashes take differently long: with a verifier of SCRAM's alone, or with a hash that others
+have made at other costs. Refusals take equally long all the same, those of names that nobody has included: twice as
+long as the slowest kind of hash does on average. What is left of that once a password was compared is waited for,
+without a thread.
 """
 
+import asyncio
 import hashlib
 import hmac
 import secrets
+import time
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
 
 from argon2 import PasswordHasher, extract_parameters
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -32,7 +39,13 @@ ARGON2 = "$argon2id$"
 HASH_MEMORY_KIB_MAX = 256 * 1024  # of a hash that somebody else has made
 HASH_PASSES_COUNT_MAX = 32
 
+KINDS_COUNT_MAX = 64  # of hashes, by what a comparison costs
+REFUSAL_TIMES = 2.0  # the slowest kind: comparisons that take longer than the average do not show
+NEWS_WEIGHT = 1 / 8  # of the last comparison in the average
+
 T = TypeVar("T")
+
+OURS = f"{ARGON2}v=19$m={MEMORY_KIB},t={PASSES},p={LANES}"  # the kind of hashes that are made here
 
 _hasher = PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES)
 
@@ -82,10 +95,47 @@ def verifier_in(hashed: str) -> scram.Verifier | None:
     return None
 
 
-class Passwords:
-    """Compares passwords with hashes. Belongs to the event loop."""
+class _Compared(NamedTuple):
+    right: bool
+    took_s: float
+
+
+class Refusals:
+    """How long a refusal takes, from how long comparisons take."""
 
     def __init__(self) -> None:
+        self._average_s: dict[str, float] = {}  # by kind of hash
+
+    def knows(self, kind: str) -> bool:
+        """Whether a comparison of this kind has been noted."""
+        return kind in self._average_s
+
+    def note(self, kind: str, took_s: float) -> None:
+        """A comparison of a kind has taken so long."""
+        before_s = self._average_s.get(kind)
+        if before_s is not None:
+            self._average_s[kind] = before_s + (took_s - before_s) * NEWS_WEIGHT
+        elif len(self._average_s) < KINDS_COUNT_MAX:
+            self._average_s[kind] = took_s
+
+    @property
+    def lasting_s(self) -> float:
+        """How long each of them takes."""
+        return REFUSAL_TIMES * max(self._average_s.values(), default=0.0)
+
+
+class Passwords:
+    """Compares passwords with hashes. Belongs to the event loop; `clock_s` is a clock that never goes back."""
+
+    def __init__(
+        self,
+        *,
+        clock_s: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._clock_s = clock_s
+        self._sleep = sleep
+        self._refusals = Refusals()
         self._work = FairWork(THREADS, WAITING_COUNT_MAX, name="passwords")
         self._key = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, None] = OrderedDict()  # digests of (hash, password)
@@ -99,12 +149,14 @@ class Passwords:
         if digest in self._right:
             self._right.move_to_end(digest)
             return True
-        right = await self.work(lambda: _is_right(hashed, password), network=network)
-        if right:
+        compared = await self.work(lambda: self._compare(hashed, password), network=network)
+        if compared.right:
             self._right[digest] = None
             if len(self._right) > REMEMBERED_COUNT_MAX:
                 self._right.popitem(last=False)
-        return right
+        else:
+            await self._refuse(_kind(hashed), compared.took_s, network)
+        return compared.right
 
     async def pretend(self, password: bytes, *, network: str = "") -> None:
         """Take as long as `verify` does for a wrong password, so that nobody can tell by it which names there are.
@@ -112,7 +164,25 @@ class Passwords:
         Raises `Refusal` (OVERLOAD).
         """
         if len(password) <= PASSWORD_BYTES_MAX:
-            await self.work(lambda: _is_right(self._decoyed(), password), network=network)
+            compared = await self.work(lambda: self._compare(self._decoyed(), password), network=network)
+            await self._refuse(_kind(self._decoy), compared.took_s, network)
+
+    async def _refuse(self, kind: str, took_s: float, network: str) -> None:
+        """Wait as long as refusals take, after a comparison of a kind. Raises `Refusal` (OVERLOAD)."""
+        refusals = self._refusals
+        refusals.note(kind, took_s)
+        if not refusals.knows(OURS):  # how long names take that nobody has
+            compared = await self.work(lambda: self._compare(self._decoyed(), b""), network=network)
+            refusals.note(OURS, compared.took_s)
+            took_s += compared.took_s
+        left_s = refusals.lasting_s - took_s
+        if left_s > 0:
+            await self._sleep(left_s)
+
+    def _compare(self, hashed: str, password: bytes) -> _Compared:
+        began_s = self._clock_s()
+        right = _is_right(hashed, password)
+        return _Compared(right, self._clock_s() - began_s)
 
     async def work(self, work: Callable[[], T], *, network: str = "") -> T:
         """Do what takes long in one of the threads. Raises `Refusal` (OVERLOAD) where too many wait for it."""
@@ -122,6 +192,15 @@ class Passwords:
         if not self._decoy:
             self._decoy = _hasher.hash(secrets.token_bytes(32))
         return self._decoy
+
+
+def _kind(hashed: str) -> str:
+    """What says how long a comparison takes: the costs of the part of a hash that `_is_right` uses."""
+    parts = hashed.split()
+    for part in parts:
+        if part.startswith(ARGON2):
+            return "$".join(part.split("$")[:4])
+    return next((part.partition(":")[0] for part in parts if part.startswith(scram.PREFIX)), "")
 
 
 def _is_right(hashed: str, password: bytes) -> bool:

@@ -1,14 +1,17 @@
 import asyncio
 
 import pytest
+from argon2 import PasswordHasher
 
 from controller.client import User
+from gateway import passwords
 from gateway.auth import TRUSTED_GATEWAY, Authenticator
 from gateway.config import AuthConfig, UserConfig
 from gateway.config_reader import Hash, Secret
 from gateway.errors import Cause, Refusal
 from gateway.passwords import PASSWORD_BYTES_MAX, WAITING_COUNT_MAX, Passwords, hash_password
 from gateway.port import Authenticate, Principal
+from gateway.scram import derive
 
 CONFIG = AuthConfig(users={"bridge": UserConfig(password=Secret("s3cret"), trusted_gateway=True)})
 
@@ -104,6 +107,67 @@ def test_what_was_right_is_remembered_and_another_password_is_not():
         assert not await passwords.verify(hashed, bytes(PASSWORD_BYTES_MAX + 1))
 
     asyncio.run(main())
+
+
+OTHER_HASHES = {
+    "scram": str(derive("pw", salt=b"0123456789abcdef")),
+    "cheap": PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(b"pw"),
+    "dear": PasswordHasher(time_cost=3, memory_cost=64, parallelism=1).hash(b"pw"),
+    "none": "$argon2id$v=19$m=19456,t=2,p=1$broken",
+}
+COSTS_S = {"SCRAM-SHA-256$15000": 0.005, "$argon2id$v=19$m=64,t=1,p=1": 0.001, "$argon2id$v=19$m=64,t=3,p=1": 0.5}
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """Passwords, and how long it takes to refuse one: by a clock that goes on with comparisons and waits alone."""
+    now_s = 0.0
+
+    def compare(hashed, password):
+        nonlocal now_s
+        now_s += COSTS_S.get(passwords._kind(hashed), 0.02)
+        return False
+
+    async def sleep(wait_s):
+        nonlocal now_s
+        now_s += wait_s
+
+    async def refuse(hashed):
+        began_s = now_s
+        if hashed is None:
+            await subject.pretend(b"wrong")
+        else:
+            assert not await subject.verify(hashed, b"wrong")
+        return now_s - began_s
+
+    monkeypatch.setattr(passwords, "_is_right", compare)
+    subject = Passwords(clock_s=lambda: now_s, sleep=sleep)
+    return refuse
+
+
+@pytest.mark.parametrize("kind", ["scram", "cheap", "none"])
+def test_a_refusal_takes_as_long_whatever_hash_a_user_has_as_for_a_name_that_nobody_has(timed, kind):
+    async def main():
+        hashes = [OTHER_HASHES[kind], None, OTHER_HASHES[kind], hash_password(b"pw"), None]
+        assert [await timed(hashed) for hashed in hashes] == pytest.approx([0.04] * 5)
+
+    asyncio.run(main())
+
+
+def test_a_refusal_takes_as_long_for_other_names_as_for_a_user_with_a_hash_that_costs_more(timed):
+    async def main():
+        hashes = [OTHER_HASHES["dear"], None, OTHER_HASHES["scram"], OTHER_HASHES["dear"], hash_password(b"pw")]
+        assert [await timed(hashed) for hashed in hashes] == pytest.approx([1.0] * 5)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["scram", "cheap", "dear"])
+def test_hashes_of_others_admit_who_has_the_password(kind):
+    user = User(name="fleet", password=OTHER_HASHES[kind])
+    assert ask("fleet", b"pw", users=[user]).name == "fleet"
+    with pytest.raises(Refusal):
+        ask("fleet", b"PW", users=[user])
 
 
 def test_a_flood_of_passwords_is_refused_beyond_a_limit():
