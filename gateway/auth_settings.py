@@ -10,9 +10,12 @@ from msgspec import Meta
 
 from gateway.config_reader import Hash, Secret
 from gateway.errors import ConfigError
+from gateway.identity import check_user_name
 from gateway.passwords import check_hash
 
 __all__ = ["Algorithm", "AuthConfig", "JwtConfig", "JwtKey", "TlsConfig", "UserConfig", "auth_mistakes"]
+
+NAME_CHARS_MAX = 64  # shown of a name that is too long
 
 Whence: TypeAlias = Literal["loopback", "everyone", "nobody"]
 
@@ -109,6 +112,11 @@ def auth_mistakes(auth: AuthConfig, tls: TlsConfig) -> Iterator[tuple[str, str]]
     yield from _tls_mistakes(tls)
     otherwise = auth.jwt.enabled or tls.client_certificates != "off"  # users may prove otherwise who they are
     for name, user in auth.users.items():
+        try:
+            check_user_name(name)
+        except ValueError as error:
+            yield "auth.users", f"{name[:NAME_CHARS_MAX]!r} {error}"
+            continue
         if user.password is None and user.password_hash is None and not otherwise:
             yield (
                 f"auth.users.{name}.password_file",

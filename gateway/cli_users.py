@@ -41,7 +41,13 @@ def set_user(
     from controller.client import User  # noqa: PLC0415 - here and below: what only this command needs
     from gateway.access_settings import ACCESS  # noqa: PLC0415
     from gateway.auth import TRUSTED_GATEWAY  # noqa: PLC0415
+    from gateway.errors import ConfigError  # noqa: PLC0415
+    from gateway.identity import check_user_name  # noqa: PLC0415
 
+    try:
+        check_user_name(name)
+    except ValueError as error:
+        raise ConfigError(f"NAME: {error}") from error
     rules = rules_of(allow, deny, otherwise)
     password = hashed_password(password_file)
 

@@ -1,9 +1,10 @@
-"""Who a client says it is by what others vouch for: the names in certificates and tokens."""
+"""Who a client says it is by what others vouch for: the names in certificates and tokens; and names of users."""
 
+import unicodedata
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-__all__ = ["NAME_BYTES_MAX", "Claim", "identity_of", "is_name"]
+__all__ = ["NAME_BYTES_MAX", "Claim", "check_user_name", "identity_of", "is_name"]
 
 NAME_BYTES_MAX = 255
 
@@ -36,3 +37,19 @@ def identity_of(certificate: Mapping[str, Any] | None, kind: str) -> str | None:
 def is_name(text: Any) -> bool:
     """Whether somebody can have this name: some text without control characters."""
     return isinstance(text, str) and 0 < len(text.encode(errors="replace")) <= NAME_BYTES_MAX and text.isprintable()
+
+
+def check_user_name(name: str) -> None:
+    """Raise ValueError, which does not repeat it, for what cannot be the name of a user.
+
+    No protocol has to carry more than these: MQTT's user names have no U+0000, and should have no other control
+    characters either (5.0, 1.5.4).
+    """
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise ValueError("is no UTF-8; write another name") from None
+    if not 0 < size <= NAME_BYTES_MAX:
+        raise ValueError(f"has {size} bytes; write a name of 1 to {NAME_BYTES_MAX}")
+    if any(unicodedata.category(one) == "Cc" for one in name):
+        raise ValueError("has a control character; write a name without")

@@ -185,3 +185,27 @@ def test_what_is_kept_of_a_user_is_what_the_controllers_know_and_not_what_one_of
 
 def test_a_user_that_is_not_there_is_not_removed(controller):
     assert "there is no user nobody" in str(run("cluster", "users", "remove", "nobody").exception)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "NAME: has 0 bytes; write a name of 1 to 255"),
+        ("\u00e4" * 128, "NAME: has 256 bytes"),
+        ("ada\n", "NAME: has a control character"),
+        ("a\x7fda", "NAME: has a control character"),
+        ("a\x85da", "NAME: has a control character"),
+        ("a\udcffda", "NAME: is no UTF-8"),
+    ],
+)
+def test_names_that_no_user_may_have(config, controller, name, said):
+    tried = run("cluster", "users", "set", name, "--password-file", secret(config))
+    assert isinstance(tried.exception, ConfigError)
+    assert said in str(tried.exception)
+    assert controller.found == {}
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "Grace Hopper", "\u00e4da@example.com"])
+def test_names_that_a_user_may_have(config, controller, name):
+    assert run("cluster", "users", "set", name, "--password-file", secret(config)).exit_code == 0
+    assert list(controller.found) == [name]

@@ -180,6 +180,9 @@ def test_a_secret_comes_from_a_file_or_the_environment_and_is_never_shown(tmp_pa
             "[auth.users.eve]\n",
             "auth.users.eve.password_file: is missing; write the path of a password's file, or password_hash",
         ),
+        ('[auth.users."e\\nve"]\n', "auth.users: 'e\\nve' has a control character; write a name without"),
+        ('[auth.users.""]\n', "auth.users: '' has 0 bytes; write a name of 1 to 255"),
+        (f"[auth.users.{'e' * 256}]\n", f"auth.users: '{'e' * 64}' has 256 bytes; write a name of 1 to 255"),
         (
             "[auth.users.eve]\npassword_hash = 'secret'\n",
             "auth.users.eve.password_hash: begins with neither $argon2id$ nor SCRAM-SHA-256$; "
