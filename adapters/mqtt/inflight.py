@@ -65,6 +65,11 @@ class Resume:
             self._last[group_of(place)] = max(place, self._last.get(group_of(place), place))
 
     @property
+    def done_count(self) -> int:
+        """How many QoS 2 deliveries an earlier connection has brought, not before the oldest that was under way."""
+        return len(self._done)
+
+    @property
     def nothing(self) -> bool:
         """Whether nothing is remembered any more."""
         return not self._last
@@ -165,10 +170,16 @@ class Inflight:
 
     @property
     def room(self) -> int:
-        """How many more QoS 1 and 2 deliveries may be under way, each with an identifier that is free."""
-        reserved = len(self.resume.reserved) if self.resume is not None else 0
+        """How many more QoS 1 and 2 deliveries may be under way, each with an identifier that is free.
+
+        As many of `done` as an earlier connection has left do not count until the logs have brought those again: they
+        may be more than the limit by now, and what was acknowledged in between comes before them once more.
+        """
+        reserved = left = 0
+        if self.resume is not None:
+            reserved, left = len(self.resume.reserved), self.resume.done_count
         free = PACKET_ID_MAX - len(self.sent) - len(self.released) - len(self.again) - reserved
-        return min(free, self.limit - len(self.sent) - len(self.released) - len(self.done))
+        return min(free, self.limit - len(self.sent) - len(self.released) - max(0, len(self.done) - left))
 
     @property
     def room_again(self) -> int:
