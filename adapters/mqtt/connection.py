@@ -10,7 +10,7 @@ from adapters.mqtt.authentication import Authentication, Turn, disproven
 from adapters.mqtt.codec.decoder import decode, peek_version
 from adapters.mqtt.codec.packet_type import PacketType
 from adapters.mqtt.codec.packets import Auth, Connack, Connect, Disconnect
-from adapters.mqtt.codec.reason import CONNACK_CODES, DISCONNECTING, ReasonCode
+from adapters.mqtt.codec.reason import CONNACK_CODES, DISCONNECTING, SENT_AGAIN, ReasonCode
 from adapters.mqtt.handshake import Terms
 from adapters.mqtt.link import Link
 from adapters.mqtt.options import Options
@@ -36,6 +36,7 @@ from gateway.port import (
 
 __all__ = ["Connection", "Phase"]
 
+LAST_TURNS_COUNT = 16  # of a connection that is gone, at once; what comes behind them is lost with it
 _GATED = 1 << 62  # more bytes than ever come: nothing is parsed
 
 
@@ -59,15 +60,6 @@ _NEXT: dict[Phase, Phase] = {
 }
 _GATES = (Phase.AUTHENTICATING, Phase.OPENING)  # the client waits for its CONNACK, and we for the gateway
 _UNPROVEN = (Phase.AWAITING_CONNECT, Phase.CHALLENGED)  # it is the client's turn, and it has not long for it
-# Ends that a client of 3.1.1 cannot tell from a lost connection: it sends the same message again.
-_SENT_AGAIN = frozenset(
-    {
-        ReasonCode.PACKET_TOO_LARGE,
-        ReasonCode.TOPIC_NAME_INVALID,
-        ReasonCode.NOT_AUTHORIZED,
-        ReasonCode.QUOTA_EXCEEDED,
-    }
-)
 
 
 class Connection:
@@ -190,6 +182,7 @@ class Connection:
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
         """The connection is gone. What is owed to a later connection is done now."""
+        self._hear_the_rest(now_ms)
         if self.phase is not Phase.CLOSED:
             self._end()
         self._session.end()
@@ -222,6 +215,13 @@ class Connection:
         data = bytes(self._held)
         self._held.clear()
         self._parse(data, now_ms)
+
+    def _hear_the_rest(self, now_ms: int) -> None:
+        """Parse what had to wait for its turn, which does not come any more: the good-bye may be in it."""
+        turns = 0
+        while self.phase is Phase.CONNECTED and self._session.intake.tired and turns < LAST_TURNS_COUNT:
+            self._parse_held(now_ms)
+            turns += 1
 
     def _control(self, first: int, body: bytes) -> bool:
         """A packet that is no PUBLISH, of a connected client; whether to read on. Raises `ProtocolError`."""
@@ -426,7 +426,7 @@ class Connection:
         """End the connection and say why, as far as the client's version has a word for it."""
         link, again = self._link, False
         if self.phase is Phase.CONNECTED:
-            again = code in _SENT_AGAIN
+            again = code in SENT_AGAIN
             if link.version == 5:
                 explained = Disconnect(code=code, properties=handshake.explanation(code, detail, self._options))
                 link.send_or(explained, Disconnect(code=code))

@@ -9,6 +9,7 @@ __all__ = [
     "DISCONNECTING",
     "PUBACK_CODES",
     "RETURN_CODES",
+    "SENT_AGAIN",
     "SUBACK_CODES",
     "SUBACK_FAILURE",
     "ReasonCode",
@@ -119,6 +120,16 @@ DISCONNECTING: dict[Cause, ReasonCode] = {
     Cause.UNAVAILABLE: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
     Cause.UNKNOWN: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
 }
+
+# Ends that a client of 3.1.1 cannot tell from a lost connection: it sends the same message again.
+SENT_AGAIN: frozenset[int] = frozenset(
+    {
+        ReasonCode.PACKET_TOO_LARGE,
+        ReasonCode.TOPIC_NAME_INVALID,
+        ReasonCode.NOT_AUTHORIZED,
+        ReasonCode.QUOTA_EXCEEDED,
+    }
+)
 
 # What a SUBACK of 5.0 says of a subscription that the gateway refused.
 SUBACK_CODES: dict[Cause, ReasonCode] = {

@@ -14,8 +14,10 @@ from adapters.mqtt.codec.packets import (
     Subscribe,
     SubscriptionRequest,
     Unsubscribe,
+    Will,
 )
 from adapters.mqtt.codec.properties import REPEATS_COUNT_MAX
+from adapters.mqtt.connection import LAST_TURNS_COUNT
 from adapters.mqtt.exact import Exact
 from adapters.mqtt.intake import CONTROLS_COUNT_MAX
 from adapters.mqtt.keeper import Keeper
@@ -24,6 +26,7 @@ from adapters.mqtt.options import Options
 from adapters.mqtt.session import FILTERS_COUNT_MAX
 from adapters.mqtt.session_state import Exchanges
 from gateway.mark_port import Mark, OpenedMarks
+from gateway.port import DropWill
 
 
 def many(count: int, pattern: str = "t") -> tuple[SubscriptionRequest, ...]:
@@ -52,6 +55,25 @@ def test_the_last_packet_of_a_turn_may_be_the_last_of_all():
     driver.feed(encode(Pingreq(), 5) * (CONTROLS_COUNT_MAX - 1) + encode(Disconnect(), 5))
     assert driver.closed == ""
     assert driver.adapter.deadline_ms() is None
+
+
+def test_a_connection_that_is_lost_before_its_turn_has_said_good_bye_all_the_same():
+    driver = Driver(5)
+    driver.connect(will=Will(topic="w", payload=b"gone"))
+    farewell = encode(Publish(topic="t", payload=b"x"), 5) + encode(Disconnect(), 5)
+    driver.feed(encode(Pingreq(), 5) * (2 * CONTROLS_COUNT_MAX) + farewell)
+    assert driver.calls(DropWill) == []
+    driver.lose()
+    assert [message.body for message in driver.published()] == [b"x"]
+    assert len(driver.calls(DropWill)) == 1
+
+
+def test_a_connection_that_is_lost_has_so_many_turns():
+    driver = Driver(5)
+    driver.connect(will=Will(topic="w", payload=b"gone"))
+    driver.feed(encode(Pingreq(), 5) * (CONTROLS_COUNT_MAX * (LAST_TURNS_COUNT + 1)) + encode(Disconnect(), 5))
+    driver.lose()
+    assert driver.calls(DropWill) == []
 
 
 def test_messages_and_their_acknowledgements_take_no_turns():
