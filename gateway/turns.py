@@ -34,8 +34,8 @@ class Turns:
         queue.append(turn)
         try:
             await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # it had been given to us when we gave up
+        except BaseException:  # cancelled, or closed as a coroutine that nobody goes on with
+            if not (turn.cancel() or turn.cancelled()):  # it had been given to us when we gave up
                 self.end(name)
             raise
 

@@ -50,6 +50,18 @@ async def test_one_after_the_other_in_the_order_of_asking(rig):
     assert not rig.known
 
 
+async def test_who_is_closed_while_waiting_has_given_up():
+    turns = Turns()
+    await turns.begin("a")
+    waiting = turns.begin("a")
+    waiting.send(None)  # to its first wait, outside of any task
+    waiting.close()
+    turns.end("a")
+    async with asyncio.timeout(10), turns.at("a"):
+        pass
+    assert not turns._waiting
+
+
 async def test_another_name_does_not_wait(rig):
     tasks = [rig.go("x", "a"), rig.go("y", "b")]
     await rig.until("y begins")
