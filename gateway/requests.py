@@ -74,10 +74,10 @@ async def _authenticate(hub: "Hub", endpoint: Endpoint, request: Authenticate) -
     address, loopback = endpoint.host, endpoint.loopback
     if request.address:
         address, loopback = request.address, is_loopback(request.address)
-        if request.sole:
-            endpoint.comes_from(address)
-        else:
+        if not request.sole:
             endpoint.several = True
+        elif not endpoint.gone:  # else nobody would say that who is counted there has left
+            endpoint.comes_from(address)
     principal = await hub.authenticator.authenticate(
         request, loopback=loopback, address=address, certificate=endpoint.certificate
     )

@@ -1,13 +1,18 @@
 """Who is behind a proxy: the nearest that is not one of ours, whatever a client has written in front of that."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.access import OPEN
 from gateway.config import load
 from gateway.errors import ConfigError
 from gateway.forwarding import UNKNOWN, Forwarding
 from gateway.forwarding_settings import ForwardingConfig
+from gateway.port import Authenticate, Call, Challenge, Principal, Token
+from gateway.requests import answer
 
 PROXIES = ("10.0.0.0/8", "127.0.0.1", "2001:db8::/32")
 X, FORWARDED = "x-forwarded-for", "forwarded"
@@ -92,3 +97,22 @@ def test_a_long_header_is_read_in_no_time():
 def test_what_is_no_network_is_said():
     with pytest.raises(ConfigError, match=r"forwarding\.proxies: .*10\.0\.0\.0/8"):
         load(environ={}, overrides={"forwarding": {"proxies": ["10.0.0.1/8"]}})
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("gone", [False, True])
+async def test_who_has_gone_before_anybody_asked_is_counted_nowhere(gone):
+    class Authenticator:
+        async def authenticate(self, _request, **said):
+            return Challenge(data=said["address"].encode(), exchange=None)
+
+    placed = []
+    endpoint = SimpleNamespace(
+        host="10.0.0.1", loopback=False, certificate=None, turned_away=None, gone=gone, comes_from=placed.append
+    )
+    endpoint.principal = Principal(name="", badge=OPEN)
+    request = Authenticate(mechanism="anonymous", address="203.0.113.7", sole=True)
+    hub = SimpleNamespace(authenticator=Authenticator())
+    challenge = await answer(hub, endpoint, Call(request=request, token=Token(1)))
+    assert challenge.data == b"203.0.113.7"
+    assert placed == ([] if gone else ["203.0.113.7"])
