@@ -30,21 +30,21 @@ log = logs.get(__name__)
 async def reread(config: "Config", hangups: asyncio.Event, load: Callable[[], "Config"]) -> AsyncIterator["Config"]:
     """Every configuration that `load` brings after a hangup and that can be used; what cannot is logged.
 
-    `config` is the one in force.
+    `config` is the one of the start: what it says of all else stays in force until there is another one.
     """
     while True:
         await hangups.wait()
         hangups.clear()
         log.info("reading the configuration again")
         try:
-            config, before = await asyncio.to_thread(load), config
+            new = await asyncio.to_thread(load)
         except (ConfigError, OSError) as error:
             log.error("the configuration cannot be used, and the one before stays", mistakes=str(error).splitlines())
             continue
-        sections = waiting_for_a_restart(before, config)
+        sections = waiting_for_a_restart(config, new)
         if sections:
             log.warning("what has changed here waits for a restart", sections=sections)
-        yield config
+        yield new
 
 
 def waiting_for_a_restart(before: "Config", after: "Config") -> list[str]:
