@@ -146,6 +146,7 @@ class Gateway:
             registry=self.metrics.registry,
             now_ms=now_ms,
             message_bytes_max=config.gateway.max_message_bytes,
+            gateway_id=hub.timer_secrets.gateway_id,
         )
         bridges.start()
         return bridges

@@ -14,7 +14,7 @@ from typing import Final
 
 from gateway import logs
 from gateway.bridge_link import Link, LinkError
-from gateway.bridge_port import Upstream
+from gateway.bridge_port import LOOPED, Upstream
 from gateway.bridge_settings import BridgeConfig
 from gateway.errors import ProtocolError, Refusal
 from gateway.message import Message
@@ -201,7 +201,8 @@ class Bridge:
         now = self._upstream.passed_over
         for cause, count in now.items():
             if count > self.figures.refused.get(cause, 0):
-                log.warning("bridge: messages are passed over", bridge=self.name, cause=cause, so_far=count)
+                say = log.debug if cause == LOOPED else log.warning  # usual where gateways read each other
+                say("bridge: messages are passed over", bridge=self.name, cause=cause, so_far=count)
         self.figures.refused = dict(now)
 
     async def _flush(self) -> None:

@@ -7,14 +7,17 @@ time, and all that comes meanwhile is the next one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from gateway.errors import Refusal
 from gateway.message import Message
 
-__all__ = ["BridgeFactory", "Place", "Placing", "Scheme", "Terms", "Upstream", "Wanted"]
+__all__ = ["LOOPED", "BridgeFactory", "Place", "Placing", "Scheme", "Terms", "Upstream", "Wanted"]
+
+
+LOOPED: Final = "looped"  # why a message is passed over that has been here before
 
 
 class Scheme(NamedTuple):
@@ -59,6 +62,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     message_bytes_max: int  # a larger one is passed over, and refused
     wanted: Sequence[Wanted]
     placing: Placing
+    gateway: str = ""  # the id that this gateway, or its cluster, is known by to others; "": to nobody
 
 
 class Upstream(Protocol):
@@ -82,7 +86,7 @@ class Upstream(Protocol):
 
     @property
     def passed_over(self) -> Mapping[str, int]:
-        """By cause, the messages that were acknowledged without being stored, for they never can be."""
+        """By cause, the messages that were acknowledged without being stored: they cannot be, or are here already."""
 
     def connected(self, now_ms: int) -> None:
         """There is a new connection: begin."""

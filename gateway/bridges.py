@@ -65,6 +65,7 @@ class Bridges:
         registry: CollectorRegistry,
         now_ms: Callable[[], int],
         message_bytes_max: int,
+        gateway_id: str = "",
     ) -> None:
         """Raises `ConfigError` for a URL that no adapter speaks."""
         self._gate = gate
@@ -83,7 +84,7 @@ class Bridges:
             bridge = Bridge(
                 name,
                 config,
-                _upstream(*factories[scheme], _terms(name, config, message_bytes_max)),
+                _upstream(*factories[scheme], _terms(name, config, message_bytes_max, gateway_id)),
                 dial=lambda config=config: dial(config, schemes),  # type: ignore[misc]
                 store=store,
                 crowded=lambda: gate.crowded,
@@ -254,7 +255,7 @@ def _upstream(factory: BridgeFactory, options: Any, terms: Terms) -> Callable[[]
     return lambda: factory.upstream(terms, options)
 
 
-def _terms(name: str, config: BridgeConfig, message_bytes_max: int) -> Terms:
+def _terms(name: str, config: BridgeConfig, message_bytes_max: int, gateway_id: str) -> Terms:
     subscriptions = config.subscriptions()
     return Terms(
         bridge=name,
@@ -271,6 +272,7 @@ def _terms(name: str, config: BridgeConfig, message_bytes_max: int) -> Terms:
         message_bytes_max=message_bytes_max,
         wanted=[Wanted(one.pattern, one.qos) for one in subscriptions],
         placing=Places(name, subscriptions),
+        gateway=gateway_id,
     )
 
 

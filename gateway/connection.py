@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol, Endpoint):
         transport = cast(asyncio.Transport, transport)  # uvloop's do not derive from it
         self._transport = transport
         listener = self._listener
-        info = _info(transport, listener.name, self._hub.forwarding)
+        info = _info(transport, listener.name, self._hub.forwarding, self._hub.timer_secrets.gateway_id)
         self._secure = info.secure
         host, now = str(info.peer[0]), now_ms()
         guest = self._hub.door.enter("" if info.forwarding else host, now_ms=now)
@@ -315,7 +315,7 @@ class _Lingering(asyncio.Protocol):
         self._hub.lingering -= 1
 
 
-def _info(transport: asyncio.Transport, listener: str, forwarding: Forwarding | None) -> ConnectionInfo:
+def _info(transport: asyncio.Transport, listener: str, forwarding: Forwarding | None, gateway: str) -> ConnectionInfo:
     peer = transport.get_extra_info("peername") or ("", 0)
     local = transport.get_extra_info("sockname") or ("", 0)
     tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
@@ -328,4 +328,5 @@ def _info(transport: asyncio.Transport, listener: str, forwarding: Forwarding | 
         loopback=is_loopback(str(peer[0])),
         certificate=(tls.getpeercert() or None) if tls is not None else None,
         forwarding=forwarding if forwarding is not None and forwarding.trusts(str(peer[0])) else None,
+        gateway=gateway,
     )

@@ -95,6 +95,7 @@ class ConnectionInfo(_Value, frozen=True, kw_only=True):
     loopback: bool = False  # both ends on this machine: anonymous clients may be let in
     certificate: Mapping[str, Any] | None = None  # the peer's, verified
     forwarding: Forwarding | None = None  # the peer is a proxy of ours, which says who is behind it
+    gateway: str = ""  # the id that this gateway, or its cluster, is known by to other gateways
 
 
 # ---- effects: what an adapter asks of the gateway

@@ -1,4 +1,8 @@
-"""What tickets of delayed messages are signed with (`gateway.delayed`): a secret for each principal."""
+"""What tickets of delayed messages are signed with (`gateway.delayed`): a secret for each principal.
+
+The key that they are made with is the same for all gateways of a cluster and after a restart; so is the id that is made
+with it, which other gateways know this one by.
+"""
 
 import hmac
 import secrets
@@ -11,6 +15,8 @@ __all__ = ["TimerSecrets"]
 
 _SPACE = "$timers"  # the KV's namespace of the key that secrets are made with
 _KEY_BYTES = 32
+_GATEWAY = "\0gateway"  # what the id is made of; nobody has such a name
+_ID_BYTES = 8
 _MADE_MAX = 4_096  # secrets remembered: making one takes longer than the rest of letting a connection in
 
 log = logs.get(__name__)
@@ -22,6 +28,11 @@ class TimerSecrets:
     def __init__(self) -> None:
         self._key = secrets.token_bytes(_KEY_BYTES)
         self._made: dict[str, bytes] = {}
+
+    @property
+    def gateway_id(self) -> str:
+        """What other gateways know this one by, or the cluster it belongs to."""
+        return self.of(_GATEWAY)[:_ID_BYTES].hex()
 
     async def load(self, store: StoreClient) -> None:
         """Get the key from the store, or put this one there; without it tickets are good for this process alone."""

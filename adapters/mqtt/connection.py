@@ -276,7 +276,7 @@ class Connection:
 
     def _connected(self, connect: Connect) -> None:
         """A CONNECT: ask who this is. Nothing more is parsed until the gateway has answered."""
-        terms = self._terms = handshake.agree(connect, self._options, self._random)
+        terms = self._terms = handshake.agree(connect, self._options, self._random, self.info.gateway)
         self._link.client_id = terms.client_id
         self._link.packet_bytes_max = terms.packet_bytes_max
         self._anonymous = terms.method is not None or (connect.username is None and connect.password is None)

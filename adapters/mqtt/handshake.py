@@ -3,6 +3,7 @@
 import msgspec
 from msgspec.structs import replace
 
+from adapters.mqtt.bridge_path import introduced, introduction
 from adapters.mqtt.codec.decoder import Frame, check_topic_name, peel
 from adapters.mqtt.codec.packets import Connack, Connect, Will
 from adapters.mqtt.codec.primitives import VARINT_MAX, clean_text
@@ -67,6 +68,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     will: Will | None
     method: str | None = None  # of an authentication in several steps
     response_information: str | None = None  # what topics for its responses may begin with (3.2.2.3.15)
+    gateway: str = ""  # our id, for a bridge of another gateway; "": the client is none
 
 
 def will_of(terms: Terms, link: Link) -> port.Will | None:
@@ -110,8 +112,8 @@ def granted_expiry(asked_s: int | None, options: Options) -> int | None:
     return asked_s if most is None else min(asked_s, most)
 
 
-def agree(connect: Connect, options: Options, random: Random) -> Terms:
-    """The terms of a connection.
+def agree(connect: Connect, options: Options, random: Random, gateway: str = "") -> Terms:
+    """The terms of a connection; `gateway` is our id.
 
     Raises `ProtocolError` (0x85, 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9D) when there can be none.
     """
@@ -156,6 +158,7 @@ def agree(connect: Connect, options: Options, random: Random) -> Terms:
         response_information=_response_information(client_id, options)
         if properties.request_response_information
         else None,
+        gateway=gateway if properties.user and introduced(properties.user) else "",
     )
 
 
@@ -201,6 +204,7 @@ def welcome(terms: Terms, options: Options, *, session_present: bool, final: byt
             authentication_data=final or None,
             # What is absent is available: QoS 2, retain, wildcards, subscription identifiers (3.2.2.3).
             shared_subscription_available=None if options.shared_subscriptions else 0,
+            user=introduction(terms.gateway),
         ),
     )
 

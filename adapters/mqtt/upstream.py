@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from adapters.mqtt.bridge_path import extended, introduced, introduction
 from adapters.mqtt.codec import decode, encode, peel
 from adapters.mqtt.codec.decoder import Frame, check_topic_name
 from adapters.mqtt.codec.packet_type import PacketType
@@ -30,7 +31,7 @@ from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties, decode_pro
 from adapters.mqtt.codec.reason import PUBACK_CODES, ReasonCode
 from adapters.mqtt.messages import Template, bridged, told
 from adapters.mqtt.sparkplug import Sparkplug, sparkplug_of
-from gateway.bridge_port import Place, Terms
+from gateway.bridge_port import LOOPED, Place, Terms
 from gateway.errors import Cause, ProtocolError, Refusal
 from gateway.message import Message
 
@@ -82,7 +83,8 @@ class MqttUpstream:
         self._version = VERSIONS[terms.version]
         self._packet_bytes_max = terms.message_bytes_max + ENVELOPE_BYTES_MAX
         self._topics: dict[bytes, _Known] = {}
-        self._templates: dict[bytes, Template] = {}
+        self._templates: dict[bytes, Template | None] = {}  # None: what has been here before
+        self._gateway = ""  # the id of the upstream, where that is a gateway like this one
         self._plain = bridged(Template.of(NO_PROPERTIES), terms.bridge)
         self._exact: set[bytes] = set()  # QoS 2 messages that are durable and not released yet
         self._subscribed = False  # once at least since this process began
@@ -110,7 +112,9 @@ class MqttUpstream:
         terms, properties = self._terms, NO_PROPERTIES
         if self._version == 5:
             properties = Properties(
-                session_expiry_s=0 if terms.clean else terms.session_expiry_s, receive_maximum=terms.receive_maximum
+                session_expiry_s=0 if terms.clean else terms.session_expiry_s,
+                receive_maximum=terms.receive_maximum,
+                user=introduction(terms.gateway),
             )
         self._keep_alive_ms = terms.keep_alive_s * 1_000
         self._heard_ms = self._asked_ms = now_ms
@@ -237,6 +241,7 @@ class MqttUpstream:
             self._keep_alive_ms = packet.properties.server_keep_alive_s * 1_000
         self._admitted = True
         self._asked_ms = now_ms
+        self._reads_from(introduced(packet.properties.user))
         if not packet.session_present:
             self._exact.clear()
         elif self._subscribed and self._version < 5:
@@ -250,6 +255,15 @@ class MqttUpstream:
             for one in self._terms.wanted
         ]
         self._send(Subscribe(packet_id=SUBSCRIBE_ID, requests=tuple(requests)))
+
+    def _reads_from(self, gateway: str) -> None:
+        """The upstream has said which gateway it is; "": another broker."""
+        if gateway == self._gateway:
+            return
+        self._gateway = gateway
+        self._templates.clear()
+        user = extended((), upstream=gateway, own=self._terms.gateway) or ()
+        self._plain = bridged(Template.of(Properties(user=user) if user else NO_PROPERTIES), self._terms.bridge)
 
     def _suback(self, packet: Suback) -> None:
         wanted = self._terms.wanted
@@ -277,6 +291,9 @@ class MqttUpstream:
         template = self._template(reader) if self._version == 5 else self._plain
         if identifier in self._exact and qos == 2:
             self._acks.append(_Ack(2, identifier, -1))
+            return
+        if template is None:
+            self._pass_by(qos, identifier, LOOPED, ReasonCode.SUCCESS)
             return
         known = self._topics.get(name) or self._topic(name)
         place, said = known
@@ -307,25 +324,30 @@ class MqttUpstream:
             self._topics[name] = known
         return known
 
-    def _template(self, reader: Reader) -> Template:
-        """What the properties of a PUBLISH make of a message, remembered by their bytes. Raises `ProtocolError`."""
+    def _template(self, reader: Reader) -> Template | None:
+        """What the properties of a PUBLISH make of a message, remembered by their bytes. Raises `ProtocolError`.
+
+        None: they say that the message has been here before.
+        """
         start = reader.at
         length = reader.varint()
         if not length:
             return self._plain
         raw = reader.data[start : reader.at + length]
-        known = self._templates.get(raw)
-        if known is not None:
+        if raw in self._templates:
             reader.take(length)
-            return known
+            return self._templates[raw]
         reader.at = start
         properties = decode_properties(reader, PacketType.PUBLISH)
         if properties.topic_alias is not None:
             raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, "a topic alias, of which we take none")
-        properties = msgspec.structs.replace(properties, subscription_ids=())
-        if properties == NO_PROPERTIES:
-            properties = NO_PROPERTIES
-        template = bridged(Template.of(properties), self._terms.bridge)
+        template: Template | None = None
+        user = extended(properties.user, upstream=self._gateway, own=self._terms.gateway)
+        if user is not None:
+            properties = msgspec.structs.replace(properties, subscription_ids=(), user=user)
+            if properties == NO_PROPERTIES:
+                properties = NO_PROPERTIES
+            template = bridged(Template.of(properties), self._terms.bridge)
         if len(raw) <= TEMPLATE_BYTES_MAX:
             if len(self._templates) >= TEMPLATES_MAX:
                 self._templates.clear()
@@ -347,9 +369,12 @@ class MqttUpstream:
 
     def _refuse(self, qos: int, identifier: bytes, cause: Cause) -> None:
         """Never store a message: it is acknowledged in its turn, or the upstream would send it for ever."""
-        self.passed_over[cause.value] = self.passed_over.get(cause.value, 0) + 1
+        self._pass_by(qos, identifier, cause.value, PUBACK_CODES.get(cause, ReasonCode.UNSPECIFIED_ERROR))
+
+    def _pass_by(self, qos: int, identifier: bytes, why: str, code: int) -> None:
+        self.passed_over[why] = self.passed_over.get(why, 0) + 1
         if qos:
-            self._acks.append(_Ack(qos, identifier, -1, PUBACK_CODES.get(cause, ReasonCode.UNSPECIFIED_ERROR)))
+            self._acks.append(_Ack(qos, identifier, -1, code))
 
     # ---- batches
 

@@ -245,7 +245,9 @@ def test_over_tls_and_websocket_with_all_that_mqtt_5_says(new_gateway, tmp_path,
     shown = found.properties
     assert (shown.PayloadFormatIndicator, shown.ContentType, shown.ResponseTopic) == (1, "text/plain", "answers/here")
     assert shown.CorrelationData == b"corr"
-    assert shown.UserProperty == user
+    assert shown.UserProperty[:-1] == user
+    name, path = shown.UserProperty[-1]  # through which gateways it has come
+    assert (name, len(path.split())) == ("headgate-path", 2)
     assert 500 < shown.MessageExpiryInterval <= 600
     late = client(gateway.port("mqtt"))
     late.subscribe("plant7/up/#")

@@ -11,6 +11,7 @@ from gateway.limits_settings import LimitsConfig
 from gateway.message import Message
 from gateway.metrics import Metrics
 from gateway.port import DONE, Close, ConsumerId, Deliveries, Principal, Publish, Token
+from gateway.timer_secrets import TimerSecrets
 
 
 class Timer:
@@ -34,6 +35,7 @@ class Hub:
         self.woken = []
         self.waiting = []
         self.limits, self.forwarding = LimitsConfig(), None
+        self.timer_secrets = TimerSecrets()
         self.door = Door(self.limits, 1, now_ms=0)
         self.crowded = False
         self.calls = 0

@@ -9,6 +9,7 @@ from gateway.flow import Flow
 from gateway.limits import Door
 from gateway.limits_settings import LimitsConfig
 from gateway.port import Principal
+from gateway.timer_secrets import TimerSecrets
 
 
 class Transport:
@@ -65,6 +66,7 @@ def connected(adapter: Adapter, transport: Transport) -> Connection:
         door=Door(LimitsConfig(), 1, now_ms=0),
         limits=LimitsConfig(),
         forwarding=None,
+        timer_secrets=TimerSecrets(),
         joined=lambda connection: None,
         next_id=lambda: 1,
         later=lambda seconds, work: SimpleNamespace(cancel=lambda: None),

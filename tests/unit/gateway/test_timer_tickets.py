@@ -45,6 +45,11 @@ async def test_all_gateways_of_a_cluster_make_the_same_secrets_and_nobody_else_d
         await other.load(store)
     assert one.of("alice") == other.of("alice") != one.of("bob")
     assert stranger.of("alice") != one.of("alice")
+    assert one.gateway_id == other.gateway_id != stranger.gateway_id
+    again = TimerSecrets()
+    async with await LocalStore.open(tmp_path) as store:  # as after a restart
+        await again.load(store)
+    assert again.gateway_id == one.gateway_id
 
 
 @pytest.mark.anyio
