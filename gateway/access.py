@@ -290,7 +290,7 @@ class Badge:
 
     @property
     def matters(self) -> bool:
-        """Whether it restricts anything, or may come to: the rules for those without a name never change."""
+        """Whether it restricts anything, or may come to before `Fanout.restrict` is called: who has no name may not."""
         return self.access is not None or bool(self.identity.name)
 
     def check(self, action: Action, address: str) -> None:
