@@ -168,6 +168,7 @@ class Connection:
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
         """The client has connected again, here or elsewhere (MQTT-3.1.4-3)."""
+        self._hear_the_rest(now_ms)
         connected = self.phase is Phase.CONNECTED  # DISCONNECT knows the code, CONNACK does not
         code = ReasonCode.SESSION_TAKEN_OVER if connected else ReasonCode.SERVER_BUSY
         self._fail(code, "the session was taken over")
@@ -218,10 +219,9 @@ class Connection:
 
     def _hear_the_rest(self, now_ms: int) -> None:
         """Parse what had to wait for its turn, which does not come any more: the good-bye may be in it."""
-        turns = 0
-        while self.phase is Phase.CONNECTED and self._session.intake.tired and turns < LAST_TURNS_COUNT:
-            self._parse_held(now_ms)
-            turns += 1
+        for _ in range(LAST_TURNS_COUNT):
+            if self.phase is Phase.CONNECTED and self._session.intake.tired:
+                self._parse_held(now_ms)
 
     def _control(self, first: int, body: bytes) -> bool:
         """A packet that is no PUBLISH, of a connected client; whether to read on. Raises `ProtocolError`."""

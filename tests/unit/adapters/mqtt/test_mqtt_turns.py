@@ -57,13 +57,14 @@ def test_the_last_packet_of_a_turn_may_be_the_last_of_all():
     assert driver.adapter.deadline_ms() is None
 
 
-def test_a_connection_that_is_lost_before_its_turn_has_said_good_bye_all_the_same():
+@pytest.mark.parametrize("end", ["lost", "superseded"])
+def test_a_connection_that_ends_before_its_turn_has_said_good_bye_all_the_same(end: str):
     driver = Driver(5)
     driver.connect(will=Will(topic="w", payload=b"gone"))
     farewell = encode(Publish(topic="t", payload=b"x"), 5) + encode(Disconnect(), 5)
     driver.feed(encode(Pingreq(), 5) * (2 * CONTROLS_COUNT_MAX) + farewell)
     assert driver.calls(DropWill) == []
-    driver.lose()
+    driver.effects += getattr(driver.adapter, end)(now_ms=driver.now_ms)
     assert [message.body for message in driver.published()] == [b"x"]
     assert len(driver.calls(DropWill)) == 1
 
