@@ -16,7 +16,7 @@ from gateway.auth_settings import AuthConfig, TlsConfig
 from gateway.errors import Cause, Refusal
 from gateway.identity import Claim, identity_of
 from gateway.limits import network_of
-from gateway.passwords import Passwords, verifier_in
+from gateway.passwords import Effort, Passwords, verifier_in
 from gateway.port import Authenticate, Challenge, Principal
 from gateway.session_user import SessionUser, user_of
 from gateway.throttle import Throttle
@@ -40,6 +40,7 @@ class _Asker(NamedTuple):
     identity: str | None  # of the certificate
     loopback: bool
     network: str
+    effort: Effort
 
 
 class Authenticator:
@@ -113,17 +114,21 @@ class Authenticator:
         if mechanism is None:
             raise Refusal(Cause.UNAUTHENTICATED, f"no mechanism {request.mechanism[:64]!r}")
         self._throttle.check(address, now_ms=self._now_ms())
+        effort, network = Effort(), network_of(address)
         try:
-            found = await mechanism(self, request, _Asker(identity, loopback, network_of(address)))
+            found = await mechanism(self, request, _Asker(identity, loopback, network, effort))
             if isinstance(found, Principal):
                 found = self._vouched(found, identity)
+            # Of many that were tried at once none is told from wrong ones once there have been too many of those.
+            self._throttle.check(address, now_ms=self._now_ms())
         except Refusal as refusal:
-            if refusal.cause is Cause.UNAUTHENTICATED:
-                self._throttle.check(address, now_ms=self._now_ms())
-                self._throttle.failed(address, now_ms=self._now_ms())
+            try:
+                if refusal.cause is Cause.UNAUTHENTICATED:
+                    self._throttle.check(address, now_ms=self._now_ms())
+                    self._throttle.failed(address, now_ms=self._now_ms())
+            finally:
+                await self._passwords.even_out(effort, network=network)
             raise
-        # Of many that were tried at once none is told from wrong ones once there have been too many of those.
-        self._throttle.check(address, now_ms=self._now_ms())
         return found
 
     def session_user(self, principal: Principal) -> SessionUser | None:
@@ -151,25 +156,27 @@ class Authenticator:
             return self._principal(Claim(name))
         if self._tokens is not None and _may_be_token(password):
             return self._by_token(request)
-        if await self._is_right(name, password, asker.network):
+        if await self._is_right(name, password, asker):
             return self._principal(Claim(name))
         if name == GUEST and self._is_guest(password) and _admits(self._config.guest, loopback=asker.loopback):
             return Principal(name=GUEST, guest=True)
         raise _refused()
 
-    async def _is_right(self, name: str, password: bytes, network: str) -> bool:
+    async def _is_right(self, name: str, password: bytes, asker: _Asker) -> bool:
         """Whether it is the password of the user of a name; takes as long for names that nobody has."""
+        network, effort = asker.network, asker.effort
         user = self._config.users.get(name)
         if user is not None and user.password is not None:
             right = hmac.compare_digest(user.password.reveal().encode(), password)
             if not right:
-                await self._passwords.pretend(password, network=network)
+                await self._passwords.pretend(password, network=network, effort=effort)
             return right
         hashed = self._hash_of(name)
         if hashed is not None:
-            return await self._passwords.verify(hashed, password, network=network) and self._hash_of(name) == hashed
+            right = await self._passwords.verify(hashed, password, network=network, effort=effort)
+            return right and self._hash_of(name) == hashed
         if not (name == GUEST and self._is_guest(password)):
-            await self._passwords.pretend(password, network=network)
+            await self._passwords.pretend(password, network=network, effort=effort)
         return False
 
     def _is_guest(self, password: bytes) -> bool:

@@ -27,7 +27,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from gateway import scram
 from gateway.fair_work import FairWork
 
-__all__ = ["Passwords", "check_hash", "hash_password", "verifier_in"]
+__all__ = ["Effort", "Passwords", "check_hash", "hash_password", "verifier_in"]
 
 MEMORY_KIB, PASSES, LANES = 19 * 1024, 2, 1  # OWASP's least for argon2id
 THREADS = 2  # that compare
@@ -97,7 +97,19 @@ def verifier_in(hashed: str) -> scram.Verifier | None:
 
 class _Compared(NamedTuple):
     right: bool
+    kind: str
     took_s: float
+
+
+class Effort:
+    """What an attempt to log in has taken of comparing."""
+
+    __slots__ = ("kind", "took_s", "tried")
+
+    def __init__(self) -> None:
+        self.tried = False  # whether there was a password to be compared
+        self.kind = ""  # of the hash; "": none was compared with
+        self.took_s = 0.0
 
 
 class Refusals:
@@ -141,48 +153,62 @@ class Passwords:
         self._right: OrderedDict[bytes, None] = OrderedDict()  # digests of (hash, password)
         self._decoy = ""  # a hash that no password has
 
-    async def verify(self, hashed: str, password: bytes, *, network: str = "") -> bool:
-        """Whether a password, that comes from a network, is the one of a hash. Raises `Refusal` (OVERLOAD)."""
+    async def verify(self, hashed: str, password: bytes, *, network: str = "", effort: Effort | None = None) -> bool:
+        """Whether a password, that comes from a network, is the one of a hash. Raises `Refusal` (OVERLOAD).
+
+        Who is refused has to wait as long as all others (`even_out`), once that is counted.
+        """
         if len(password) > PASSWORD_BYTES_MAX:
             return False
+        effort = effort or Effort()
+        effort.tried = True
         digest = hmac.digest(self._key, hashed.encode() + b"\0" + password, hashlib.sha256)
         if digest in self._right:
             self._right.move_to_end(digest)
             return True
-        compared = await self.work(lambda: self._compare(hashed, password), network=network)
-        if compared.right:
+        right = await self._compare(hashed, password, network, effort)
+        if right:
             self._right[digest] = None
             if len(self._right) > REMEMBERED_COUNT_MAX:
                 self._right.popitem(last=False)
-        else:
-            await self._refuse(_kind(hashed), compared.took_s, network)
-        return compared.right
+        return right
 
-    async def pretend(self, password: bytes, *, network: str = "") -> None:
-        """Take as long as `verify` does for a wrong password, so that nobody can tell by it which names there are.
+    async def pretend(self, password: bytes, *, network: str = "", effort: Effort | None = None) -> None:
+        """Compare a password with the hash of nobody, so that nobody can tell by the time which names there are.
 
         Raises `Refusal` (OVERLOAD).
         """
         if len(password) <= PASSWORD_BYTES_MAX:
-            compared = await self.work(lambda: self._compare(self._decoyed(), password), network=network)
-            await self._refuse(_kind(self._decoy), compared.took_s, network)
+            effort = effort or Effort()
+            effort.tried = True
+            await self._compare(self._decoyed, password, network, effort)
 
-    async def _refuse(self, kind: str, took_s: float, network: str) -> None:
-        """Wait as long as refusals take, after a comparison of a kind. Raises `Refusal` (OVERLOAD)."""
+    async def even_out(self, effort: Effort, *, network: str = "") -> None:
+        """Wait until a refusal has taken as long as all others. Raises `Refusal` (OVERLOAD)."""
+        if not effort.tried:
+            return
         refusals = self._refusals
-        refusals.note(kind, took_s)
+        if effort.kind:
+            refusals.note(effort.kind, effort.took_s)
         if not refusals.knows(OURS):  # how long names take that nobody has
-            compared = await self.work(lambda: self._compare(self._decoyed(), b""), network=network)
-            refusals.note(OURS, compared.took_s)
-            took_s += compared.took_s
-        left_s = refusals.lasting_s - took_s
+            ours = Effort()
+            await self._compare(self._decoyed, b"", network, ours)
+            refusals.note(OURS, ours.took_s)
+            effort.took_s += ours.took_s
+        left_s = refusals.lasting_s - effort.took_s
         if left_s > 0:
             await self._sleep(left_s)
 
-    def _compare(self, hashed: str, password: bytes) -> _Compared:
+    async def _compare(self, hashed: str | Callable[[], str], password: bytes, network: str, effort: Effort) -> bool:
+        compared = await self.work(lambda: self._timed(hashed, password), network=network)
+        effort.kind, effort.took_s = compared.kind, compared.took_s
+        return compared.right
+
+    def _timed(self, hashed: str | Callable[[], str], password: bytes) -> _Compared:
+        found = hashed if isinstance(hashed, str) else hashed()
         began_s = self._clock_s()
-        right = _is_right(hashed, password)
-        return _Compared(right, self._clock_s() - began_s)
+        right = _is_right(found, password)
+        return _Compared(right, _kind(found), self._clock_s() - began_s)
 
     async def work(self, work: Callable[[], T], *, network: str = "") -> T:
         """Do what takes long in one of the threads. Raises `Refusal` (OVERLOAD) where too many wait for it."""

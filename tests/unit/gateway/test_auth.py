@@ -1,4 +1,5 @@
 import asyncio
+from itertools import count
 
 import pytest
 from argon2 import PasswordHasher
@@ -9,7 +10,7 @@ from gateway.auth import TRUSTED_GATEWAY, Authenticator
 from gateway.config import AuthConfig, UserConfig
 from gateway.config_reader import Hash, Secret
 from gateway.errors import Cause, Refusal
-from gateway.passwords import PASSWORD_BYTES_MAX, WAITING_COUNT_MAX, Passwords, hash_password
+from gateway.passwords import PASSWORD_BYTES_MAX, WAITING_COUNT_MAX, Effort, Passwords, hash_password
 from gateway.port import Authenticate, Principal
 from gateway.scram import derive
 
@@ -133,11 +134,12 @@ def timed(monkeypatch):
         now_s += wait_s
 
     async def refuse(hashed):
-        began_s = now_s
+        began_s, effort = now_s, Effort()
         if hashed is None:
-            await subject.pretend(b"wrong")
+            await subject.pretend(b"wrong", effort=effort)
         else:
-            assert not await subject.verify(hashed, b"wrong")
+            assert not await subject.verify(hashed, b"wrong", effort=effort)
+        await subject.even_out(effort)
         return now_s - began_s
 
     monkeypatch.setattr(passwords, "_is_right", compare)
@@ -160,6 +162,25 @@ def test_a_refusal_takes_as_long_for_other_names_as_for_a_user_with_a_hash_that_
         assert [await timed(hashed) for hashed in hashes] == pytest.approx([1.0] * 5)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["fleet", "bridge", "nobody"])
+def test_a_refusal_waits_when_it_is_counted(name):
+    user = User(name="fleet", password=hash_password(b"pw"))
+    config = AuthConfig(failures_max=1, users=CONFIG.users)
+    authenticator = Authenticator(config, {"fleet": user}.get, secret=str.encode, now_ms=lambda: 0)
+    waited = []
+
+    async def sleep(wait_s):
+        with pytest.raises(Refusal):
+            authenticator._throttle.check("192.0.2.1", now_ms=0)
+        waited.append(wait_s)
+
+    authenticator._passwords = Passwords(clock_s=count().__next__, sleep=sleep)
+    request = Authenticate(mechanism="password", username=name, password=b"wrong")
+    with pytest.raises(Refusal):
+        asyncio.run(authenticator.authenticate(request, loopback=False, address="192.0.2.1"))
+    assert waited == [1]
 
 
 @pytest.mark.parametrize("kind", ["scram", "cheap", "dear"])
