@@ -131,7 +131,7 @@ class Inflight:
     )
 
     def __init__(self) -> None:
-        self.limit = PACKET_ID_MAX  # of `sent` and `released`, and of `done` as far as an earlier connection has not left it
+        self.limit = PACKET_ID_MAX  # of `sent`, `released` and `done`, but for what an earlier connection has left
         self.durable = False  # whether `done` is kept, for a later connection
         self.sent: dict[int, Place | None] = {}  # awaiting PUBACK or PUBREC, in the order sent
         self.exact: dict[int, None] = {}  # those of `sent` that are QoS 2
