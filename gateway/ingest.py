@@ -413,6 +413,7 @@ class Ingest:
             receipt.pending -= 1
             if receipt.head and not receipt.pending:
                 self._answer(receipt)
+        frame.receipts.clear()  # they name the frame: nobody is to look for such rings
         if frame.named and isinstance(result, Appended):
             self._appended_to(tuple(frame.named))
         self._drained()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import overload
 
-from store.format import Frame, LogOffset
+from store.format import FRAME_OBJECTS_BYTES, Frame, LogOffset
 from store.log import Placed
 
 __all__ = ["CACHE_BYTES_MAX", "FrameCache", "NewFrames"]
@@ -24,7 +24,7 @@ class FrameCache:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the frames held."""
+        """The bytes of the frames held, and of what holds them."""
         return self._bytes
 
     def get(self, log_offset: LogOffset) -> Frame | None:
@@ -45,7 +45,7 @@ class FrameCache:
         with self._lock:
             for frame in frames:
                 if frame.start not in self._frames:
-                    charge = frame.memory_bytes
+                    charge = frame.memory_bytes + FRAME_OBJECTS_BYTES
                     self._frames[frame.start] = frame, charge
                     self._bytes += charge
             while self._bytes > self._bytes_max:

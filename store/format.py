@@ -22,12 +22,13 @@ the store may acknowledge the frame when it is written and not yet synced; where
 """
 
 import struct
-from dataclasses import dataclass, field
 from typing import NamedTuple, NewType, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from google_crc32c import extend, value
+from msgspec.structs import force_setattr
 
 from store.compression import compress, decompress, plain_size
 from store.errors import CorruptFrame
@@ -37,6 +38,7 @@ __all__ = [
     "FIRST_QUEUE",
     "FRAME_ASYNC",
     "FRAME_BYTES_MAX",
+    "FRAME_OBJECTS_BYTES",
     "FRAME_ZSTD",
     "GROUP_SHIFT",
     "HEADER",
@@ -130,14 +132,17 @@ ROW_OLD = 0x40  # row flag: of copies, that the record's address has a newer one
 FIRST_QUEUE = 16  # queue numbers below are the store's own records: KV operations, offsets, settlements
 FEW_ROWS = 8  # up to here plain Python is cheaper than NumPy's fixed cost (3 us here)
 FRAME_BYTES_MAX = 64 << 20  # no frame is larger, decompressed or not; a header that claims more is corrupt
+FRAME_OBJECTS_BYTES = 768  # what a frame in memory takes besides its bytes: most of a frame of one small record
 FRAME_ASYNC = 1  # frame flag: to be acknowledged when it is written; set only when every record allows it
 FRAME_ZSTD = 2  # frame flag: the payload is compressed
 ONCE_PRODUCER = 1 << 63  # in the id of a producer that has a single frame, and is remembered apart from the others
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnplacedFrame:
-    """A frame as its producer builds it: everything but its place in the log."""
+class UnplacedFrame(msgspec.Struct, frozen=True, kw_only=True, gc=False, eq=False):
+    """A frame as its producer builds it: everything but its place in the log.
+
+    Frames are kept by the hundred thousand. They name nothing that names them, and so no search for rings walks them.
+    """
 
     rows: Buffer
     payload: Buffer
@@ -146,7 +151,16 @@ class UnplacedFrame:
     producer_id: int = 0  # 0: not idempotent
     sequence: int = 0
     flags: int = 0
-    plain: bytes | None = field(default=None, compare=False, repr=False)  # the payload before compression, if at hand
+    plain: bytes | None = None  # the payload before compression, if at hand
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UnplacedFrame) and self._told == other._told
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def _told(self) -> tuple[object, ...]:
+        return self.rows, self.payload, self.row_count, self.body_crc32c, self.producer_id, self.sequence, self.flags
 
     @classmethod
     def build(
@@ -304,8 +318,7 @@ def _reach(rows: Buffer, count: int) -> int:
     return int((table["pos"].astype(np.uint64) + table["len"]).max())
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True, gc=False, eq=False):
     """A placed frame, both checksums verified; `rows` is a view into `data`.
 
     `data` is the frame as it is stored. Records are read from `plain`, which is the same unless it is compressed.
@@ -313,7 +326,12 @@ class Frame:
 
     header: Header
     data: bytes
-    _plain: bytes | None = field(default=None, compare=False, repr=False)
+    _plain: bytes | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Frame) and (self.header, self.data) == (other.header, other.data)
+
+    __hash__ = None  # type: ignore[assignment]
 
     @classmethod
     def parse(cls, data: bytes, *, log_offset: int) -> "Frame | None":
@@ -374,7 +392,7 @@ class Frame:
                 payload = decompress(memoryview(self.data)[at:], self.plain_size)
             except ValueError as error:
                 raise CorruptFrame(self.start, f"compressed payload: {error}") from error
-            object.__setattr__(self, "_plain", self.data[:at] + payload)
+            force_setattr(self, "_plain", self.data[:at] + payload)
         assert self._plain is not None
         return self._plain
 

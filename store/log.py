@@ -8,6 +8,8 @@ from operator import attrgetter
 from pathlib import Path
 from threading import Lock
 
+import msgspec
+
 from store.damage import Damage, DamageLog
 from store.errors import CorruptFrame, TruncationRefused
 from store.files import Files
@@ -24,19 +26,22 @@ START = LogOffset(0)
 _by_start = attrgetter("start")
 
 
-class Placed:
-    """A frame that has its place in the log. Immutable; what is asked of every frame several times is kept."""
+class Placed(msgspec.Struct, gc=False, eq=False):
+    """A frame that has its place in the log. Not to be changed; what is asked of every frame several times is kept."""
 
-    __slots__ = ("end", "frame", "header", "memory_bytes", "size_bytes", "start", "stored_at_ms")
+    start: LogOffset
+    stored_at_ms: int
+    header: bytes
+    frame: UnplacedFrame
+    size_bytes: int = 0
+    end: LogOffset = LogOffset(0)  # the log offset behind it
+    memory_bytes: int = 0  # see `Frame.memory_bytes`
 
-    def __init__(self, start: LogOffset, stored_at_ms: int, header: bytes, frame: UnplacedFrame) -> None:
-        self.start = start
-        self.stored_at_ms = stored_at_ms
-        self.header = header
-        self.frame = frame
+    def __post_init__(self) -> None:
+        frame = self.frame
         self.size_bytes = size = frame.size_bytes
-        self.end = LogOffset(start + size)  # the log offset behind it
-        self.memory_bytes = size if frame.plain is None else size + len(frame.plain)  # see `Frame.memory_bytes`
+        self.end = LogOffset(self.start + size)
+        self.memory_bytes = size if frame.plain is None else size + len(frame.plain)
 
     def __eq__(self, other: object) -> bool:
         return (

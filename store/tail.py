@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from threading import Lock
 
-from store.format import LogOffset
+from store.format import FRAME_OBJECTS_BYTES, LogOffset
 from store.log import Placed
 
 __all__ = ["TAIL_BYTES_MAX", "LogTail"]
@@ -25,10 +25,10 @@ class LogTail:
         with self._lock:
             for one in placed:
                 self._frames[one.start] = one
-                self._bytes += one.memory_bytes
+                self._bytes += one.memory_bytes + FRAME_OBJECTS_BYTES
             while self._bytes > self._bytes_max:
                 oldest = next(iter(self._frames))
-                self._bytes -= self._frames.pop(oldest).memory_bytes
+                self._bytes -= self._frames.pop(oldest).memory_bytes + FRAME_OBJECTS_BYTES
 
     def frames(self, start: LogOffset, end: LogOffset, max_bytes: int) -> list[Placed]:
         """Whole frames from one on and up to `end`: about `max_bytes`, at least one; none if the first is not here."""

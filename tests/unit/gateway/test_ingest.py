@@ -1,3 +1,5 @@
+import gc
+
 import numpy as np
 import pytest
 
@@ -123,6 +125,21 @@ async def test_one_turn_is_one_frame_and_outcomes_keep_their_order(rig):
     assert [outcome.first.row for _, outcome in a.outcomes + b.outcomes] == [0, 3, 2]
     assert [m.body for m in rig.messages()] == [b"x", b"y", b"z", b"w"]
     assert rig.ingest.idle
+
+
+async def test_what_was_answered_is_gone_at_once_and_leaves_the_collector_nothing(rig):
+    publisher = Publisher()
+    gc.collect()
+    gc.disable()
+    try:
+        for n in range(20):
+            publish(rig, publisher, n, Message("t/1", b"x", device="d1"))
+            rig.turn()
+            rig.store.complete()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+    assert len(publisher.outcomes) == 20
 
 
 async def test_messages_of_one_key_share_a_queue_of_their_topic(rig):

@@ -1,8 +1,11 @@
 """Frames in memory."""
 
+import gc
+
 from store_kit import frame
 
 from store.cache import FrameCache
+from store.format import FRAME_OBJECTS_BYTES
 from store.log import Placed
 
 
@@ -21,7 +24,7 @@ def test_a_written_frame_is_put_together_once():
 
 
 def test_it_lets_go_of_what_was_used_longest_ago():
-    size = placed(0).end
+    size = placed(0).end + FRAME_OBJECTS_BYTES
     cache = FrameCache(size * 2)
     cache.put(placed(0), placed(1000))
     cache.get(0)
@@ -31,6 +34,12 @@ def test_it_lets_go_of_what_was_used_longest_ago():
     assert cache.size_bytes == size * 2
     cache.put(placed(0), placed(0))
     assert cache.size_bytes == size * 2
+
+
+def test_frames_are_not_looked_at_by_the_collector():
+    assert not gc.is_tracked(placed(0))
+    assert not gc.is_tracked(placed(0).frame)
+    assert not gc.is_tracked(placed(0).whole())
 
 
 def test_a_frame_over_its_size_is_not_kept():
