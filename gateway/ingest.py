@@ -397,8 +397,7 @@ class Ingest:
         frame.began_s = self._clock()
         log = self._store.logs.get(group)
         if log is None:
-            unknown = StoreUnreachable(f"store group {group} is not known here")
-            self._soon(partial(self._done, frame, unknown))
+            self._soon(partial(self._done, frame, StoreUnreachable(f"store group {group} is not known here")))
             return
         log.append(unplaced, partial(self._done, frame))
 
