@@ -49,6 +49,8 @@ class Engine:
 
     With `on_written` there are other replicas. A master tells how far the log is written, and what is on its disk is
     confirmed by nobody but the owner. A slave tells how far its log is on disk, by `on_flushed`.
+
+    `on_damaged` is called when the log is damaged where that was not known before, and once where it is when opened.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Engine:
         on_failed: Callable[[], None] = lambda: None,
         on_written: Callable[[LogOffset], None] | None = None,
         on_flushed: Callable[[LogOffset], None] = lambda _end: None,
+        on_damaged: Callable[[], None] = lambda: None,
         files: Files | None = None,
         group: int = 0,
         role: Role = "master",
@@ -184,6 +187,9 @@ class Engine:
                 Chore(retention_interval_s, self.trimmer.run if role == "master" else self.trimmer.delete),
             ]
         )
+        self.log.damages.on_damage = on_damaged
+        if self.log.damages.count:
+            on_damaged()
         self._writer.start()
         self._dispatcher.start()
         self._keeper.start()

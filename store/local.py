@@ -23,12 +23,12 @@ from store.calls.replica import ReplicaCalls
 from store.calls.timers import TimerCalls
 from store.client import OnAppended, QueuesListener, StoreClient, TailListener
 from store.clock import RisingClock, SteadyClock, WallClock
-from store.damage import Damage
 from store.engine import Committed, Engine
 from store.errors import BadArgument, FrameTooLarge, StoreClosed, StoreError, StoreOverloaded
 from store.finder import Finder
 from store.format import FRAME_BYTES_MAX, ROW, LogOffset, UnplacedFrame
 from store.gate import Gate
+from store.integrity.ledger import Damage
 from store.kv.keyvalue import KeyValue, Log
 from store.lease_handles import LeaseHandles
 from store.lending import Lending
@@ -84,6 +84,7 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
             on_failed=partial(self._post, self._failed),
             on_written=partial(self._post, replication.written) if replication is not None and gated else None,
             on_flushed=partial(self._post, self._flushed),
+            on_damaged=partial(self._post, self._damaged),
             retention=retention,
             **engine,
         )
@@ -227,9 +228,19 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
 
     @property
     def damages(self) -> Sequence[Damage]:
-        """Damage that anybody met in what the log keeps, or should: recovery, a reader, the scrub."""
+        """The open damages of what the log keeps, or should, by log offset; repaired ones are gone from here."""
         first = min(self._engine.log.first, self._engine.views.first)
-        return [damage for damage in self._engine.log.damages.all() if damage.end > first]
+        return [damage for damage in self._engine.log.damages.open() if damage.end > first]
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether the log has open damages: then it is no source of all it should hold."""
+        return bool(self._engine.log.damages.count) and bool(self.damages)
+
+    @property
+    def damages_repaired(self) -> int:
+        """The number of damages that were repaired in place since the directory was begun."""
+        return self._engine.log.damages.repaired_count
 
     @property
     def scrubbed(self) -> Scrubbed:
@@ -298,6 +309,10 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
         self._fail_waiters()
         if self._hooks is not None and self._engine.error is not None:
             self._hooks.failed(self._engine.error)
+
+    def _damaged(self) -> None:
+        if self._hooks is not None:
+            self._hooks.damaged()
 
     def _flushed(self, end: LogOffset) -> None:
         if self._hooks is not None:

@@ -4,16 +4,17 @@ import errno
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from threading import Lock
 
 import msgspec
 
-from store.damage import Damage, DamageLog
 from store.errors import CorruptFrame, TruncationRefused
 from store.files import Files
 from store.format import HEADER, Buffer, Frame, Header, LogOffset, UnplacedFrame, group_of, origin_of, parse_header
+from store.integrity.ledger import Damage, DamageLedger
 from store.segment import SCAN_BYTES, BadRange, OpenFiles, Segment, segment_name, segment_start, split_at
 from store.space import NO_FILES
 
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 SEGMENT_SIZE_BYTES = 256 << 20
 START = LogOffset(0)
+END = LogOffset(1 << 63)  # behind every log
 _by_start = attrgetter("start")
 
 
@@ -107,8 +109,9 @@ class CommitLog:
         *,
         segment_size_bytes: int = SEGMENT_SIZE_BYTES,
         begin: LogOffset = START,
+        damages: DamageLedger | None = None,
     ) -> None:
-        """Open the log, which begins at `begin` if it is new.
+        """Open the log, which begins at `begin` if it is new, and whose known damages are in `damages`.
 
         But for `truncate`, `recover` must be exhausted before anything else is asked of it.
         """
@@ -117,6 +120,7 @@ class CommitLog:
         self._segment_size_bytes = segment_size_bytes
         self._parts: list[Buffer] = []  # placed in the last segment and not yet written
         self._changing = Lock()
+        self.mending = Lock()  # files of sealed segments are written or deleted by one thread at a time
         files.make_directory(directory)
         starts = sorted(s for name in files.names(directory) if (s := segment_start(name)) is not None)
         self._open_files = OpenFiles()
@@ -129,7 +133,7 @@ class CommitLog:
         self.flushed = self.first  # of what is on this disk; flushed <= written
         self.confirmed = self.first  # of what readers may see; confirmed <= flushed
         self.corruptions: list[BadRange] = []  # met by recovery in front of valid frames
-        self.damages = DamageLog()  # met by anybody
+        self.damages = damages if damages is not None else DamageLedger()
 
     @property
     def first(self) -> LogOffset:
@@ -151,18 +155,13 @@ class CommitLog:
         return [segment.start for segment in self._segments[1:]]
 
     @property
-    def segment_count(self) -> int:
-        """How many files."""
-        return len(self._segments)
-
-    @property
     def sealed(self) -> LogOffset:
         """The log offset before which no segment is written to any more."""
         return self._segments[-1].start
 
     def damaged(self, bad: BadRange, found_by: str) -> None:
         """Say that somebody has met damage."""
-        segment = self._segment_of(bad.start)
+        segment = self.segment_of(bad.start)
         if segment is not None:  # else it was deleted meanwhile
             self.damages.report(Damage(segment.path.name, *bad, found_by))
 
@@ -173,6 +172,18 @@ class CommitLog:
             if start < stop:
                 why = "segments are missing, or the last one has lost its end"
                 self.damages.report(Damage(segment_name(start), start, stop, why, found_by))
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """The segments, oldest first; replaced, never changed."""
+        return self._segments
+
+    def insert_lost(self, start: LogOffset) -> None:
+        """Have a segment, whose file is missing, where those there are leave a gap."""
+        path = self._directory / segment_name(start)
+        lost = Segment(self._files, path, start, lost=True, open_files=self._open_files)
+        with self._changing:
+            self._segments = sorted([*self._segments, lost], key=_by_start)
 
     def close(self) -> None:
         """Close the files."""
@@ -229,7 +240,7 @@ class CommitLog:
         self.flushed = written
 
     def flush(self) -> None:
-        """Write and sync all that was placed and is not on disk. Raises OSError."""
+        """Write and sync all that was placed. Raises OSError."""
         if self._parts:
             self.write()
         if self.flushed < self.written:
@@ -271,15 +282,21 @@ class CommitLog:
 
         For one thread at a time, beside the writer. Readers of a segment keep what they have open until they are done.
         """
-        with self._changing:
-            count = bisect_right(self._segments, first, key=_by_start) - 1
-            gone = self._segments[: max(count, 0)]
-            self._segments = self._segments[len(gone) :]
-        for segment in gone:
-            self._open_files.forget(segment)
+        with self.mending:
+            with self._changing:
+                count = bisect_right(self._segments, first, key=_by_start) - 1
+                gone = self._segments[: max(count, 0)]
+                self._segments = self._segments[len(gone) :]
+            for segment in gone:
+                self._open_files.forget(segment)
+                self._unlink(segment)
+            if gone:
+                self._files.sync_directory(self._directory)
+        self.damages.forget(START, self.first)
+
+    def _unlink(self, segment: Segment) -> None:
+        with suppress(FileNotFoundError):  # lost before it was deleted
             self._files.unlink(segment.path)
-        if gone:
-            self._files.sync_directory(self._directory)
 
     def truncate(self, at: LogOffset, sound: LogOffset) -> None:
         """Cut what lies at and behind a log offset, durably. `sound` is a frame's beginning or end at or before it.
@@ -296,9 +313,10 @@ class CommitLog:
         if at not in {sound, last.start, last.end} and not self._is_boundary(at, max(sound, last.start)):
             raise TruncationRefused(f"no frame begins at {at}")
         for gone in reversed(self._segments[len(segments) :]):  # from the end, each for good: never with a gap between
-            self._files.unlink(gone.path)
+            self._unlink(gone)
             self._files.sync_directory(self._directory)
         self._segments = segments
+        self.damages.forget(at, END)
         self._open_files.forget(last)
         if at < last.end:
             last.truncate(at)
@@ -320,7 +338,7 @@ class CommitLog:
         """
         if not self.first <= log_offset < self.confirmed:
             return None
-        segment = self._segment_of(log_offset)
+        segment = self.segment_of(log_offset)
         if segment is None:
             return None
         if not size:
@@ -354,9 +372,18 @@ class CommitLog:
             limit = min(end, segment.end)
             if i + 1 < len(segments):
                 limit = min(limit, segments[i + 1].start)
-            yield from segment.scan(max(start, segment.start), limit, read_bytes=read_bytes)
+            bad = None
+            for item in segment.scan(max(start, segment.start), limit, read_bytes=read_bytes):
+                if bad is not None:
+                    yield bad
+                bad = item if isinstance(item, BadRange) else None
+                if bad is None:
+                    yield item
             if i + 1 < len(segments) and limit < (following := segments[i + 1].start) and limit < end:
-                yield BadRange(max(limit, start), min(following, end), "the segment's file is too short")
+                bad = bad or BadRange(max(limit, start), min(following, end), segment.lack)
+                bad = bad._replace(end=min(following, end))  # one range with a frame that is cut off: it ends at frames
+            if bad is not None:
+                yield bad
 
     def frames(self, start: LogOffset, end: LogOffset, max_bytes: int) -> list[Frame]:
         """Whole frames from a frame's beginning on and up to `end`, confirmed or not: about `max_bytes`, at least one.
@@ -377,7 +404,8 @@ class CommitLog:
             found.append(item)
         return found
 
-    def _segment_of(self, log_offset: LogOffset) -> Segment | None:
+    def segment_of(self, log_offset: LogOffset) -> Segment | None:
+        """The segment that a log offset is in; the last one for any behind."""
         segments = self._segments  # replaced, never changed, so that it holds still here
         i = bisect_right(segments, log_offset, key=_by_start)
         return segments[i - 1] if i else None

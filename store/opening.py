@@ -8,6 +8,7 @@ from store.errors import NotRebuildable
 from store.files import Files
 from store.format import LogOffset, origin_of
 from store.identity import belong_to
+from store.integrity.ledger import DAMAGES_FILE, DamageLedger
 from store.lock import DataDirLock
 from store.log import CommitLog
 from store.snapshot import filling, finish_install
@@ -54,6 +55,7 @@ def open_data_dir(
         path / "log",
         segment_size_bytes=segment_size_bytes,
         begin=origin_of(group) if begun is None else LogOffset(begun.first),
+        damages=DamageLedger(files, path / DAMAGES_FILE),
     )
     opened.callback(log.close)
     files.sync_directory(path)

@@ -16,10 +16,10 @@ from typing import NamedTuple, TypeAlias
 import lmdb
 
 from controller.lmdb_file import is_cut_short
-from store.damage import Damage
 from store.errors import NotRebuildable, StoreError
 from store.files import OsFiles
 from store.format import Frame, LogOffset, QueueNumber
+from store.integrity.ledger import Damage
 from store.lock import DataDirLock
 from store.log import CommitLog
 from store.recovery import OnProgress, keep_offsets, recover, replay
@@ -165,7 +165,7 @@ class StoppedStore:
                     self._log.damaged(damage, _BY_VERIFY)
             on_bytes(item.end)
         self._look_for_missing()
-        return Verified(frames, records, size, self._log.damages.all(), torn)
+        return Verified(frames, records, size, self._log.damages.open(), torn)
 
     def verify_views(self, on_progress: OnProgress = lambda _at, _end: None) -> ViewsVerified:
         """Compare the views with a rebuild from the log, up to where they have followed it; changes nothing.

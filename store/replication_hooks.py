@@ -20,5 +20,11 @@ class ReplicationHooks(Protocol):
     def flushed(self, end: LogOffset) -> None:
         """The log is on this disk up to here."""
 
+    def damaged(self) -> None:
+        """The log is damaged where that was not known before; `LocalStore.damages` has the places.
+
+        Also called for what is known when the store is opened, perhaps before `open` has returned.
+        """
+
     def failed(self, error: StoreError) -> None:
         """Nothing is stored any more until the store is opened again. Once."""

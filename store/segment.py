@@ -71,6 +71,17 @@ def _calls(parts: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
             yield few
 
 
+def _write_parts(file: File, parts: Sequence[Buffer], at: int) -> int:
+    """Write parts back to back at a byte of a file; the byte behind them."""
+    for some in _calls(parts):
+        size = sum(map(len, some))
+        done = file.pwritev(some, at)
+        if done < size:
+            write_whole(file, memoryview(b"".join(some))[done:], at + done)
+        at += size
+    return at
+
+
 class OpenFiles:
     """Which sealed segments have their files open: those that were opened last. Any thread may call."""
 
@@ -98,14 +109,27 @@ class Segment:
     __slots__ = ("_file", "_files", "_open_files", "path", "size_bytes", "start")
 
     def __init__(
-        self, files: Files, path: Path, start: LogOffset, *, create: bool = False, open_files: OpenFiles | None = None
+        self,
+        files: Files,
+        path: Path,
+        start: LogOffset,
+        *,
+        create: bool = False,
+        lost: bool = False,
+        open_files: OpenFiles | None = None,
     ) -> None:
+        """Open a file, or make one. The file of a sealed segment that is `lost` is missing: `mend` makes it again."""
         self._files = files
         self._open_files = open_files if open_files is not None else OpenFiles()
-        self._file: File | None = files.open(path, create=create)  # None only where sealed
+        self._file: File | None = None if lost else files.open(path, create=create)  # None only where sealed
         self.path = path
         self.start = start
-        self.size_bytes = self._file.size()
+        self.size_bytes = 0 if self._file is None else self._file.size()
+
+    @property
+    def lack(self) -> str:
+        """Why the file ends before the next segment begins."""
+        return "the segment's file is too short" if self.size_bytes else "the segment's file is missing"
 
     def seal(self) -> None:
         """Nothing is written any more, and the file need not stay open."""
@@ -129,14 +153,7 @@ class Segment:
 
     def write(self, parts: Sequence[Buffer]) -> None:
         """Append parts back to back. Raises OSError, after which some of them may lie behind `size_bytes`."""
-        at, file = self.size_bytes, self._opened()
-        for some in _calls(parts):
-            size = sum(map(len, some))
-            done = file.pwritev(some, at)
-            if done < size:
-                write_whole(file, memoryview(b"".join(some))[done:], at + done)
-            at += size
-        self.size_bytes = at
+        self.size_bytes = _write_parts(self._opened(), parts, self.size_bytes)
 
     def sync(self) -> None:
         """Return when all that was written is on disk."""
@@ -159,6 +176,28 @@ class Segment:
         file.truncate(end - self.start)
         file.sync()
         self.size_bytes = end - self.start
+
+    def mend(self, start: LogOffset, parts: Sequence[Buffer], *, sealed: bool) -> None:
+        """Write parts back to back from a log offset on, durably, in place of what is there or is missing.
+
+        Raises OSError.
+        """
+        assert self.start <= start <= self.end
+        if sealed:
+            self._file = None  # the one that is open may have been deleted since
+        end = _write_parts(file := self._again(), parts, start - self.start)
+        file.sync()
+        self.size_bytes = max(self.size_bytes, end)
+
+    def _again(self) -> File:
+        """The file by its name, made where it is missing."""
+        try:
+            return self._opened()
+        except FileNotFoundError:
+            file = self._file = self._files.open(self.path, create=True)
+            self._files.sync_directory(self.path.parent)
+            self._open_files.opened(self)
+            return file
 
     def read(self, log_offset: LogOffset, size: int) -> bytes:
         """Up to `size` bytes from a log offset on. Raises `FileNotFoundError` where retention was faster, OSError."""

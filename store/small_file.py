@@ -16,7 +16,7 @@ __all__ = ["read_small_file", "write_small_file"]
 
 logger = logging.getLogger(__name__)
 
-_FILE_BYTES_MAX = 64 << 10
+_FILE_BYTES_MAX = 1 << 20
 
 T = TypeVar("T")
 

@@ -24,6 +24,7 @@ from controller.lmdb_file import is_cut_short
 from store.errors import SnapshotUnusable
 from store.files import OsFiles, write_whole
 from store.format import LogOffset, group_of, origin_of
+from store.integrity.ledger import DAMAGES_FILE
 from store.lock import DataDirLock
 from store.log import CommitLog
 from store.small_file import read_small_file, write_small_file
@@ -48,6 +49,7 @@ SNAPSHOT_S_MAX = 600.0  # for one copy: while it is made, the views cannot use a
 _PIPE_BYTES = 1 << 20
 SNAPSHOT_VIEWS = "data.mdb"
 _INFO, _FILLING, _EPOCHS = "snapshot", "filling", "epochs"
+_OF_THE_LOG = (DAMAGES_FILE,)
 _INCOMING, _INSTALLED = "incoming", "installed"
 
 
@@ -183,6 +185,8 @@ def finish_install(data_dir: Path) -> None:
     if not installed.is_dir():
         return
     files = OsFiles()
+    for name in _OF_THE_LOG:  # they speak of the log that goes
+        (data_dir / name).unlink(missing_ok=True)
     with suppress(FileNotFoundError):
         shutil.rmtree(data_dir / "log")
     if (installed / "views").is_dir():

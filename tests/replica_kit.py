@@ -24,6 +24,9 @@ class Hooks:
         self.told.append(("flushed", end))
         self.on_flushed(end)
 
+    def damaged(self):
+        self.told.append(("damaged", 0))
+
     def failed(self, error):
         self.told.append(("failed", error))
 

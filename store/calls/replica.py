@@ -8,6 +8,7 @@ from store.engine import Role
 from store.errors import CorruptFrame, NotMaster, OffsetOutOfRange, StoreError, StoreFull, StoreOverloaded
 from store.format import LogOffset
 from store.gate import Gate
+from store.integrity.mending import mend
 from store.log import Placed
 from store.replication_hooks import ReplicationHooks
 from store.snapshot import SnapshotInfo, take_snapshot
@@ -145,6 +146,16 @@ class ReplicaCalls(Calls):
         if not frames and start < log.first:  # deleted meanwhile
             raise OffsetOutOfRange(start, log.first, written)
         return b"".join([frame.data for frame in frames])
+
+    async def mend(self, start: LogOffset, frames: bytes) -> None:
+        """Write whole frames of another replica in place of the damage that begins at `start`, or of its first part.
+
+        They are verified, tile the range, and are on disk when this returns; `damages` has what is left of it, from
+        where they end on. Does nothing where nothing is damaged any more. A damage at or behind `end` is for `receive`.
+        Raises `CorruptFrame` for frames that do not belong there, OSError.
+        """
+        self._check_running()
+        await self._loop.run_in_executor(self._pool, mend, self._engine.log, start, frames)
 
     async def snapshot(self, directory: Path) -> SnapshotInfo:
         """Copy the views, and say where the log begins, into a new directory: for `store.snapshot.install_snapshot`.

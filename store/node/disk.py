@@ -154,6 +154,11 @@ class Disk:
         if self.listener is not None:
             self.listener.flushed(end)
 
+    def damaged(self) -> None:
+        """See `ReplicationHooks`."""
+        if self.listener is not None:
+            self.listener.damaged()
+
     def failed(self, error: StoreError) -> None:
         """See `ReplicationHooks`."""
         if self.listener is not None:

@@ -162,6 +162,9 @@ class MasterRole:
             self._core.flushed_to(end)
             self._pump_soon()
 
+    def damaged(self) -> None:
+        """See `ReplicationHooks`; `LocalStore.damages` has the places."""
+
     def failed(self, error: StoreError) -> None:
         """See `ReplicationHooks`."""
         if not self._over.done():

@@ -145,6 +145,9 @@ class SlaveRole:
         self._synced.set()
         self._after()
 
+    def damaged(self) -> None:
+        """See `ReplicationHooks`; `LocalStore.damages` has the places."""
+
     def failed(self, error: StoreError) -> None:
         """See `ReplicationHooks`."""
         self._fail(error)

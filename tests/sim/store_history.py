@@ -113,6 +113,9 @@ class Others:
     def flushed(self, end):
         asyncio.get_running_loop().call_later(self.sim.chance.random() * LATE_S_MAX, lambda: self.confirm(end))
 
+    def damaged(self):
+        pass
+
     def failed(self, error):
         pass
 

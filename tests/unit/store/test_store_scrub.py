@@ -67,7 +67,7 @@ def test_a_sound_log_is_read_to_its_last_seal_and_not_again_before_a_day(tmp_pat
     clock[0] += 1
     one.step()
     assert one.progress == (log.end, log.end, 2, T0 + PASS_INTERVAL_MS)  # with what has been on disk for long
-    assert not log.damages.all()
+    assert not log.damages.open()
     log.close()
 
 
@@ -88,7 +88,7 @@ def test_the_last_segment_is_read_when_it_has_been_on_disk_for_a_while(tmp_path)
     clock[0] += 1
     one.step()
     assert (one.progress.at, one.progress.passes) == (later.start, 1)
-    assert [(damage.start, damage.found_by) for damage in log.damages.all()] == [(placed[3].start, "scrub")]
+    assert [(damage.start, damage.found_by) for damage in log.damages.open()] == [(placed[3].start, "scrub")]
     one.save()
     again, _ = scrub(log, tmp_path)
     assert again.progress == one.progress
@@ -252,6 +252,7 @@ async def test_a_flip_is_found_reported_and_never_served(tmp_path, region, caplo
         assert fetched.next == 13
         scanned, _ = await store.scan(Position(LogOffset(0), 0), None, max_bytes=1 << 20)
         assert scanned == [one for one in frames if one is not hurt]
+    (tmp_path / "damages").unlink()  # who found it first is known as long as it is damaged
     async with await LocalStore.open(tmp_path, segment_size_bytes=2_000, scrub_bytes_per_s=1 << 30) as store:
         (tmp_path / "scrub").unlink(missing_ok=True)
         store._engine.scrub.step()
@@ -260,6 +261,7 @@ async def test_a_flip_is_found_reported_and_never_served(tmp_path, region, caplo
         assert "the log is damaged" in caplog.text
     # By recovery, when the views have to read it again; the other records keep their offsets.
     set_aside(tmp_path / "views")
+    (tmp_path / "damages").unlink()
     async with await LocalStore.open(tmp_path, segment_size_bytes=2_000) as store:
         (damage,) = store.damages
         assert (damage.segment, damage.start, damage.end, damage.found_by) == (name, hurt.start, hurt.end, "recovery")
@@ -274,7 +276,7 @@ def test_segments_are_named_in_what_is_reported(tmp_path):
     one, _ = scrub(log, tmp_path)
     one.step()
     one.step()
-    (damage,) = log.damages.all()
+    (damage,) = log.damages.open()
     assert damage.segment == name == segment_name(int(name[:20]))
     assert (damage.start, damage.end, damage.why) == (hurt.start, hurt.end, "body checksum")
     log.close()
