@@ -5,6 +5,8 @@ think that they lead, has no effect when it is applied.
 
 - A master that is dead, or alive and no longer serving as one (its process was started again), is succeeded.
 - The successor is in the SyncStateSet and alive, the best of them by newest epoch in its log, log end, priority.
+- One whose log is damaged is elected only where all that can be are, and the others of the set have had time to come
+  back; one that has lost the end of its log never (docs/decisions/0031).
 - Where a majority acknowledges, the master is taken away first. A replica that knows of that epoch takes nothing more
   from the one before, so what it says of its log is final; when a majority has, the longest log is the successor's.
 - With nobody to elect, the master stays named for a while: if it is only unheard, it works on; then it is None.
@@ -34,6 +36,7 @@ logger = logging.getLogger(__name__)
 TAKE_OVER_MS = 10_000  # for an elected replica to serve, while it is alive, before another one is
 DEPOSE_AFTER_MS = 10_000  # of a dead master without successor
 UNCLEAN_AFTER_MS = 10_000  # of a SyncStateSet without anybody alive
+DAMAGED_AFTER_MS = 10_000  # of a SyncStateSet whose sound members are all silent, until a damaged one is elected
 FIRST_WAIT_MS = 10_000  # of a new group for the rest of its replicas, when it has a majority
 WANTED_MS = 5_000  # how long an operator's wish is remembered, where the election takes two commands
 AGAIN_MS = 500  # between proposals of the same command, in case the first was lost
@@ -190,15 +193,37 @@ class Elections:
             found = self._successor_by_quorum(group, heard, now_ms, time_ms)
             return found or self._unclean(group, now_ms, time_ms, only)
         heard = {id_: said for id_, said in heard.items() if only in {None, id_}}
-        heard = {id_: said for id_, said in heard.items() if id_ != after} or heard
+        heard = self._able(group, heard, now_ms, after=after, wait=only is None)
         if heard:
             return self._command(group, self._best(group, heard, now_ms), time_ms)
         return self._unclean(group, now_ms, time_ms, only)
+
+    def _able(
+        self, group: Group, heard: Mapping[int, Heartbeat], now_ms: int, *, after: int | None = None, wait: bool = True
+    ) -> dict[int, Heartbeat]:
+        """Of those heard of, who may be elected: the sound ones; where there are none, the damaged ones.
+
+        The latter only when the rest of the set has been silent for a while: one of them may be sound, and come back.
+        Whoever is elected with damage answers readers of it with errors until somebody has it.
+        """
+        if not group.sync_set:
+            return dict(heard)
+        sound = {id_: said for id_, said in heard.items() if not said.damaged}
+        sound = {id_: said for id_, said in sound.items() if id_ != after} or sound
+        if sound:
+            return sound
+        silent = [id_ for id_ in group.sync_set if self._said(group, id_, now_ms) is None]
+        dead_ms = max((self._registry.dies_ms(group.number, id_) for id_ in silent), default=now_ms - DAMAGED_AFTER_MS)
+        if wait and now_ms < dead_ms + DAMAGED_AFTER_MS:
+            return {}
+        whole = {id_: said for id_, said in heard.items() if not said.cut_short}
+        return {id_: said for id_, said in whole.items() if id_ != after} or whole
 
     def _successor_by_quorum(
         self, group: Group, heard: Mapping[int, Heartbeat], now_ms: int, time_ms: int
     ) -> ElectMaster | None:
         enough = majority(len(group.sync_set))
+        heard = {id_: said for id_, said in heard.items() if not said.cut_short}  # its log once had more
         if group.master is not None:
             return self._command(group, None, time_ms) if len(heard) >= enough else None
         promised = {id_: said for id_, said in heard.items() if said.master_epoch >= group.master_epoch}
@@ -252,7 +277,8 @@ class Elections:
         def rank(id_: int) -> tuple[int, ...]:
             said, replica = heard[id_], group.replica(id_)
             assert replica is not None
-            return said.log_epoch, said.log_end, id_ == wanted, replica.priority, -id_
+            least = -said.damaged_bytes if said.damaged else 0
+            return said.log_epoch, said.log_end, not said.damaged, least, id_ == wanted, replica.priority, -id_
 
         return max(heard, key=rank)
 
@@ -267,8 +293,25 @@ class Elections:
             and (not group.config.unclean_election or self._heard(group, group.sync_set, now_ms))
         ):
             raise NotElectable(f"replica {candidate} of group {group.number} is not in sync")
-        if self._said(group, candidate, now_ms) is None:
+        said = self._said(group, candidate, now_ms)
+        if said is None:
             raise NotElectable(f"replica {candidate} of group {group.number} is not heard of")
+        self._check_sound(group, said, now_ms)
+
+    def _check_sound(self, group: Group, said: Heartbeat, now_ms: int) -> None:
+        """Raises `NotElectable` for a damaged replica, unless nobody sound can be elected, or unclean is allowed."""
+        if not group.sync_set or not said.damaged:
+            return
+        who = f"the log of replica {said.replica} of group {group.number}"
+        if said.cut_short and not group.config.unclean_election:
+            raise NotElectable(f"{who} has lost its end, which was acknowledged; it is filled again from a master")
+        heard = self._heard(group, group.sync_set, now_ms)
+        sound = [id_ for id_, one in sorted(heard.items()) if not one.damaged]
+        if sound:
+            raise NotElectable(
+                f"{who} is damaged in {said.damages} ranges, {said.damaged_bytes} bytes, which are being repaired; "
+                f"sound are {sound}"
+            )
 
     # ---- commands
 
@@ -300,9 +343,23 @@ class Elections:
                 command.candidate,
                 list(self._groups[command.group].sync_set),
             )
+        elif (said := self._damaged(command)) is not None:
+            logger.critical(
+                "group %d: electing replica %s, whose log is damaged in %d ranges, %d bytes, as nobody sound is there: "
+                "readers of them get errors until a replica that has them is back",
+                command.group,
+                command.candidate,
+                said.damages,
+                said.damaged_bytes,
+            )
         else:
             logger.info("group %d: electing replica %s", command.group, command.candidate)
         return command
+
+    def _damaged(self, command: ElectMaster) -> Heartbeat | None:
+        """What a candidate has said, where its log is damaged."""
+        said = self._registry.last(command.group, command.candidate) if command.candidate is not None else None
+        return said if said is not None and said.damaged else None
 
     def _is_proposed(self, command: ElectMaster, now_ms: int) -> bool:
         """Whether something on these epochs was proposed a moment ago, and may be on its way."""

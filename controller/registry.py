@@ -54,7 +54,10 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     of no length. `confirmed` is how far readers may go, `free_bytes` what its disk has left. `incarnation` is another
     number after every start of its process: whoever was elected before has nothing of the role left. `failed`: its disk
     or its engine is, so it counts as dead. `stalled`: the master takes no writes now, or cannot confirm them. `full`:
-    its disk has no room but for what is kept in reserve.
+    its disk has no room but for what is kept in reserve. `damaged`: its log has damage that another replica may still
+    repair, so it is elected only where nobody else can be; `cut_short`: some of that is the end of its log, which it
+    has acknowledged once, so it is not elected at all. `damages` are the ranges, of `damaged_bytes` in all, not yet
+    repaired; `lost_bytes` of them no replica has; `repairing_from` is the replica that is asked now, 0 for none.
     """
 
     group: int
@@ -74,10 +77,16 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     failed: bool = False
     stalled: bool = False
     full: bool = False
+    damaged: bool = False
+    cut_short: bool = False
+    damages: int = 0
+    damaged_bytes: int = 0
+    lost_bytes: int = 0
+    repairing_from: int = 0
 
 
 class RouteReplica(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica, as a proxy needs it. `confirmed` is as of its last heartbeat."""
+    """A replica, as a proxy needs it. `confirmed`, and what is damaged of its log, is as of its last heartbeat."""
 
     id: int
     node: str
@@ -87,6 +96,10 @@ class RouteReplica(msgspec.Struct, frozen=True, kw_only=True):
     in_sync: bool
     learner: bool
     confirmed: int
+    damages: int = 0
+    damaged_bytes: int = 0
+    lost_bytes: int = 0
+    repairing_from: int = 0
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +145,7 @@ class Registry:
     # ---- what is heard
 
     def heartbeat(self, said: Heartbeat, now_ms: int) -> bool:
-        """Take a heartbeat; whether it brings anything new about epochs, roles and addresses.
+        """Take a heartbeat; whether it brings anything new about epochs, roles, addresses and damage.
 
         One that knows an older epoch than its replica has known before was late: a sign of life, and nothing else.
         Raises `RegistryFull`, `ControllerError`: no replica of ours would say that.
@@ -256,6 +269,10 @@ class Registry:
             in_sync=known is not None and id_ in known.sync_set,
             learner=registered is not None and registered.learner,
             confirmed=said.confirmed if said is not None else 0,
+            damages=said.damages if said is not None else 0,
+            damaged_bytes=said.damaged_bytes if said is not None else 0,
+            lost_bytes=said.lost_bytes if said is not None else 0,
+            repairing_from=said.repairing_from if said is not None else 0,
         )
 
     def _make_room(self, now_ms: int) -> None:
@@ -267,13 +284,15 @@ class Registry:
         self.forget(group, replica)
 
 
-def _roles(said: Heartbeat) -> tuple[bool, int, str, int, bool]:
-    return said.master, said.master_epoch, said.address, said.incarnation, said.failed
+def _roles(said: Heartbeat) -> tuple[bool, int, str, int, bool, bool, bool]:
+    damage = said.damaged, said.cut_short
+    return said.master, said.master_epoch, said.address, said.incarnation, said.failed, *damage
 
 
 def _check(said: Heartbeat) -> None:
     for text in (said.node, said.address, said.zone, said.version):
         if len(text) > TEXT_BYTES_MAX:
             raise ControllerError(f"a heartbeat with {len(text)} characters where {TEXT_BYTES_MAX} are enough")
-    if min(said.group, said.replica - 1, said.master_epoch, said.log_epoch, said.log_end, said.confirmed) < 0:
+    damage = said.damages, said.damaged_bytes, said.lost_bytes, said.repairing_from
+    if min(said.group, said.replica - 1, said.master_epoch, said.log_epoch, said.log_end, said.confirmed, *damage) < 0:
         raise ControllerError("a heartbeat with numbers that no replica has")

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from controller.client import ControllerUnreachable, Group, Topic
-from controller.registry import Route
+from controller.registry import Route, RouteReplica
 from controller.remote import RemoteController
 from controller.status import ControllerStatus
 
@@ -96,7 +96,7 @@ def _groups(found: Found) -> Table:
                 str(replica.id),
                 replica.node,
                 replica.address,
-                _role(group, replica.id, alive=alive),
+                _role(group, replica.id, alive=alive) + _damage(said),
                 str(said.confirmed) if said is not None else "",
                 lag if alive else "",
             )
@@ -114,6 +114,15 @@ def _role(group: Group, replica: int, *, alive: bool) -> str:
     else:
         role = "in sync" if replica in group.sync_set else "[yellow]behind[/]"
     return role if alive else f"{role} [red]not heard of[/]"
+
+
+def _damage(said: RouteReplica | None) -> str:
+    """What is damaged of a replica's log, as of its last heartbeat."""
+    if said is None or not said.damages:
+        return ""
+    lost = f", {said.lost_bytes} of them on no replica" if said.lost_bytes else ""
+    source = f", repairing from replica {said.repairing_from}" if said.repairing_from else ""
+    return f" [red]damaged: {said.damages} ranges, {said.damaged_bytes} bytes{lost}{source}[/]"
 
 
 def _table(title: str, *columns: str) -> Table:

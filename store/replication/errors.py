@@ -14,8 +14,9 @@ __all__ = [
 class NotEnoughInSync(NotWritable):
     """Not stored: fewer replicas are in sync and answer than an acknowledgement needs."""
 
-    def __init__(self, in_sync: int, needed: int) -> None:
-        super().__init__(f"{in_sync} replicas in sync, {needed} are needed")
+    def __init__(self, in_sync: int, needed: int, *, damaged: int = 0) -> None:
+        others = f" ({damaged} more with damaged logs, which are being repaired)" if damaged else ""
+        super().__init__(f"{in_sync} replicas in sync{others}, {needed} are needed")
         self.in_sync, self.needed = in_sync, needed
 
 

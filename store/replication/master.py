@@ -7,6 +7,7 @@ Whoever was master of an epoch before a restart is not any more: it asks the con
     in      receive, left           from the slaves' streams, by replica
             written, flushed_to     how far the log is handed to the operating system, and on disk
             trimmed                 retention has deleted its front
+            damaged                 its own log has damage, or none any more
             tick                    the time, every 50 ms or so
             set_altered, set_refused, controller_heard, configure, fenced
                                     from the controller
@@ -94,6 +95,7 @@ class Master:
         self._held_ms = NEVER_MS
         self._round = 0
         self._round_told = False
+        self._damaged = False  # its own log
         self.heir: int | None = None  # to whom it is about to hand over
         self._target_ms = NEVER_MS
         self._out: list[tuple[int, FromMaster]] = []
@@ -140,6 +142,9 @@ class Master:
             need = max(needed(len(members), self._acknowledge, self._min_in_sync), self._least)
             if live < need:
                 return NotEnoughInSync(live, need)
+            sound = sum(self._sound(member) for member in members)
+            if sound < self._least:
+                return NotEnoughInSync(sound, self._least, damaged=live - sound)
         return None
 
     @property
@@ -182,6 +187,10 @@ class Master:
             if peer.stream is not None and peer.stream.sent < self.first:
                 self._refuse(peer.replica, peer.stream.session, Why.TRIMMED, f"the log begins at {self.first}")
                 peer.stream = None
+
+    def damaged(self, damaged: bool) -> None:
+        """This replica's log has damage for which it would stand aside, or has none any more."""
+        self._damaged = damaged
 
     # ---- the slaves
 
@@ -246,6 +255,7 @@ class Master:
         self._consider()
 
     def _ack(self, peer: Peer, message: Ack) -> None:
+        peer.damaged = message.damaged
         peer.acknowledge(
             LogOffset(message.flushed), message.round, end=self.end, confirmed=self.confirmed, now_ms=self._now_ms
         )
@@ -389,6 +399,8 @@ class Master:
         peer = self._peers.get(target)
         if peer is None or target not in self._set.members or peer.learner or not peer.ready:
             raise CannotSwitchOver(f"replica {target} is not in sync")
+        if peer.damaged:
+            raise CannotSwitchOver(f"the log of replica {target} is damaged, and not repaired yet")
         if self.ended is not None or self.heir not in {None, target}:
             raise CannotSwitchOver("this master is about to end already")
         self.heir, self._target_ms = target, self._now_ms
@@ -403,7 +415,8 @@ class Master:
         target = self.heir
         if target is None or self._set.pending is not None or target not in self._set.members:
             return None
-        return target if self._peers[target].acked == self.end == self.confirmed else None
+        peer = self._peers[target]
+        return target if peer.acked == self.end == self.confirmed and not peer.damaged else None
 
     # ---- parts
 
@@ -432,6 +445,15 @@ class Master:
         if self._acknowledge is not Acknowledge.QUORUM or reached >= self.start:
             self.confirmed = max(self.confirmed, LogOffset(reached))
 
+    def _sound(self, replica: int) -> bool:
+        """Whether a member of the set answers and has a log without damage.
+
+        A master from which one copy is enough counts all the same: its damage is in what was acknowledged before.
+        """
+        if replica == self.replica or replica not in self._peers:
+            return self._least == 1 or not self._damaged
+        return not self._peers[replica].damaged and self._behind_ms(replica) <= self._pace.stall_ms
+
     def _behind_ms(self, replica: int) -> int:
         return self._now_ms - self._peers[replica].caught_up_ms if replica in self._peers else 0
 
@@ -443,7 +465,7 @@ class Master:
         if peer is None:
             return False
         patience_ms = self._pace.lag_ms if peer.stream is not None else self._pace.gone_ms
-        sound = replica in self._known and not peer.learner and not peer.lost
+        sound = replica in self._known and not peer.learner and not peer.lost and not peer.damaged
         return sound and self._now_ms - peer.caught_up_ms <= patience_ms
 
     def _consider(self) -> None:
@@ -487,7 +509,7 @@ class Master:
     def _near(self, peer: Peer) -> bool:
         outside = peer.replica in self._known and peer.replica not in self._set.members and not peer.learner
         fresh = self._now_ms - peer.caught_up_ms <= self._pace.lag_ms
-        return outside and peer.ready and fresh and peer.acked >= self.start
+        return outside and peer.ready and fresh and not peer.damaged and peer.acked >= self.start
 
     def _forget(self) -> None:
         """Replicas that are no more, but for those that still count."""

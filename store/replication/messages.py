@@ -124,12 +124,16 @@ class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag=4, kw_only=Tru
 
 
 class Ack(msgspec.Struct, frozen=True, array_like=True, tag=5, kw_only=True):
-    """What the slave has on disk, and the newest `round` it was asked."""
+    """What the slave has on disk, and the newest `round` it was asked.
+
+    `damaged`: its log has damage in front of `flushed` that is not repaired yet, so it stands aside.
+    """
 
     session: Number
     epoch: Number
     flushed: Offset
     round: Number
+    damaged: bool = False
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag=6, kw_only=True):

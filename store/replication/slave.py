@@ -167,6 +167,7 @@ class Slave:
         self._round = 0  # the newest one that the master has asked
         self._preparing: Prepare | None = None  # handed out and not done; end and epochs are those behind it already
         self._heard_ms = 0
+        self._damaged = False
         self._effects: list[Effect] = []
 
     def take(self) -> list[Effect]:
@@ -277,6 +278,12 @@ class Slave:
         if end > self.flushed:
             self.flushed = end
             self._confirm()
+            self._ack()
+
+    def damaged(self, damaged: bool) -> None:
+        """The log has damage for which this replica stands aside, or has none any more; the master is told at once."""
+        if damaged != self._damaged:
+            self._damaged = damaged
             self._ack()
 
     def trimmed(self, first: LogOffset) -> None:
@@ -393,7 +400,13 @@ class Slave:
 
     def _ack(self) -> None:
         if self.stage is Stage.STREAMING:
-            message = Ack(session=self._session, epoch=self._epoch, flushed=self.flushed, round=self._round)
+            message = Ack(
+                session=self._session,
+                epoch=self._epoch,
+                flushed=self.flushed,
+                round=self._round,
+                damaged=self._damaged,
+            )
             self._effects.append(Send(message))
 
     def _promise(self, epoch: int) -> None:

@@ -4,6 +4,7 @@ from collections import Counter
 from io import StringIO
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 
 from controller.client import Group, GroupConfig, Replica, Topic
@@ -97,3 +98,15 @@ def test_what_is_shown_has_masters_sets_epochs_and_lags() -> None:
     assert "no replica has registered yet" in text
     assert "being drained: 17" in text
     assert document(found)["groups"][0]["sync_set"] == (2, 3)
+
+
+def test_a_damaged_replica_is_shown_with_what_is_repaired_from_whom() -> None:
+    hurt = {"damages": 2, "damaged_bytes": 700, "lost_bytes": 100, "repairing_from": 2}
+    replicas = [msgspec.structs.replace(one, **(hurt if one.id == 3 else {})) for one in HEARD.replicas]
+    route = msgspec.structs.replace(HEARD, replicas=tuple(replicas))
+    stream = StringIO()
+    show(Found({}, [GROUP], {1: route}, []), Console(file=stream, width=240))
+    said = "in sync damaged: 2 ranges, 700 bytes, 100 of them on no replica, repairing from replica 2"
+    [line] = [line for line in stream.getvalue().splitlines() if "10.0.0.3" in line]
+    assert said in line
+    assert stream.getvalue().count("damaged") == 1

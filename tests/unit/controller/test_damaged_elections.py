@@ -1,0 +1,105 @@
+"""Replicas with damaged logs: whom the policy elects, and whom only when there is nobody else."""
+
+import logging
+
+import msgspec
+import pytest
+from test_controller_elections import Rig
+
+from controller.client import NotElectable
+from controller.elections import DAMAGED_AFTER_MS
+from controller.registry import DEAD_AFTER_MS, TICK_MS
+
+DAMAGED = {"damaged": True, "damages": 2, "damaged_bytes": 700}
+QUORUM = {"acknowledge": "quorum"}
+
+
+def test_a_damaged_replica_is_not_elected_while_a_sound_one_can_be():
+    rig = Rig(in_sync=3)
+    rig.up(2, log_epoch=1, log_end=900, **DAMAGED)
+    rig.up(3, log_epoch=1, log_end=500)
+    rig.down(1)
+    rig.run(DEAD_AFTER_MS + TICK_MS)
+    assert rig.group.master == 3
+
+
+def test_an_operator_cannot_elect_a_damaged_replica_while_a_sound_one_can_be():
+    rig = Rig(in_sync=3)
+    rig.up(2, **DAMAGED)
+    with pytest.raises(NotElectable, match=r"replica 2 .* damaged in 2 ranges, 700 bytes.*sound are \[1, 3\]"):
+        rig.elections.decide(0, 2, rig.now, 0)
+    assert rig.elections.decide(0, 3, rig.now, 0).candidate == 3
+
+
+def test_a_damaged_replica_is_elected_when_all_the_set_is_damaged_and_the_least_damaged_one(caplog):
+    rig = Rig(in_sync=3)
+    rig.up(1, **DAMAGED)
+    rig.up(2, damaged=True, damages=1, damaged_bytes=900)
+    rig.up(3, damaged=True, damages=5, damaged_bytes=300)
+    rig.run(TICK_MS)
+    rig.deaf.add(1)  # it was started again
+    with caplog.at_level(logging.CRITICAL):
+        rig.run(2 * TICK_MS)
+    assert rig.group.master == 3
+    assert "whose log is damaged in 5 ranges, 300 bytes" in caplog.text
+
+
+def test_a_damaged_replica_waits_for_the_sound_ones_of_its_set_to_come_back():
+    rig = Rig(in_sync=3)
+    rig.up(2, **DAMAGED)
+    rig.down(1, 3)
+    rig.run(DEAD_AFTER_MS + DAMAGED_AFTER_MS - 2 * TICK_MS)
+    assert rig.group.master == 1
+    rig.up(3)
+    rig.run(TICK_MS)
+    assert rig.group.master == 3
+
+
+def test_a_damaged_replica_is_elected_when_the_sound_ones_stay_away():
+    rig = Rig(in_sync=3)
+    rig.up(2, **DAMAGED)
+    rig.down(1, 3)
+    rig.run(DEAD_AFTER_MS + DAMAGED_AFTER_MS + 2 * TICK_MS)
+    assert (rig.group.master, rig.group.sync_set) == (2, (2,))
+
+
+def test_a_replica_that_has_lost_the_end_of_its_log_is_never_elected():
+    rig = Rig(in_sync=2)
+    rig.up(2, cut_short=True, **DAMAGED)
+    rig.down(1)
+    rig.run(DEAD_AFTER_MS + 3 * DAMAGED_AFTER_MS)
+    assert rig.group.master in {None, 1}
+    with pytest.raises(NotElectable, match="has lost its end"):
+        rig.elections.decide(0, 2, rig.now, 0)
+
+
+def test_by_quorum_a_log_that_has_lost_its_end_does_not_count():
+    """What it had acknowledged may be in no other log of this majority."""
+    rig = Rig(in_sync=3, config=QUORUM)
+    for id_ in (1, 2, 3):
+        rig.up(id_, log_epoch=1, log_end=500)
+    rig.up(2, log_end=100, cut_short=True, **DAMAGED)
+    rig.down(1)
+    rig.run(DEAD_AFTER_MS + 3 * DAMAGED_AFTER_MS)
+    assert rig.group.master in {None, 1}
+    rig.up(2, log_end=500, cut_short=False, damaged=False)
+    rig.run(2 * TICK_MS)
+    assert rig.group.master in {2, 3}
+
+
+def test_by_quorum_the_longest_log_is_elected_and_a_sound_one_among_equals():
+    rig = Rig(in_sync=3, config=QUORUM)
+    rig.up(2, log_epoch=1, log_end=500, **DAMAGED)
+    rig.up(3, log_epoch=1, log_end=500)
+    rig.down(1)
+    rig.run(DEAD_AFTER_MS + 3 * TICK_MS)
+    assert rig.group.master == 3
+
+
+def test_damage_is_news_to_the_policy():
+    rig = Rig(in_sync=3)
+    said = rig.registry.last(0, 2)
+    assert not rig.registry.heartbeat(said, rig.now)
+    assert rig.registry.heartbeat(msgspec.structs.replace(said, **DAMAGED), rig.now)
+    route = rig.registry.route(0, rig.group, rig.now)
+    assert [(one.id, one.damages, one.damaged_bytes) for one in route.replicas] == [(1, 0, 0), (2, 2, 700), (3, 0, 0)]
