@@ -4,7 +4,7 @@ A request that is not in the table below is refused to whomever rules restrict: 
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -18,6 +18,7 @@ from gateway.group_port import (
     CommitOffsets,
     DeleteGroup,
     DescribeGroup,
+    GroupName,
     GroupsPage,
     JoinGroup,
     LeaveGroup,
@@ -74,6 +75,7 @@ from gateway.queue_port import (
     queue_address,
 )
 from gateway.retained import retained_page
+from gateway.rights.cursors import CursorSeal
 from gateway.shared_port import SHARED_PREFIX, JoinShared, LeaveShared
 from gateway.topology import Exchange, patterns
 from store.kv.rules import end_of_prefix
@@ -81,7 +83,10 @@ from store.kv.rules import end_of_prefix
 if TYPE_CHECKING:
     from gateway.hub import Hub
 
-__all__ = ["SIFTED", "check", "check_consume"]
+__all__ = ["ON_GRID", "SIFTED", "check", "check_consume"]
+
+GROUPS_AT_ONCE = 1_000  # names asked of the store at a time
+_CURSORS: Final = "\0cursors of "  # with a user's name, what its cursors are sealed by; no user has such a name
 
 _Check: TypeAlias = Callable[["Hub", Badge, Any], None]
 
@@ -267,21 +272,27 @@ async def _list_addresses(hub: "Hub", badge: Badge, request: ListAddresses) -> A
 
 
 async def _find_messages(hub: "Hub", badge: Badge, request: FindMessages) -> FoundMessages:
+    seal = CursorSeal(hub.timer_secrets.of(f"{_CURSORS}{badge.identity.name}"))
+
     async def find() -> FoundMessages:
-        found = await find_messages(hub.store, request, now_ms=now_ms(), indexed=hub.router.indexed)
-        return msgspec.structs.replace(found, messages=badge.readable(found.messages))
+        return await find_messages(
+            hub.store, request, now_ms=now_ms(), indexed=hub.router.indexed, readable=badge.reads, cursors=seal
+        )
 
     return await hub.finds.find(request, find)
 
 
 async def _list_groups(hub: "Hub", badge: Badge, request: ListGroups) -> GroupsPage:
-    while True:  # a page with something in it, if there is any more that may be read
-        page = await list_groups(hub.store, request)
-        groups = [one for one in page.groups if badge.reads(group_address(one.group))]
-        if groups or page.after is None:
-            after = None if page.after is None else groups[-1].group  # not the name of one that may not be read
-            return GroupsPage(groups=groups, after=after)
-        request = msgspec.structs.replace(request, after=page.after)
+    found: list[GroupName] = []
+    asked = msgspec.structs.replace(request, limit=GROUPS_AT_ONCE)
+    while True:  # until it is known whether more than a page may be read
+        page = await list_groups(hub.store, asked)
+        found += [one for one in page.groups if badge.reads(group_address(one.group))]
+        if len(found) > request.limit:
+            return GroupsPage(groups=found[: request.limit], after=found[request.limit - 1].group)
+        if page.after is None:
+            return GroupsPage(groups=found, after=None)
+        asked = msgspec.structs.replace(asked, after=page.after)
 
 
 SIFTED: dict[type[Request], Callable[["Hub", Badge, Any], Awaitable[Any]]] = {
@@ -291,3 +302,6 @@ SIFTED: dict[type[Request], Callable[["Hub", Badge, Any], Awaitable[Any]]] = {
     FindMessages: _find_messages,
     ListGroups: _list_groups,
 }
+
+# What is looked for among things that the asker may not know of: answered on a grid of time (`gateway.rights.grid`).
+ON_GRID: Final[frozenset[type[Request]]] = frozenset({FindMessages, LastValues, ListAddresses, ListGroups, ListKeys})

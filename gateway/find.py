@@ -1,6 +1,10 @@
-"""Finding messages by key, address or id: positions from the store's index, compared with what the messages say."""
+"""Finding messages by key, address or id: positions from the store's index, compared with what the messages say.
+
+What the asker may not read is passed over before anything is counted, compared or made a cursor of.
+"""
 
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import msgspec
 
@@ -9,6 +13,7 @@ from gateway.address import hash64
 from gateway.errors import Cause, Refusal
 from gateway.message import Message, decode
 from gateway.port import FindMessages, FoundMessages
+from gateway.rights.cursors import PlainCursors
 from gateway.sql92 import Where, compile_where
 from store.client import IndexKind, StoreClient
 from store.errors import CorruptFrame
@@ -18,20 +23,43 @@ __all__ = ["LOOKED_MAX", "find_messages"]
 
 PAGE = 500  # positions asked of the store at a time
 LOOKED_MAX = 5_000  # positions looked at for one answer: with a filter that little passes, the answer may be short
+PASSED_OVER_MAX = 10_000  # positions of what the asker may not read, besides; then the answer may be short, too
+
+_PLAIN = PlainCursors()
 
 log = logs.get(__name__)
 
 
+class Cursors(Protocol):
+    """How cursors are written; see `gateway.rights.cursors`."""
+
+    def seal(self, position: Position) -> str:
+        """Returns a cursor that stands for a position."""
+
+    def open(self, text: str) -> Position:
+        """Returns the position of a cursor. Raises `Refusal`."""
+
+
 async def find_messages(
-    store: StoreClient, request: FindMessages, *, now_ms: int, indexed: Callable[[IndexKind, str], bool]
+    store: StoreClient,
+    request: FindMessages,
+    *,
+    now_ms: int,
+    indexed: Callable[[IndexKind, str], bool],
+    readable: Callable[[str], bool] | None = None,
+    cursors: Cursors = _PLAIN,
 ) -> FoundMessages:
     """The answer to a request. Raises `Refusal`.
 
-    `indexed` says whether messages are found by a key or an address at all. What expired or is damaged is left out.
+    `indexed` says whether messages are found by a key or an address at all, `readable` whether the asker may read what
+    is at an address; None: everything. What expired or is damaged is left out. The cursor is that of the last message
+    that may be read, so it does not tell of others, but where `PASSED_OVER_MAX` of them were met.
     """
     kind, text = _asked(request)
     where = compile_where(request.where) if request.where is not None else None
-    if kind is IndexKind.ID and (given := await _by_position(store, text)) is not None:
+    below = None if request.after is None else cursors.open(request.after)
+    given = await _by_position(store, text) if kind is IndexKind.ID else None
+    if given is not None and (readable is None or readable(given.address)):
         return FoundMessages(messages=_passing([given], where, now_ms), after=None)
     if not indexed(kind, text):
         raise Refusal(
@@ -39,18 +67,23 @@ async def find_messages(
             f"messages are not found by {kind.name.lower()} here: the index of their topic leaves it out",
         )
     found: list[Message] = []
-    below, looked = request.after, 0
+    looked = passed_over = 0
     while True:
         positions = await store.find(
             kind, hash64(text), from_ms=request.from_ms, until_ms=request.until_ms, below=below, limit=PAGE
         )
         for position in positions:
-            message = await _read(store, position)
+            message, below = await _read(store, position), position
+            if readable is not None and (message is None or not readable(message.address)):
+                passed_over += 1
+                if passed_over == PASSED_OVER_MAX:
+                    return FoundMessages(messages=found, after=cursors.seal(position))
+                continue
             if message is not None and _is(kind, text, message):
                 found += _passing([_with_id(message, position)], where, now_ms)
-            below, looked = position, looked + 1
+            looked += 1
             if len(found) == request.limit or looked == LOOKED_MAX:
-                return FoundMessages(messages=found, after=below)
+                return FoundMessages(messages=found, after=cursors.seal(position))
         if len(positions) < PAGE:
             return FoundMessages(messages=found, after=None)
 

@@ -47,6 +47,9 @@ WATCHES_COUNT_MAX = 64  # of one connection
 HOLDS_COUNT_MAX = 4  # likewise
 TRIES_COUNT_MAX = 16  # of a condition that names several revisions, while others change the key
 
+LOOKED_AT_ONCE = 256  # entries asked of the store at a time for a list that leaves some out
+LISTED_BYTES_MAX = 4 << 20  # values in a page of such a list, and one more value
+
 DEFAULTS = KvConfig()
 _NAMESPACE = re.compile(NAMESPACE_PATTERN)
 _RESERVED = re.compile(r"|[$_].*", re.DOTALL)
@@ -148,23 +151,29 @@ class KeyValues:
     # ---- ranges
 
     async def _list(self, request: ListKeys, badge: Badge) -> Page:
-        """A page with something in it, if there is any more that may be read."""
-        after = request.after
+        """A page of what may be read: it is full, and others follow, by that alone."""
+        if badge.access is None:
+            return await self._range(request, request.after, request.limit, request.at_revision)
+        found: list[Entry] = []
+        after, size, revision = request.after, 0, 0
         while True:
-            page = await self._store.kv_range(
-                request.start,
-                request.end,
-                namespace=request.namespace,
-                after=after,
-                limit=request.limit,
-                at_revision=request.at_revision,
-            )
-            if badge.access is None:
-                return page
-            entries = [one for one in page.entries if badge.reads(key_address(request.namespace, one.key))]
-            if entries or not page.more:
-                return page._replace(entries=entries)
+            page = await self._range(request, after, max(request.limit, LOOKED_AT_ONCE), request.at_revision)
+            revision = revision or page.revision  # the first one's: what changed since is in a watch from there on
+            for one in page.entries:
+                if not badge.reads(key_address(request.namespace, one.key)):
+                    continue
+                if len(found) == request.limit or size >= LISTED_BYTES_MAX:
+                    return Page(entries=found, revision=revision, more=True)
+                found.append(one)
+                size += len(one.value)
+            if not page.more:
+                return Page(entries=found, revision=revision, more=False)
             after = page.entries[-1].key
+
+    async def _range(self, request: ListKeys, after: str | None, limit: int, revision: int | None) -> Page:
+        return await self._store.kv_range(
+            request.start, request.end, namespace=request.namespace, after=after, limit=limit, at_revision=revision
+        )
 
     async def _count(self, _: Asker, request: CountKeys) -> int:
         return await self._store.kv_count(request.start, request.end, namespace=request.namespace)

@@ -367,16 +367,19 @@ class FindMessages(Request, frozen=True, kw_only=True):
     from_ms: int = 0  # stored then or later
     until_ms: int = 1 << 63  # and before
     where: str | None = None  # as in `Subscribe`
-    after: Position | None = None  # the one of the page before
+    after: str | None = None  # the one of the page before
     limit: int = 100
     wait_ms: int = 0  # for the first one, where there is none
 
 
 class FoundMessages(_Value, frozen=True, kw_only=True):
-    """A page of messages, their ids filled in. `after` is for asking for the next, None when there is none."""
+    """A page of messages, their ids filled in. `after` is for asking for the next, None when there is none.
+
+    It is sealed for an asker whom rules restrict.
+    """
 
     messages: Sequence[Message]
-    after: Position | None
+    after: str | None
 
 
 class CancelTimer(Request, frozen=True, kw_only=True):

@@ -40,6 +40,7 @@ from gateway.port import (
     SaveSession,
 )
 from gateway.retained import retained_page
+from gateway.rights.grid import on_grid
 from gateway.shared_port import JoinShared, LeaveShared
 
 if TYPE_CHECKING:
@@ -51,11 +52,16 @@ __all__ = ["answer"]
 async def answer(hub: "Hub", endpoint: Endpoint, call: Call) -> Any:
     """The answer to a request; its type stands in the request's docstring. Raises `Refusal` or `StoreError`."""
     request, badge = call.request, (call.who or endpoint.principal).badge
-    if badge.access is not None:
-        access_requests.check(hub, badge, request)
-        sifted = access_requests.SIFTED.get(type(request))
-        if sifted is not None:
-            return await sifted(hub, badge, request)
+    if badge.access is None:
+        return await _answer(hub, endpoint, call)
+    access_requests.check(hub, badge, request)
+    sifted = access_requests.SIFTED.get(type(request))
+    work = _answer(hub, endpoint, call) if sifted is None else sifted(hub, badge, request)
+    return await (on_grid(work) if type(request) in access_requests.ON_GRID else work)
+
+
+async def _answer(hub: "Hub", endpoint: Endpoint, call: Call) -> Any:
+    request, badge = call.request, (call.who or endpoint.principal).badge
     handler = _HANDLERS.get(type(request))
     if handler is not None:
         return await handler(hub, endpoint, request)

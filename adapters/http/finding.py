@@ -11,13 +11,13 @@ from gateway.errors import Refusal
 from gateway.group_port import WAIT_MS_MAX
 from gateway.port import FindMessages, FoundMessages, LastValues, LastValuesPage
 from gateway.sql92 import compile_where, quoted
-from store.format import Position
 
 __all__ = ["condition", "finding", "last_values", "last_values_response", "messages_response", "wait_ms"]
 
 LIMIT, LIMIT_MAX = 100, 1_000
 MS_DIGITS_MAX: Final = 15  # of a time: ms since 1970 for the next 30,000 years
 _SECONDS: Final = re.compile(r"([0-9]{1,3})(?:\.([0-9]{1,3}))?")
+_CURSOR: Final = re.compile(r"[0-9a-f]{1,16}\.[0-9a-f]{1,8}|[A-Za-z0-9_-]{54}")  # a position, or a sealed one
 _ONE_OF: Final = ("key", "address", "id")
 _KNOWN: Final = (*_ONE_OF, "from", "to", "where", "type", "limit", "after", "wait")
 
@@ -40,7 +40,7 @@ def finding(request: Request) -> FindMessages:
         from_ms=_time("from", query.get("from", "0")),
         until_ms=1 << 63 if until is None else _time("to", until),
         where=condition(query.get("where"), query.get("type")),
-        after=_position(query["after"]) if "after" in query else None,
+        after=_cursor(query["after"]) if "after" in query else None,
         limit=_limit(query.get("limit", str(LIMIT))),
         wait_ms=wait_ms(query.get("wait", "0")),
     )
@@ -51,7 +51,7 @@ def messages_response(request: Request, found: FoundMessages) -> Response:
     headers = [(b"content-type", BATCH_JSON.encode()), (b"cache-control", b"no-cache")]
     if found.after is not None:
         query = [(name, text) for name, text in request.query() if name != "after"]
-        following = urlencode([*query, ("after", str(found.after))], quote_via=quote)
+        following = urlencode([*query, ("after", found.after)], quote_via=quote)
         headers.append((b"link", f'</messages?{following}>; rel="next"'.encode()))
     return Response(status=200, headers=tuple(headers), body=to_batch(found.messages))
 
@@ -111,11 +111,10 @@ def _time(name: str, text: str) -> int:
         raise AttributeRefusal(name, "is neither milliseconds since 1970 nor an RFC 3339 timestamp") from error
 
 
-def _position(text: str) -> Position:
-    try:
-        return Position.parse(text)
-    except ValueError as error:
-        raise AttributeRefusal("after", "is not what a page before has given") from error
+def _cursor(text: str) -> str:
+    if _CURSOR.fullmatch(text) is None:
+        raise AttributeRefusal("after", "is not what a page before has given")
+    return text
 
 
 def _limit(text: str) -> int:

@@ -37,7 +37,7 @@ TIMEOUT_S = 20
 DENIED, ADMINISTRATIVE = 0x87, 0x98
 PASSWORD = b"a secret"
 T = TypeVar("T")
-ALL = ["#", "$queue/#", "$exchange/#", "$amqp/#", "$kv/#"]
+ALL = ["#", "$queue/#", "$exchange/#", "$amqp/#", "$kv/#", "$group/#"]
 OPEN = ["open/#", "own/${client_id}/#", "$queue/open/#", "$kv/default/open/#"]
 RULES = [
     {"effect": "allow", "users": ["admin"], "filters": ALL},
@@ -77,6 +77,7 @@ class Served:
             "listeners": {name: {"port": 0} for name in ("mqtt", "coap", "http", "amqp")},
             "rpc": {"enabled": False},
             "admin": {"port": 0},
+            "topics": {"index": ["key", "address"]},
             "access": {"default": "deny", "rules": RULES},
         }
         try:
@@ -395,7 +396,7 @@ def test_keys_and_values(served):
         assert ada.get("/kv/closed/a").status_code == ada.get("/kv/closed/none").status_code == 403
         assert ada.put("/kv/closed/a", content=b"2").status_code == 403
         assert ada.delete("/kv/open/secret/a").status_code == 403
-        assert [one["key"] for one in ada.get("/kv", params={"limit": 2}).json()["entries"]] == ["open/a"]
+        assert [one["key"] for one in ada.get("/kv", params={"limit": 2}).json()["entries"]] == ["open/a", "open/z"]
         assert ada.get("/kv", params={"count": "true"}).status_code == 403
         assert ada.get("/kv", params={"prefix": "open/z/", "count": "true"}).status_code == 200
         compares = {"compare": {"closed/a": 1}, "operations": [{"put": "open/b", "value": "x"}]}

@@ -6,12 +6,14 @@ import pytest
 from store_kit import append
 
 from controller.client import Topic
+from gateway import find as find_module
 from gateway.address import hash64
 from gateway.directory import PENDING_MAX, Directory
 from gateway.errors import Cause, Refusal
 from gateway.find import LOOKED_MAX, find_messages
 from gateway.message import Message, encode
 from gateway.port import FindMessages
+from gateway.rights.cursors import CursorSeal
 from gateway.router import Router
 from store.client import IndexKind
 from store.errors import CorruptFrame, StoreClosed
@@ -102,6 +104,34 @@ async def test_little_that_passes_ends_an_answer_that_goes_on(store):
     page = await find(store, key="d", where="qos = 0")
     assert (said(page), page.after is not None) == ([], True)
     assert (await find(store, key="d", where="qos = 0", after=page.after)).after is None
+
+
+async def test_what_may_not_be_read_is_passed_over_before_anything_is_counted(store, monkeypatch):
+    seal = CursorSeal(b"s" * 32)
+    for n in range(6):
+        await append(store, frame(Message("hidden" if n % 2 else "open", b"%d" % n, device="d")))
+    asked = {"key": "d", "readable": lambda address: address == "open", "cursors": seal}
+    page = await find_messages_with(store, limit=2, **asked)
+    assert said(page) == [b"4", b"2"]
+    assert said(await find_messages_with(store, limit=2, after=page.after, **asked)) == [b"0"]
+    monkeypatch.setattr(find_module, "LOOKED_MAX", 3)
+    page = await find_messages_with(store, where="qos = 2", **asked)
+    assert (said(page), page.after is not None) == ([], True), "three may be read, and as many are looked at"
+    monkeypatch.setattr(find_module, "PASSED_OVER_MAX", 2)
+    page = await find_messages_with(store, **asked)
+    assert (said(page), page.after is not None) == ([b"4"], True), "work is bounded, whatever is hidden"
+    assert said(await find_messages_with(store, after=page.after, **asked)) == [b"2", b"0"]
+
+
+async def find_messages_with(store, *, readable, cursors, **asked):
+    return await find_messages(
+        store,
+        FindMessages(**asked),
+        now_ms=0,
+        indexed=lambda _kind, _text: True,
+        readable=readable,
+        cursors=cursors,
+    )
 
 
 async def test_what_is_damaged_is_left_out(store, monkeypatch):

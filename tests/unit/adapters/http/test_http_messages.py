@@ -9,7 +9,6 @@ from http_driver import Gateway, Http1Client, parse_responses, request
 from gateway.errors import Cause, Refusal
 from gateway.message import Message
 from gateway.port import FindMessages, FoundMessages, Outcome
-from store.format import Position
 
 
 def get(client, target):
@@ -28,7 +27,7 @@ def asked(client):
     requests = []
     found = FoundMessages(
         messages=[Message("a/b", b'{"v":1}', content_type="application/json", id="2"), Message("a/b", b"\xff", id="1")],
-        after=Position(0x64, 3),
+        after="64.3",
     )
     real = client.gateway._answer
 
@@ -60,7 +59,7 @@ def test_every_parameter(client, asked):
             from_ms=1000,
             until_ms=5000,
             where=f"({where}) AND type = 'it''s'",
-            after=Position(0x64, 0),
+            after="64.0",
             wait_ms=2_500,
         )
     ]

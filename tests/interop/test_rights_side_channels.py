@@ -1,0 +1,160 @@
+"""What a user who may read too little can learn from counts, cursors, pages and times: nothing of what is hidden.
+
+A gateway with access rules, spoken to by real clients. What is hidden is compared with what is not there.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from test_access_paths import DENIED, PASSWORD, TIMEOUT_S, Mqtt, Served, fresh, mqtt, served  # noqa: F401 - fixtures
+
+from gateway.access_settings import own_access, rights_of
+
+pytestmark = pytest.mark.slow
+
+
+def ruled(*allowed: str, otherwise: str = "deny", denied: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The rights of a user of the cluster; a rule such as "publish:a/#"."""
+    rules = [
+        {"effect": effect, "actions": [action], "filters": [pattern]}
+        for effect, rules in (("allow", allowed), ("deny", denied))
+        for action, _, pattern in (rule.partition(":") for rule in rules)
+    ]
+    return dict(rights_of(own_access({"otherwise": otherwise, "rules": rules})))
+
+
+@pytest.fixture
+def user(served: Served) -> Iterator[Callable[..., str]]:  # noqa: F811
+    """Makes users with rules of their own."""
+    made: list[str] = []
+
+    def make(*allowed: str, **options: Any) -> str:
+        made.append(fresh("user"))
+        served.do(served.set_user(made[-1], ruled(*allowed, **options)))
+        return made[-1]
+
+    yield make
+    for name in made:
+        served.do(served.gateway.hub.controller.delete_user(name))
+
+
+def said(answer: httpx.Response, *names: str) -> tuple[int, list[tuple[str, str]], str]:
+    """All of an answer but its date; what it names that was asked for is taken out."""
+    text, headers = answer.text, [(name, value) for name, value in answer.headers.items() if name != "date"]
+    for name in names:
+        text = text.replace(name, "*")
+    return answer.status_code, headers, text
+
+
+def publish(served: Served, address: str, body: bytes = b"x", **query: str) -> None:  # noqa: F811
+    with served.http("admin") as http:
+        assert http.post(f"/topics/{address}", content=body, params=query).status_code == 201
+
+
+# ---- searches
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {},
+        {"limit": "1"},
+        {"limit": "1", "where": "address='closed/searched'"},
+        {"limit": "1", "where": "(address)LIKE'closed/s%'", "type": "secret"},
+        {"limit": "2", "from": "0", "to": "9999999999999"},
+    ],
+)
+def test_a_search_says_of_hidden_messages_what_it_says_of_none(served, user, query):  # noqa: F811
+    name = user("subscribe:mine/#")
+    key, other = fresh("device-a"), fresh("device-b")
+    with served.http("admin") as http:
+        for n in range(3):
+            said_ = {"ce-type": "secret", "ce-id": f"id-{key}"}
+            assert http.post(
+                "/topics/closed/searched", params={"key": key}, content=b"%d" % n, headers=said_
+            ).is_success
+    with served.http(name) as http:
+        for kind, there, absent in (("key", key, other), ("id", f"id-{key}", f"id-{other}")):
+            found, none = (http.get("/messages", params={kind: text, **query}) for text in (there, absent))
+            assert said(found) == said(none)
+            assert (found.json(), found.links) == ([], {})
+
+
+def test_a_position_that_is_hidden_is_one_that_is_nowhere(served, user):  # noqa: F811
+    name = user("subscribe:mine/#")
+    with served.http("admin") as http:
+        position = http.post("/topics/closed/positions", content=b"x").json()["position"]
+    frame, row = position.split(".")
+    with served.http(name) as http:
+        there, nowhere = (http.get("/messages", params={"id": text}) for text in (position, f"{frame}.{row}7"))
+        assert said(there) == said(nowhere)
+
+
+def test_waiting_is_not_ended_by_what_is_hidden(served, user):  # noqa: F811
+    name, key = user("subscribe:mine/#"), fresh("device")
+    publish(served, "closed/waited", key=key)
+    with served.http(name) as http, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(http.get, "/messages", params={"key": key, "limit": "1", "wait": "30"})
+        publish(served, "closed/waited", key=key)
+        publish(served, "mine/waited", key=key)
+        assert [one["subject"] for one in waiting.result(TIMEOUT_S).json()] == ["mine/waited"]
+
+
+def test_pages_end_by_what_may_be_read_and_their_cursors_tell_nothing(served, user):  # noqa: F811
+    name, other, key = user("subscribe:mine/#"), user("subscribe:mine/#"), fresh("device")
+    for n in range(3):
+        publish(served, "closed/paged", key=key)
+        publish(served, f"mine/paged{n}", key=key)
+    publish(served, "closed/paged", key=key)
+    with served.http(name) as http, served.http(other) as others:
+        first, again = (http.get("/messages", params={"key": key, "limit": "2"}) for _ in range(2))
+        assert [one["subject"] for one in first.json()] == ["mine/paged2", "mine/paged1"]
+        cursors = [httpx.URL(page.links["next"]["url"]).params["after"] for page in (first, again)]
+        assert [len(one) for one in cursors] == [54, 54]
+        assert cursors[0] != cursors[1]
+        rest = http.get(first.links["next"]["url"])
+        assert [one["subject"] for one in rest.json()] == ["mine/paged0"]
+        assert not rest.links
+        assert others.get(first.links["next"]["url"]).status_code == 400
+        assert http.get("/messages", params={"key": key, "after": "0.0"}).status_code == 400
+
+
+# ---- pages of keys and groups
+
+
+def test_pages_of_keys_are_full_whatever_is_hidden_between(served, user):  # noqa: F811
+    space = fresh("s")
+    name = user(f"subscribe:$kv/default/{space}/+/mine", f"subscribe:$kv/default/{space}/mine/#")
+    with served.http("admin") as admin, served.http(name) as http:
+        for key in ("a/mine", "b/mine", "c/mine"):
+            assert admin.put(f"/kv/{space}/{key}", content=b"1").is_success
+        pages = [
+            http.get("/kv", params={"prefix": f"{space}/", "limit": str(limit), "keys": "true"}) for limit in (1, 2, 3)
+        ]
+        for key in ("a/hidden", "a/mine/hidden", "b/hidden", "d", "e"):
+            assert admin.put(f"/kv/{space}/{key}", content=b"1").is_success
+        for limit, before in zip((1, 2, 3), pages, strict=True):
+            after = http.get("/kv", params={"prefix": f"{space}/", "limit": str(limit), "keys": "true"})
+            assert after.json()["entries"] == before.json()["entries"]
+            assert after.json()["more"] is before.json()["more"] is (limit < 3)
+            assert after.links == before.links
+
+
+def test_pages_of_groups_are_full_whatever_is_hidden_between(served, user):  # noqa: F811
+    mark = fresh("g")
+    names = [f"{mark}-a", f"{mark}-b", f"{mark}-c", f"{mark}-d"]
+    name = user(*[f"subscribe:$group/{one}" for one in names[::2]])
+    with served.http("admin") as admin, served.http(name) as http:
+        publish(served, "groups/x")
+        for one in names:
+            assert admin.post(f"/groups/{one}/members", json={"topic": "groups"}).is_success
+        first = http.get("/groups", params={"limit": "1"})
+        assert [one["group"] for one in first.json()] == [names[0]]
+        last = http.get(first.links["next"]["url"])
+        assert [one["group"] for one in last.json()] == [names[2]]
+        assert not last.links
+        both = http.get("/groups", params={"limit": "2"})
+        assert ([one["group"] for one in both.json()], both.links) == ([names[0], names[2]], {})
