@@ -100,7 +100,7 @@ def check(hub: "Hub", badge: Badge, request: Request) -> None:
 
 
 def check_consume(badge: Badge, effect: Consume) -> None:
-    """Raise `Refusal` (FORBIDDEN) unless a queue may be read. Of a shared subscription each message is looked at."""
+    """Raise `Refusal` (FORBIDDEN) unless a queue may be read. Of a shared subscription the pump looks at the filter."""
     if not effect.queue.startswith(SHARED_PREFIX):
         badge.check("subscribe", queue_address(effect.queue))
 
@@ -194,7 +194,7 @@ def _counts_keys(_hub: "Hub", badge: Badge, request: CountKeys) -> None:
 def _reads_by_group(
     _hub: "Hub", badge: Badge, request: JoinGroup | PollGroup | CommitOffsets | RenewMember | LeaveGroup
 ) -> None:
-    """Of the messages, each is looked at."""
+    """The right to the topic is looked at where the group is read, which knows its topic."""
     badge.check("subscribe", group_address(request.group))
 
 
@@ -215,7 +215,7 @@ _NEEDS: dict[type[Request], _Check] = {
     CancelTimer: _nothing,  # by a ticket that its publisher was given
     CountRoutes: _nothing,  # of what it has published
     LeaveShared: _nothing,
-    JoinShared: _nothing,  # of its filter the adapter has asked, and each message is looked at
+    JoinShared: _nothing,  # each of its filters is looked at when it is joined, and refused by itself
     LastValue: _reads_address,
     LastValues: _reads_filter,
     Retained: _reads_filter,

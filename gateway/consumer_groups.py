@@ -6,8 +6,9 @@ process remembers of members only saves writes, and bounds how many a user may h
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -101,7 +102,7 @@ class ConsumerGroups:
     """The groups of this process's store. `now_ms` is ms since 1970; `clock` counts seconds and never goes back.
 
     `may_come` says whether a topic that is not there may come to be; `delivered` is told the protocol, the topic and
-    the number of messages that were read.
+    the number of messages that were read. `patterns_of` gives filters of all addresses that a topic can have.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class ConsumerGroups:
         clock: Callable[[], float] = time.monotonic,
         may_come: bool = True,
         delivered: Callable[[str, str, int], object] = lambda _protocol, _topic, _count: None,
+        patterns_of: Callable[[str], Sequence[str]] = lambda topic: (f"{topic}/#",),
     ) -> None:
         self._store = store
         self._controller = controller
@@ -125,6 +127,7 @@ class ConsumerGroups:
         self._clock = clock
         self._may_come = may_come
         self._delivered = delivered
+        self._patterns_of = patterns_of
         self._reader = QueueReader(store, random=random)
         self._wakes = GroupWakes(store, spawn)
         self._lost_ends = LostEnds(controller, clock)
@@ -161,6 +164,7 @@ class ConsumerGroups:
                     made = await new_group(self._store, self._controller, request, groups_max=limit)
                     await self._store.kv_transact({group_key(group.name): 0}, [*made, entering])
                 else:
+                    self._check_topic(asker, group.header.record.topic)
                     check_same(group, request, members_max=self._config.members_max)
                     await self._store.kv_transact({group_key(group.name): group.header.revision}, [entering])
             except RevisionConflict:
@@ -171,11 +175,28 @@ class ConsumerGroups:
 
     def _check_join(self, asker: Asker, request: JoinGroup) -> None:
         """Raise `Refusal` for what can be no member of any group, or is one too many of this user."""
+        self._check_topic(asker, request.topic)
         check_asked(self._controller, request, may_come=self._may_come)
         self._forget()
         name, limit = asker.principal.name, self._config.memberships_max
         if sum(1 for one in self._heard.values() if one.principal == name) >= limit:
             raise Refusal(Cause.QUOTA, f"one user has at most {limit} memberships here (groups.memberships_max)")
+
+    def _check_topic(self, asker: Asker, topic: str) -> None:
+        """Raise `Refusal` (FORBIDDEN) unless all of a topic may be read.
+
+        What a member may not read it could only pass over, for the whole group; and offsets count it.
+        """
+        badge = asker.principal.badge
+        if badge.access is not None:
+            for pattern in self._patterns_of(topic):
+                badge.check_all("subscribe", pattern)
+
+    def _check_reader(self, asker: Asker, group: Group, member: str) -> None:
+        """Raise `Refusal` unless this is the asker's member of a group whose topic it may read."""
+        if group.header is not None:
+            self._check_topic(asker, group.header.record.topic)
+        _check_member(asker, group, member)
 
     async def _leave(self, asker: Asker, request: LeaveGroup) -> bool:
         for _ in range(TRIES_COUNT_MAX):
@@ -237,7 +258,7 @@ class ConsumerGroups:
         """The group once a member has let go of what it should not have, and has taken what it should and can."""
         for last in (False,) * TRIES_COUNT_MAX + (True,):
             group = await load_group(self._store, name)
-            _check_member(asker, group, member)
+            self._check_reader(asker, group, member)
             await self._renew(group, member)
             if last:
                 break  # others change so much; what the member has, it has
@@ -312,7 +333,7 @@ class ConsumerGroups:
         in_bounds = False
         for _ in range(TRIES_COUNT_MAX):
             group = await load_group(self._store, request.group)
-            _check_member(asker, group, request.member)
+            self._check_reader(asker, group, request.member)
             await self._renew(group, request.member)
             own = group.of(request.member)
             lost = [queue for queue in sorted(offsets) if queue not in own or own[queue].generation > generation]
@@ -350,11 +371,11 @@ class ConsumerGroups:
     async def _list(self, _: Asker, request: ListGroups) -> Any:
         return await list_groups(self._store, request)
 
-    async def _describe(self, _: Asker, request: DescribeGroup) -> Any:
-        return await describe(self._store, self._controller, request)
+    async def _describe(self, asker: Asker, request: DescribeGroup) -> Any:
+        return await describe(self._store, self._controller, request, partial(self._check_topic, asker))
 
-    async def _reset(self, _: Asker, request: ResetGroup) -> Any:
-        return await reset(self._store, self._controller, request)
+    async def _reset(self, asker: Asker, request: ResetGroup) -> Any:
+        return await reset(self._store, self._controller, request, partial(self._check_topic, asker))
 
     async def _delete(self, _: Asker, request: DeleteGroup) -> bool:
         return await delete(self._store, request)

@@ -1,7 +1,8 @@
 """What operators ask of consumer groups: lists, where they are, to be somewhere else, and their end."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from controller.client import ControllerClient
 from gateway import logs
@@ -34,6 +35,8 @@ __all__ = ["delete", "describe", "list_groups", "reset"]
 
 DELETE_TRIES_COUNT_MAX = 16
 
+CheckTopic: TypeAlias = Callable[[str], None]  # raises `Refusal` for a topic of which offsets may not be told
+
 log = logs.get(__name__)
 
 
@@ -49,10 +52,13 @@ async def list_groups(store: StoreClient, request: ListGroups) -> GroupsPage:
     return GroupsPage(groups=found, after=found[-1].group if page.more else None)
 
 
-async def describe(store: StoreClient, controller: ControllerClient, request: DescribeGroup) -> GroupDescription:
+async def describe(
+    store: StoreClient, controller: ControllerClient, request: DescribeGroup, check_topic: CheckTopic
+) -> GroupDescription:
     """See `gateway.group_port.DescribeGroup`."""
     group = _there(await load_group(store, request.group))
     assert group.header is not None
+    check_topic(group.header.record.topic)
     topic, strategy = group.header.record.topic, group.header.record.strategy
     queues = sorted(queues_of(controller, topic))
     described = []
@@ -68,10 +74,13 @@ async def describe(store: StoreClient, controller: ControllerClient, request: De
     )
 
 
-async def reset(store: StoreClient, controller: ControllerClient, request: ResetGroup) -> Mapping[int, int]:
+async def reset(
+    store: StoreClient, controller: ControllerClient, request: ResetGroup, check_topic: CheckTopic
+) -> Mapping[int, int]:
     """See `gateway.group_port.ResetGroup`."""
     group = _there(await load_group(store, request.group))
     assert group.header is not None
+    check_topic(group.header.record.topic)
     wanted = await _places(store, queues_of(controller, group.header.record.topic), request)
     bounds = await _bounds(store, list(wanted))
     places = {

@@ -22,16 +22,16 @@ from gateway.fanout import Fanout
 from gateway.find_waits import FindWaits
 from gateway.forwarding import Forwarding
 from gateway.hearing import Hearing
-from gateway.ingest import Ingest, refusal_of
+from gateway.ingest import Ingest
 from gateway.kv import KeyValues
 from gateway.lanes import NOBODY
 from gateway.limits import Door
 from gateway.metrics import Metrics
 from gateway.offences import Offences
 from gateway.owners import LocalOwners, Owners
-from gateway.port import DONE, AdapterFactory, Authenticate, Call, Consume, OpenSession, Outcome, Request, SettleLeased
+from gateway.port import AdapterFactory, Authenticate, Call, Consume, OpenSession, Outcome, Request, SettleLeased
 from gateway.queues import NamedQueues
-from gateway.requests import answer
+from gateway.requests import answer, outcome
 from gateway.router import Router, TopicRule
 from gateway.session_record import session_key
 from gateway.sessions import COMMIT_INTERVAL_MS, SWEEP_INTERVAL_MS, Sessions
@@ -82,6 +82,12 @@ class Hub:
         self.random = random.SystemRandom()
         self.write_buffer_bytes_max = config.gateway.write_buffer_bytes_max
         self.finds = FindWaits(store)
+        self.router = Router(
+            controller,
+            [TopicRule(rule.pattern, rule.topic) for rule in config.routes],
+            index=config.topics.index,
+            zone=config.cluster.zone,
+        )
         self.groups = ConsumerGroups(
             store,
             controller,
@@ -91,6 +97,7 @@ class Hub:
             now_ms=now_ms,
             may_come=config.topics.auto_create,
             delivered=lambda protocol, topic, count: metrics.messages_out(protocol, topic).inc(count),
+            patterns_of=self.router.patterns_of,
         )
         self.lingering = 0  # connections that are closing: see `gateway.connection`
         self.timer_secrets = TimerSecrets()
@@ -117,12 +124,6 @@ class Hub:
         self._releasing = 0  # connections that have ended and still hold something
         self._changed = asyncio.Event()  # set when something has ended that `quiet` may be waiting for
         self._pending_bytes_high = config.gateway.pending_bytes_max // 2
-        self.router = Router(
-            controller,
-            [TopicRule(rule.pattern, rule.topic) for rule in config.routes],
-            index=config.topics.index,
-            zone=config.cluster.zone,
-        )
         self.directory = Directory(store, spawn=self.spawn)
         self.router.met = self.directory.offer
         self.fanout = Fanout(
@@ -282,7 +283,7 @@ class Hub:
         if not self._begins_at_once(endpoint, call.request):
             self._ask(endpoint, call.token, work)
             return
-        begun = begin(_outcome(work))
+        begun = begin(outcome(work))
         if begun.rest is not None:
             self._await(endpoint, call.token, begun.rest)
             return
@@ -317,7 +318,7 @@ class Hub:
             refusal = Refusal(Cause.OVERLOAD, f"{CALLS_MAX} requests are under way", retry_after_ms=1000)
             self._loop.call_soon(endpoint.completed, token, Outcome(error=refusal))
             return
-        self._await(endpoint, token, _outcome(work))
+        self._await(endpoint, token, outcome(work))
 
     def _await(self, endpoint: Endpoint, token: Any, work: Coroutine[Any, Any, Outcome]) -> None:
         self._calls[endpoint.id] = self._calls.get(endpoint.id, 0) + 1
@@ -428,19 +429,6 @@ class Hub:
                 log.warning("periodic work failed", error=str(error))
             except Exception:  # our own bug: the next round may do better, and other work goes on
                 log.exception("periodic work failed")
-
-
-async def _outcome(work: Coroutine[Any, Any, Any]) -> Outcome:
-    try:
-        value = await work
-    except Refusal as refusal:
-        return Outcome(error=refusal)
-    except StoreError as error:
-        return Outcome(error=refusal_of(error))
-    except Exception:  # our own bug: the asker gets an answer, the log the trace
-        log.exception("a request failed")
-        return Outcome(error=Refusal(Cause.UNAVAILABLE, "internal error"))
-    return DONE if value is None else Outcome(value=value)
 
 
 async def _logged(work: Coroutine[Any, Any, object]) -> None:

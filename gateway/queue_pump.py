@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from gateway import logs
-from gateway.access import OPEN, Badge
+from gateway.access import OPEN, Access, Badge
 from gateway.message import Message, decode
 from gateway.port import ConsumerId, Leased
 from gateway.queue_port import ConsumerCancelled, queue_address
@@ -26,8 +26,6 @@ from store.format import ROW_EXTRA, Frame, Position, QueueNumber, QueueOffset
 __all__ = ["BATCH_COUNT_MAX", "Connection", "Consumer", "Pump", "take_live"]
 
 BATCH_COUNT_MAX = 256  # messages leased and offered to one consumer at once
-DENIED_COUNT_MAX = 64  # members at several proxies that may not read a message of a shared subscription: it is dropped
-REST_S = 0.25  # of a member that may not read what it was given
 RETRY_S = 1.0  # after the store has failed
 SHARE_COUNT_MIN = 16  # messages offered at once where there are very many consumers, if so many wait
 YIELD_S = 0.003  # what consumers at other proxies are left to be first, where ours have just been
@@ -50,6 +48,7 @@ class Consumer:
     """One consumer of one queue."""
 
     __slots__ = (
+        "_allowed",
         "badge",
         "blocked",
         "conn",
@@ -57,11 +56,10 @@ class Consumer:
         "exclusive",
         "gone",
         "id",
+        "pattern",
         "probe",
         "queue",
-        "resting",
         "settle_on_delivery",
-        "shared",
         "taken",
         "window",
     )
@@ -75,18 +73,18 @@ class Consumer:
         exclusive: bool,
         settle_on_delivery: bool,
         credit: int | None = None,
-        shared: bool = False,
+        pattern: str = "",
         badge: Badge = OPEN,
     ) -> None:
         self.conn = conn
         self.badge = badge  # whose it is
+        self._allowed: tuple[Access | None, bool] = (None, True)  # what `allowed` was, by the access of then
         self.id = consumer
         self.queue = queue
         self.exclusive = exclusive
         self.settle_on_delivery = settle_on_delivery
-        self.shared = shared  # a member of a shared subscription
+        self.pattern = pattern  # that fills the queue of a shared subscription, "" for any other queue
         self.gone = False
-        self.resting = False  # others are to have what it may not read
         self.credit = credit  # messages it can take; None: unknown, and the following learn it
         self.blocked = credit == 0  # took less than offered, or all it had credit for
         self.taken = 0  # since it was last ready
@@ -94,16 +92,29 @@ class Consumer:
         self.probe = 1  # offered beyond the window; doubles while it is taken
 
     @property
-    def idle(self) -> bool:
-        """Whether it gets nothing now: it has no room, its connection is ending, or it may not read the queue any more.
+    def shared(self) -> bool:
+        """Whether it is a member of a shared subscription."""
+        return bool(self.pattern)
 
-        A shared subscription's messages are looked at one by one instead.
+    @property
+    def allowed(self) -> bool:
+        """Whether it may read all that the queue gives: a member of a shared subscription, all that the filter matches.
+
+        A member with fewer rights would take from others what it cannot have.
         """
-        if self.blocked or self.resting or self.conn.gone:
+        access = self.badge.access
+        if access is None:
             return True
-        if self.shared or self.badge.access is None:
-            return False
-        return not self.badge.reads(queue_address(self.queue))
+        if not self.pattern:
+            return access.may("subscribe", queue_address(self.queue))
+        if self._allowed[0] is not access:
+            self._allowed = access, access.reaches_all("subscribe", self.pattern)
+        return self._allowed[1]
+
+    @property
+    def idle(self) -> bool:
+        """Whether it gets nothing now: it has no room, its connection is ending, or it may not read any more."""
+        return self.blocked or self.conn.gone or not self.allowed
 
     def offer_count(self) -> int:
         """How many messages to offer next."""
@@ -235,13 +246,10 @@ class Pump:
         leases = await store.take(self._number, conn.id, max_count=min(share, consumer.offer_count()))
         if not leases:
             return False
-        if consumer.gone or conn.gone:
+        if consumer.gone or conn.gone or not consumer.allowed:
             store.requeue(self._number, conn.id, [lease.offset for lease in leases], delivered=False)
             return True
         messages, live, dead = read(leases, now_ms=self._now_ms(), ttl_ms=self._ttl_ms)
-        if consumer.shared and consumer.badge.access is not None:
-            messages, live, denied = self._sifted(consumer, messages, live)
-            dead += denied
         taken, offsets = 0, [lease.offset for lease in live]
         if messages:
             counts = [lease.deliveries for lease in live]
@@ -257,40 +265,6 @@ class Pump:
         if done:
             await store.settle(self._number, conn.id, done)
         return True
-
-    def _sifted(
-        self, consumer: Consumer, messages: Sequence[Message], leases: Sequence[Lease]
-    ) -> tuple[list[Message], list[Lease], list[QueueOffset]]:
-        """What a member of a shared subscription may read, and what none does that is there now: the offsets of that.
-
-        The rest goes back for others, and the member rests, lest it take the same at once again. What members at other
-        proxies may read is not known here: they have their try, a bounded number of times.
-        """
-        reads, store, number, owner = consumer.badge.reads, self._store, self._number, consumer.conn.id
-        others = [one for one in self.consumers if one is not consumer]
-        kept: list[tuple[Message, Lease]] = []
-        over: list[QueueOffset] = []
-        for message, lease in zip(messages, leases, strict=True):
-            here = any(one.badge.reads(message.address) for one in others)
-            if reads(message.address):
-                kept.append((message, lease))
-            elif here or (self._elsewhere() and lease.deliveries < DENIED_COUNT_MAX):
-                store.requeue(number, owner, [lease.offset], delivered=not here)
-                self._rest(consumer)
-            else:
-                over.append(lease.offset)
-        if over:
-            log.warning("no member of a shared subscription may read some messages", queue=number, dropped=len(over))
-        return [message for message, _ in kept], [lease for _, lease in kept], over
-
-    def _rest(self, consumer: Consumer) -> None:
-        if not consumer.resting:
-            consumer.resting = True
-            asyncio.get_running_loop().call_later(REST_S, self._rested, consumer)
-
-    def _rested(self, consumer: Consumer) -> None:
-        consumer.resting = False
-        self.wake()
 
 
 async def take_live(

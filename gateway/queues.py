@@ -201,7 +201,7 @@ class NamedQueues:
             exclusive=effect.exclusive,
             settle_on_delivery=effect.settle_on_delivery,
             credit=effect.credit,
-            shared=queue.shared,
+            pattern=queue.definition.pattern,
             badge=badge,
         )
         self._consumers.setdefault(conn.id, {})[effect.consumer] = consumer

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gateway import access_requests
+from gateway import access_requests, logs
 from gateway.auth import same_principal
 from gateway.config import is_loopback
 from gateway.consumer_groups import GROUP_REQUESTS
@@ -15,10 +15,12 @@ from gateway.endpoint import Endpoint, now_ms
 from gateway.errors import Cause, Refusal
 from gateway.filters import is_sys
 from gateway.find import find_messages
+from gateway.ingest import refusal_of
 from gateway.kv import KV_REQUESTS
 from gateway.last_value import last_value, last_values
 from gateway.message import Message
 from gateway.port import (
+    DONE,
     Authenticate,
     Call,
     CancelTimer,
@@ -33,6 +35,7 @@ from gateway.port import (
     ListAddresses,
     OpenedSession,
     OpenSession,
+    Outcome,
     Principal,
     Request,
     Retained,
@@ -42,11 +45,14 @@ from gateway.port import (
 from gateway.retained import retained_page
 from gateway.rights.grid import on_grid
 from gateway.shared_port import JoinShared, LeaveShared
+from store.errors import StoreError
 
 if TYPE_CHECKING:
     from gateway.hub import Hub
 
-__all__ = ["answer"]
+__all__ = ["answer", "outcome"]
+
+log = logs.get(__name__)
 
 
 async def answer(hub: "Hub", endpoint: Endpoint, call: Call) -> Any:
@@ -155,7 +161,7 @@ async def _list_addresses(hub: "Hub", endpoint: Endpoint, request: ListAddresses
 
 
 async def _join_shared(hub: "Hub", endpoint: Endpoint, request: JoinShared) -> Sequence[str | Refusal]:
-    return await hub.shared.join(endpoint, request)
+    return await hub.shared.join(endpoint, request, endpoint.principal.badge)
 
 
 async def _leave_shared(hub: "Hub", endpoint: Endpoint, request: LeaveShared) -> None:
@@ -176,3 +182,17 @@ _HANDLERS: dict[type[Request], Callable[["Hub", Endpoint, Any], Awaitable[Any]]]
     JoinShared: _join_shared,
     LeaveShared: _leave_shared,
 }
+
+
+async def outcome(work: Awaitable[Any]) -> Outcome:
+    """Returns how a request ends, of whatever it may end by."""
+    try:
+        value = await work
+    except Refusal as refusal:
+        return Outcome(error=refusal)
+    except StoreError as error:
+        return Outcome(error=refusal_of(error))
+    except Exception:  # our own bug: the asker gets an answer, the log the trace
+        log.exception("a request failed")
+        return Outcome(error=Refusal(Cause.UNAVAILABLE, "internal error"))
+    return DONE if value is None else Outcome(value=value)

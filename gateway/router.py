@@ -100,6 +100,7 @@ class Router:
         self.met: Callable[[str], object] = lambda _address: None  # told of addresses that were not remembered
         self._rules: FilterTrie[int] = FilterTrie()
         self._rule_topics = [rule.topic for rule in rules]
+        self._rule_patterns = [rule.pattern for rule in rules]
         for number, rule in enumerate(rules):
             self._rules.add(rule.pattern, number)
         self._bindings: FilterTrie[_Binding] = FilterTrie()
@@ -123,6 +124,11 @@ class Router:
         if first in {"+", "#"} or len(self._rules):
             return None
         return [first or ROOT_TOPIC]
+
+    def patterns_of(self, topic: str) -> Sequence[str]:
+        """Returns filters that together match every address that can belong to a topic."""
+        found = [pattern for pattern, name in zip(self._rule_patterns, self._rule_topics, strict=True) if name == topic]
+        return [*found, "/#" if topic == ROOT_TOPIC else f"{topic}/#"]
 
     def resolve(self, address: str) -> Route:
         """The route of an address.

@@ -59,8 +59,9 @@ def shared_name(text: str) -> SharedName | None:
 class JoinShared(Request, frozen=True, kw_only=True):
     """Let this connection's session be a member of shared subscriptions from now on, durably.
 
-    Answer: `Sequence[str | Refusal]`, parallel to `names`: the queue to `Consume`, or why not: QUOTA where there are
-    as many as there may be, UNAVAILABLE. What there is already stays as it is.
+    Answer: `Sequence[str | Refusal]`, parallel to `names`: the queue to `Consume`, or why not: FORBIDDEN unless all
+    that the filter matches may be read, QUOTA where there are as many as there may be, UNAVAILABLE. What there is
+    already stays as it is.
     """
 
     names: Sequence[SharedName]

@@ -18,6 +18,7 @@ import msgspec
 
 from controller.client import ControllerError, TopicLimit
 from gateway import logs
+from gateway.access import OPEN, Badge
 from gateway.address import hash64
 from gateway.errors import Cause, Refusal
 from gateway.owner_keys import owner_key
@@ -108,21 +109,22 @@ class SharedSubscriptions:
             except StoreError as error:
                 log.warning("shared subscriptions are looked through later", error=str(error))
 
-    async def join(self, conn: Member, request: JoinShared) -> Sequence[str | Refusal]:
-        """See `JoinShared`. Raises `Refusal` (FORBIDDEN) for a connection without a session."""
+    async def join(self, conn: Member, request: JoinShared, badge: Badge = OPEN) -> Sequence[str | Refusal]:
+        """See `JoinShared`; `badge` says what the member may read. Raises `Refusal` (FORBIDDEN) without a session."""
         session = self._session_of(conn)
         if not conn.gone:
             self._joined[session] = conn.id
             self._here.setdefault(conn.id, _Here(session))
-        answers = await asyncio.gather(*(self._join(conn, session, shared) for shared in request.names))
+        answers = await asyncio.gather(*(self._join(conn, session, shared, badge) for shared in request.names))
         if conn.gone and not await self._is_there(session):  # it has ended meanwhile, without this membership
             await self.ended(session)
         return answers
 
-    async def _join(self, conn: Member, session: str, shared: SharedName) -> str | Refusal:
+    async def _join(self, conn: Member, session: str, shared: SharedName, badge: Badge) -> str | Refusal:
         name = shared.queue
         self._joining[name] += 1
         try:
+            badge.check_all("subscribe", shared.pattern)  # or it would take what it cannot have from other members
             for _ in range(TRIES_COUNT_MAX):
                 queue = await self._registry.share(shared, groups_max=self._groups_max)
                 try:

@@ -273,12 +273,15 @@ class Session:
         self.sys.add(subscription)
 
     def _denied(self, pattern: str) -> ReasonCode | None:
-        """The code for a filter of which the client may read nothing."""
+        """The code for a filter of which the client may read nothing, or shared by others, not all."""
         badge = self.link.badge
         if badge.access is not None:
             shared = shared_name(pattern)
             try:
-                badge.check_filter(pattern if shared is None else shared.pattern)
+                if shared is None:
+                    badge.check_filter(pattern)
+                else:
+                    badge.check_all("subscribe", shared.pattern)
             except Refusal:
                 return ReasonCode.NOT_AUTHORIZED
         return None

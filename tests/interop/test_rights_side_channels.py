@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from test_access_paths import DENIED, PASSWORD, TIMEOUT_S, Mqtt, Served, fresh, mqtt, served  # noqa: F401 - fixtures
+from test_access_paths import DENIED, TIMEOUT_S, Served, fresh, mqtt, served  # noqa: F401 - fixtures
 
 from gateway.access_settings import own_access, rights_of
 
@@ -158,3 +158,38 @@ def test_pages_of_groups_are_full_whatever_is_hidden_between(served, user):  # n
         assert not last.links
         both = http.get("/groups", params={"limit": "2"})
         assert ([one["group"] for one in both.json()], both.links) == ([names[0], names[2]], {})
+
+
+# ---- members of groups
+
+
+def test_a_member_with_fewer_rights_takes_nothing_of_a_shared_subscription(served, user, mqtt):  # noqa: F811
+    bob, away = mqtt(user("subscribe:team/bob/#")), fresh("away")
+    member = mqtt("admin", away)
+    member.connect(expiry_s=1000)
+    assert member.subscribe("$share/G/team/#") == [1]
+    member.close()
+    bob.connect()
+    for pattern in ("team/#", "#", "team/+/x"):
+        assert bob.subscribe(f"$share/G/{pattern}") == [DENIED]
+    assert bob.subscribe("$share/G/team/bob/#") == [1]
+    served.publish("team/eve/1", "team/bob/2", "team/eve/3")
+    assert bob.hear() == "team/bob/2"
+    member = mqtt("admin", away)
+    member.connect(expiry_s=1000)
+    assert [member.hear() for _ in range(3)] == ["team/eve/1", "team/bob/2", "team/eve/3"]
+
+
+def test_a_group_of_consumers_wants_the_right_to_its_topic(served, user):  # noqa: F811
+    name, group = user("all:$group/#", "subscribe:staff/mine/#"), fresh("staff")
+    publish(served, "staff/secret")
+    with served.http("admin") as admin, served.http(name) as http:
+        assert admin.post(f"/groups/{group}/members", json={"topic": "staff"}).is_success
+        for answer in (
+            http.post(f"/groups/{group}/members", json={"topic": "staff"}),
+            http.post(f"/groups/{group}-x/members", json={"topic": "staff"}),
+            http.get(f"/groups/{group}"),
+            http.post(f"/groups/{group}/reset", json={"to": "latest"}),
+        ):
+            assert answer.status_code == 403
+        assert admin.get(f"/groups/{group}").json()["lag"] == 1

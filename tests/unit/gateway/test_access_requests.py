@@ -118,7 +118,7 @@ def test_what_a_request_needs(request_, needs):
 def test_what_everybody_may_ask():
     assert may(ListAddresses())
     assert may(ListGroups())
-    assert may(JoinShared(names=[SharedName("g", "a/#")]))  # each message is looked at
+    assert may(JoinShared(names=[SharedName("g", "a/#")]))  # each filter is refused by itself
     assert may(FindMessages(id="x"))  # what may not be read is left out
 
 
@@ -170,4 +170,4 @@ def test_consuming():
     access_requests.check_consume(badge("subscribe:$queue/q"), consume("q"))
     with pytest.raises(Refusal):
         access_requests.check_consume(badge("subscribe:$queue/q"), consume("other"))
-    access_requests.check_consume(badge(), consume("$share/g/a"))  # each message is looked at
+    access_requests.check_consume(badge(), consume("$share/g/a"))  # each filter is refused by itself

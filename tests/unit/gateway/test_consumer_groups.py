@@ -1,13 +1,13 @@
 """Consumer groups over a real store: members, queues that change hands, offsets, and what is refused."""
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 from groups_rig import FIRST, Clock, Proxy, Topics, bodies, publish
 from msgspec.structs import replace
 
-from gateway.access import Badge, Identity
+from gateway.access import Badge, Identity, Rules
+from gateway.access_settings import AccessConfig, AccessRule
 from gateway.errors import Cause
 from gateway.group_port import (
     QUEUES_COUNT_MAX,
@@ -184,15 +184,51 @@ async def test_a_topic_that_comes_to_be_is_read(two):
         assert bodies(await waiting) == [(FIRST + 9, 0, b"1")]
 
 
-async def test_what_a_user_may_not_read_is_passed_over(two):
+def who_reads(*filters):
+    """A user who may read this and manage nothing."""
+    rules = tuple(AccessRule(effect="allow", filters=(one,)) for one in filters)
+    identity = Identity(name="alice")
+    return Principal(
+        name="alice", badge=Badge(identity, Rules(AccessConfig(default="deny", rules=rules)).access(identity))
+    )
+
+
+@pytest.mark.parametrize("filters", [(), ("t/1",), ("u/#",), ("t/+",)])
+async def test_who_may_not_read_all_of_a_topic_has_no_part_in_its_groups(two, filters):
+    """Or it would pass over, for the group, what it may not read; and offsets tell how much there is."""
     rig, one, _ = two
-    rules = SimpleNamespace(may=lambda action, address: (action, address) != ("subscribe", "t/secret"))
-    alice = Principal(name="alice", badge=Badge(Identity(name="alice"), rules))
+    await rig.publish(bodies={A: [b"1"]}, address="t/secret")
+    other = Principal(name="bob")
+    member = await one.join(of=other)
+    alice = who_reads(*filters)
+    for request in (
+        JoinGroup(group="g", topic="t"),
+        JoinGroup(group="new", topic="t"),
+        PollGroup(group="g", member=member),
+        CommitOffsets(group="g", member=member, cursor=GroupCursor(9, {A: 1})),
+        RenewMember(group="g", member=member),
+        DescribeGroup(group="g"),
+        ResetGroup(group="g", to="latest"),
+    ):
+        assert (await one.refused(request, alice)).cause is Cause.FORBIDDEN
+    assert bodies(await one.ask(PollGroup(group="g", member=member), other)) == [(A, 0, b"1")]
+
+
+async def test_a_member_that_loses_the_right_to_its_topic_commits_nothing(two):
+    rig, one, _ = two
+    alice = who_reads("t/#")
     me = await one.join(of=alice)
     await rig.publish(bodies={A: [b"1"]}, address="t/secret")
-    await rig.publish(bodies={A: [b"2"]})
     got = await one.ask(PollGroup(group="g", member=me), alice)
-    assert bodies(got) == [(A, 1, b"2")]
+    assert bodies(got) == [(A, 0, b"1")]
+    alice.badge.access = who_reads("t/other").badge.access
+    commit = CommitOffsets(group="g", member=me, cursor=got.after)
+    for request in (PollGroup(group="g", member=me), commit):
+        assert (await one.refused(request, alice)).cause is Cause.FORBIDDEN
+    assert await one.ask(LeaveGroup(group="g", member=me), alice)
+    bob = Principal(name="bob")
+    again = await one.join(of=bob)
+    assert bodies(await one.ask(PollGroup(group="g", member=again), bob)) == [(A, 0, b"1")]
 
 
 @pytest.mark.parametrize("unclean", [False, True])
