@@ -408,9 +408,10 @@ class ControllerClient(Protocol):
         master_epoch: int | None = None,
         sync_epoch: int | None = None,
     ) -> Group:
-        """Make a replica of the SyncStateSet master: this one, or the best one. Fenced by the epochs given, if any.
+        """Make a replica of the SyncStateSet master: this one, or the best one that is not master now.
 
-        Raises `UnknownGroup`, `UnknownReplica`, `NotElectable`, `StaleEpoch`.
+        Fenced by the epochs given, if any; without `master_epoch` the same call again elects again. Raises
+        `UnknownGroup`, `UnknownReplica`, `NotElectable`: as when it is master already and serves, `StaleEpoch`.
         """
 
     async def service(self, group: int) -> Service:

@@ -193,7 +193,8 @@ class ElectMaster(msgspec.Struct, frozen=True, kw_only=True, tag="elect_master")
     """Make a replica master, or None of them, as decided on these epochs. Answer: `Group`.
 
     Where a majority acknowledges, `ends` are the logs that the decision knew, and the epoch is one without a master: a
-    replica that knows of it takes nothing more of the master before. `unclean` says that the risk is known.
+    replica that knows of it takes nothing more of the master before. `unclean` says that the risk is known, `accepted`
+    that an operator takes it where the group's configuration does not.
     """
 
     group: int
@@ -202,6 +203,7 @@ class ElectMaster(msgspec.Struct, frozen=True, kw_only=True, tag="elect_master")
     sync_epoch: int
     ends: tuple[LogEnd, ...] = ()
     unclean: bool = False
+    accepted: bool = False
     time_ms: int
 
 

@@ -11,16 +11,21 @@ think that they lead, has no effect when it is applied.
   from the one before, so what it says of its log is final; when a majority has, the longest log is the successor's.
 - With nobody to elect, the master stays named for a while: if it is only unheard, it works on; then it is None.
 - A group that never had a master waits for all of the replicas it is meant to have: one of them may bring a log.
+- A master that is heard, and that those who need it cannot reach, is succeeded by one whom they reach
+  (`controller.complaints.policy`). So is one that an operator wants to be rid of.
 - Nobody is put back because they were preferred once; that is an operator's command.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
 
 from controller.client import (
     Group,
     NotElectable,
     ReplicaElsewhere,
+    ReplicaInSync,
     StaleEpoch,
     UnknownGroup,
     UnknownReplica,
@@ -55,18 +60,21 @@ class Elections:
         self._seen: dict[int, tuple[int, int]] = {}  # group -> its epoch, and since when it is seen here
         self._proposed: dict[int, tuple[ElectMaster, int]] = {}  # group -> what was proposed last, and when
         self._wanted: dict[int, tuple[int, int]] = {}  # group -> whom an operator wants, and until when
+        self._avoided: dict[int, tuple[Collection[int], int]] = {}  # group -> who is not to be master, and until when
         self._announced: dict[int, None] = {}  # groups with unclean election
 
     def began(self, now_ms: int) -> None:
         """This controller leads now. What it heard as a follower counts, what it proposed before does not."""
         self._registry.tick(now_ms)
-        for table in (self._seen, self._proposed, self._wanted, self._announced):
+        self._registry.complaints.began(now_ms)
+        for table in (self._seen, self._proposed, self._wanted, self._avoided, self._announced):
             table.clear()
 
     def tick(self, now_ms: int, time_ms: int) -> list[ElectMaster]:
         """What to propose now."""
         if self._registry.tick(now_ms):
             logger.warning("this controller has slept: replicas have the whole time again to be heard")
+            self._registry.complaints.began(now_ms)
         found = []
         for number in sorted(self._groups):
             group = self._groups[number]
@@ -85,29 +93,43 @@ class Elections:
         *,
         master_epoch: int | None = None,
         sync_epoch: int | None = None,
+        unclean: bool = False,
     ) -> ElectMaster | None:
-        """An election that somebody asked for, of this candidate or the best; None when there is nothing to do.
+        """An election that somebody asked for, of this candidate or of the best that is not master now.
 
-        Where a majority acknowledges, the first command takes the master away, and `tick` elects the one wanted if its
-        log allows. A planned switch-over is asked for by the old master, when it takes no more and the candidate has
-        everything, with the epochs it knows. Raises `UnknownGroup`, `UnknownReplica`, `StaleEpoch`, `NotElectable`.
+        None when it was done already, which only `master_epoch` can tell. Where a majority acknowledges, the first
+        command takes the master away, and `tick` elects the one wanted if its log allows. A planned switch-over
+        is asked for by the old master, when it takes no more and the candidate has everything, with both epochs.
+        `unclean`: an operator accepts the loss of what only others have.
+        Raises `UnknownGroup`, `UnknownReplica`, `StaleEpoch`, `NotElectable`.
         """
         there = self._groups.get(group)
         if there is None:
-            raise UnknownGroup(str(group))
-        if candidate == there.master and master_epoch is not None and 1 <= there.master_epoch - master_epoch <= 2:
+            raise UnknownGroup(f"there is no store group {group}")
+        asked = candidate in {None, there.master} and there.master is not None
+        if asked and master_epoch is not None and 1 <= there.master_epoch - master_epoch <= 2:
             return None  # this very election, asked for again
         if (there.master_epoch if master_epoch is None else master_epoch) != there.master_epoch or (
             there.sync_epoch if sync_epoch is None else sync_epoch
         ) != there.sync_epoch:
             raise StaleEpoch(f"group {group} is at epoch {there.master_epoch}, its SyncStateSet at {there.sync_epoch}")
+        if unclean:
+            return self._accepted_loss(there, candidate, now_ms, time_ms)
         if candidate is not None:
             self._check_candidate(there, candidate, now_ms)
-        if there.master is not None and candidate in {None, there.master} and self._serves(there, now_ms):
-            return None
+        if there.master is not None and candidate == there.master and self._serves(there, now_ms):
+            raise NotElectable(
+                f"replica {candidate} is already master of group {group} in epoch {there.master_epoch}; name another "
+                "one with --replica"
+            )
         if candidate is not None:
             self._wanted[group] = (candidate, now_ms + WANTED_MS)
-        command = self._successor(there, now_ms, time_ms, only=candidate)
+        among = None
+        if there.master not in {None, candidate} and self._said(there, there.master, now_ms) is not None:
+            among = self._others_in_sync(there, now_ms) if candidate is None else None
+            if sync_epoch is None:  # an operator wants to be rid of it; a master that hands over says both epochs
+                self._avoided[group] = ((there.master,), now_ms + WANTED_MS)
+        command = self._successor(there, now_ms, time_ms, only=candidate, among=among)
         if command is None:
             raise NotElectable(f"group {group}: too few of {list(there.sync_set or there.voters)} are alive")
         if command.candidate is not None and candidate not in {None, command.candidate}:
@@ -115,8 +137,15 @@ class Elections:
         return self._proposing(command, now_ms)
 
     def check_alteration(self, command: AlterSyncSet, now_ms: int) -> None:
-        """Refuse to take a dead replica into a SyncStateSet, before it is proposed. Raises `NotElectable`."""
+        """Refuse what the metadata alone would allow, before it is proposed. Raises `NotElectable`, `ReplicaInSync`.
+
+        A dead replica is not taken into a SyncStateSet, and none that lives leaves it for a master that may be cut off.
+        """
         there = self._groups.get(command.group)
+        removed = set() if there is None else set(there.sync_set).difference(command.new_set)
+        complaints = self._registry.complaints
+        if there is not None and complaints.keeps(there, removed, self._registry.voters(there, now_ms)):
+            raise ReplicaInSync(f"group {command.group}: {sorted(removed)} are alive, and most hear no master")
         for id_ in command.new_set:
             if there is not None and id_ not in there.sync_set and self._said(there, id_, now_ms) is None:
                 raise NotElectable(f"replica {id_} of group {command.group} is not heard of")
@@ -156,8 +185,10 @@ class Elections:
         if not self._registry.alive(group.number, group.master, now_ms):
             return self._successor(group, now_ms, time_ms) or self._deposed(group, now_ms, time_ms)
         said = self._said(group, group.master, now_ms)
-        if said is None or self._serves(group, now_ms):
+        if said is None:
             return None
+        if self._serves(group, now_ms):
+            return self._by_complaint(group, now_ms, time_ms)
         if self._registry.served(group.number, group.master) >= group.master_epoch:
             return self._successor(group, now_ms, time_ms)
         if self._registry.restarted(group.number, group.master, self._seen[group.number][1]):
@@ -167,6 +198,25 @@ class Elections:
         if now_ms - self._seen[group.number][1] >= TAKE_OVER_MS:
             return self._successor(group, now_ms, time_ms, after=group.master)
         return None
+
+    def _by_complaint(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
+        """The election of one that is reached, in the place of a master that is heard and not reached."""
+        complaints, said = self._registry.complaints, self._registry.voters(group, now_ms)
+        among = complaints.judge(group, said, now_ms)
+        command = self._successor(group, now_ms, time_ms, among=among) if among else None
+        if command is None:
+            return None
+        if not self._is_proposed(command, now_ms):
+            logger.warning(
+                "store group %d: replica %s is heard of and not reached, or slow: its place goes to one of %s; %s",
+                group.number,
+                group.master,
+                list(among),
+                complaints.trouble(group, said, now_ms),
+            )
+        self._avoided[group.number] = (set(said).difference(among), now_ms + WANTED_MS)
+        complaints.moved(group, now_ms)
+        return command
 
     def _serves(self, group: Group, now_ms: int) -> bool:
         said = None if group.master is None else self._said(group, group.master, now_ms)
@@ -182,21 +232,29 @@ class Elections:
         return self._command(group, self._best(group, heard, now_ms), time_ms)
 
     def _successor(
-        self, group: Group, now_ms: int, time_ms: int, *, after: int | None = None, only: int | None = None
+        self,
+        group: Group,
+        now_ms: int,
+        time_ms: int,
+        *,
+        after: int | None = None,
+        only: int | None = None,
+        among: Collection[int] | None = None,
     ) -> ElectMaster | None:
         """The command that elects a new master, or makes ready for it; None while that is not safe.
 
         `after`: this one has had its time. If nobody else can be elected it is again: it may have been started again.
+        `among`: one of these or nobody.
         """
         heard = self._heard(group, group.sync_set or group.voters, now_ms)
         if group.config.acknowledge == "quorum" and group.sync_set:
             found = self._successor_by_quorum(group, heard, now_ms, time_ms)
             return found or self._unclean(group, now_ms, time_ms, only)
-        heard = {id_: said for id_, said in heard.items() if only in {None, id_}}
+        heard = {id_: said for id_, said in heard.items() if only in {None, id_} and (among is None or id_ in among)}
         heard = self._able(group, heard, now_ms, after=after, wait=only is None)
         if heard:
             return self._command(group, self._best(group, heard, now_ms), time_ms)
-        return self._unclean(group, now_ms, time_ms, only)
+        return self._unclean(group, now_ms, time_ms, only) if among is None else None
 
     def _able(
         self, group: Group, heard: Mapping[int, Heartbeat], now_ms: int, *, after: int | None = None, wait: bool = True
@@ -226,7 +284,12 @@ class Elections:
         heard = {id_: said for id_, said in heard.items() if not said.cut_short}  # its log once had more
         if group.master is not None:
             return self._command(group, None, time_ms) if len(heard) >= enough else None
-        promised = {id_: said for id_, said in heard.items() if said.master_epoch >= group.master_epoch}
+        avoided, until_ms = self._avoided.get(group.number, ((), 0))
+        promised = {
+            id_: said
+            for id_, said in heard.items()
+            if said.master_epoch >= group.master_epoch and not (id_ in avoided and now_ms < until_ms)
+        }
         wanted = self._wanted_in(group, now_ms)
         if len(promised) < enough or (wanted in heard and wanted not in promised):
             return None
@@ -257,6 +320,39 @@ class Elections:
             return None
         return self._command(group, None, time_ms) if self._heard(group, group.voters, now_ms) else None
 
+    def _others_in_sync(self, group: Group, now_ms: int) -> Collection[int]:
+        """Whom an operator can have instead of a master that is heard. Raises `NotElectable`, saying why nobody."""
+        found = self._heard(group, group.sync_set, now_ms).keys() - {group.master}
+        if not found:
+            rest = [id_ for id_ in group.voters if id_ != group.master]
+            silent = [id_ for id_ in rest if self._said(group, id_, now_ms) is None]
+            why = f"not heard of: {silent}" if silent else f"behind: {rest}" if rest else "the group has no other voter"
+            raise NotElectable(
+                f"group {group.number}: replica {group.master} stays master in epoch {group.master_epoch}, for no "
+                f"other replica is in sync ({why})"
+            )
+        return found
+
+    def _accepted_loss(self, group: Group, candidate: int | None, now_ms: int, time_ms: int) -> ElectMaster:
+        """The unclean election that an operator has asked for. Raises `UnknownReplica`, `NotElectable`."""
+        if not group.sync_set:
+            raise NotElectable(f"group {group.number} had no master yet: it needs no unclean election")
+        clean = self._heard(group, group.sync_set, now_ms)
+        if clean:
+            raise NotElectable(
+                f"group {group.number}: {sorted(clean)} are in sync and alive, so nothing needs to be lost; elect one "
+                "of them without --unclean"
+            )
+        heard = self._heard(group, group.voters, now_ms)
+        if candidate is not None and group.replica(candidate) is None:
+            raise UnknownReplica(f"group {group.number} has no replica {candidate}")
+        heard = {id_: said for id_, said in heard.items() if candidate in {None, id_}}
+        if not heard:
+            whom = "no voter" if candidate is None else f"replica {candidate}"
+            raise NotElectable(f"group {group.number}: {whom} is heard of, so nobody can be elected")
+        command = self._command(group, self._best(group, heard, now_ms), time_ms, unclean=True)
+        return self._proposing(msgspec.structs.replace(command, accepted=True), now_ms)
+
     # ---- candidates
 
     def _said(self, group: Group, id_: int, now_ms: int) -> Heartbeat | None:
@@ -284,7 +380,7 @@ class Elections:
 
     def _check_candidate(self, group: Group, candidate: int, now_ms: int) -> None:
         if group.replica(candidate) is None:
-            raise UnknownReplica(f"{candidate} of group {group.number}")
+            raise UnknownReplica(f"group {group.number} has no replica {candidate}")
         if candidate not in group.voters:
             raise NotElectable(f"replica {candidate} of group {group.number} is a learner")
         if (

@@ -19,8 +19,9 @@ from controller.client import (
     User,
 )
 from controller.commands import Command
+from controller.complaints.messages import Report
 from controller.state import Answer, MetadataState
-from controller.wire import AskService
+from controller.wire import AskService, Question
 
 __all__ = ["Limits", "StateClient"]
 
@@ -45,11 +46,11 @@ class StateClient:
         self._listeners: dict[int, Callable[[], None]] = {}
         self._next_listener = 0
 
-    async def _command(self, command: Command | AskService) -> Answer:
+    async def _command(self, command: Command | Question) -> Answer:
         """Apply a command when it is safe, and return its answer. Raises `ControllerError`."""
         raise NotImplementedError
 
-    async def _ask(self, command: Command | AskService, answer: type[_T]) -> _T:
+    async def _ask(self, command: Command | Question, answer: type[_T]) -> _T:
         found = await self._command(command)
         assert isinstance(found, answer)
         return found
@@ -228,6 +229,10 @@ class StateClient:
     async def service(self, group: int) -> Service:
         """Whether a group is served, by the word of the controllers' leader."""
         return await self._ask(AskService(group=group), Service)
+
+    async def report(self, report: Report) -> None:
+        """Say which masters a proxy cannot reach."""
+        await self._command(report)
 
     # ---- users and controllers
 

@@ -256,7 +256,7 @@ def _check_candidate(group: Group, candidate: int, command: ElectMaster) -> bool
     if not group.sync_set:
         return False
     if command.unclean:
-        if not group.config.unclean_election:
+        if not (group.config.unclean_election or command.accepted):
             raise NotElectable(f"group {group.number} allows no unclean election")
         return False
     if candidate not in group.sync_set:

@@ -16,6 +16,7 @@ from controller.commands import (
     RegisterReplica,
     encode_command,
 )
+from controller.complaints.messages import Report
 from controller.driver import Driver
 from controller.elections import WANTED_MS, Elections
 from controller.members import Members
@@ -160,6 +161,8 @@ class Leadership:
                     self._driver.transfer(request.to)
             case Barrier():
                 await self._driver.barrier()
+            case Report():
+                self._registry.complaints.take(request, self._clock_ms())
             case AskService():
                 return await self._say_whether_served(request.group)
             case ElectMaster():
@@ -200,6 +203,7 @@ class Leadership:
 
     async def _elect(self, request: Elect) -> Answer:
         """Elect, in two commands where a majority acknowledges: `judge` proposes the second one."""
+        before = self._state.groups.get(request.group)
         command = self._elections.decide(
             request.group,
             request.candidate,
@@ -207,15 +211,32 @@ class Leadership:
             self._now_ms(),
             master_epoch=request.master_epoch,
             sync_epoch=request.sync_epoch,
+            unclean=request.unclean,
         )
         if command is not None:
             await self._propose(command)
             deadline_ms = self._clock_ms() + WANTED_MS
             while not self._elected(request):
                 if self._clock_ms() >= deadline_ms:
-                    raise NotElectable(f"group {request.group}: too few replicas have promised to follow")
+                    raise NotElectable(self._why_not(request))
                 await self._moves.next(WANTED_MS / 1000)
-        return self._state.groups.get(request.group)
+        after = self._state.groups.get(request.group)
+        in_vain = after is not None and before is not None and after.master == before.master is not None
+        if command is not None and command.candidate is None is request.candidate and in_vain:
+            assert after is not None
+            raise NotElectable(
+                f"group {request.group}: replica {after.master} is master again, in epoch {after.master_epoch}: of a "
+                "majority it has the longest log"
+            )
+        return after
+
+    def _why_not(self, request: Elect) -> str:
+        there = self._state.groups.get(request.group)
+        if there is None or there.master is None:
+            return f"group {request.group}: too few replicas have promised to follow"
+        return (
+            f"group {request.group}: replica {there.master} is master of epoch {there.master_epoch}: its log is longer"
+        )
 
     def _elected(self, request: Elect) -> bool:
         if self.term is None:

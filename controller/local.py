@@ -20,6 +20,7 @@ from controller.client import (
     UnknownGroup,
 )
 from controller.commands import Command, ElectMaster, encode_command
+from controller.complaints.messages import Report
 from controller.driver import Driver, OutcomeUnknown
 from controller.front import Limits, StateClient
 from controller.leadership import name_cluster
@@ -28,7 +29,7 @@ from controller.migration import open_storage
 from controller.raft import Role, Settings
 from controller.raft.lmdb_storage import LmdbStorage
 from controller.state import Answer
-from controller.wire import COMMAND_BYTES_MAX, AskService
+from controller.wire import COMMAND_BYTES_MAX, AskService, Question
 
 __all__ = ["Limits", "LocalController"]
 
@@ -172,10 +173,12 @@ class LocalController(StateClient):
 
     # ---- commands
 
-    async def _command(self, command: Command | AskService) -> Answer:
+    async def _command(self, command: Command | Question) -> Answer:
         """Write, then apply, in the order asked. What is asked while others are being written is written together."""
         if isinstance(command, AskService):  # nobody says anything of itself here
             return Service(number=command.group, served=True, sure_ms=WARRANT_MS)
+        if isinstance(command, Report):  # there is nobody to elect
+            return None
         self._state.check(command)  # what would be refused costs no write
         try:
             answer: Answer = await self._driver.propose(encode_command(command))

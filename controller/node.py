@@ -50,11 +50,11 @@ from controller.status import ControllerStatus, status_of
 from controller.wire import (
     COMMAND_BYTES_MAX,
     AddMember,
-    AskService,
     Barrier,
     Elect,
     Hello,
     NotLeading,
+    Question,
     RemoveMember,
     Request,
     Transfer,
@@ -338,7 +338,7 @@ class ControllerNode(StateClient):
 
     # ---- commands
 
-    async def _command(self, command: Command | AskService) -> Answer:
+    async def _command(self, command: Command | Question) -> Answer:
         return await self._request(command)
 
     async def elect(

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 import msgspec
 
 from controller.client import ControllerError, Group
+from controller.complaints.messages import Complaint, Trouble
+from controller.complaints.policy import Complaints
 
 __all__ = [
     "DEAD_AFTER_MS",
@@ -58,6 +60,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     repair, so it is elected only where nobody else can be; `cut_short`: some of that is the end of its log, which it
     has acknowledged once, so it is not elected at all. `damages` are the ranges, of `damaged_bytes` in all, not yet
     repaired; `lost_bytes` of them no replica has; `repairing_from` is the replica that is asked now, 0 for none.
+    `complaint`: this slave cannot reach its master. `slow`: the disk of this replica takes far longer to sync than it
+    should.
     """
 
     group: int
@@ -83,10 +87,15 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     damaged_bytes: int = 0
     lost_bytes: int = 0
     repairing_from: int = 0
+    complaint: Complaint | None = None
+    slow: bool = False
 
 
 class RouteReplica(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica, as a proxy needs it. `confirmed`, and what is damaged of its log, is as of its last heartbeat."""
+    """A replica, as a proxy needs it. `confirmed`, where its log ends and its damage are as of its last heartbeat.
+
+    That was `silent_ms` ago; -1: this controller has never heard one.
+    """
 
     id: int
     node: str
@@ -100,18 +109,22 @@ class RouteReplica(msgspec.Struct, frozen=True, kw_only=True):
     damaged_bytes: int = 0
     lost_bytes: int = 0
     repairing_from: int = 0
+    log_epoch: int = 0
+    log_end: int = 0
+    silent_ms: int = -1
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Where a group is served: the master of the newest epoch that anybody has said, and all replicas, by id.
 
-    `master` None: there is none in that epoch, as far as is known here.
+    `master` None: there is none in that epoch, as far as is known here. `trouble`: the complaints about it.
     """
 
     group: int
     master: int | None
     master_epoch: int
     replicas: tuple[RouteReplica, ...]
+    trouble: Trouble | None = None
 
 
 class _Heard:
@@ -141,6 +154,7 @@ class Registry:
         self._ticked_ms = now_ms
         self._heard: dict[tuple[int, int], _Heard] = {}  # (group, replica), the longest silent first
         self._groups: dict[int, dict[int, _Heard]] = {}  # the same by group
+        self.complaints = Complaints(now_ms)
 
     # ---- what is heard
 
@@ -253,7 +267,15 @@ class Registry:
         registered = {one.id for one in known.replicas} if known is not None else set()
         ids = sorted(registered | {id_ for id_ in heard if self.alive(group, id_, now_ms)})
         replicas = tuple(self._replica(group, id_, known, now_ms) for id_ in ids)
-        return Route(group=group, master=master, master_epoch=epoch, replicas=replicas)
+        trouble = None
+        if known is not None and known.master_epoch == epoch:
+            trouble = self.complaints.trouble(known, self.voters(known, now_ms), now_ms)
+        return Route(group=group, master=master, master_epoch=epoch, replicas=replicas, trouble=trouble)
+
+    def voters(self, group: Group, now_ms: int) -> dict[int, Heartbeat]:
+        """The newest heartbeats of a group's voters that are alive, by id."""
+        said = {id_: self.heard(group.number, id_, now_ms) for id_ in group.voters}
+        return {id_: one for id_, one in said.items() if one is not None}
 
     def _replica(self, group: int, id_: int, known: Group | None, now_ms: int) -> RouteReplica:
         registered = known.replica(id_) if known is not None else None
@@ -273,6 +295,9 @@ class Registry:
             damaged_bytes=said.damaged_bytes if said is not None else 0,
             lost_bytes=said.lost_bytes if said is not None else 0,
             repairing_from=said.repairing_from if said is not None else 0,
+            log_epoch=said.log_epoch if said is not None else 0,
+            log_end=said.log_end if said is not None else 0,
+            silent_ms=now_ms - self._heard[group, id_].at_ms if said is not None else -1,
         )
 
     def _make_room(self, now_ms: int) -> None:

@@ -34,13 +34,13 @@ from controller.wire import (
     SNAPSHOT_BYTES_MAX,
     STATUS,
     AddMember,
-    AskService,
     BadAnswer,
     BadRequest,
     Barrier,
     Elect,
     Fed,
     FollowRequest,
+    Question,
     RemoveMember,
     RoutesRequest,
     Transfer,
@@ -118,7 +118,7 @@ class RemoteController(StateClient):
 
     # ---- commands
 
-    async def _command(self, command: Command | AskService) -> Answer:
+    async def _command(self, command: Command | Question) -> Answer:
         index, answer = await self._commander.ask(command)
         await self._caught_up(index)
         return answer
@@ -130,9 +130,15 @@ class RemoteController(StateClient):
         *,
         master_epoch: int | None = None,
         sync_epoch: int | None = None,
+        unclean: bool = False,
     ) -> Group:
-        """Make a replica of the SyncStateSet master: this one, or the best one."""
-        request = Elect(group=group, candidate=candidate, master_epoch=master_epoch, sync_epoch=sync_epoch)
+        """Make a replica of the SyncStateSet master: this one, or the best one that is not master now.
+
+        `unclean`: one that is not in the set, where nobody of it is alive; what it lacks is lost.
+        """
+        request = Elect(
+            group=group, candidate=candidate, master_epoch=master_epoch, sync_epoch=sync_epoch, unclean=unclean
+        )
         index, found = await self._commander.ask(request)
         await self._caught_up(index)
         if not isinstance(found, Group):
@@ -333,6 +339,7 @@ class RemoteController(StateClient):
                 logger.exception("a listener on the controllers has failed")
 
 
-def _worth(route: Route) -> tuple[int, bool, int]:
+def _worth(route: Route) -> tuple[int, bool, int, int]:
     """Of two controllers' routes of a group, the one with more of this is the better one."""
-    return route.master_epoch, route.master is not None, sum(replica.alive for replica in route.replicas)
+    heard = 0 if route.trouble is None else 1 + route.trouble.proxies_heard  # proxies report to the leader alone
+    return route.master_epoch, route.master is not None, sum(replica.alive for replica in route.replicas), heard

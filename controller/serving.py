@@ -39,7 +39,7 @@ class Serving:
 
     def _has_room(self, group: Group, id_: int, now_ms: int) -> bool:
         said = self._registry.heard(group.number, id_, now_ms)
-        return said is not None and not said.full
+        return said is not None and not said.full and not said.slow
 
     def _is_served(self, group: Group | None, now_ms: int) -> bool:
         said = (
@@ -51,4 +51,5 @@ class Serving:
             and said.master
             and said.master_epoch >= group.master_epoch
             and not said.stalled
+            and not self._registry.complaints.is_out_of_reach(group, self._registry.voters(group, now_ms), now_ms)
         )

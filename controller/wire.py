@@ -21,6 +21,7 @@ from msgspec import Meta
 from controller import client
 from controller.client import ControllerError, Group, Member, NamedQueue, Service, Topic, User
 from controller.commands import Command
+from controller.complaints.messages import Report
 from controller.driver import OutcomeUnknown
 from controller.raft import BadMessage, ChangeRefused, NotLeader, ProposalDropped, ProposalTooLarge, TransferRefused
 from controller.registry import RegistryFull
@@ -55,6 +56,7 @@ __all__ = [
     "Hello",
     "NotLeading",
     "Pushed",
+    "Question",
     "RemoveMember",
     "Request",
     "RoutesRequest",
@@ -165,6 +167,7 @@ class Elect(msgspec.Struct, frozen=True, tag="elect", kw_only=True):
     candidate: int | None = None
     master_epoch: int | None = None
     sync_epoch: int | None = None
+    unclean: bool = False
 
 
 class AddMember(msgspec.Struct, frozen=True, tag="add_member", kw_only=True):
@@ -196,7 +199,8 @@ class AskService(msgspec.Struct, frozen=True, tag="ask_service", kw_only=True):
     group: Number
 
 
-Request: TypeAlias = Command | Elect | AddMember | RemoveMember | Transfer | Barrier | AskService
+Question: TypeAlias = AskService | Report  # of the leader alone: nothing of it is in the log
+Request: TypeAlias = Command | Elect | AddMember | RemoveMember | Transfer | Barrier | Question
 
 
 class CommandHello(_Wire, frozen=True, array_like=True):

@@ -1,0 +1,54 @@
+"""What replicas and proxies say of a master that they cannot reach."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+__all__ = ["COMPLAIN_MS", "HINT_MS", "REPORT_COMPLAINTS_MAX", "REPORT_S", "Complaint", "Report", "Trouble"]
+
+HINT_MS = 400  # of silence before it is said at all: two heartbeats of a master to its slaves
+COMPLAIN_MS = 2_000  # before it counts as a complaint: ten of them, or two pings of a proxy
+REPORT_S = 1.0  # between two reports of a proxy
+REACHES_COUNT_MAX = 16  # as many replicas as a group has, learners included
+REPORT_COMPLAINTS_MAX = 256  # groups in one report; a proxy with more complains of these first
+PROXY_CHARS_MAX = 64  # of a proxy's name
+
+_Number = Annotated[int, Meta(ge=0, le=1 << 62)]
+
+
+class Complaint(msgspec.Struct, frozen=True, kw_only=True):
+    """The master of `epoch` has said nothing to the complainer for `silent_ms`.
+
+    The epoch makes a complaint void after the next election. `met`: the complainer has heard this master in this
+    epoch before. `reaches` are the other replicas of the group that have answered the complainer a moment ago.
+    """
+
+    group: _Number
+    epoch: _Number
+    silent_ms: _Number
+    met: bool = True
+    reaches: Annotated[tuple[_Number, ...], Meta(max_length=REACHES_COUNT_MAX)] = ()
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
+    """A proxy's complaints of this moment; none of them says that it reaches every master. Answer: None."""
+
+    proxy: Annotated[str, Meta(min_length=1, max_length=PROXY_CHARS_MAX)]
+    complaints: Annotated[tuple[Complaint, ...], Meta(max_length=REPORT_COMPLAINTS_MAX)] = ()
+
+
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """The complaints about a group's master, for operators: how many of how many, and for how long.
+
+    `slow`: the master says that its disk is slow. `stays` says why the group has this master still, where the
+    complaints would be enough; empty: they are not, or it is being replaced.
+    """
+
+    replicas: int = 0
+    replicas_heard: int = 0
+    proxies: int = 0
+    proxies_heard: int = 0
+    silent_ms: int = 0
+    slow: bool = False
+    stays: str = ""

@@ -1,0 +1,233 @@
+"""When a master that is heard is replaced because others cannot reach it (docs/decisions/0035).
+
+`Complaints.judge` is a function of the metadata, the newest heartbeats, the proxies' reports and the time. It elects
+nobody: it names those who may be elected, and `controller.elections` proposes the ordinary command with its epochs.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import NamedTuple, Protocol
+
+from controller.client import Group
+from controller.complaints.ledger import Damping, Reports
+from controller.complaints.messages import COMPLAIN_MS, Complaint, Report, Trouble
+
+__all__ = ["LONE_PROXY_MS", "SETTLE_MS", "SLOW_MS", "Complaints", "Said"]
+
+logger = logging.getLogger(__name__)
+
+LONE_PROXY_MS = 10_000  # that the only proxy has to complain of a master which all replicas reach
+SLOW_MS = 5_000  # that a master with a slow disk has for handing over by itself
+KEEP_MS = 5_000  # that slaves which do not hear their master stay in its set, if most of them do not
+SETTLE_MS = 4_000  # of a new leader, in which all proxies report: a few do not speak for the others
+_NOBODY = "no other replica in sync is within reach of those that complain, with room on its disk"
+
+
+class Said(Protocol):
+    """The part of a heartbeat that counts here (`controller.registry.Heartbeat`)."""
+
+    @property
+    def complaint(self) -> Complaint | None:
+        """The replica's own complaint."""
+
+    @property
+    def stalled(self) -> bool:
+        """Whether this master cannot confirm writes."""
+
+    @property
+    def slow(self) -> bool:
+        """Whether its disk is."""
+
+    @property
+    def full(self) -> bool:
+        """Whether its disk is."""
+
+
+class _Standing(NamedTuple):
+    """The complaints about a group's master that count now."""
+
+    master: int
+    others: tuple[int, ...]  # voters that are alive and not cut off themselves, the master not among them
+    replicas: Mapping[int, Complaint]  # of those the ones that complain
+    proxies: Mapping[str, Complaint]
+    proxies_heard: int
+    slow: bool
+
+    @property
+    def all(self) -> list[Complaint]:
+        return [*self.replicas.values(), *self.proxies.values()]
+
+
+class Complaints:
+    """The complaints that one controller has heard. `now_ms` is the registry's clock."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._since_ms = now_ms  # when reports began to come here
+        self._reports = Reports()
+        self._damping: dict[int, Damping] = {}  # by group
+        self._slow_ms: dict[int, int] = {}  # group -> since when its master has said that its disk is slow
+        self._stays: dict[int, str] = {}  # group -> why its master stays, as it was logged last
+
+    def began(self, now_ms: int) -> None:
+        """This controller leads now: proxies begin to report to it."""
+        self._since_ms = now_ms
+        self._reports.clear()
+        for table in (self._damping, self._slow_ms, self._stays):
+            table.clear()
+
+    def take(self, report: Report, now_ms: int) -> None:
+        """Take a proxy's report. Raises `ControllerOverloaded`."""
+        self._reports.take(report, now_ms)
+
+    def trouble(self, group: Group, said: Mapping[int, Said], now_ms: int) -> Trouble | None:
+        """The complaints about a group's master, for operators; None: there are none."""
+        if group.master is None or group.master not in said:
+            return None
+        found = self._standing(group, group.master, said, now_ms)
+        if not found.all and not found.slow:
+            return None
+        return Trouble(
+            replicas=len(found.replicas),
+            replicas_heard=len(found.others),
+            proxies=len(found.proxies),
+            proxies_heard=found.proxies_heard,
+            silent_ms=max((one.silent_ms for one in found.all), default=0),
+            slow=found.slow,
+            stays=self._stays.get(group.number, ""),
+        )
+
+    def is_out_of_reach(self, group: Group, said: Mapping[int, Said], now_ms: int) -> bool:
+        """Whether the complaints about a group's master are enough to replace it."""
+        if group.master is None or group.master not in said:
+            return False
+        found = self._standing(group, group.master, said, now_ms)
+        return self._by_proxies(found) or self._by_replicas(found, said[group.master])
+
+    def judge(self, group: Group, said: Mapping[int, Said], now_ms: int) -> tuple[int, ...]:
+        """Those of whom one is to be elected in the place of a group's master; nobody: it stays.
+
+        `said` are the newest heartbeats of the group's voters that are alive, the master's among them.
+        """
+        assert group.master is not None
+        master = said[group.master]
+        found = self._standing(group, group.master, said, now_ms)
+        slow = self._is_slow(group.number, now_ms, slow=found.slow)
+        by_proxies = self._by_proxies(found) and now_ms - self._since_ms >= SETTLE_MS
+        if not (slow or by_proxies or self._by_replicas(found, master)):
+            self._calm(group.number, now_ms)
+            return ()
+        damping = self._damping.setdefault(group.number, Damping())
+        damping.complained_ms = now_ms
+        if damping.count and found.all and not any(one.met for one in found.all):
+            damping.useless[group.master] = None
+        able = [id_ for id_ in found.others if id_ in group.sync_set and id_ not in damping.useless]
+        able = [id_ for id_ in able if _is_fit(said[id_]) and _is_reached(id_, found)]
+        if not by_proxies:
+            able = [id_ for id_ in able if _could_write(id_, found, group, slow=slow)]
+        wait_ms = damping.wait_ms(now_ms)
+        if wait_ms or not able:
+            why = f"the next election by complaint is in {wait_ms / 1000:.0f} s at the earliest"
+            self._stay(group, why if wait_ms else _NOBODY)
+            return ()
+        return tuple(able)
+
+    def keeps(self, group: Group, removed: Collection[int], said: Mapping[int, Said]) -> bool:
+        """Whether slaves are to stay in the set for now, because it may be the master that is cut off.
+
+        With a set of the master and few others nobody could be elected in its place.
+        """
+        others = [id_ for id_ in group.voters if id_ != group.master and id_ in said]
+        deaf = [
+            id_
+            for id_ in others
+            if (one := said[id_].complaint) is not None and one.epoch == group.master_epoch and one.silent_ms < KEEP_MS
+        ]
+        return 2 * len(deaf) > len(others) and not set(removed).isdisjoint(deaf)
+
+    def moved(self, group: Group, now_ms: int) -> None:
+        """An election is proposed of one whom `judge` has named."""
+        self._damping.setdefault(group.number, Damping()).moved(group.master_epoch, now_ms)
+        self._stays.pop(group.number, None)
+
+    # ---- who complains
+
+    def _standing(self, group: Group, master: int, said: Mapping[int, Said], now_ms: int) -> _Standing:
+        others = [id_ for id_ in group.voters if id_ != master and id_ in said]
+        replicas = {id_: one for id_ in others if (one := said[id_].complaint) is not None and _counts(one, group)}
+        if len(others) > 1:  # who reaches nobody else is cut off itself, and neither complains nor is elected
+            cut_off = [id_ for id_, one in replicas.items() if not set(one.reaches).intersection(others)]
+            others = [id_ for id_ in others if id_ not in cut_off]
+            replicas = {id_: one for id_, one in replicas.items() if id_ not in cut_off}
+        reports = self._reports.in_force(now_ms)
+        proxies = {
+            proxy: one
+            for proxy, complaints in reports.items()
+            if (one := complaints.get(group.number)) is not None and _counts(one, group)
+        }
+        return _Standing(master, tuple(others), replicas, proxies, len(reports), said[master].slow)
+
+    def _by_replicas(self, found: _Standing, master: Said) -> bool:
+        """Whether most replicas complain, and neither the master nor the proxies contradict.
+
+        A master that confirms writes without its slaves serves those proxies that reach it.
+        """
+        contradicted = 2 * len(found.proxies) <= found.proxies_heard and found.proxies_heard > 0
+        return 2 * len(found.replicas) > len(found.others) and (master.stalled or not contradicted)
+
+    def _by_proxies(self, found: _Standing) -> bool:
+        """Whether most proxies complain. One alone is not believed so soon while replicas reach the master."""
+        if len(found.proxies) == found.proxies_heard == 1:
+            (one,) = found.proxies.values()
+            alone = len(found.replicas) < len(found.others)
+            return not alone or one.silent_ms >= LONE_PROXY_MS
+        return len(found.proxies) > 1 and 2 * len(found.proxies) > found.proxies_heard
+
+    def _is_slow(self, group: int, now_ms: int, *, slow: bool) -> bool:
+        if not slow:
+            self._slow_ms.pop(group, None)
+            return False
+        return now_ms - self._slow_ms.setdefault(group, now_ms) >= SLOW_MS
+
+    # ---- whether anything follows
+
+    def _calm(self, group: int, now_ms: int) -> None:
+        self._stays.pop(group, None)
+        damping = self._damping.get(group)
+        if damping is not None and damping.is_calm(now_ms):
+            del self._damping[group]
+
+    def _stay(self, group: Group, why: str) -> None:
+        if group.number not in self._stays:
+            logger.warning(
+                "store group %d: its master, replica %s, is not reached, and stays: %s", group.number, group.master, why
+            )
+        self._stays[group.number] = why
+
+
+def _counts(complaint: Complaint, group: Group) -> bool:
+    return complaint.epoch == group.master_epoch and complaint.silent_ms >= COMPLAIN_MS
+
+
+def _is_fit(said: Said) -> bool:
+    return not said.slow and not said.full and not getattr(said, "damaged", False)
+
+
+def _is_reached(candidate: int, found: _Standing) -> bool:
+    """Whether most of the replicas that complain reach a candidate, and most of the proxies."""
+    for complaints in (
+        [one for id_, one in found.replicas.items() if id_ != candidate],
+        list(found.proxies.values()),
+    ):
+        reached = sum(candidate in one.reaches for one in complaints)
+        if complaints and 2 * reached <= len(complaints):
+            return False
+    return True
+
+
+def _could_write(candidate: int, found: _Standing, group: Group, *, slow: bool) -> bool:
+    """Whether enough replicas would be in sync with a candidate, as far as is known."""
+    mine = found.replicas.get(candidate)
+    with_it = [id_ for id_ in found.others if id_ != candidate]
+    with_it = [id_ for id_ in with_it if (one := found.replicas.get(id_)) is None or candidate in one.reaches]
+    master = slow and mine is None  # it follows, as slowly as it can
+    return 1 + len(with_it) + master >= group.config.min_in_sync
