@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 
+from controller.admission import Admission
 from controller.client import ControllerClosed, ControllerError, NotElectable
 from controller.commands import (
     AlterSyncSet,
@@ -95,6 +96,7 @@ class Leadership:
         self._assumed: int | None = None  # the term in which this node leads, and may not know all of it yet
         self._state = metadata.state
         self._elections = Elections(self._state.groups, registry)
+        self._admission = Admission(self._state.groups, registry)
         self._serving = Serving(registry)
 
     @property
@@ -108,6 +110,7 @@ class Leadership:
         if self._state is not self._metadata.state:
             self._state = self._metadata.state
             self._elections = Elections(self._state.groups, self._registry)
+            self._admission = Admission(self._state.groups, self._registry)
         status = self._driver.status
         leads = status.term if status.role is Role.LEADER else None
         if leads == self._assumed:
@@ -191,9 +194,9 @@ class Leadership:
 
     def _admit(self, command: Command) -> None:
         if isinstance(command, AlterSyncSet):
-            self._elections.check_alteration(command, self._clock_ms())
+            self._admission.check_alteration(command, self._clock_ms())
         elif isinstance(command, RegisterReplica):
-            self._elections.check_registration(command, self._clock_ms())
+            self._admission.check_registration(command, self._clock_ms())
         self._state.check(command)
 
     def _propose(self, command: Command) -> "asyncio.Future[Answer]":

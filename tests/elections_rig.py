@@ -1,5 +1,6 @@
 """The policy of elections over real metadata and a real registry, with replicas that are values."""
 
+from controller.admission import Admission
 from controller.client import GroupConfig, Replica
 from controller.commands import AddGroup, AlterSyncSet, RegisterReplica
 from controller.elections import Elections
@@ -16,6 +17,7 @@ class Rig:
         self.state = MetadataState()
         self.registry = Registry(0)
         self.elections = Elections(self.state.groups, self.registry)
+        self.admission = Admission(self.state.groups, self.registry)
         self.now = 0
         self.said = {}  # replica -> what it says beyond the epoch and the role it takes from the metadata
         self.deaf = set()  # alive, and knows nothing of new epochs
@@ -51,7 +53,7 @@ class Rig:
             new_set=tuple(new_set),
             time_ms=0,
         )
-        self.elections.check_alteration(command, self.now)
+        self.admission.check_alteration(command, self.now)
         self.state.apply(command)
 
     def up(self, *ids, **what):

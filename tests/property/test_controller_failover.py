@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from controller.admission import Admission
 from controller.client import ControllerError, GroupConfig, Replica
 from controller.commands import AddGroup, AlterSyncSet, RegisterReplica
 from controller.elections import Elections
@@ -126,7 +127,7 @@ class Cluster:
         if self.asked:
             command = self.asked.pop(self.chance.randrange(len(self.asked)))
             try:
-                self.elections.check_alteration(command, self.now)
+                Admission(self.state.groups, self.registry).check_alteration(command, self.now)
                 self.state.apply(command)
             except ControllerError:
                 pass

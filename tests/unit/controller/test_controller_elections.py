@@ -466,7 +466,7 @@ def test_a_replica_is_registered_elsewhere_only_when_it_is_dead_where_it_was():
 
     def moved(id_=2, **changes):
         replica = Replica(**{"id": id_, "node": "n9", "address": "n9:1", "check": "c"} | changes)
-        rig.elections.check_registration(RegisterReplica(group=0, replica=replica, time_ms=0), rig.now)
+        rig.admission.check_registration(RegisterReplica(group=0, replica=replica, time_ms=0), rig.now)
 
     with pytest.raises(ReplicaElsewhere, match=r"replica 2 of group 0 is alive at a, so it cannot be at n9:1 too"):
         moved()

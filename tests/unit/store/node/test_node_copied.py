@@ -9,7 +9,7 @@ from controllers import Controllers, free_port, until
 from node_kit import PATIENCE_S, Load, StoreGroup
 from store_kit import append, bodies, frame
 
-from controller.elections import Elections
+from controller.admission import Admission
 from store.node import node as node_module
 from store.node.master_role import MasterRole
 
@@ -83,7 +83,7 @@ async def test_who_was_registered_before_stands_aside_and_comes_back(group, monk
     await group.hand_over(master)
     node = group.nodes[master]
     with monkeypatch.context() as blind:
-        blind.setattr(Elections, "check_registration", lambda *_: None)
+        blind.setattr(Admission, "check_registration", lambda *_: None)
         await group.start("copy")
     copy = group.nodes["copy"]
     assert copy.identity == node.identity
@@ -110,7 +110,7 @@ async def test_a_copy_from_before_an_election_is_no_master_of_it(group, monkeypa
     await group.hand_over(other)
     await copy_of(group, name)
     epoch = await group.hand_over(name)
-    monkeypatch.setattr(Elections, "check_registration", lambda *_: None)
+    monkeypatch.setattr(Admission, "check_registration", lambda *_: None)
     monkeypatch.setattr(group.nodes[name], "_look_for_another", lambda _: None)
     await group.start("copy")
     copy, led = group.nodes["copy"], set()
