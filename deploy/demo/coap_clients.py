@@ -19,20 +19,23 @@ async def run(fleet: Fleet) -> None:
     try:
         async for due in fleet.due():
             for _ in range(min(due, UNDER_WAY_MAX - len(tasks))):
-                task = asyncio.create_task(_post(context, fleet, fleet.readings.take()))
+                reading = fleet.readings.take()
+                task = asyncio.create_task(_post(context, fleet, reading, confirmable=reading.device != 0))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
         await asyncio.gather(*tasks)
+        # The last of the device that asks for no confirmation is confirmed, so that all readers see where its series ends.
+        await _post(context, fleet, fleet.readings.take(0), confirmable=True)
         fleet.phase = "stopped"
         await fleet.end.wait()
     finally:
         await context.shutdown()
 
 
-async def _post(context: Context, fleet: Fleet, reading: Reading) -> None:
+async def _post(context: Context, fleet: Fleet, reading: Reading, *, confirmable: bool) -> None:
     request = Message(
         code=POST,
-        mtype=NON if reading.device == 0 else CON,
+        mtype=CON if confirmable else NON,
         uri=f"coap://{fleet.target.host}:{fleet.target.coap}/t/{reading.address}",
         payload=reading.body,
         content_format=ContentFormat.JSON,

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from deploy.demo.plan import FLEETS, RATES, Readings, Seen, Target
+from deploy.demo.session_seen import SessionSeen
 
 __all__ = ["Fleet", "Report"]
 
@@ -34,6 +35,7 @@ class Report(msgspec.Struct, kw_only=True):
     unknown: int = 0  # sent, and no answer came: may be in the log or not
     refused: int = 0  # answered with a refusal: not in the log
     read: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)  # reader -> fleet -> distinct messages
+    missed: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)  # the same, QoS 0, lost to its absences
     error: str = ""
 
 
@@ -57,6 +59,11 @@ class Fleet:
     def reader(self, name: str) -> Seen:
         """What a reader, by its name in the summary, has seen."""
         seen = self._readers[name] = Seen(self.run)
+        return seen
+
+    def session_reader(self, name: str) -> SessionSeen:
+        """The same of a reader that goes away and comes back."""
+        seen = self._readers[name] = SessionSeen(self.run)
         return seen
 
     async def due(self) -> AsyncIterator[int]:
@@ -85,7 +92,8 @@ class Fleet:
         with self._lock:
             counts = dict(self._counts)
         read = {name: dict(seen.by_fleet) for name, seen in self._readers.items()}
-        return Report(phase=self.phase, read=read, error=error, **counts)
+        missed = {name: seen.missed_by_fleet for name, seen in self._readers.items() if isinstance(seen, SessionSeen)}
+        return Report(phase=self.phase, read=read, missed=missed, error=error, **counts)
 
 
 async def _listen(fleet: Fleet) -> None:

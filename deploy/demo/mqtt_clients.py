@@ -10,7 +10,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from deploy.demo.fleet import Fleet
-from deploy.demo.plan import DEVICES, TOPIC, Reading, Seen
+from deploy.demo.plan import DEVICES, TOPIC, Reading
+from deploy.demo.session_seen import SessionSeen
 
 WINDOW = 500  # messages of one device that wait for their acknowledgement
 CONNECT_S, DRAIN_S = 15.0, 30.0
@@ -63,7 +64,8 @@ class Device:
 async def run(fleet: Fleet) -> None:
     """All devices and the subscriber."""
     devices = [Device(fleet, index) for index in range(DEVICES)]
-    subscriber = asyncio.create_task(_subscribe(fleet, fleet.reader("MQTT 5 session"), subscribed := asyncio.Event()))
+    session = fleet.session_reader("MQTT 5 session")
+    subscriber = asyncio.create_task(_subscribe(fleet, session, subscribed := asyncio.Event()))
     subscribed_or_failed = asyncio.create_task(subscribed.wait())
     await asyncio.wait({subscriber, subscribed_or_failed}, return_when=asyncio.FIRST_COMPLETED)
     subscribed_or_failed.cancel()
@@ -87,8 +89,8 @@ async def run(fleet: Fleet) -> None:
     await subscriber
 
 
-async def _subscribe(fleet: Fleet, seen: Seen, subscribed: asyncio.Event) -> None:
-    """A session with a cursor in the log: every now and then its client is gone, and it misses nothing."""
+async def _subscribe(fleet: Fleet, seen: SessionSeen, subscribed: asyncio.Event) -> None:
+    """A session with a cursor in the log: every now and then its client is gone, and it misses nothing it is owed."""
     loop = asyncio.get_running_loop()
     client = _client(f"{fleet.run}-dashboard", mqtt.MQTTv5)
     client.on_message = lambda _client, _data, message: seen.add(bytes(message.payload))
@@ -106,6 +108,7 @@ async def _subscribe(fleet: Fleet, seen: Seen, subscribed: asyncio.Event) -> Non
         if await _within(AWAY_EVERY_S, fleet.end):
             break
         await asyncio.to_thread(_leave, client)
+        seen.left()
         await _within(AWAY_S, fleet.stop)  # once the others have stopped it comes back and stays for the rest
         if fleet.stop.is_set():
             await _connect(client, fleet, clean_start=False, properties=session)

@@ -14,12 +14,15 @@ from typing import NamedTuple
 
 import msgspec
 
-__all__ = ["FLEETS", "METRICS", "RATES", "TOPIC", "Reading", "Readings", "Seen", "Target"]
+__all__ = ["AT_MOST_ONCE", "FLEETS", "METRICS", "RATES", "TOPIC", "Reading", "Readings", "Seen", "Target"]
 
 TOPIC = "telemetry"
 FLEETS = ("mqtt", "coap", "http", "cloudevents", "amqp")
 RATES = {"mqtt": 400.0, "coap": 60.0, "http": 120.0, "cloudevents": 120.0, "amqp": 200.0}  # messages a second
 DEVICES = 6  # of each fleet
+# Devices that publish at QoS 0 (MQTT), or with non-confirmable messages (CoAP), by fleet and number from 1 on; and how
+# many of its messages one may overtake: a connection of MQTT keeps their order, CoAP's requests have none.
+AT_MOST_ONCE = {("mqtt", 1): 0, ("mqtt", 4): 0, ("coap", 1): 64}
 _CLIMATE = {"temperature": (21.0, 4.0), "humidity": (55.0, 15.0), "pressure": (1013.0, 8.0)}  # mean and swing
 _ENERGY = {"power": (340.0, 120.0), "voltage": (231.0, 3.0), "current": (1.5, 0.5)}
 # CloudEvents and plain HTTP are one protocol to the log; metrics of their own let Spark tell the fleets apart.
@@ -114,13 +117,21 @@ class Seen:
             if n < floor or n in above:
                 self.repeats += 1
                 continue
-            above.add(n)
-            while floor in above:
-                above.remove(floor)
-                floor += 1
-            self._floors[key] = floor
+            self._take(key, n)
             name = fleet.decode()
             self.by_fleet[name] = self.by_fleet.get(name, 0) + 1
+            self.found(key, n)
+
+    def found(self, key: tuple[bytes, bytes], n: int) -> None:
+        """A message was seen for the first time."""
+
+    def _take(self, key: tuple[bytes, bytes], n: int) -> None:
+        floor, above = self._floors.get(key, 0), self._above.setdefault(key, set())
+        above.add(n)
+        while floor in above:
+            above.remove(floor)
+            floor += 1
+        self._floors[key] = floor
 
     def _marks(self, data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
         for match in self._mark.finditer(data):

@@ -79,12 +79,13 @@ class Show:
                 fleet.tell("stop")
             await self._wait(lambda: self._all_are("stopped"), DRAIN_S)
             await self._settle()
-            rows, readers, found = self._rows(), self._read_by_reader(), list[str]()
+            rows, readers, missed = self._rows(), self._read_by_reader(), self._missed_by_reader()
+            found: list[str] = []
             if self._held:
                 assert self._log is not None
-                found = balance.faults(rows, readers, self._log.seen.repeats)
+                found = balance.faults(rows, readers, self._log.seen.repeats, missed)
                 found += [f"{name}: {f.report.error}" for name, f in self._fleets.items() if f.report.error]
-            view.summary(self._console, rows, _totals(readers), found, held=self._held)
+            view.summary(self._console, rows, _totals(readers), found, held=self._held, missed=_totals(missed))
         return 1 if found else 0
 
     @property
@@ -209,9 +210,7 @@ class Show:
         acked = {name: fleet.report.acked for name, fleet in self._fleets.items()}
         await self._wait_looking(lambda: all(log.seen.by_fleet[name] >= n for name, n in acked.items()), LOGGED_S)
         self._say(f"{log.seen.total:,} messages are in the log; waiting for the readers")
-        await self._wait_looking(
-            lambda: all(read == self._logged() for read in self._read_by_reader().values()), READ_S
-        )
+        await self._wait_looking(self._all_is_read, READ_S)
         if self._spark is not None:
             self._say("waiting for Spark to have counted them")
             spark = self._spark
@@ -262,6 +261,19 @@ class Show:
             for child in self._fleets.values()
             for name, read in child.report.read.items()
         }
+
+    def _missed_by_reader(self) -> dict[str, Mapping[str, int]]:
+        """reader -> fleet -> messages of QoS 0 that its absences cost it."""
+        return {name: missed for child in self._fleets.values() for name, missed in child.report.missed.items()}
+
+    def _all_is_read(self) -> bool:
+        """Whether every reader has what it is owed."""
+        logged, missed = self._logged(), self._missed_by_reader()
+        return all(
+            read[fleet] + missed.get(name, {}).get(fleet, 0) == logged[fleet]
+            for name, read in self._read_by_reader().items()
+            for fleet in logged
+        )
 
     def _say(self, text: str) -> None:
         self._console.print(text, style="dim", highlight=False, soft_wrap=True)

@@ -1,6 +1,7 @@
 """What the demonstration shows: a live table on a terminal, a line every few seconds elsewhere, and the summary."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
@@ -69,7 +70,13 @@ def line(scene: Scene) -> str:
 
 
 def summary(
-    console: Console, rows: Sequence[Row], readers: Mapping[str, int], faults: Sequence[str], *, held: bool
+    console: Console,
+    rows: Sequence[Row],
+    readers: Mapping[str, int],
+    faults: Sequence[str],
+    *,
+    held: bool,
+    missed: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
     """The balance at the end. Not `held` to balance: it was stopped in the middle, and only the figures are shown."""
     table = Table(title="The balance", title_justify="left", box=None, pad_edge=False, header_style="bold")
@@ -80,6 +87,11 @@ def summary(
         table.add_row(*_numbers(row), counted, _verdict(row) if held else "")
     console.print(table)
     console.print(f"read back: {_readers(readers)}", highlight=False)
+    for reader, count in missed.items():
+        if count:
+            console.print(
+                f"{reader}: {count:,} more of QoS 0 were sent to a connection it had just left", highlight=False
+            )
     for fault in faults:
         console.print(f"does not balance: {fault}", style="red", highlight=False, markup=False)
     total = sum(row.logged for row in rows)

@@ -9,7 +9,8 @@ from rich.console import Console
 from deploy.demo import view
 from deploy.demo.__main__ import main
 from deploy.demo.balance import Row, faults, rows
-from deploy.demo.plan import DEVICES, FLEETS, Readings, Seen, Target
+from deploy.demo.plan import AT_MOST_ONCE, DEVICES, FLEETS, Readings, Seen, Target
+from deploy.demo.session_seen import SessionSeen
 from gateway.status import LogStatus, Status
 
 
@@ -142,3 +143,75 @@ def test_wrong_usage_is_code_2(args, capsys):
 def test_every_fleet_has_its_clients():
     for fleet in FLEETS:
         assert __import__(f"deploy.demo.{fleet}_clients", fromlist=["run"]).run
+
+
+QOS_0, QOS_1 = 0, 1  # devices of the MQTT fleet, by their index
+
+
+def series(device: int, count: int) -> list[bytes]:
+    readings = Readings("mqtt", "ab12")
+    return [readings.take(device).body for _ in range(count)]
+
+
+def balance_of(log: Seen, session: SessionSeen, acked: int) -> list[str]:
+    found = rows({"mqtt": {"acked": acked}}, log.by_fleet, None)
+    return faults(found, {"session": session.by_fleet}, log.repeats, {"session": session.missed_by_fleet})
+
+
+def away(session: SessionSeen, bodies: list[bytes], unread: set[int], leaves: int) -> None:
+    """Read all but `unread`, away for once in front of `leaves`."""
+    for n, body in enumerate(bodies):
+        if n == leaves:
+            session.left()
+        if n not in unread:
+            session.add(body)
+
+
+@pytest.mark.parametrize(
+    ("device", "unread", "fault"),
+    [
+        (QOS_0, set(), None),
+        (QOS_0, {50}, None),  # sent to the connection that it left
+        (QOS_0, {50, 51, 52}, None),
+        (QOS_0, {40}, "session: read 99 of 100 messages of mqtt"),  # read on both sides in one connection
+        (QOS_0, {40, 50}, "session: read 98 of 99 messages of mqtt"),
+        (QOS_0, {99}, "session: read 99 of 100 messages of mqtt"),
+        (QOS_1, {50}, "session: read 99 of 100 messages of mqtt"),
+    ],
+)
+def test_a_session_may_miss_what_was_sent_at_qos_0_to_a_connection_it_left_and_nothing_else(device, unread, fault):
+    log, session, bodies = Seen("ab12"), SessionSeen("ab12"), series(device, 100)
+    for body in bodies:
+        log.add(body)
+    away(session, bodies, unread, leaves=50)
+    assert balance_of(log, session, 100) == ([] if fault is None else [fault])
+
+
+def test_a_record_of_qos_1_that_the_log_lost_is_said():
+    log, session, bodies = Seen("ab12"), SessionSeen("ab12"), series(QOS_1, 100)
+    away(session, bodies, {50}, leaves=50)
+    for body in bodies[:50] + bodies[51:]:
+        log.add(body)
+    assert balance_of(log, session, 100) == ["mqtt: 1 acknowledged messages are not in the log"]
+
+
+def test_many_absences_are_added_up_and_nothing_is_kept_of_them():
+    session, bodies = SessionSeen("ab12"), series(QOS_0, 1_000)
+    for n, body in enumerate(bodies):
+        if n % 100 == 99:
+            session.left()
+        else:
+            session.add(body)
+    assert session.missed_by_fleet == {"mqtt": 9}  # nothing came after the tenth
+    assert session.by_fleet["mqtt"] == 990
+    session.add(series(QOS_0, 1_001)[-1])
+    assert session.missed_by_fleet == {"mqtt": 10}
+    session.left()
+    assert not any(session._above.values())
+
+
+def test_every_device_of_qos_0_is_one_of_a_fleet():
+    assert all(fleet in FLEETS and 1 <= device <= DEVICES for fleet, device in AT_MOST_ONCE)
+    assert {device for fleet, device in AT_MOST_ONCE if fleet == "mqtt"} == {
+        index + 1 for index in range(DEVICES) if index % 3 == 0
+    }
