@@ -24,7 +24,7 @@ async def run(fleet: Fleet) -> None:
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
         await asyncio.gather(*tasks)
-        # The last of the device that asks for no confirmation is confirmed, so that all readers see where its series ends.
+        # The last of the device that asks for no confirmation is confirmed: its series has an end for all readers.
         await _post(context, fleet, fleet.readings.take(0), confirmable=True)
         fleet.phase = "stopped"
         await fleet.end.wait()
