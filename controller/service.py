@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 
+from controller import listening
 from controller.client import ControllerClosed, ControllerDamaged, ControllerError, ControllerOverloaded, Group
 from controller.node import ControllerNode
 from controller.raft import NotLeader, StorageFailed
@@ -90,7 +91,7 @@ class ControllerService:
         `credentials` are `grpc.ServerCredentials`; without them everybody may connect.
         """
         service = cls(node)
-        server = grpc.aio.server(
+        server = listening.server_for(address)(
             options=(
                 ("grpc.so_reuseport", 0),  # a second server on the port is a mistake, not a load balancer
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -189,11 +190,13 @@ class ControllerService:
             raise BadRequest("a stream that says nothing")
         hello = decode(message, kind)
         self._node.check_cluster(hello.cluster)
+        listening.admit(context)
         return hello
 
     def _unary(self, answer: Callable[[bytes], bytes]) -> Any:
         async def call(request: bytes, context: Any) -> bytes:
             try:
+                listening.admit(context)
                 return answer(request)
             except ControllerError as error:
                 await _refuse(context, error)

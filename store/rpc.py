@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 import msgspec
 
+from controller import listening
 from controller.client import ControllerClient, ControllerError
 from store import pipes, wire
 from store.client import StoreClient
@@ -70,10 +71,10 @@ class StoreService:
         `credentials` are `grpc.ServerCredentials` (`store.credentials`); without them everybody may connect.
         """
         service = cls(store, controller, node)
-        server = (grpc.aio.server if node is None else pipes.Server)(
+        server = (listening.Server if node is None else pipes.Server)(
             options=(
                 ("grpc.so_reuseport", 0),  # a second server on the port is a mistake, not a load balancer
-                ("grpc.max_receive_message_length", wire.REQUEST_BYTES_MAX if node is None else MESSAGE_BYTES_MAX),
+                ("grpc.max_receive_message_length", wire.REQUEST_BYTES_MAX),
                 ("grpc.max_send_message_length", SENT_BYTES_MAX),
                 ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
@@ -141,6 +142,7 @@ class StoreService:
     async def _fetch(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
         try:
             asked = _parse(request, wire.FetchRequest)
+            listening.admit(context)
             if self._streams >= STREAMS_MAX:
                 raise wire.TooManyStreams(f"{STREAMS_MAX} fetches are under way")
             self._streams += 1
@@ -184,7 +186,9 @@ def _guarded(answer: Unary) -> Callable[[bytes, Any], Awaitable[bytes]]:
 
     async def call(request: bytes, context: Any) -> bytes:
         try:
-            return await answer(request)
+            answered = await answer(request)
+            listening.admit(context)
+            return answered
         except (StoreError, ControllerError) as error:
             await _refuse(context, error)
 

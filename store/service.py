@@ -20,6 +20,7 @@ import grpc
 import grpc.aio
 import msgspec
 
+from controller.listening import admit
 from store import wire
 from store.client import StoreClient
 from store.errors import NotMaster, StoreError, StoreOverloaded
@@ -238,6 +239,7 @@ class NodeService:
                 asked = msgspec.msgpack.decode(request, type=TailRequest)
             except msgspec.MsgspecError as error:
                 raise wire.BadRequest(str(error)) from error
+            admit(context)
             grown = asyncio.Event()
             with term.pulse.wakes(grown):
                 await _until_one_ends(term.over, _follow(context, term.terms.store, LogOffset(asked.start), grown))
@@ -251,9 +253,13 @@ def _not_master(group: int, master: str | None) -> NotMaster:
 
 
 async def _read(context: Any, received: Callable[[bytes], None], heard: asyncio.Event) -> None:
+    first = True
     while (message := await context.read()) is not grpc.aio.EOF:
         heard.set()
         received(message)
+        if first:
+            admit(context)
+            first = False
 
 
 async def _say(context: Any, session: Session) -> None:
@@ -287,8 +293,12 @@ async def _silence(heard: asyncio.Event) -> None:
 
 
 async def _take_in(context: Any, intake: Intake) -> None:
+    first = True
     while (message := await context.read()) is not grpc.aio.EOF:
         await intake.received(message)
+        if first:
+            admit(context)
+            first = False
 
 
 async def _acknowledge(context: Any, intake: Intake) -> None:

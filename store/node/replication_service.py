@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import grpc
 
 from controller.client import ControllerError
+from controller.listening import admit
 from store import wire as store_wire
 from store.errors import NotMaster, StoreError
 from store.node import wire
@@ -58,6 +59,7 @@ class ReplicationService:
                 why = Refused(session=hello.session, epoch=self._epoch(), why=Why.NOT_MASTER)
                 await context.write(encode(why))
             else:
+                admit(context)
                 await leading.attend(context, message)
         except StoreError as error:
             await _refuse(context, error)
@@ -78,6 +80,7 @@ class ReplicationService:
     async def _switch_over(self, request: bytes, context: Any) -> bytes:
         try:
             asked = wire.decode(request, SwitchRequest)
+            admit(context)
             if asked.group != self._group or self._front.leading is None:
                 raise NotMaster(f"this node is not the master of store group {asked.group}")
             return wire.encode(await self._front.leading.switch_over(asked.target))

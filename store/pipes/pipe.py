@@ -32,7 +32,8 @@ LINGER_S = 5.0  # for what is to be sent, when a pipe is closed
 END_BYTES_MAX = 1 << 20
 TEXT_MAX = 4096
 
-_GROWTH = 8  # each growth copies what is here
+_GROWTH = 8  # each growth copies what is here, so a small buffer grows by much
+_GROWTH_LARGE = 2  # and one beyond `BUFFER_KEPT_BYTES` by little: what is not used of it is held for nothing
 _SIZE = Struct("<I")
 _END = 1 << 31
 _CODES = {code.name: code for code in grpc.StatusCode}
@@ -85,6 +86,39 @@ class Pipe(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._lingering: asyncio.TimerHandle | None = None
+        self._hold: Callable[[int], object] | None = None  # told what is held, until the pipe is admitted
+        self._held_bytes = 0
+
+    # ---- whose it is
+
+    def hold_in(self, hold: Callable[[int], object]) -> None:
+        """Has `hold` called with the bytes that are held, whenever that changes, until the other side is admitted."""
+        self._hold = hold
+
+    def admit(self) -> None:
+        """The other side is no stranger. Again does nothing."""
+        if self._hold is not None:
+            hold, self._hold = self._hold, None
+            hold(0)
+
+    def release(self) -> None:
+        """Holds nothing more; for a pipe that is over and that nobody reads any more."""
+        self._arrived.clear()
+        self._arrived_bytes = self._held_bytes = 0
+        self._give_back_buffer()
+        self._hold = None
+
+    def _give_back_buffer(self) -> None:
+        """Frees what came of a message that is not whole, at once: the pipe itself may be in a cycle of references."""
+        self._start = self._filled = 0
+        self._renew(0)
+
+    def _count_held(self) -> None:
+        if self._hold is not None:
+            held = len(self._buffer) + self._arrived_bytes
+            if held != self._held_bytes:
+                self._held_bytes = held
+                self._hold(held)
 
     # ---- messages
 
@@ -102,6 +136,7 @@ class Pipe(asyncio.BufferedProtocol):
                 self._reader = None
         message = self._arrived.popleft()
         self._arrived_bytes -= len(message)
+        self._count_held()
         if self._paused and self._arrived_bytes <= ARRIVED_BYTES_MAX and not self._over:
             self._paused = False
             self._transport.resume_reading()
@@ -157,6 +192,7 @@ class Pipe(asyncio.BufferedProtocol):
         self._end(broken(f"the connection broke: {error or 'closed by the other side'}"))
         if self._lingering is not None:
             self._lingering.cancel()
+        self._give_back_buffer()
         self._lost()
 
     def pause_writing(self) -> None:
@@ -170,6 +206,9 @@ class Pipe(asyncio.BufferedProtocol):
 
     def get_buffer(self, _size: int) -> memoryview:
         """See `asyncio.BufferedProtocol`."""
+        if self._filled == len(self._buffer):  # it was given back, and the connection is about to end
+            self._renew(OPENING_BUFFER_BYTES)
+            self._filled = 0
         return self._view[self._filled :]
 
     def buffer_updated(self, count: int) -> None:
@@ -193,7 +232,11 @@ class Pipe(asyncio.BufferedProtocol):
                 self._size_max, self._least_bytes = MESSAGE_BYTES_MAX, BUFFER_BYTES
             at = behind
         self._start = at
-        self._make_room(needed)
+        if self._over:
+            self._give_back_buffer()  # what comes until the connection has ended is thrown away
+        else:
+            self._make_room(needed)
+        self._count_held()
         if self._arrived:
             self._wake()
             if self._arrived_bytes > ARRIVED_BYTES_MAX and not self._paused and not self._over:
@@ -203,7 +246,8 @@ class Pipe(asyncio.BufferedProtocol):
     def _make_room(self, needed: int) -> None:
         """Have room for more of the message that comes, of which a part may be here.
 
-        It is given as bytes come, not as the message's size says: at most `_GROWTH` times what is here, or the least.
+        It is given as bytes come, not as the message's size says: at most `_GROWTH` times what is here, `_GROWTH_LARGE`
+        times where that is much, or the least.
         """
         rest, size = self._filled - self._start, len(self._buffer)
         if not rest:
@@ -211,7 +255,8 @@ class Pipe(asyncio.BufferedProtocol):
             if size > BUFFER_KEPT_BYTES or size < self._least_bytes:
                 self._renew(self._least_bytes)
         elif self._start + needed > size and (self._start or rest == size):
-            wanted = max(min(needed, _GROWTH * size) if rest == size else size, self._least_bytes)
+            growth = _GROWTH if size < BUFFER_KEPT_BYTES else _GROWTH_LARGE
+            wanted = max(min(needed, growth * size) if rest == size else size, self._least_bytes)
             came = self._view[self._start : self._filled]
             if wanted > size:
                 self._renew(wanted)

@@ -1,10 +1,12 @@
 """Whoever can reach the port: they hold few places, little memory and for a short time, and lock nobody out."""
 
 import asyncio
+import gc
 import ipaddress
 import random
 import socket
 import struct
+import tracemalloc
 from contextlib import AsyncExitStack, suppress
 from unittest.mock import Mock
 
@@ -15,8 +17,10 @@ from certificates import Authority
 from cryptography import x509
 from loops import AsyncioLoop, UvLoop
 
+from controller.listening import STRANGERS, StrangersBudget, admit, passing, server
 from store.credentials import CredentialFiles
-from store.pipes import Server, open_channel, passing, pipe, server
+from store.pipes import Server, open_channel, pipe
+from store.pipes import server as pipes_server
 from store.pipes.pipe import OPENING, Pipe
 
 pytestmark = pytest.mark.anyio
@@ -47,10 +51,12 @@ class Echo(grpc.GenericRpcHandler):
     async def echo(self, _requests, context):
         """What comes."""
         while (message := await context.read()) is not grpc.aio.EOF:
+            admit(context)
             await context.write(message)
 
-    async def unary(self, request, _context):
+    async def unary(self, request, context):
         """What came."""
+        admit(context)
         return request
 
 
@@ -79,8 +85,8 @@ class Rig:
         self._credentials = credentials
         self.port = 0
 
-    async def start(self):
-        made = Server()
+    async def start(self, strangers=STRANGERS):
+        made = Server(strangers=strangers)
         made.add_generic_rpc_handlers((Echo(),))
         if self._credentials is None:
             self.port = made.add_insecure_port("127.0.0.1:0")
@@ -112,16 +118,18 @@ class Rig:
         await works(call)
         return call
 
-    async def grpc_works(self):
-        """Somebody who speaks gRPC is served."""
+    async def grpc_works(self, *, keep=False):
+        """Somebody who speaks gRPC is served, and stays connected with `keep`."""
         target = f"127.0.0.1:{self.port}"
         made = (
-            grpc.aio.insecure_channel(target)
+            grpc.aio.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)])
             if self._credentials is None
             else grpc.aio.secure_channel(target, self._credentials.client.channel())
         )
-        async with made as channel:
-            assert await channel.unary_unary("/test/Unary")(b"x", timeout=PATIENCE_S) == b"x"
+        self._stack.push_async_callback(made.close)
+        assert await made.unary_unary("/test/Unary")(b"x", timeout=PATIENCE_S) == b"x"
+        if not keep:
+            await made.close()
 
 
 async def works(call):
@@ -190,28 +198,74 @@ async def test_whoever_does_not_get_on_is_sent_away_soon(rig, monkeypatch):
 
 async def test_what_is_passed_on_takes_no_place_of_pipes(plain, monkeypatch):
     monkeypatch.setattr(server, "PASSED_ON_MAX", 3)
-    monkeypatch.setattr(server, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(pipes_server, "CONNECTIONS_MAX", 2)
     made = await plain.start()
     before = await plain.stream()
-    strangers = []
     for n in range(10):
-        reader, writer = await plain.stranger(PREFACE + SETTINGS)
-        async with asyncio.timeout(PATIENCE_S):
-            await reader.readexactly(9)
-            writer.write(SETTINGS_ACK)
-            while len(made._unopened):
-                await asyncio.sleep(0.01)
-        strangers.append(reader)
+        await plain.grpc_works(keep=True)
         assert len(made._passed_on) == min(n + 1, 3)
-    for reader in strangers[:7]:
-        await ended(reader)
+    assert len(made._unopened) == 0
     await works(before)
     await plain.stream()
     await plain.grpc_works()
 
 
+async def test_whoever_speaks_http_2_and_asks_for_nothing_is_sent_away(plain, monkeypatch):
+    monkeypatch.setattr(server, "OPENING_S", 0.5)
+    made = await plain.start()
+    reader, writer = await plain.stranger(PREFACE + SETTINGS)
+    async with asyncio.timeout(PATIENCE_S):
+        await reader.readexactly(9)
+    writer.write(SETTINGS_ACK)
+    await ended(reader)
+    assert len(made._passed_on) == 0
+
+
+async def test_half_sent_messages_of_strangers_share_one_budget_and_give_it_back_at_once(plain):
+    gc.collect()
+    gc.disable()  # what is given back is not left to whoever looks for cycles
+    tracemalloc.start()
+    try:
+        made = await plain.start(StrangersBudget(32 << 20))
+        before = await plain.stream()
+        for _ in range(2):
+            strangers = []
+            for _ in range(30):
+                reader, writer = await plain.stranger(OPENING + struct.pack("<I", 10) + b"/test/Echo", OTHERS)
+                writer.write(struct.pack("<I", 75 << 20) + bytes(3 << 20))
+                strangers.append((reader, writer))
+                await asyncio.sleep(0)
+                assert made._strangers.held_bytes <= 32 << 20
+            async with asyncio.timeout(PATIENCE_S):
+                while made._strangers.held_bytes < 20 << 20 or len(made._pipes) > 20:
+                    await asyncio.sleep(0.01)
+                    assert made._strangers.held_bytes <= 32 << 20
+            assert tracemalloc.get_traced_memory()[0] < 120 << 20  # half of it is what the strangers themselves hold
+            for _, writer in strangers:
+                writer.transport.abort()
+            del strangers, reader, writer
+            async with asyncio.timeout(PATIENCE_S):
+                while len(made._pipes) > 1:
+                    await asyncio.sleep(0.01)
+            assert made._strangers.held_bytes == 0
+            assert tracemalloc.get_traced_memory()[0] < 8 << 20
+        await works(before)
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+async def test_whoever_is_admitted_is_no_stranger(plain):
+    made = await plain.start(StrangersBudget(1 << 20))
+    call = await plain.stream()
+    async with asyncio.timeout(PATIENCE_S):
+        await call.write(bytes(3 << 20))
+        assert await call.read() == bytes(3 << 20)
+    assert made._strangers.held_bytes == 0
+
+
 async def test_a_pipe_too_many_is_told(plain, monkeypatch):
-    monkeypatch.setattr(server, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(pipes_server, "CONNECTIONS_MAX", 1)
     await plain.start()
     await plain.stream()
     call = plain.channel().stream_stream("/test/Echo")()
@@ -244,7 +298,8 @@ async def test_no_more_is_held_for_a_message_than_has_come():
             at += count
             made.buffer_updated(count)
             if at < len(data):
-                assert len(made._buffer) <= max(pipe._GROWTH * at, least)
+                growth = pipe._GROWTH if at < pipe.BUFFER_KEPT_BYTES else pipe._GROWTH_LARGE
+                assert len(made._buffer) <= max(growth * at, least)
         assert await made.read() == message
     assert len(made._buffer) == pipe.BUFFER_BYTES
 
@@ -262,7 +317,7 @@ async def test_whoever_does_not_read_is_left_when_the_other_side_has_ended(tmp_p
     inner = await asyncio.start_unix_server(flood, tmp_path / "s")
     theirs, accepted = socket.socketpair()
     theirs.setblocking(False)
-    passed = asyncio.ensure_future(passing.pass_on(b"P", accepted, str(tmp_path / "s"), lambda: None))
+    passed = asyncio.ensure_future(passing.pass_on(b"P", accepted, str(tmp_path / "s"), lambda _: None))
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.get_running_loop().sock_recv(theirs, 1)
         theirs.shutdown(socket.SHUT_WR)
@@ -275,7 +330,7 @@ async def test_whoever_does_not_read_is_left_when_the_other_side_has_ended(tmp_p
 async def test_what_is_passed_on_is_looked_after(plain, monkeypatch):
     alive = asyncio.get_running_loop().create_future()
 
-    async def look(_first, accepted, *_):
+    async def look(_first, accepted, *_, name):
         alive.set_result(accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
 
     monkeypatch.setattr(server, "pass_on", look)

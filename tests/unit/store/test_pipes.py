@@ -11,6 +11,7 @@ import grpc.aio
 import pytest
 from loops import AsyncioLoop, UvLoop
 
+from controller.listening import server as listening_server
 from store.pipes import Server, open_channel, pipe, server
 from store.pipes.pipe import OPENING, End, Pipe
 
@@ -339,7 +340,7 @@ async def test_grpc_is_served_in_whatever_order_its_server_and_its_client_speak(
 
 
 async def test_who_says_nothing_is_sent_away(target, monkeypatch):
-    monkeypatch.setattr(server, "OPENING_S", 0.05)
+    monkeypatch.setattr(listening_server, "OPENING_S", 0.05)
     host, port = target.split(":")
     for said in (b"", OPENING):
         reader, writer = await asyncio.open_connection(host, int(port))

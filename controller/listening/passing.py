@@ -14,8 +14,8 @@ LINGER_S = 5.0  # for what is to be sent to one side, when the other has ended
 class _Half(asyncio.Protocol):
     """One side: what comes goes to the other, which may be made later than bytes come."""
 
-    def __init__(self, ended: asyncio.Event, came: Callable[["_Half"], object]) -> None:
-        """`ended` is set when this side has; `came` is called with each piece that comes from it."""
+    def __init__(self, ended: asyncio.Event, came: Callable[[int], object]) -> None:
+        """`ended` is set when this side has; `came` is called with the size of each piece that comes from it."""
         self.transport: Any = None
         self.other: _Half
         self.lost = asyncio.Event()
@@ -38,7 +38,7 @@ class _Half(asyncio.Protocol):
         self.other.write(data)
         if self.other.transport is None:
             self.transport.pause_reading()
-        self._came(self)
+        self._came(len(data))
 
     def write(self, data: bytes) -> None:
         """Send to this side, as soon as there is one."""
@@ -69,29 +69,24 @@ class _Half(asyncio.Protocol):
         self._ended.set()
 
 
-async def pass_on(first: bytes, accepted: socket.socket, path: str, exchanged: Callable[[], object]) -> None:
+async def pass_on(
+    first: bytes, accepted: socket.socket, path: str, came: Callable[[int], object], *, name: str = ""
+) -> None:
     """Pass a connection on to a Unix socket, with the bytes of it that were read already. Raises OSError.
 
-    `exchanged` is called once, when who connected has said more after an answer: TLS and HTTP/2 both need that, so who
-    does not is no client.
+    `came` is called with the size of each piece that who connected has sent. The Unix socket's other end sees `name`.
     """
-    loop, answered, told = asyncio.get_running_loop(), False, False
-
-    def came(half: _Half) -> None:
-        nonlocal answered, told
-        if half is there:
-            answered = True
-        elif answered and not told:
-            told = True
-            exchanged()
-
+    loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    there, here = _Half(ended, came), _Half(ended, came)
+    there, here = _Half(ended, _ignore), _Half(ended, came)
     here.other, there.other = there, here
     there.write(first)
+    came(len(first))
     inner = socket.socket(socket.AF_UNIX)
     try:
         inner.setblocking(False)
+        if name:
+            inner.bind(name)
         await loop.sock_connect(inner, path)
         await loop.create_unix_connection(lambda: there, sock=handed_over(inner))
         await loop.connect_accepted_socket(lambda: here, handed_over(accepted))
@@ -107,6 +102,10 @@ async def pass_on(first: bytes, accepted: socket.socket, path: str, exchanged: C
         for half in (there, here):
             if half.transport is not None:
                 half.transport.abort()
+
+
+def _ignore(_size_bytes: int) -> None:
+    """Count nothing."""
 
 
 def handed_over(held: socket.socket) -> socket.socket:

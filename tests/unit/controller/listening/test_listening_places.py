@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from store.pipes.places import Places, of_files, origin_of
+from controller.listening.places import Places, of_files, origin_of
 
 
 class Task:

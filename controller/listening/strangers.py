@@ -1,0 +1,61 @@
+"""One budget for what a process holds of input from connections that are not admitted.
+
+A message's announced size takes nothing; what has come of it does. Where all strangers together hold more than the
+budget, the connection that holds most, of the address that holds most, is given up.
+"""
+
+from typing import Final, Protocol
+
+__all__ = ["STRANGERS", "STRANGERS_BYTES_MAX", "Holder", "StrangersBudget"]
+
+STRANGERS_BYTES_MAX: Final = 192 << 20  # of a process; one largest message of a pipe fits twice
+
+
+class Holder(Protocol):
+    """Whoever holds input: a task, which ends with its connection."""
+
+    def cancel(self) -> object:
+        """Give it up."""
+
+
+class StrangersBudget:
+    """Bytes held, by connection and by the address that it comes from. Belongs to the thread of the event loop."""
+
+    def __init__(self, bytes_max: int = STRANGERS_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self.held_bytes = 0  # <= bytes_max
+        self._held: dict[bytes, dict[Holder, int]] = {}  # by origin; none is empty
+        self._totals: dict[bytes, int] = {}  # of each origin
+
+    def hold(self, holder: Holder, origin: bytes, size_bytes: int) -> None:
+        """Says how much a connection holds now; whoever has to make way is cancelled, maybe this one."""
+        self._set(holder, origin, size_bytes)
+        while self.held_bytes > self.bytes_max:
+            most = max(self._totals, key=self._totals.__getitem__)
+            holders = self._held[most]
+            largest = max(holders, key=holders.__getitem__)
+            self._set(largest, most, 0)
+            largest.cancel()
+
+    def release(self, holder: Holder, origin: bytes) -> None:
+        """A connection holds nothing more, or is admitted."""
+        self._set(holder, origin, 0)
+
+    def _set(self, holder: Holder, origin: bytes, size_bytes: int) -> None:
+        holders = self._held.get(origin)
+        before = 0 if holders is None else holders.get(holder, 0)
+        if size_bytes == before:
+            return
+        if holders is None:
+            holders = self._held[origin] = {}
+        if size_bytes:
+            holders[holder] = size_bytes
+        else:
+            del holders[holder]
+        self.held_bytes += size_bytes - before
+        self._totals[origin] = self._totals.get(origin, 0) + size_bytes - before
+        if not holders:
+            del self._held[origin], self._totals[origin]
+
+
+STRANGERS: Final = StrangersBudget()
