@@ -56,6 +56,7 @@ from gateway.port import (
     LastValuesPage,
     ListAddresses,
     OpenSession,
+    RecallKey,
     Request,
     Retained,
     RetainedPage,
@@ -211,6 +212,7 @@ _NEEDS: dict[type[Request], _Check] = {
     OpenSession: _nothing,  # its will is looked at when it is set, and when it is published
     SaveSession: _nothing,
     EndSession: _nothing,
+    RecallKey: _nothing,
     DropWill: _nothing,
     CancelTimer: _nothing,  # by a ticket that its publisher was given
     CountRoutes: _nothing,  # of what it has published

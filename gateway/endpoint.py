@@ -13,6 +13,7 @@ from gateway.config import is_loopback
 from gateway.errors import Refusal
 from gateway.fanout import Subscriber
 from gateway.limits import Pace
+from gateway.owners import OwnershipLost
 from gateway.port import (
     Adapter,
     Call,
@@ -208,7 +209,10 @@ class Endpoint:
         """Tell the adapter how a `Publish` ended."""
         self.outstanding_count -= 1
         self.outstanding_bytes -= size_bytes
-        self.completed(token, outcome)
+        if isinstance(outcome.error, OwnershipLost):
+            self.supersede()  # what became of it is for the session's owner to find
+        else:
+            self.completed(token, outcome)
         if self._unanswered is not None and not self.outstanding_count:
             self._unanswered.set_result(None)
             self._unanswered = None

@@ -10,7 +10,6 @@ publisher has published before; a group that refuses its frame refuses only the 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from gateway.address import hash64
@@ -18,23 +17,21 @@ from gateway.delayed import timers_of
 from gateway.errors import Cause, Refusal
 from gateway.message import Message, encode
 from gateway.metrics import Metrics
-from gateway.port import Outcome, Publish
+from gateway.port import Publish
 from gateway.publishing import (
     NONE_DENIED,
     Building,
-    Producer,
     Publisher,
     Receipt,
+    add_key,
     add_marks,
-    outcome_of,
     refusal_of,
-    with_denied,
 )
 from gateway.retained import retained_change
 from gateway.router import SPREAD, Route, Router, UnknownTopicError
-from store.client import Appended, StoreClient
-from store.errors import StoreError, StoreUnreachable
-from store.format import FRAME_ASYNC, ONCE_PRODUCER, ROW, ROW_EXTRA, UnplacedFrame, origin_of
+from gateway.storing.outgoing import Outgoing
+from store.client import StoreClient
+from store.format import ROW, ROW_EXTRA
 from store.records import TIMERS_QUEUE
 
 __all__ = ["Ingest", "Publisher", "refusal_of"]
@@ -84,28 +81,31 @@ class Ingest:
     ) -> None:
         self._store = store
         self._router = router
-        self._metrics = metrics
-        self._new_producer = new_producer
-        self._producers: dict[int, Producer] = {}  # by group
+        self._outgoing = Outgoing(
+            store,
+            router,
+            metrics,
+            new_producer=new_producer,
+            soon=soon,
+            clock=clock,
+            appended_to=appended_to,
+            drained=drained,
+            compress_bytes_min=compress_bytes_min,
+        )
         self._message_bytes_max = message_bytes_max
         self._soon = soon
-        self._clock = clock
         self._create_topic = create_topic
-        self._appended_to = appended_to
-        self._drained = drained
-        self._compress_bytes_min = compress_bytes_min  # payloads that large are compressed; 0: none
         self._waiting: list[_Waiting] = []
         self.waiting_bytes = 0  # of the input that waits for a topic or for the next turn
         self._scheduled = False
         self._parked: str | None = None  # the topic being created, while everything waits for it
         self._refused_topics: dict[str, Refusal] = {}  # topics that could not be created, while what needs them waits
         self._building: dict[int, Building] = {}  # by group, the frames of this turn
-        self._last: dict[Publisher, Receipt] = {}  # the last one of each that is not answered
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits and nothing is under way."""
-        return not self._waiting and not self._last
+        return not self._waiting and self._outgoing.idle
 
     def publish(
         self, publisher: Publisher, effect: Publish, size_bytes: int, denied: Mapping[int, Refusal] = NONE_DENIED
@@ -134,37 +134,28 @@ class Ingest:
         if self._parked is not None:
             return
         waiting, self._waiting = self._waiting, []
-        last = self._last
         for n, (publisher, effect, size_bytes, denied) in enumerate(waiting):
             stored = effect.marks.stored if effect.marks is not None else ()
             if alone := effect.once or stored:  # it shares its frames with nobody
                 self._append_all()
-            receipt = Receipt(publisher, effect.token, effect.messages, size_bytes, denied, marks=effect.marks)
+            receipt = Receipt(publisher, effect, size_bytes, denied)
             missing = self._add(receipt)
             if missing is _OWN_FRAME:
                 self._append_all()
-                receipt = Receipt(publisher, effect.token, effect.messages, size_bytes, denied, marks=effect.marks)
+                receipt = Receipt(publisher, effect, size_bytes, denied)
                 missing = self._add(receipt)
             if missing is not None:
                 self._parked = missing
                 self._waiting = waiting[n:] + self._waiting
                 break
             self.waiting_bytes -= size_bytes
-            receipt.pending = len(receipt.parts)
-            before = last.get(publisher)
-            last[publisher] = receipt
-            if before is not None:
-                before.next = receipt
-            else:
-                receipt.head = True
-                if not receipt.pending:
-                    self._answer(receipt)
+            self._outgoing.expect(receipt)
             for frame in receipt.parts:
                 frame.receipts.append(receipt)
                 frame.once = effect.once
                 frame.stored = frame.group in stored
                 if len(frame.rows) >= FRAME_ROWS or frame.pos >= FRAME_PAYLOAD_BYTES:
-                    self._append(self._building.pop(frame.group))
+                    self._outgoing.append(self._building.pop(frame.group))
             if alone:
                 self._append_all()
         self._append_all()
@@ -189,6 +180,8 @@ class Ingest:
         runs: list[tuple[int, Building]] = []
         elsewhere: list[tuple[int, int, bytes]] = []  # timers in other groups: of which message, where, the record
         topic, began, refused_before = "", 0, 0  # the messages from `began` on belong to this topic
+        away = () if receipt.marks is not None and receipt.marks.stored else self._outgoing.away
+        pinned = receipt.key is not None  # sent again by another proxy it has to find the same log
         spread = durable = False  # of the topic: whether it lies in several groups, and has to be on disk at once
         frame, group, into = _NOWHERE, SPREAD, SPREAD
         rows, records, pos = frame.rows, frame.records, 0
@@ -214,9 +207,12 @@ class Ingest:
             if key:
                 queues = route.queues
             else:
-                key, queues = message.device, route.near
+                key, queues = message.device, route.queues if pinned else route.near
             key_hash = hashes.get(key) or router.key_hash(key)
             queue = queues[key_hash % len(queues)]
+            if away and (refusal := self._refusal(message, route, groups[queue])) is not None:
+                refused[index] = refusal
+                continue
             if route.topic is not topic:
                 receipt.count(topic, index - began - len(refused) + refused_before)
                 topic, began, refused_before = route.topic, index, len(refused)
@@ -262,7 +258,7 @@ class Ingest:
             pos += size
         frame.pos = pos
         receipt.count(topic, len(messages) - began - len(refused) + refused_before)
-        if special or elsewhere or refused or len(parts) > 1 or receipt.marks is not None:
+        if special or elsewhere or refused or len(parts) > 1 or receipt.guarded:
             return self._finish(receipt, special, elsewhere, runs)
         receipt.messages = ()  # all are stored in one frame, one behind the other
         return None
@@ -286,11 +282,20 @@ class Ingest:
             receipt.parts = {frame: first for frame, first in receipt.parts.items() if len(frame.rows) > first}
         if receipt.marks is not None:
             add_marks(receipt, receipt.marks, runs)
+        if receipt.key is not None:
+            add_key(receipt, receipt.key)
         if len(receipt.parts) > 1:
             receipt.runs = runs
         else:
             receipt.messages = ()
         return None
+
+    def _refusal(self, message: Message, route: Route, group: int) -> Refusal | None:
+        """Why a message is not stored that goes to several groups; None if all of them take it, or it goes to one."""
+        if not (route.extra or route.asking or message.retain):
+            return None
+        groups = {group, *(self._router.groups[queue] for queue in route.named(message))}
+        return self._outgoing.away.refusal(groups | {self._store.group} if message.retain else groups)
 
     def _begin(self, group: int) -> Building:
         frame = self._building[group] = Building(group)
@@ -366,85 +371,7 @@ class Ingest:
         except Refusal as refusal:
             return refusal
 
-    # ---- frames, and their ends
-
     def _append_all(self) -> None:
         building, self._building = self._building, {}
         for frame in building.values():
-            self._append(frame)
-
-    def _append(self, frame: Building) -> None:
-        if not frame.receipts:
-            return
-        group = frame.group
-        if frame.stored:
-            self._soon(partial(self._done, frame, Appended(origin_of(group), duplicate=True)))
-            return
-        producer = Producer(frame.once | ONCE_PRODUCER) if frame.once else self._producers.get(group)
-        if producer is None:
-            producer = self._producers[group] = Producer(self._new_producer())
-        producer.sequence += 1
-        unplaced = UnplacedFrame.build(
-            b"".join(frame.rows),
-            b"".join(frame.records),
-            producer_id=producer.id,
-            sequence=producer.sequence,
-            flags=0 if frame.sync else FRAME_ASYNC,
-            compress_bytes_min=self._compress_bytes_min,
-        )
-        self._metrics.append_messages.observe(len(frame.rows))
-        frame.rows, frame.records = [], []
-        frame.began_s = self._clock()
-        log = self._store.logs.get(group)
-        if log is None:
-            self._soon(partial(self._done, frame, StoreUnreachable(f"store group {group} is not known here")))
-            return
-        log.append(unplaced, partial(self._done, frame))
-
-    def _done(self, frame: Building, result: Appended | StoreError) -> None:
-        """A frame has ended. A store that refuses one says so ahead of those it is still writing; we do not."""
-        frame.result = result
-        self._metrics.append_seconds.observe(self._clock() - frame.began_s)
-        if isinstance(result, StoreError) and not frame.once:
-            # Its sequence number stays unused, which the store takes for a lost frame: begin another sequence.
-            self._producers[frame.group] = Producer(self._new_producer())
-        for receipt in frame.receipts:
-            receipt.pending -= 1
-            if receipt.head and not receipt.pending:
-                self._answer(receipt)
-        frame.receipts.clear()  # they name the frame: nobody is to look for such rings
-        if frame.named and isinstance(result, Appended):
-            self._appended_to(tuple(frame.named))
-        self._drained()
-
-    def _answer(self, receipt: Receipt | None) -> None:
-        """Answer a publisher's first receipt, and those behind it, as far as nothing is pending."""
-        messages_in = self._metrics.messages_in
-        while receipt is not None and not receipt.pending:
-            following = receipt.next
-            if following is None:
-                del self._last[receipt.publisher]
-            else:
-                following.head = True
-            outcome = outcome_of(receipt)
-            protocol, counts = receipt.protocol, receipt.counts
-            status = "stored" if outcome.error is None else outcome.error.cause.value
-            if receipt.runs:
-                self._count_refused(receipt, outcome)
-            for topic, count in counts.items():
-                messages_in(protocol, topic, status).inc(count)
-            for refusal in receipt.refused.values():
-                self._metrics.errors(protocol, refusal.cause.value).inc()
-            if receipt.denied:  # for one cause
-                cause = next(iter(receipt.denied.values())).cause
-                self._metrics.errors(protocol, cause.value).inc(len(receipt.denied))
-                outcome = with_denied(outcome, receipt.denied)
-            receipt.publisher.published(receipt.token, outcome, receipt.size_bytes)
-            receipt = following
-
-    def _count_refused(self, receipt: Receipt, outcome: Outcome) -> None:
-        """Count the messages that one group refused and not the other."""
-        for index in [index for index in outcome.refused if index not in receipt.refused]:
-            topic = self._router.topic_of(receipt.messages[index].address)
-            receipt.counts[topic] -= 1
-            self._metrics.messages_in(receipt.protocol, topic, outcome.refused[index].cause.value).inc()
+            self._outgoing.append(frame)

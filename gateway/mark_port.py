@@ -8,7 +8,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-__all__ = ["NO_MARKS", "Mark", "Marks", "OpenedMarks"]
+__all__ = ["NO_MARKS", "Fence", "Mark", "Marks", "OpenedMarks"]
+
+
+class Fence(NamedTuple):
+    """What says that a session's owner writes: frames of the owners before it are not stored (`store.guards`)."""
+
+    name: bytes
+    epoch: int
 
 
 class Marks(msgspec.Struct, frozen=True, gc=False):
@@ -22,6 +29,7 @@ class Marks(msgspec.Struct, frozen=True, gc=False):
     slot: int
     of: Mapping[int, bytes]  # by the message's index, what only the adapter reads
     stored: frozenset[int] = frozenset()  # the store groups that have the message already, which is the only one
+    fence: Fence | None = None  # as `OpenedMarks` says
 
 
 class Mark(NamedTuple):
@@ -37,6 +45,7 @@ class OpenedMarks(msgspec.Struct, frozen=True, kw_only=True):
     """What a session that lasts is told of its marks. `found` is empty unless it had said that it uses them."""
 
     key: str = ""  # for `Marks`; "": there can be none
+    fence: Fence | None = None  # for `Marks`; None where nobody else can own the session
     used: bool = False
     found: Sequence[Mark] = ()
 

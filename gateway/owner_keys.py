@@ -101,11 +101,23 @@ class OwnedName:
         self._key = owner_key(name)
         self._revision = revision
 
+    @property
+    def epoch(self) -> int:
+        """See `Owned`: the revision of the name's key."""
+        return self._revision
+
+    async def confirm(self) -> None:
+        """See `Owned`."""
+        await self._claim(self._user)
+
+    async def _claim(self, user: SessionUser | None) -> None:
+        record = OwnerRecord(self._name, self._owners.presence.id, user)
+        self._revision = await self._transact((Put(self._key, encode(record)),))
+
     async def belong(self, user: SessionUser | None) -> None:
         """See `Owned`. Whoever has asked for it on behalf of the user before cannot replace the key any more."""
         if user != self._user:
-            record = OwnerRecord(self._name, self._owners.presence.id, user)
-            self._revision = await self._transact((Put(self._key, encode(record)),))
+            await self._claim(user)
             self._user = user
 
     async def write(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:

@@ -65,6 +65,13 @@ class Owned(Protocol):
     def as_seen(self) -> bool:
         """Whether nothing has changed that was seen before it was taken (`Owners.take`)."""
 
+    @property
+    def epoch(self) -> int:
+        """The number of this ownership, greater than those of all owners before; 0 where nobody else can own."""
+
+    async def confirm(self) -> None:
+        """Make sure that it is owned still. Raises `OwnershipLost`, `StoreError`."""
+
     async def belong(self, user: SessionUser | None) -> None:
         """Belong to a user from now on, whom the other proxies see. Raises `OwnershipLost`, `StoreError`."""
 
@@ -136,11 +143,15 @@ class _LocalOwned:
 
     __slots__ = ("_name", "_shared", "_store")
     as_seen = True  # nobody else can have changed it
+    epoch = 0
 
     def __init__(self, store: StoreClient, name: str, *, shared: bool) -> None:
         self._store = store
         self._name = name
         self._shared = shared
+
+    async def confirm(self) -> None:
+        """See `Owned`."""
 
     async def belong(self, user: SessionUser | None) -> None:
         """See `Owned`: nobody else looks."""

@@ -22,6 +22,7 @@ from gateway.forwarding import Forwarding
 from gateway.mark_port import NO_MARKS, Marks, OpenedMarks
 from gateway.message import Message
 from gateway.principal import Principal
+from gateway.storing.once import OnceKey
 from store.format import Position, QueueOffset
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "Publish",
     "Random",
     "Ready",
+    "RecallKey",
     "Request",
     "Retained",
     "RetainedPage",
@@ -109,6 +111,7 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
     once: int = 0  # stored once under this number, however often it is published, and by whichever process; 0: as ever
     who: Principal | None = None  # publishes; None: whom the connection has named last
     marks: Marks | None = None  # stored with the messages, in the same frames
+    key: OnceKey | None = None  # stored once under this key; refused with `KeyRepeated` when it was before
 
 
 class Subscribe(_Value, frozen=True, kw_only=True):
@@ -302,6 +305,13 @@ class DropWill(Request, frozen=True, kw_only=True):
 
 class EndSession(Request, frozen=True, kw_only=True):
     """Forget this connection's session now. Answer: None."""
+
+
+class RecallKey(Request, frozen=True, kw_only=True):
+    """What was stored under a key that was refused with `KeyRepeated`. Answer: `gateway.storing.once.Recalled`."""
+
+    group: int
+    name: bytes
 
 
 class LastValue(Request, frozen=True, kw_only=True):

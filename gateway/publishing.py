@@ -10,11 +10,14 @@ import msgspec
 from gateway.errors import Cause, Refusal
 from gateway.mark_port import Marks
 from gateway.message import Message
-from gateway.port import DONE, Outcome, Token
+from gateway.owners import OwnershipLost
+from gateway.port import DONE, Outcome, Publish, Token
 from gateway.session_marks import marks_change
+from gateway.storing.once import KeyRepeated, OnceKey, once_record
 from store.client import Appended
 from store.errors import AppendOutcomeUnknown, FrameTooLarge, StoreError, StoreFull, StoreOverloaded
 from store.format import Position
+from store.guards.rows import guard_row
 
 __all__ = [
     "NONE_DENIED",
@@ -22,6 +25,7 @@ __all__ = [
     "Producer",
     "Publisher",
     "Receipt",
+    "add_key",
     "add_marks",
     "outcome_of",
     "refusal_of",
@@ -55,6 +59,7 @@ class Building:
         "_before",
         "began_s",
         "group",
+        "guarded",
         "named",
         "once",
         "pos",
@@ -75,6 +80,7 @@ class Building:
         self.named: dict[int, None] = {}  # the named queues it has rows for
         self.once = 0  # what it is stored once by, if it is not by its producer's sequence
         self.stored = False  # its log has all of it already
+        self.guarded = False  # whether some of its rows are guards (`store.guards`)
         self.sync = False  # whether it must be on disk before it is acknowledged
         self.began_s = 0.0  # when it was handed to the store
         self.result: Appended | StoreError | None = None
@@ -105,7 +111,9 @@ class Receipt:
         "copies",
         "counts",
         "denied",
+        "failed",
         "head",
+        "key",
         "marks",
         "messages",
         "next",
@@ -120,24 +128,20 @@ class Receipt:
     )
 
     def __init__(
-        self,
-        publisher: Publisher,
-        token: Token,
-        messages: Sequence[Message],
-        size_bytes: int,
-        denied: Mapping[int, Refusal] = NONE_DENIED,
-        *,
-        marks: Marks | None = None,
+        self, publisher: Publisher, effect: Publish, size_bytes: int, denied: Mapping[int, Refusal] = NONE_DENIED
     ) -> None:
         # Once a `Publish`, which may be of one message: hence few containers.
+        messages = effect.messages
         self.protocol = messages[0].protocol if messages else ""
         if denied:
             messages = [message for index, message in enumerate(messages) if index not in denied]
         self.publisher = publisher
-        self.token = token
-        self.messages = messages  # of which all indexes are, but those of `denied`
+        self.token: Token = effect.token
+        self.messages: Sequence[Message] = messages  # of which all indexes are, but those of `denied`
         self.denied = denied
-        self.marks = marks
+        self.marks: Marks | None = effect.marks
+        self.key: OnceKey | None = effect.key
+        self.failed: tuple[Building, ...] = ()  # the frames in which its guard has failed
         self.size_bytes = size_bytes
         self.counts: dict[str, int] = {}  # by topic, what will be stored
         self.refused: dict[int, Refusal] = {}
@@ -147,6 +151,11 @@ class Receipt:
         self.pending = 0  # frames whose result has not come
         self.head = False  # nothing of its publisher has to be answered before it
         self.next: Receipt | None = None  # the publisher's next
+
+    @property
+    def guarded(self) -> bool:
+        """Whether its frames say on what condition they are stored, or what they bring of that."""
+        return self.marks is not None or self.key is not None
 
     def count(self, topic: str, messages: int) -> None:
         """So many messages of a topic will be stored."""
@@ -180,15 +189,31 @@ def add_marks(receipt: Receipt, marks: Marks, runs: Sequence[tuple[int, Building
         for frame in frames:
             said.setdefault(frame, []).append((mark, len(frames)))
     for frame, some in said.items():
-        row, change = marks_change(marks, some, frame.pos)
+        row, change = marks_change(marks, some, frame.pos, covers=len(frame.rows) - receipt.parts[frame])
+        frame.guarded = frame.guarded or marks.fence is not None
         frame.rows.append(row)
         frame.records.append(change)
         frame.pos += len(change)
 
 
+def add_key(receipt: Receipt, key: OnceKey) -> None:
+    """Have every frame of a `Publish` stored only if its log does not know the key yet, and bring the key."""
+    for frame, first in receipt.parts.items():
+        change = once_record(key, row=len(frame.rows), first=first, deliver_at_ms=receipt.messages[0].deliver_at_ms)
+        frame.rows.append(guard_row(frame.pos, len(change), key.name, covers=len(frame.rows) - first, once=True))
+        frame.records.append(change)
+        frame.pos += len(change)
+        frame.guarded = True
+
+
 def outcome_of(receipt: Receipt) -> Outcome:
     """How a `Publish` ended. Where its frames are in several logs, of each message by itself."""
     refused = receipt.refused
+    if receipt.failed:
+        if receipt.marks is not None:
+            return Outcome(error=OwnershipLost(receipt.marks.key))
+        if len(receipt.failed) == len(receipt.parts):
+            return Outcome(error=KeyRepeated(receipt.failed[0].group, refused))
     if len(receipt.parts) > 1:
         return _spread_outcome(receipt)
     for frame, first_row in receipt.parts.items():
@@ -221,7 +246,11 @@ def _spread_outcome(receipt: Receipt) -> Outcome:
         for index in range(start, end):
             if index in receipt.refused:
                 continue
-            found = [_place(Copy(frame, rows[frame])), *map(_place, copies.get(index, ()))]
+            found = [
+                _place(copy)
+                for copy in (Copy(frame, rows[frame]), *copies.get(index, ()))
+                if copy.frame not in receipt.failed  # which has the message already
+            ]
             rows[frame] += 1
             refusals = [one for one in found if isinstance(one, Refusal)]
             if not refusals:

@@ -37,6 +37,7 @@ from gateway.port import (
     OpenSession,
     Outcome,
     Principal,
+    RecallKey,
     Request,
     Retained,
     RetainedPage,
@@ -45,6 +46,7 @@ from gateway.port import (
 from gateway.retained import retained_page
 from gateway.rights.grid import on_grid
 from gateway.shared_port import JoinShared, LeaveShared
+from gateway.storing.once import Recalled, recall
 from store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -135,6 +137,10 @@ async def _end_session(hub: "Hub", endpoint: Endpoint, request: EndSession) -> N
     await hub.sessions.end(endpoint)
 
 
+async def _recall_key(hub: "Hub", endpoint: Endpoint, request: RecallKey) -> Recalled:
+    return await recall(hub.store, request.group, request.name)
+
+
 async def _last_value(hub: "Hub", endpoint: Endpoint, request: LastValue) -> Message | None:
     return await last_value(hub.store, request.address, now_ms=now_ms())
 
@@ -174,6 +180,7 @@ _HANDLERS: dict[type[Request], Callable[["Hub", Endpoint, Any], Awaitable[Any]]]
     SaveSession: _save_session,
     DropWill: _drop_will,
     EndSession: _end_session,
+    RecallKey: _recall_key,
     LastValue: _last_value,
     LastValues: _last_values,
     Retained: _retained,

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.address import hash64
-from gateway.mark_port import Mark, Marks, OpenedMarks
+from gateway.mark_port import Fence, Mark, Marks, OpenedMarks
+from gateway.owners import Owned
+from gateway.storing.fences import FENCE_KEPT_MS, fence_of, raise_fences
 from store.client import Entry, StoreClient
 from store.format import ROW
+from store.guards.rows import guard_row
 from store.records import KV_QUEUE, KvPut
 from store.records import encode as encode_record
 
@@ -33,24 +36,35 @@ def marks_key(session: str) -> str:
     return f"{NAMESPACE}/{size}:{session}/"
 
 
-def marks_change(marks: Marks, said: Sequence[_Said], pos: int) -> tuple[bytes, bytes]:
-    """The row and the record that keep marks of messages in the same frame; the record will stand at `pos`."""
+def marks_change(marks: Marks, said: Sequence[_Said], pos: int, *, covers: int = 0) -> tuple[bytes, bytes]:
+    """The row and the record that keep marks of messages in the same frame; the record will stand at `pos`.
+
+    Where several proxies could own the session the row guards those `covers` rows before it that have the messages.
+    """
     record = encode_record(KvPut(f"{marks.key}{marks.slot}", _encode(said)))
+    if marks.fence is not None:
+        return guard_row(pos, len(record), marks.fence.name, covers=covers, epoch=marks.fence.epoch), record
     return ROW.pack(KV_QUEUE, pos, len(record), 0, 0, 0, 0, 0), record
 
 
-async def open_marks(store: StoreClient, session: str, *, used: bool) -> OpenedMarks:
-    """The marks of all that was handed to any log before this call. Raises `StoreError` if one cannot be asked."""
+async def open_marks(store: StoreClient, session: str, owned: Owned, *, used: bool) -> OpenedMarks:
+    """The marks of all that was handed to any log before this call; what former owners hand over later is not stored.
+
+    Raises `OwnershipLost`, `StoreError` if a log cannot be asked.
+    """
     key = marks_key(session)
     if not used:
-        return OpenedMarks(key=key)
-    found = await asyncio.gather(*(_read(group, log, key) for group, log in store.logs.items()))
-    return OpenedMarks(key=key, used=True, found=[mark for marks in found for mark in marks])
+        return OpenedMarks(key=key, fence=fence_of(session, owned))
+    fence = await raise_fences(store, session, owned)
+    found = await asyncio.gather(*(_read(group, log, key, fence) for group, log in store.logs.items()))
+    return OpenedMarks(key=key, fence=fence, used=True, found=[mark for marks in found for mark in marks])
 
 
-async def _read(group: int, log: StoreClient, key: str) -> list[Mark]:
+async def _read(group: int, log: StoreClient, key: str, fence: Fence | None) -> list[Mark]:
     # A log stores in the order it is asked, so once this is stored, all that somebody has sent it before is, too.
-    await log.kv_put(key + _BARRIER, b"")
+    # Where there is a fence, raising it was just that.
+    if fence is None:
+        await log.kv_put(key + _BARRIER, b"")
     return [
         Mark(int(entry.key[len(key) :]), group, mark, groups)
         for entry in await _entries(log, key)
@@ -59,8 +73,9 @@ async def _read(group: int, log: StoreClient, key: str) -> list[Mark]:
     ]
 
 
-async def forget_marks(store: StoreClient, session: str) -> None:
-    """Forget a session's marks. Raises `StoreError` if a log cannot be asked."""
+async def forget_marks(store: StoreClient, session: str, owned: Owned, *, now_ms: int) -> None:
+    """Forget a session's marks; those of a former owner do not come back. Raises as `open_marks` does."""
+    await raise_fences(store, session, owned, expires_at_ms=now_ms + FENCE_KEPT_MS)
     await asyncio.gather(*(_forget(log, marks_key(session)) for log in store.logs.values()))
 
 

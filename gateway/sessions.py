@@ -183,8 +183,8 @@ class Sessions:
         if new and request.expiry_s == 0:  # what ends with its connection has no marks
             return OpenedSession(present=False)
         if new:
-            return OpenedSession(present=False, marks=await open_marks(self._store, key, used=False))
-        marks = await open_marks(self._store, key, used=held.marked)
+            return OpenedSession(present=False, marks=await open_marks(self._store, key, owned, used=False))
+        marks = await open_marks(self._store, key, owned, used=held.marked)
         entry = await self._store.kv_get(exchanges_key(key))
         exchanges = entry.value if entry is not None else b""
         return OpenedSession(present=True, state=held.state, exchanges=exchanges, cursor=held.committed, marks=marks)
@@ -442,7 +442,7 @@ class Sessions:
     async def _delete(self, key: str, owned: Owned, operations: Operations = ()) -> None:
         await self.ended(key)
         if (record := await load_record(self._store, key)) is not None and record.marked:
-            await forget_marks(self._store, key)
+            await forget_marks(self._store, key, owned, now_ms=self._now_ms())
         gone: list[Put | Delete] = [*operations, Delete(key)]
         if await self._store.kv_get(exchanges_key(key)) is not None:
             gone.append(Delete(exchanges_key(key)))

@@ -40,10 +40,14 @@ EXISTS: Final = -1  # as an expected revision: any, but the key must be there
 
 
 class Appended(NamedTuple):
-    """Where a frame went. `duplicate`: this producer and sequence had been stored before, so nothing was stored now."""
+    """Where a frame went. `duplicate`: this producer and sequence had been stored before, so nothing was stored now.
+
+    `failed` are the rows of guards (`store.guards`) that have failed: what they cover was not stored.
+    """
 
     frame: LogOffset
     duplicate: bool = False
+    failed: Sequence[int] = ()
 
 
 class Bounds(NamedTuple):

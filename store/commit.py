@@ -16,7 +16,8 @@ from typing import NamedTuple, Protocol, TypeAlias
 from store.client import Appended, OnAppended
 from store.compaction import RowWatch
 from store.errors import AppendOutcomeUnknown, SequenceOutOfOrder, StoreError, StoreFailed, StoreFull
-from store.format import FRAME_ASYNC, UnplacedFrame
+from store.format import FRAME_ASYNC, FRAME_GUARDED, UnplacedFrame
+from store.guards.table import Admitted, GuardTable
 from store.log import CommitLog, Placed
 from store.producers import ProducerTable
 from store.run import Run, RunBuilder
@@ -83,6 +84,7 @@ class Committer:
         log: CommitLog,
         builder: RunBuilder,
         producers: ProducerTable,
+        guards: GuardTable,
         space: Space,
         *,
         now_ms: Callable[[], int],
@@ -99,6 +101,7 @@ class Committer:
         self._log = log
         self._builder = builder
         self._producers = producers
+        self._guards = guards
         self._space = space
         self._now_ms = now_ms
         self._epoch = epoch
@@ -189,23 +192,31 @@ class Committer:
     def _place(self, frame: UnplacedFrame, batch: _Batch, *, essential: bool) -> Appended | StoreError:
         if self._broken is not None:
             return StoreFailed(str(self._broken))
+        guarded = frame.flags & FRAME_GUARDED
+        admitted: Admitted | None = None
         if frame.producer_id:
             try:
                 known = self._producers.find(frame.producer_id, frame.sequence)
             except SequenceOutOfOrder as refused:
                 return refused
             if known is not None:
-                return Appended(known, duplicate=True)
+                failed = self._guards.failed(frame, known, self._stored_at_ms) if guarded else ()
+                return Appended(known, duplicate=True, failed=failed)
         if self._space.refusal is not None and not essential:
             return self._space.refusal
+        if guarded:
+            admitted = self._guards.admit(frame, self._stored_at_ms)
+            frame = admitted.frame
         at = self._log.place(frame, epoch=self._epoch, stored_at_ms=self._stored_at_ms)
         batch.placed.append(at)
         self._watch.saw(frame.rows)
         if frame.producer_id:
             self._producers.add(frame.producer_id, frame.sequence, at.start)
+        if admitted is not None:
+            self._guards.add(admitted.holding, at.start)
         if not frame.flags & FRAME_ASYNC or self._tell_written is not None:
             batch.must_sync = True
-        return Appended(at.start)
+        return Appended(at.start) if admitted is None else Appended(at.start, failed=admitted.failed)
 
     def _placing_failed(self, error: OSError) -> StoreError:
         """A new segment could not be begun; nothing of the frame is in the log."""
@@ -217,6 +228,7 @@ class Committer:
             try:
                 self._log.write()
                 self._producers.keep()
+                self._guards.keep()
                 if self._tell_written is not None:
                     self._tell_written(batch.placed)
                 batch.run = self._builder.build(batch.placed)
@@ -259,6 +271,7 @@ class Committer:
         full = self._space.ran_out(str(error.strerror))
         self._watch.took_back()
         self._producers.take_back()
+        self._guards.take_back()
         batch.outcomes = [
             (done, full if isinstance(outcome, Appended) and outcome.frame >= start else outcome)
             for done, outcome in batch.outcomes

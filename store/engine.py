@@ -19,7 +19,10 @@ from store.dispatcher import LINGER_S, Dispatcher
 from store.errors import NotMaster, ReplicaIncomplete, StoreError, StoreFailed, StoreFull
 from store.files import Files, OsFiles
 from store.format import LogOffset, QueueNumber, UnplacedFrame
+from store.guards.table import GuardTable, Kept
 from store.keeper import Chore, Keeper
+from store.kv.rules import Held
+from store.kv.rules import Space as KeySpace
 from store.log import SEGMENT_SIZE_BYTES, Placed
 from store.opening import DataDir, open_data_dir
 from store.producers import ProducerTable
@@ -116,7 +119,9 @@ class Engine:
             with self.views.reading() as txn:
                 self.views.producers.restore(txn, producers)
             inherited = [placed for run in self._inherited for placed in run.placed]
+            guards = GuardTable(Kept(self._held, self._key_space, lambda: self.views.dispatched))
             for at in inherited:
+                guards.follow(at.frame, at.start)
                 if at.frame.producer_id:
                     producers.follow(at.frame.producer_id, at.frame.sequence, at.start)
             self._space = Space(files, data_dir, disk_reserve_bytes, owed=lambda: self._dispatcher.owed_bytes)
@@ -144,6 +149,7 @@ class Engine:
                 self.log,
                 self._builder,
                 producers,
+                guards,
                 self._space,
                 now_ms=now_ms,
                 epoch=epoch,
@@ -290,6 +296,14 @@ class Engine:
     def _stored_end(self, queue: QueueNumber) -> QueueEnd:
         with self.views.reading() as txn:
             return self.views.queues.end(txn, queue)
+
+    def _held(self, slot: bytes) -> Held | None:
+        with self.views.reading() as txn:
+            return self.views.kv.held(txn, slot)
+
+    def _key_space(self, namespace: str) -> KeySpace:
+        with self.views.reading() as txn:
+            return self.views.kv.state(txn).space(namespace)
 
     # ---- the writer's threads
 

@@ -38,6 +38,7 @@ __all__ = [
     "FIRST_QUEUE",
     "FRAME_ASYNC",
     "FRAME_BYTES_MAX",
+    "FRAME_GUARDED",
     "FRAME_OBJECTS_BYTES",
     "FRAME_ZSTD",
     "GROUP_SHIFT",
@@ -49,9 +50,11 @@ __all__ = [
     "ROW_COPY",
     "ROW_DEAD",
     "ROW_EXTRA",
+    "ROW_FENCE",
     "ROW_INDEX_ADDRESS",
     "ROW_INDEX_KEY",
     "ROW_OLD",
+    "ROW_ONCE",
     "ROW_TOMBSTONE",
     "Buffer",
     "Frame",
@@ -129,12 +132,15 @@ ROW_INDEX_ADDRESS = 0x20  # row flag: the record is to be found by its address
 ROW_TOMBSTONE = 4  # row flag: in a compacted queue, nothing is kept of this record's key any more
 ROW_COPY = 8  # row flag: an older record that compaction has stored again, with a new offset
 ROW_OLD = 0x40  # row flag: of copies, that the record's address has a newer one
+ROW_FENCE = 0x80  # row flag: a guard, by who owns a name (store.guards)
+ROW_ONCE = 0x100  # row flag: a guard, by the key of a request
 FIRST_QUEUE = 16  # queue numbers below are the store's own records: KV operations, offsets, settlements
 FEW_ROWS = 8  # up to here plain Python is cheaper than NumPy's fixed cost (3 us here)
 FRAME_BYTES_MAX = 64 << 20  # no frame is larger, decompressed or not; a header that claims more is corrupt
 FRAME_OBJECTS_BYTES = 768  # what a frame in memory takes besides its bytes: most of a frame of one small record
 FRAME_ASYNC = 1  # frame flag: to be acknowledged when it is written; set only when every record allows it
 FRAME_ZSTD = 2  # frame flag: the payload is compressed
+FRAME_GUARDED = 4  # frame flag: some of its rows are guards
 ONCE_PRODUCER = 1 << 63  # in the id of a producer that has a single frame, and is remembered apart from the others
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "LOG_QUEUE",
     "QUEUES_QUEUE",
     "TIMERS_QUEUE",
+    "VOID_QUEUE",
     "AddressesSeen",
     "DeadLetter",
     "DeadLettered",
@@ -57,6 +58,7 @@ LEASES_QUEUE = QueueNumber(3)
 QUEUES_QUEUE = QueueNumber(4)
 CONFIGS_QUEUE = QueueNumber(5)
 LOG_QUEUE = QueueNumber(6)
+VOID_QUEUE = QueueNumber(7)  # of rows whose guard has failed: they have no record
 TIMERS_QUEUE = QueueNumber(8)
 DEAD_LETTERS_QUEUE = QueueNumber(9)
 ADDRESSES_QUEUE = QueueNumber(10)

@@ -26,7 +26,7 @@ from store.format import (
     QueueOffset,
 )
 from store.log import Placed
-from store.records import QueueDeleted, Record, decode
+from store.records import VOID_QUEUE, QueueDeleted, Record, decode
 
 __all__ = ["Chunk", "QueueEnd", "Run", "RunBuilder"]
 
@@ -212,7 +212,7 @@ def _records(placed: Placed) -> list[tuple[Position, Record]]:
         return []
     records: list[tuple[Position, Record]] = []
     for row, (queue, pos, size, *_) in enumerate(ROW.iter_unpack(placed.frame.rows)):
-        if queue < FIRST_QUEUE and (record := decode(payload[pos : pos + size])) is not None:
+        if queue < FIRST_QUEUE and queue != VOID_QUEUE and (record := decode(payload[pos : pos + size])) is not None:
             records.append((Position(placed.start, row), record))
     return records
 

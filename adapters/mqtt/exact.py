@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from adapters.mqtt.keeper import Keeper
 from adapters.mqtt.link import Link
 from adapters.mqtt.session_state import Exchanges
-from gateway.mark_port import NO_MARKS, Mark, Marks, OpenedMarks
+from gateway.mark_port import NO_MARKS, Fence, Mark, Marks, OpenedMarks
 
 __all__ = ["Exact", "Indexed"]
 
@@ -32,6 +32,7 @@ class Exact:
 
     __slots__ = (
         "_covering",
+        "_fence",
         "_free",
         "_keeper",
         "_key",
@@ -50,6 +51,7 @@ class Exact:
         self._link = link
         self._keeper = keeper
         self._key = ""  # of the session's marks; "": it has none
+        self._fence: Fence | None = None  # what says that the session is ours to write for
         self._marking = False  # the session is known to have marks, so that they will be looked for
         self.waits = False  # the first QoS 2 message waits for that
         self._uses = 0  # that there have been
@@ -69,6 +71,7 @@ class Exact:
     def begin(self, marks: OpenedMarks = NO_MARKS) -> None:
         """The session is open, and `restore` follows if it is to go on. Otherwise old marks say nothing of new uses."""
         self._key, self._marking = marks.key if self._link.durable else "", marks.used
+        self._fence = marks.fence
         self._uses = max([_use_of(mark) + 1 for mark in marks.found], default=0)
 
     # ---- PUBLISH
@@ -110,7 +113,7 @@ class Exact:
         if len(self._slots) > SLOTS_COUNT_MAX:
             self._keeper.save_soon()
         of = {index: i + use.to_bytes(_USE_BYTES, "big") for (index, i), use in zip(exact, uses, strict=True)}
-        return Marks(self._key, slot, of, self.halves.pop(exact[0][1], frozenset()))
+        return Marks(self._key, slot, of, self.halves.pop(exact[0][1], frozenset()), self._fence)
 
     # ---- what became of it
 

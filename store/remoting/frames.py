@@ -4,7 +4,7 @@ A message of an append stream is `round u32 | frames, back to back`, each frame 
 and time 0: the header says where the next one begins, and both checksums are verified before anything is stored. Their
 numbers count up from 0 on each stream. When the store takes nothing for now, whatever else comes in that round is
 refused too, and the client begins another round with the first frame that was: so order holds. Acknowledgements are
-MessagePack, `[confirmed, [[number, frame, duplicate, error], ...], timers]`.
+MessagePack, `[confirmed, [[number, frame, duplicate, error, failed guards], ...], timers]`.
 
 A message of a tail is `following u64 | confirmed u64 | frames, back to back`, little-endian: frames verbatim in log
 order, and where the next message goes on.
@@ -122,6 +122,7 @@ class Ack(msgspec.Struct, frozen=True, array_like=True, gc=False):
     frame: Offset = 0
     duplicate: bool = False
     error: bytes | None = None
+    failed: tuple[Size, ...] = ()  # rows of guards
 
 
 class Acks(msgspec.Struct, frozen=True, array_like=True):
@@ -139,13 +140,13 @@ def ack_of(number: int, outcome: Appended | StoreError) -> Ack:
     """An outcome as it travels."""
     if isinstance(outcome, StoreError):
         return Ack(number, error=describe(outcome))
-    return Ack(number, outcome.frame, outcome.duplicate)
+    return Ack(number, outcome.frame, outcome.duplicate, None, tuple(outcome.failed))
 
 
 def outcome_of(ack: Ack) -> Appended | StoreError:
     """What `ack_of` was given."""
     if ack.error is None:
-        return Appended(LogOffset(ack.frame), ack.duplicate)
+        return Appended(LogOffset(ack.frame), ack.duplicate, ack.failed)
     error = revive(ack.error)
     if isinstance(error, StoreError):
         return error

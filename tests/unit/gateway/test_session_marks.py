@@ -2,23 +2,28 @@
 
 import asyncio
 from itertools import permutations
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 from two_logs import Machine
 
 from gateway.fanout import Fanout, Subscriber
-from gateway.mark_port import Mark, Marks
+from gateway.mark_port import Fence, Mark, Marks
+from gateway.owners import OwnershipLost
 from gateway.port import OpenSession, SaveSession
 from gateway.session_marks import forget_marks, marks_change, marks_key, open_marks
 from gateway.sessions import Sessions
+from gateway.storing.once import digest
 from gateway.wills import Wills
 from store.errors import StoreUnreachable
-from store.format import UnplacedFrame
+from store.format import FRAME_GUARDED, UnplacedFrame
+from store.guards.rows import FENCES
 
 pytestmark = pytest.mark.anyio
 
 SESSION = "sessions/mqtt/dev"
+ALONE = SimpleNamespace(epoch=0)
 
 
 class Holder:
@@ -131,7 +136,7 @@ async def test_marks_end_with_their_session(machine):
     await rig.sessions.save(holder, SaveSession(state=b"s", expiry_s=None, marked=True))
     for group in (0, 1):
         await appended(machine.store, group, group, (b"m", 1))
-    assert len((await open_marks(machine.store, SESSION, used=True)).found) == 2
+    assert len((await open_marks(machine.store, SESSION, ALONE, used=True)).found) == 2
     _, opened = await rig.open(clean=True)
     assert (opened.present, opened.marks.used) == (False, False)
     assert [await log.kv_prefix("session-marks/") for log in machine.store.logs.values()] == [[], []]
@@ -141,10 +146,10 @@ async def test_marks_end_with_their_session(machine):
 
 async def test_many_slots_are_read_and_forgotten(machine):
     await asyncio.gather(*(appended(machine.store, 0, slot, (b"%d" % slot, 1)) for slot in range(600)))
-    found = (await open_marks(machine.store, SESSION, used=True)).found
+    found = (await open_marks(machine.store, SESSION, ALONE, used=True)).found
     assert sorted(mark.slot for mark in found) == list(range(600))
-    await forget_marks(machine.store, SESSION)
-    assert not (await open_marks(machine.store, SESSION, used=True)).found
+    await forget_marks(machine.store, SESSION, ALONE, now_ms=0)
+    assert not (await open_marks(machine.store, SESSION, ALONE, used=True)).found
 
 
 async def test_records_of_before_have_no_marks(machine):
@@ -153,3 +158,64 @@ async def test_records_of_before_have_no_marks(machine):
     await machine.store.kv_put(SESSION, msgspec.msgpack.encode(old))
     _, opened = await rig.open()
     assert (opened.present, opened.state, opened.marks.used) == (True, b"s", False)
+
+
+class Owned:
+    """A session's ownership, by a number that the test says."""
+
+    def __init__(self, epoch, *, lost=False):
+        self.epoch = epoch
+        self.lost = lost
+
+    async def confirm(self):
+        if self.lost:
+            raise OwnershipLost(SESSION)
+
+
+def late(store, group, slot, epoch):
+    """Append a frame with a mark, as the owner of an epoch."""
+    fence = Fence(digest(SESSION), epoch)
+    row, record = marks_change(Marks(marks_key(SESSION), slot, {}, fence=fence), ((b"late", 1),), 0)
+    done = asyncio.get_running_loop().create_future()
+    store.logs[group].append(UnplacedFrame.build(row, record, flags=FRAME_GUARDED), done.set_result)
+    return done
+
+
+async def test_what_a_former_owner_hands_over_after_a_takeover_is_not_stored(machine):
+    store = machine.store
+    assert not (await late(store, 0, 0, 5)).failed
+    opened = await open_marks(store, SESSION, Owned(9), used=True)
+    assert [mark.slot for mark in opened.found] == [0]
+    assert opened.fence == Fence(digest(SESSION), 9)
+    for group in (0, 1):
+        assert (await late(store, group, 1, 5)).failed == (0,)
+        assert not (await late(store, group, 2, 9)).failed
+    assert sorted(mark.slot for mark in (await open_marks(store, SESSION, Owned(9), used=True)).found) == [0, 2, 2]
+
+
+async def test_an_owner_that_is_late_itself_cannot_shut_the_logs_to_the_next_one(machine):
+    store = machine.store
+    await open_marks(store, SESSION, Owned(9), used=True)
+    with pytest.raises(OwnershipLost):
+        await open_marks(store, SESSION, Owned(5, lost=True), used=True)
+    assert not (await late(store, 1, 1, 9)).failed
+
+
+async def test_an_owner_whose_revision_is_below_an_older_one_opens_the_session_when_it_is_its_own(machine):
+    """As after an unclean election of the home group, whose revisions begin again further back."""
+    store = machine.store
+    await open_marks(store, SESSION, Owned(9), used=True)
+    opened = await open_marks(store, SESSION, Owned(5), used=True)
+    assert opened.fence == Fence(digest(SESSION), 10)
+    assert (await late(store, 0, 1, 9)).failed == (0,)
+    assert not (await late(store, 0, 1, 10)).failed
+
+
+async def test_marks_of_a_former_owner_do_not_come_back_when_the_session_has_ended(machine):
+    store = machine.store
+    await late(store, 0, 0, 5)
+    await forget_marks(store, SESSION, Owned(9), now_ms=4_000_000_000_000)
+    assert (await late(store, 0, 1, 5)).failed == (0,)
+    assert await store.logs[0].kv_prefix(marks_key(SESSION)) == []
+    (entry,) = await store.logs[0].kv_prefix("", namespace=FENCES)
+    assert entry.expires_at_ms == 4_000_000_000_000 + 24 * 3_600_000
