@@ -54,12 +54,16 @@ run: java $(STAMP) ## Run the main job: gateway, Spark and a fleet over all prot
 serve: $(STAMP) ## Run the gateway alone (ARGS="--port-offset 1000")
 	@$(BIN)/headgate serve $(ARGS)
 
-test: java check ## All checks and all tests, or those that ARGS names
+test: java $(STAMP) ## All checks and all tests, or those that ARGS names
 ifdef ARGS
+	@$(MAKE) --no-print-directory check
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/cluster
-	$(BIN)/python -m pytest tests/cluster
+	@failed=; run() { echo "$$*"; "$$@" || failed="$$failed\n  $$*"; }; \
+	run $(MAKE) --no-print-directory check; \
+	run $(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/cluster; \
+	run $(BIN)/python -m pytest tests/cluster; \
+	test -z "$$failed" || { printf "failed:$$failed\n" >&2; exit 1; }
 endif
 
 interop: $(STAMP) ## MQTT.js against the gateway, over TCP, TLS and WebSocket (needs node, npm and its registry)

@@ -201,7 +201,7 @@ class StateClient:
         """The id that `register_replica` would give next."""
         there = self.group(group)
         if there is None:
-            raise UnknownGroup(str(group))
+            raise UnknownGroup(f"there is no store group {group}")
         return there.next_replica
 
     async def register_replica(self, group: int, replica: Replica) -> Group:

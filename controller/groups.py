@@ -121,7 +121,7 @@ class GroupTable:
     def _group(self, number: int) -> Group:
         there = self.groups.get(number)
         if there is None:
-            raise UnknownGroup(str(number))
+            raise UnknownGroup(f"there is no store group {number}")
         return there
 
     def _added(self, command: AddGroup) -> Group:

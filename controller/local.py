@@ -155,7 +155,7 @@ class LocalController(StateClient):
         """Make a replica master; who is alive is not known here, so it has to be said of a group with several."""
         there = self.group(group)
         if there is None:
-            raise UnknownGroup(str(group))
+            raise UnknownGroup(f"there is no store group {group}")
         if candidate is None:
             candidate = there.master or min(there.sync_set or there.voters, default=None)
         if candidate is None:

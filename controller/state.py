@@ -242,7 +242,7 @@ class MetadataState:
             return takes_queues(_by_key(self.groups))
         there = self.groups.get(group)
         if there is None and (group != HOME_GROUP or self.groups):
-            raise UnknownGroup(str(group))
+            raise UnknownGroup(f"there is no store group {group}")
         if there is not None and there.closed:
             raise TopicLimit(f"group {group} takes no new queues: it is closed")
         return (group,)

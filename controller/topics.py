@@ -167,7 +167,7 @@ class TopicTable:
         there = self.topics.get(command.name)
         if there is not None:
             if len(there.open) != command.queues or dict(there.config) != dict(command.config):
-                raise TopicExists(command.name)
+                raise TopicExists(f"topic {command.name!r} is there with other queues or another configuration")
             return there
         check_name(command.name, TOPIC_NAME_BYTES_MAX)
         _check_count(command.queues)
@@ -239,13 +239,13 @@ class TopicTable:
     def _topic(self, name: str) -> Topic:
         there = self.topics.get(name)
         if there is None:
-            raise UnknownTopic(name)
+            raise UnknownTopic(f"there is no topic {name!r}")
         return there
 
     def _topic_with(self, number: int) -> Topic:
         name = self.owner.get(number)
         if name is None:
-            raise UnknownQueue(str(number))
+            raise UnknownQueue(f"no topic has a queue {number}")
         return self.topics[name]
 
     def _new(self, count: int, queues_max: int, group: int | None = None) -> tuple[tuple[int, ...], tuple[int, ...]]:

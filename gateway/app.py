@@ -26,13 +26,14 @@ from gateway.connection import Connection
 from gateway.controller_process import node_credentials
 from gateway.datagram import DatagramEndpoint
 from gateway.endpoint import now_ms
-from gateway.errors import ConfigError, HeadgateError
+from gateway.errors import HeadgateError
 from gateway.file_limit import raise_file_limit
 from gateway.footing import Footing, across, here
 from gateway.hub import Hub, ListenerContext
 from gateway.metrics import Metrics
 from gateway.port import AdapterFactory
 from gateway.reloading import follow, reread, watch_users
+from gateway.roles.checks import check_proxy, check_serve
 from gateway.signals import hangups, stop_on_signals
 from gateway.status import Listening, Status, TopicStatus
 from gateway.tls import ServerTls
@@ -112,7 +113,7 @@ class Gateway:
         config = self.config
         if config.rpc.enabled:
             address = f"{config.rpc.host}:{config.rpc.port}"
-            credentials = node_credentials(config.cluster, host="localhost", key="rpc.host").server
+            credentials = node_credentials(config.cluster, host=config.rpc.host, key="rpc.host").server
             with listening_on("rpc", config.rpc.host, config.rpc.port):
                 self._rpc = await StoreService.start(
                     self.store, self.controller, address=address, credentials=credentials
@@ -361,6 +362,7 @@ def serve(config: Config, *, load: Load, on_ready: Callable[[Gateway], None] | N
 
     `load` reads the configuration again, which is asked for by SIGHUP.
     """
+    check_serve(config)
     return run_process(run(config, here(config), on_ready=on_ready, news=lambda: reread(config, hangups(), load)))
 
 
@@ -369,8 +371,7 @@ def serve_proxy(config: Config, *, load: Load, on_ready: Callable[[Gateway], Non
 
     `load` is as in `serve`.
     """
-    if not config.cluster.controllers:
-        raise ConfigError('cluster.controllers: is empty; write where the controllers are, { 1 = "10.0.0.1:8082" }')
+    check_proxy(config)
     return run_process(run(config, across(config), on_ready=on_ready, news=lambda: reread(config, hangups(), load)))
 
 

@@ -66,7 +66,7 @@ class Authenticator:
         self._now_ms = now_ms
         self._passwords = Passwords()
         self._throttle = Throttle(config.failures_max)
-        self._tokens = _tokens(config)
+        self._tokens = tokens_of(config)
         self._verifiers: asyncio.Future[Mapping[str, scram.Verifier]] | None = None  # of the configuration's users
 
     def reload(self, config: AuthConfig) -> frozenset[str]:
@@ -74,7 +74,7 @@ class Authenticator:
 
         "" is among them where it is about others: see `admits`. Raises `ConfigError`, with everything as it was.
         """
-        self._tokens = _tokens(config)
+        self._tokens = tokens_of(config)
         before, self._config = self._config, config
         self._verifiers = None
         self._throttle.failures_max = config.failures_max
@@ -310,7 +310,7 @@ def _refused() -> Refusal:
     return Refusal(Cause.UNAUTHENTICATED, "wrong name or password")
 
 
-def _tokens(config: AuthConfig) -> "Tokens | None":
+def tokens_of(config: AuthConfig) -> "Tokens | None":
     """What verifies tokens, where there are keys for it. Raises `ConfigError`."""
     if not config.jwt.enabled:
         return None

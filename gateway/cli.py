@@ -106,11 +106,22 @@ def check_config(
     data_dir: DataDirOption = None,
     port_offset: OffsetOption = None,
     host: HostOption = None,
+    roles: Annotated[
+        list[str] | None,
+        typer.Option("--role", help="For headgate serve, controller, store or proxy; not said: for all it may be."),
+    ] = None,
     *,
     keys: Annotated[bool, typer.Option("--keys", help="Every key, its value, and what it means.")] = False,
 ) -> None:
     """Say whether the configuration is usable, and what is wrong with it."""
+    from gateway.roles.checks import ROLES, refusals, roles_of  # noqa: PLC0415
+
     settings = _load(config, data_dir, port_offset, host)
+    for role in roles or ():
+        if role not in ROLES:
+            raise ConfigError(f"--role: {role!r} is none of {', '.join(ROLES)}")
+    if refused := refusals(settings, roles or roles_of(settings)):
+        raise ConfigError("\n".join(refused))
     if keys:
         from gateway.config_listing import listing  # noqa: PLC0415
 
@@ -118,7 +129,8 @@ def check_config(
             typer.echo(line)
         return
     enabled = [one for one in settings.listeners.values() if one.enabled]
-    typer.echo(f"ok: {len(enabled)} listeners, data in {settings.store.data_dir}")
+    of = ", ".join(roles or roles_of(settings))
+    typer.echo(f"ok for {of}: {len(enabled)} listeners, data in {settings.store.data_dir}")
     for one in enabled:
         ports = [
             *([str(one.port)] if one.plain else []),

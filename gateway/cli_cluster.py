@@ -3,6 +3,7 @@
 import json
 import signal
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
@@ -48,19 +49,26 @@ def up(
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
+
+    def waiting(left: Mapping[str, str]) -> None:
+        for name, why in left.items():
+            console.print(f"waiting for {name}: {why}", style="dim", highlight=False, markup=False)
+        if stopping.is_set():
+            raise typer.Exit
+
     try:
         cluster.write()
         for role in ("controller", "store", "proxy"):
             names = [node.name for node in cluster.nodes if node.role == role]
             for name in names:
                 cluster.start(name)
-            if role == "controller":
-                run(plan.addresses.values(), lambda controller: _add_groups(controller, plan))
-            for name in cluster.until_ready(names):
+            for name in cluster.until_ready(names, timeout_s=None, waiting=waiting):
                 node = cluster.node(name)
                 console.print(f"{name:14} port {node.port}, admin {node.admin_port}", highlight=False)
                 if stopping.is_set():
                     return
+            if role == "controller":
+                _make_groups(cluster, names, waiting)
         console.print(
             f"\nready: MQTT on {', '.join(str(node.port) for node in cluster.nodes if node.role == 'proxy')}; "
             f"all in {plan.directory}; stop with Ctrl-C\n"
@@ -80,6 +88,21 @@ def _watch(cluster: Any, stopping: threading.Event, console: Any) -> None:
             if not cluster.running(node.name) and node.name not in gone:
                 gone.add(node.name)
                 console.print(f"{node.name} has ended: {cluster.last_words(node.name)}", style="red")
+
+
+def _make_groups(cluster: Any, controllers: Sequence[str], waiting: Callable[[Mapping[str, str]], object]) -> None:
+    """Have the controllers know the groups, however long they take to answer while they live. Raises `NodeFailed`."""
+    from controller.client import ControllerUnreachable  # noqa: PLC0415
+
+    plan = cluster.plan
+    while True:
+        try:
+            run(plan.addresses.values(), lambda controller: _add_groups(controller, plan))
+        except ControllerUnreachable as error:
+            cluster.check_running(controllers)
+            waiting(dict.fromkeys(controllers, str(error)))
+        else:
+            return
 
 
 async def _add_groups(controller: Any, plan: Any) -> None:
@@ -240,7 +263,11 @@ def move_queue(
 ) -> None:
     """Write to a new queue, in another group, in a queue's place; the old one can be read until it is dropped."""
     found = ask(config, controllers, lambda controller: controller.move_queue(queue, group))
-    typer.echo(f"{found.name}: queue {queue} is closed, {found.moved[queue]} in group {group} takes its place")
+    heir = found.moved.get(queue)
+    if heir is None:
+        typer.echo(f"{found.name}: queue {queue} lies in group {group} already")
+    else:
+        typer.echo(f"{found.name}: queue {queue} is closed, {heir} in group {group} takes its place")
 
 
 @topics.command("close")

@@ -52,6 +52,7 @@ def run(addresses: Any, work: Callable[[Any], Awaitable[T]], *, credentials: Any
     """Do something with the controllers, in an event loop of its own. Raises `ControllerError`."""
     from controller.client import ControllerUnreachable  # noqa: PLC0415
     from controller.remote import RemoteController  # noqa: PLC0415
+    from gateway.cli_unreachable import why_unreachable  # noqa: PLC0415
     from gateway.endpoint import now_ms  # noqa: PLC0415
 
     async def asked() -> T:
@@ -61,7 +62,8 @@ def run(addresses: Any, work: Callable[[Any], Awaitable[T]], *, credentials: Any
                 async with asyncio.timeout(PATIENCE_S):
                     await controller.ready()
             except TimeoutError as error:
-                raise ControllerUnreachable(f"no controller answers at {', '.join(addresses)}") from error
+                why = await asyncio.to_thread(why_unreachable, addresses, credentials)
+                raise ControllerUnreachable(why) from error
             return await work(controller)
         finally:
             await controller.close()

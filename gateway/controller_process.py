@@ -28,7 +28,7 @@ from gateway.file_limit import raise_file_limit
 from gateway.signals import stop_on_signals
 from store.credentials import CredentialFiles
 
-__all__ = ["ControllerFailed", "NodeCredentials", "node_credentials", "run", "serve"]
+__all__ = ["ControllerFailed", "NodeCredentials", "node_credentials", "place", "run", "serve"]
 
 log = logs.get(__name__)
 
@@ -72,8 +72,8 @@ class _Place(NamedTuple):
     join: bool
 
 
-def _place(config: Config, *, join: bool) -> _Place:
-    """Raises `ConfigError`."""
+def place(config: Config, *, join: bool) -> _Place:
+    """Which controller a configuration makes of this process. Raises `ConfigError`."""
     mine = config.controller
     members = {id_: str(at) for id_, at in config.cluster.addresses.items()}
     join = join or mine.join
@@ -91,17 +91,17 @@ def _place(config: Config, *, join: bool) -> _Place:
 
 async def run(config: Config, *, join: bool = False) -> None:
     """Run a controller until SIGTERM or SIGINT. Raises `ConfigError`, `ControllerFailed`."""
-    mine, place = config.controller, _place(config, join=join)
+    mine, here = config.controller, place(config, join=join)
     credentials = node_credentials(config.cluster, host=mine.host, key="controller.host")
     stopped = stop_on_signals()
     async with contextlib.AsyncExitStack() as stack:
         try:
             node = await ControllerNode.open(
-                place.directory,
+                here.directory,
                 node_id=mine.id,
-                members=place.members,
-                join=place.join,
-                address=place.address,
+                members=here.members,
+                join=here.join,
+                address=here.address,
                 node=config.cluster.node_name,
                 limits=Limits(topics_max=config.topics.topics_max, default_queues=config.topics.default_queues),
                 now_ms=now_ms,
@@ -110,7 +110,7 @@ async def run(config: Config, *, join: bool = False) -> None:
                 tick_s=mine.tick_ms / 1000,
             )
         except (ControllerError, OSError) as error:
-            raise ControllerFailed(f"{place.directory}: {error}") from error
+            raise ControllerFailed(f"{here.directory}: {error}") from error
         stack.push_async_callback(node.close)
         listening = str(NodeAddress(mine.host, mine.port))
         try:
@@ -120,9 +120,7 @@ async def run(config: Config, *, join: bool = False) -> None:
         stack.push_async_callback(service.stop)
         admin = await _admin(config, node)
         stack.push_async_callback(admin.stop)
-        log.info(
-            "ready", controller=mine.id, address=place.address, admin_port=admin.port, data_dir=str(place.directory)
-        )
+        log.info("ready", controller=mine.id, address=here.address, admin_port=admin.port, data_dir=str(here.directory))
         await _until(stopped, node)
         await node.resign()
     log.info("stopped")

@@ -15,7 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,8 @@ PROXY_LISTENERS = ("mqtt", "coap", "http", "amqp")
 PROXY_STEP = 100
 STOP_S = 20.0  # from SIGTERM to SIGKILL
 READY_POLL_S = 0.05
+WAITING_S = 5.0  # between two words on who is waited for
+TROUBLE_BYTES_MAX = 4096  # of what a process says of itself
 # What a process runs: it dies with this one (prctl(2), PR_SET_PDEATHSIG). Said by itself, because whatever of this
 # process ran between fork and exec could meet a lock that a thread of gRPC holds here.
 _PROGRAM = (
@@ -192,34 +194,63 @@ class LocalCluster:
 
     def ready(self, name: str) -> bool:
         """Whether a process says that it can serve."""
+        return self.trouble(name) is None
+
+    def trouble(self, name: str) -> str | None:
+        """Why a process cannot serve, as it says itself; None: it can."""
         try:
             with urllib.request.urlopen(f"http://{self.admin(name)}/readyz", timeout=2) as answer:
-                return bool(answer.status == 200)
+                return None if answer.status == 200 else "not ready"
+        except urllib.error.HTTPError as error:
+            with error:
+                return ", ".join(error.read(TROUBLE_BYTES_MAX).decode("utf-8", "replace").split("\n")).strip(", ")
         except (urllib.error.URLError, OSError):
-            return False
+            return "does not answer yet"
 
     def admin(self, name: str) -> str:
         """The host:port of a process's admin pages."""
         node = self.node(name)
         return f"{node.host}:{node.admin_port}"
 
-    def until_ready(self, names: Sequence[str], *, timeout_s: float = 60.0) -> Iterator[str]:
-        """The names of processes as they become ready. Raises `NodeFailed`."""
-        left = dict.fromkeys(names)
-        deadline = time.monotonic() + timeout_s
+    def until_ready(
+        self,
+        names: Sequence[str],
+        *,
+        timeout_s: float | None = 60.0,
+        waiting: Callable[[Mapping[str, str]], object] = lambda left: None,
+    ) -> Iterator[str]:
+        """The names of processes as they become ready. Raises `NodeFailed`: one has ended, or the time is over.
+
+        Without `timeout_s` it waits as long as all of them live. `waiting` is called every `WAITING_S` with those that
+        are not ready, and why.
+        """
+        left = dict.fromkeys(names, "does not answer yet")
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        said = time.monotonic()
         while left:
             for name in list(left):
-                if not self.running(name):
-                    raise NodeFailed(f"{name} has ended: {self.last_words(name)}")
-                if self.ready(name):
+                self.check_running([name])
+                trouble = self.trouble(name)
+                if trouble is None:
                     del left[name]
                     yield name
-            if left and time.monotonic() > deadline:
+                else:
+                    left[name] = trouble
+            if left and deadline is not None and time.monotonic() > deadline:
                 raise NodeFailed(
                     f"not ready in {timeout_s:g} s: {', '.join(left)}; see {self._file(next(iter(left)), 'log')}"
                 )
+            if left and time.monotonic() - said >= WAITING_S:
+                said = time.monotonic()
+                waiting(left)
             if left:
                 time.sleep(READY_POLL_S)
+
+    def check_running(self, names: Iterable[str]) -> None:
+        """Raises `NodeFailed`: one of these processes has ended."""
+        for name in names:
+            if not self.running(name):
+                raise NodeFailed(f"{name} has ended: {self.last_words(name)}")
 
     def last_words(self, name: str) -> str:
         """The last line that a process wrote."""

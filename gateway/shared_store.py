@@ -186,4 +186,6 @@ class _Pulse:
             version=version("headgate"),
             incarnation=self._incarnation,
             failed=store.error is not None,
+            stalled=store.full is not None,
+            full=store.full is not None,
         )

@@ -25,8 +25,9 @@ from gateway.cluster_settings import NodeAddress
 from gateway.config import Config
 from gateway.controller_process import NodeCredentials, node_credentials
 from gateway.endpoint import now_ms
-from gateway.errors import ConfigError, HeadgateError
+from gateway.errors import HeadgateError
 from gateway.file_limit import raise_file_limit
+from gateway.roles.checks import check_store
 from gateway.signals import stop_on_signals
 from gateway.store_options import store_options
 from store.node.master_role import MasterRole
@@ -290,8 +291,7 @@ def _metrics(process: _Process) -> CollectorRegistry:
 
 async def run(config: Config) -> None:
     """Run a store node until SIGTERM or SIGINT. Raises `ConfigError`, `StoreNodeFailed`, `StoreError`."""
-    if not config.cluster.controllers:
-        raise ConfigError("cluster.controllers: names nobody; write where the controllers are")
+    check_store(config)
     if not config.rpc.port and not config.rpc.advertise:
         log.info("rpc.port is 0: this node has another address after every start")
     credentials = node_credentials(config.cluster, host=config.rpc.host, key="rpc.host")

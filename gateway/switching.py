@@ -22,7 +22,7 @@ async def switch_over(controller: ControllerClient, group: int, replica: int, cr
     """Have a group's master hand over to a replica; the group then. Raises `ControllerError`, `CannotHandOver`."""
     there = controller.group(group)
     if there is None:
-        raise UnknownGroup(str(group))
+        raise UnknownGroup(f"there is no store group {group}")
     master = there.replica(there.master) if there.master is not None else None
     if master is None:
         raise NoMaster(f"group {group} has no master that could hand over")

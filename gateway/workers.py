@@ -23,6 +23,7 @@ from gateway.keys import kv_key
 from gateway.metrics import Metrics
 from gateway.presence import ALIVE
 from gateway.reloading import reread
+from gateway.roles.checks import check_serve
 from gateway.shared_ports import SharedPorts
 from gateway.shared_store import SharedStore, shared_store
 from gateway.signals import hangups, stop_on_signals
@@ -79,7 +80,7 @@ class Workers:
             )
         stack.push_async_callback(pages.stop)
         if rpc.enabled:
-            credentials = node_credentials(config.cluster, host="localhost", key="rpc.host").server
+            credentials = node_credentials(config.cluster, host=rpc.host, key="rpc.host").server
             base, address = self._base, f"{rpc.host}:{rpc.port}"
             with listening_on("rpc", rpc.host, rpc.port):
                 readers = await StoreService.start(base.store, base.controller, address, credentials=credentials)
@@ -219,4 +220,5 @@ def _for_workers(config: Config, base: SharedStore) -> Config:
 
 def serve(config: Config, count: int, *, load: Load, on_ready: Callable[[Workers], None] | None = None) -> int:
     """Run a gateway of so many workers; the exit status. Raises as `run` does."""
+    check_serve(config)
     return run_process(run(config, count, load=load, on_ready=on_ready))

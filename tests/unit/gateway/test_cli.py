@@ -135,7 +135,7 @@ def test_an_error_nobody_expected_keeps_its_traceback(monkeypatch):
 def test_check_config_prints_what_would_listen():
     result = run("check-config", "--port-offset", "1")
     assert result.exit_code == 0
-    assert result.output == "ok: 1 listeners, data in headgate-data\n  mqtt: 127.0.0.1 tcp 1884\n"
+    assert result.output == "ok for serve: 1 listeners, data in headgate-data\n  mqtt: 127.0.0.1 tcp 1884\n"
 
 
 def test_check_config_lists_every_key(tmp_path):

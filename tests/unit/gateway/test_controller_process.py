@@ -14,7 +14,8 @@ from gateway import controller_process, store_process
 from gateway.cli import app
 from gateway.cluster_settings import ClusterConfig, ControllerConfig, NodesTls
 from gateway.config import AdminConfig, Config
-from gateway.controller_process import _admin, _place, node_credentials
+from gateway.controller_process import _admin, node_credentials
+from gateway.controller_process import place as place_of
 from gateway.endpoint import now_ms
 from gateway.errors import ConfigError
 
@@ -23,7 +24,7 @@ THREE = ClusterConfig(controllers={"1": "10.0.0.1:8082", "2": "10.0.0.2:8082", "
 
 
 def place(cluster=THREE, *, join=False, **mine):
-    return _place(Config(cluster=cluster, controller=ControllerConfig(**mine)), join=join)
+    return place_of(Config(cluster=cluster, controller=ControllerConfig(**mine)), join=join)
 
 
 def test_it_is_one_of_those_that_are_named():

@@ -1,5 +1,7 @@
 """Store and metadata for workers: those of a gateway in one process, there and back."""
 
+import asyncio
+
 import pytest
 
 from controller.client import ControllerError, GroupConfig
@@ -52,6 +54,20 @@ async def test_the_replica_stays_the_same_one(config):
             assert group.master == group.replicas[0].id
             assert group.master_epoch == 1
     assert ids == [[1], [1]]
+
+
+async def test_what_a_full_disk_keeps_from_being_written_is_said_in_heartbeats(config, monkeypatch):
+    monkeypatch.setattr("store.space.Space.look", lambda _: None)
+    async with shared_store(config) as base:
+        master = base.controller.routes(0)[0].master
+        served = await base.controller.service(0)
+        assert (served.served, served.room) == (True, (master,))
+        base.store._engine._space.ran_out("on purpose")
+        async with asyncio.timeout(20):
+            while (await base.controller.service(0)).served:
+                await asyncio.sleep(0.01)
+        served = await base.controller.service(0)
+        assert (served.served, served.room) == (False, ())
 
 
 async def test_sockets_are_for_this_user_alone_and_are_taken_away(config):

@@ -143,27 +143,60 @@ def resident(path: Path) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.skipif(not Path("/usr/bin/fincore").exists(), reason="util-linux's fincore is not here")
-def test_cold_bytes_do_not_stay_in_the_page_cache_and_hot_ones_do(tmp_path):
-    path = tmp_path / "segment"
-    data = random.Random(1).randbytes(8 << 20)
+def measured(path: Path, data: bytes) -> tuple[int, int, int] | None:
+    """Bytes in the page cache after hot reads, cold ones and small cold ones; None where that is not said."""
     path.write_bytes(data)
     fd = os.open(path, os.O_RDWR)
     file = OsFile(fd)
     file.sync()
     assert b"".join(file.pread(1 << 18, at) for at in range(0, len(data), 1 << 18)) == data
-    assert resident(path) == len(data)  # it was written just now, and others may want it
+    hot = resident(path)  # it was written just now, and others may want it
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     if resident(path) or not ColdReads(fd)._cold(len(data)):
-        pytest.skip("this file system keeps everything, or does not say what it has")
+        return None
     assert b"".join(file.pread(1 << 18, at) for at in range(0, len(data), 1 << 18)) == data
-    assert resident(path) <= 2 << 20
+    cold = resident(path)
     for at in range(0, len(data), 3_000):
         assert file.pread(3_000, at) == data[at : at + 3_000]
-    assert resident(path) <= 4 << 20
+    small = resident(path)
     assert file.pread(100, len(data) - 10) == data[-10:]
     assert file.pread(100, len(data) + 10) == b""
     file.close()
+    return hot, cold, small
+
+
+@pytest.mark.skipif(not Path("/usr/bin/fincore").exists(), reason="util-linux's fincore is not here")
+def test_cold_bytes_do_not_stay_in_the_page_cache_and_hot_ones_do(tmp_path):
+    """What is cached is the kernel's to decide, and others press on it: one quiet moment of several has to show it."""
+    data = random.Random(1).randbytes(8 << 20)
+    found = []
+    for n in range(8):
+        sizes = measured(tmp_path / f"segment-{n}", data)
+        if sizes is None:
+            pytest.skip("this file system keeps everything, or does not say what it has")
+        hot, cold, small = sizes
+        if hot == len(data) and cold <= 2 << 20 and small <= 4 << 20:
+            return
+        found.append(sizes)
+    pytest.fail(f"{found}")
+
+
+def test_only_what_had_to_be_fetched_is_let_go_again(tmp_path, monkeypatch):
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(1 << 20))
+    fd = os.open(path, os.O_RDONLY)
+    cold, advised = ColdReads(fd), []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, start, size, advice: advised.append((start, size, advice)))
+    monkeypatch.setattr(ColdReads, "_cold", lambda _, end: end > 1 << 19)
+    for at in range(0, 1 << 19, 1 << 16):
+        cold.before(1 << 16, at)
+    assert advised == []
+    for at in range(1 << 19, 1 << 20, 1 << 16):
+        cold.before(1 << 16, at)
+    let_go = [(start, size) for start, size, advice in advised if advice == os.POSIX_FADV_DONTNEED]
+    assert let_go
+    assert min(start for start, _ in let_go) == 1 << 19
+    os.close(fd)
 
 
 async def test_readers_of_old_data_make_way_for_writes(tmp_path, monkeypatch):

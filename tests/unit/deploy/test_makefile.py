@@ -1,0 +1,58 @@
+"""`make test`: all of its parts run, whatever becomes of one, and its exit status is of all."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+TOOLS = ("ruff", "mypy", "lint-imports", "python")
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not here")
+
+
+def make(directory: Path, fails: str, *args: str) -> tuple[int, list[str], str]:
+    """The exit status of a target over tools that only note how they were called, and what they noted."""
+    noted = directory / "noted"
+    for tool in TOOLS:
+        file = directory / tool
+        file.write_text(
+            f'#!/bin/sh\necho "{tool} $*" >> {noted}\ncase "{tool} $*" in {fails or "never"}) exit 1;; esac\n'
+        )
+        file.chmod(0o755)
+    stamp = directory / "stamp"
+    stamp.touch()
+    command = ["make", "-C", str(ROOT), *args, f"BIN={directory}", f"STAMP={stamp}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, noted.read_text().splitlines(), done.stderr
+
+
+PARTS = [
+    "ruff check",
+    "ruff format --check",
+    "mypy ",
+    "lint-imports ",
+    "python -m pytest -n 2 --dist loadfile --ignore tests/cluster",
+    "python -m pytest tests/cluster",
+]
+
+
+def test_all_parts_run(tmp_path):
+    assert make(tmp_path, "", "test") == (0, PARTS, "")
+
+
+@pytest.mark.parametrize(
+    ("fails", "left_out"), [("*loadfile*", []), ("*tests/cluster", []), ("mypy*", ["lint-imports "])]
+)
+def test_a_part_that_fails_leaves_no_other_out(tmp_path, fails, left_out):
+    status, noted, errors = make(tmp_path, fails, "test")
+    assert status != 0
+    assert noted == [part for part in PARTS if part not in left_out]
+    assert "failed:" in errors
+
+
+def test_arguments_name_the_tests(tmp_path):
+    status, noted, _ = make(tmp_path, "", "test", "ARGS=tests/unit -k x")
+    assert (status, noted) == (0, [*PARTS[:4], "python -m pytest tests/unit -k x"])
+    assert make(tmp_path, "python*", "test", "ARGS=tests/unit")[0] != 0
