@@ -14,6 +14,7 @@ from gateway.kv_port import WatchKeys
 from gateway.message import Message
 from gateway.port import Outcome, Principal
 from gateway.port import Request as GatewayRequest
+from gateway.storing.once import OnceKey
 from store.format import Position
 
 __all__ = ["Action", "Answer", "Ask", "Context", "Handler", "Store", "Stored", "Stream", "Watch"]
@@ -35,10 +36,14 @@ class Answer(NamedTuple):
 
 
 class Store(NamedTuple):
-    """Store these; `reply` makes the response from the outcome and the place of the first stored one."""
+    """Store these; `reply` makes the response from the outcome and the place of the first stored one.
+
+    With a key they are stored once, however often the request is sent.
+    """
 
     messages: Sequence[Message]
     reply: Callable[["Stored"], Response]
+    key: OnceKey | None = None
 
 
 class Ask(NamedTuple):
@@ -67,10 +72,14 @@ Handler: TypeAlias = Callable[[Request, Context], Action]
 
 
 class Stored(NamedTuple):
-    """How the messages of one request ended: places of those stored, refusals of the others, by index."""
+    """How the messages of one request ended: places of those stored, refusals of the others, by index.
+
+    `deliver_at_ms` is when they are to be delivered, where an earlier request has said that.
+    """
 
     places: Mapping[int, Sequence[Position]]
     refused: Mapping[int, Refusal]
+    deliver_at_ms: int | None = None
 
     @classmethod
     def of(cls, outcome: Outcome, start: int, count: int) -> "Stored":

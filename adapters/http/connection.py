@@ -13,6 +13,7 @@ from adapters.http.h1 import Http1
 from adapters.http.h2 import Http2
 from adapters.http.key_streams import KeyStreams
 from adapters.http.messages import name_device
+from adapters.http.once import repeated
 from adapters.http.options import HttpOptions
 from adapters.http.origin import check_host, check_origin, shared, with_preflight
 from adapters.http.request import HttpError, Request
@@ -39,6 +40,7 @@ from gateway.port import (
     Unsubscribe,
 )
 from gateway.port import Request as GatewayRequest
+from gateway.storing.once import KeyRepeated, OnceKey
 
 __all__ = ["HttpConnection"]
 
@@ -72,7 +74,7 @@ class HttpConnection:
         self._identities = Identities()
         self._asking: dict[Token, Credentials] = {}
         self._requests = Requests()
-        self._published: dict[Token, list[Part]] = {}
+        self._published: dict[Token, tuple[list[Part], OnceKey | None]] = {}
         self._asked: dict[Token, Asked] = {}
         self._who: Principal | None = None  # who has sent the request that is handled, and all that is collected
         # What this turn has collected.
@@ -108,7 +110,10 @@ class HttpConnection:
         if self._streams is not None and self._streams.begun(token, outcome.value):
             return ()
         self._begin_turn(now_ms)
-        if (parts := self._published.pop(token, None)) is not None:
+        if (published := self._published.pop(token, None)) is not None:
+            parts, key = published
+            if key is not None and isinstance(outcome.error, KeyRepeated):
+                self._ask(*repeated(parts.pop(), key, outcome.error))
             for exchange, request, start, size, reply in parts:
                 self._respond(exchange, request, reply(Stored.of(outcome, start, size)))
         elif (asked := self._asked.pop(token, None)) is not None:
@@ -222,12 +227,12 @@ class HttpConnection:
         for exchange, request, *_ in self._requests.drop_bodies():
             self._respond(exchange, request, problem(503, CROWDED, (b"retry-after", b"1")))
 
-    def _publish(self) -> None:
+    def _publish(self, key: OnceKey | None = None) -> None:
         """Publish what was collected of one sender."""
         if self._messages:
             token = self._token()
-            self._effects.append(Publish(self._messages, token, who=self._who))
-            self._published[token] = self._parts
+            self._effects.append(Publish(self._messages, token, who=self._who, key=key))
+            self._published[token] = self._parts, key
             self._messages, self._parts = [], []
 
     def _token(self) -> Token:
@@ -384,9 +389,12 @@ class HttpConnection:
         self._respond(exchange, request, action.response)
 
     def _store(self, exchange: Exchange, request: Request, action: Store) -> None:
-        part = Part(exchange, request, len(self._messages), len(action.messages), action.reply)
+        if action.key is not None:
+            self._publish()  # what has a key shares it with nothing
+        self._parts.append(Part(exchange, request, len(self._messages), len(action.messages), action.reply))
         self._messages += action.messages
-        self._parts.append(part)
+        if action.key is not None:
+            self._publish(action.key)
 
     def _ask(self, exchange: Exchange, request: Request, action: Ask) -> None:
         self._asked[self._call(action.request)] = Asked(exchange, request, action.reply)

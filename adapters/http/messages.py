@@ -37,7 +37,7 @@ from gateway.errors import Refusal
 from gateway.message import Message
 from gateway.port import Principal
 
-__all__ = ["event_response", "message_response", "name_device", "read_events", "read_message"]
+__all__ = ["event_response", "idempotency_key", "message_response", "name_device", "read_events", "read_message"]
 
 PROTOCOL: Final = "http"
 SECONDS_MAX: Final = 10**9  # of a time to live or a delay: some thirty years
@@ -139,7 +139,7 @@ def _plain(request: Request, attributes: Mapping[str, str], fields: dict[str, An
     return Message(
         body=request.body,
         time_ms=now_ms if time is None else _timestamp("ce-time", time),
-        id=_idempotency_key(request) if id_ is None else id_,
+        id=idempotency_key(request) if id_ is None else id_,
         type=attributes.get("type"),
         content_type=request.get(b"content-type") or None,
         **fields,
@@ -223,7 +223,7 @@ _QUERY: Final[dict[str, Callable[[str, str, int], tuple[str, Any]]]] = {
 }
 
 
-def _idempotency_key(request: Request) -> str:
+def idempotency_key(request: Request) -> str:
     """The key, a string of RFC 9651, 3.3.3, or bare as older clients send it; "" when there is none."""
     key = request.get(b"idempotency-key") or ""
     return _unquote(key) if key.startswith('"') else key

@@ -39,6 +39,14 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     request_timeout_s: Annotated[
         int, Meta(ge=1, le=3_600, description="how long a request may take to arrive, and its answer to be read")
     ] = 30
+    idempotency_window_s: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=30 * 86_400,
+            description="how long an Idempotency-Key is known after it was used; the same on all proxies",
+        ),
+    ] = 86_400
     sse_heartbeat_s: Annotated[int, Meta(ge=1, le=3_600, description="how often a quiet event stream says so")] = 15
     sse_stall_s: Annotated[
         int, Meta(ge=1, le=3_600, description="an HTTP/2 event stream whose window stays shut this long is ended")

@@ -21,11 +21,14 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from adapters.cloudevents import STRUCTURED_JSON, AttributeRefusal, BatchRefusal
 from adapters.http import groups, keys
 from adapters.http.actions import Action, Answer, Ask, Context, Handler, Store, Stored, Stream
 from adapters.http.finding import condition, finding, last_values, last_values_response, messages_response
 from adapters.http.messages import event_response, message_response, read_events, read_message
+from adapters.http.once import once_key
 from adapters.http.request import HttpError, Request, percent_decode, qualities
 from adapters.http.response import Response, json_response, refused
 from adapters.http.sse import read_id
@@ -35,7 +38,6 @@ from gateway.errors import Refusal
 from gateway.filters import check_filter, is_filter
 from gateway.message import Message, encode
 from gateway.port import CancelTimer, LastValue, ListAddresses, Principal
-from store.format import Position
 
 __all__ = ["Found", "resolve"]
 
@@ -54,11 +56,15 @@ def post_events(request: Request, context: Context) -> Action:
         return Answer(refused(refusal, errors=errors))
     if not messages:
         return Answer(json_response(200, []))
-    return Store(messages, lambda stored: _events_stored(messages, stored, context.principal, batch=batch))
+    return Store(
+        messages,
+        lambda stored: _events_stored(messages, stored, context.principal, batch=batch),
+        once_key(request, context),
+    )
 
 
 def _events_stored(messages: Sequence[Message], stored: Stored, principal: Principal, *, batch: bool) -> Response:
-    receipts = [_receipt(principal, messages[index], places) for index, places in stored.places.items()]
+    receipts = [_receipt(principal, messages[index], stored, index) for index in stored.places]
     if not stored.refused:
         return json_response(200, receipts if batch else receipts[0])
     first = next(iter(stored.refused.values()))
@@ -74,11 +80,14 @@ def _index_error(index: int, refusal: Refusal) -> dict[str, Any]:
     return error if attribute is None else {**error, "attribute": attribute}
 
 
-def _receipt(principal: Principal, message: Message, places: Sequence[Position]) -> dict[str, Any]:
+def _receipt(principal: Principal, message: Message, stored: Stored, index: int) -> dict[str, Any]:
     """What a publisher is told: the id, which is the position where it gave none.
 
     A message that is to be delivered later has no place among the others yet: it has the timer that it waits for.
     """
+    places = stored.places[index]
+    if stored.deliver_at_ms is not None:
+        message = replace(message, deliver_at_ms=stored.deliver_at_ms)
     timer = timer_ticket(principal, message, places)
     if timer is not None:
         return {"id": message.id or None, "position": None, "timer": timer}
@@ -97,9 +106,9 @@ def post_topic(request: Request, context: Context) -> Action:
     def reply(stored: Stored) -> Response:
         if stored.refused:
             return refused(stored.refused[0])
-        return json_response(201, _receipt(context.principal, message, stored.places[0]), location)
+        return json_response(201, _receipt(context.principal, message, stored, 0), location)
 
-    return Store((message,), reply)
+    return Store((message,), reply, once_key(request, context))
 
 
 def get_topic(request: Request, context: Context) -> Action:
