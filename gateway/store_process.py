@@ -32,6 +32,7 @@ from gateway.signals import stop_on_signals
 from gateway.store_options import store_options
 from store.node.master_role import MasterRole
 from store.node.node import Credentials, NodeSettings, StoreNode
+from store.node.repair.repairer import DamageStatus
 from store.node.slave_role import SlaveRole
 
 __all__ = ["StoreNodeFailed", "StoreStatus", "run", "serve"]
@@ -73,6 +74,7 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     confirmed: int
     lag_bytes: Mapping[int, int]
     refusal: str
+    damages: tuple[DamageStatus, ...]  # open ones, with the replica each is being repaired from
     sessions: int
     controllers: int
 
@@ -199,6 +201,8 @@ class _Process:
             reasons.append(f"the group lacks what this replica has as confirmed from {node.role.core.diverged_at} on")
         elif not isinstance(node.role, SlaveRole) or not node.role.streaming:
             reasons.append("not connected to a master")
+        if node is not None and node.repairer is not None and node.repairer.damages:
+            reasons.append(node.repairer.describe())
         failed = node is not None and node.failed.done()
         return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=not failed)
 
@@ -234,6 +238,7 @@ class _Process:
             confirmed=0 if core is None else core.confirmed,
             lag_bytes=self.lags(),
             refusal=str(role.core.refusal or "") if isinstance(role, MasterRole) else "",
+            damages=() if node is None or node.repairer is None else tuple(node.repairer.status),
             sessions=0 if node is None else node.sessions,
             controllers=0 if self._beats is None else self._beats.connected,
         )

@@ -404,6 +404,23 @@ class CommitLog:
             found.append(item)
         return found
 
+    def sound(self, start: LogOffset, end: LogOffset, max_bytes: int) -> tuple[LogOffset, bytes]:
+        """The first sound frames at or behind `start` that end at `end` at the latest, and where they begin.
+
+        Back to back, about `max_bytes`, at least one, unless there is none. Damage is passed over, and not reported.
+        """
+        found: list[Frame] = []
+        size = 0
+        for item in self.scan(start, end, read_bytes=min(max(max_bytes, HEADER.size), SCAN_BYTES)):
+            if isinstance(item, Frame):
+                size += item.end - item.start
+                if found and size > max_bytes:
+                    break
+                found.append(item)
+            elif found:
+                break
+        return found[0].start if found else end, b"".join([frame.data for frame in found])
+
     def segment_of(self, log_offset: LogOffset) -> Segment | None:
         """The segment that a log offset is in; the last one for any behind."""
         segments = self._segments  # replaced, never changed, so that it holds still here

@@ -147,11 +147,20 @@ class ReplicaCalls(Calls):
             raise OffsetOutOfRange(start, log.first, written)
         return b"".join([frame.data for frame in frames])
 
-    async def mend(self, start: LogOffset, frames: bytes) -> None:
-        """Write whole frames of another replica in place of the damage that begins at `start`, or of its first part.
+    async def read_sound(self, start: LogOffset, max_bytes: int, *, end: LogOffset) -> tuple[LogOffset, bytes]:
+        """The first sound frames at or behind `start` that end at `end` at the latest, and where they begin.
 
-        They are verified, tile the range, and are on disk when this returns; `damages` has what is left of it, from
-        where they end on. Does nothing where nothing is damaged any more. A damage at or behind `end` is for `receive`.
+        They are back to back, about `max_bytes`, and at least one, unless there is none. What is damaged in front of
+        them is passed over and not reported, as `start` may be another log's. Raises OSError.
+        """
+        self._check_running()
+        return await self._loop.run_in_executor(self._pool, self._engine.log.sound, start, end, max_bytes)
+
+    async def mend(self, start: LogOffset, frames: bytes) -> None:
+        """Write whole frames of another replica in place of the damage that `start` lies in, from there on.
+
+        They are verified, tile what they replace, and are on disk when this returns; `damages` has what is left. Does
+        nothing where nothing is damaged any more. A damage at or behind `end` is for `receive`.
         Raises `CorruptFrame` for frames that do not belong there, OSError.
         """
         self._check_running()

@@ -19,19 +19,19 @@ _by_start = attrgetter("start")
 
 
 def mend(log: CommitLog, start: LogOffset, data: bytes) -> None:
-    """Write whole frames, durably, in place of the damage that begins at `start`, or of its first part.
+    """Write whole frames, durably, in place of the damage that `start` lies in, from there on.
 
     Files that are missing are made, short ones grow. Does nothing where no damage is known any more. Raises
     `CorruptFrame` for anything but sound frames that belong there, also for what lies behind the log's end, which only
-    the writer takes; OSError. What is left of the damage begins where the frames end.
+    the writer takes, or behind a gap in the files; OSError.
     """
     with log.mending:
         known = log.damages.overlapping(start, LogOffset(start + max(len(data), 1)))
         if not known:
             return
-        if known[0].start != start or start >= log.end:
-            raise CorruptFrame(start, f"no damage in front of the log's end at {log.end} begins here")
-        frames = _whole_frames(data, known[0])
+        if known[0].start > start or start >= log.end:
+            raise CorruptFrame(start, f"no damage in front of the log's end at {log.end} is here")
+        frames = _whole_frames(data, known[0]._replace(start=start))
         end = frames[-1].end
         for segment, some in _placed(log, frames):
             segment.mend(some[0].start, [one.data for one in some], sealed=segment is not log.segments[-1])
@@ -69,6 +69,8 @@ def _placed(log: CommitLog, frames: Sequence[Frame]) -> Iterator[tuple[Segment, 
         segment = log.segment_of(first.start)
         if segment is None:  # retention was faster
             raise CorruptFrame(first.start, f"the log begins at {log.first}")
+        if first.start > segment.end:
+            raise CorruptFrame(first.start, f"the file ends at {segment.end}: what comes first is repaired first")
         later = bisect_right(log.segments, segment.start, key=_by_start)
         limit = log.segments[later].start if later < len(log.segments) else log.end
         if first.end > limit:

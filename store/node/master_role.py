@@ -8,9 +8,8 @@ is asked. Frames go to the slaves from the memory in which they were written, wi
 import asyncio
 import logging
 from collections.abc import Collection, Coroutine
-from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from controller.client import (
     ControllerClosed,
@@ -20,11 +19,12 @@ from controller.client import (
     Group,
     StaleEpoch,
 )
-from store.errors import NotMaster, NotWritable, OffsetOutOfRange, StoreClosed, StoreError
+from store.errors import CorruptFrame, NotMaster, OffsetOutOfRange, StoreClosed, StoreError
 from store.format import LogOffset
 from store.node.papers import stranger
 from store.node.place import TICK_S, Place
 from store.node.reads import MasterStore
+from store.node.rounds import Rounds
 from store.node.snapshots import SnapshotSender
 from store.node.strain import Strain
 from store.node.streams import SlaveStream
@@ -44,13 +44,6 @@ ELECTED_MS = 6_000  # that the controllers may take from naming no master to nam
 GRACE_S = 2.0  # for answers that are on their way to clients, when all that was taken is confirmed
 FENCED_GRACE_S = 0.05  # where it is not, and never will be here
 _UNANSWERED = (ControllerUnreachable, ControllerOverloaded, ControllerClosed)
-
-
-class _Read(NamedTuple):
-    """A read of keys that waits for a round."""
-
-    round: int
-    agreed: "asyncio.Future[None]"
 
 
 class MasterRole:
@@ -88,7 +81,8 @@ class MasterRole:
         self._snapshots = SnapshotSender(place.disk.data_dir)
         self._told = (store.confirmed, store.confirmed)  # to the store: confirmed, acknowledged
         self._refused: str | None = None  # why the store refuses appends, as it was told
-        self._reads: list[_Read] = []
+        self._core.damaged(place.repairing.stands_aside)
+        self._rounds = Rounds(self._core, place, self._pump_soon)
         self._pumping = False  # it will be done on the loop's next turn
         self._asking: asyncio.Task[None] | None = None
         self._handing_over: asyncio.Task[None] | None = None
@@ -131,10 +125,10 @@ class MasterRole:
         core = self._core
         if target is None:
             positions = core.positions()
-            ready = [one for one in core.sync_set if one != self._place.replica and one in self._streams]
+            ready = [one for one in core.sync_set if one in self._streams and not core.is_damaged(one)]
             target = max(ready, key=lambda one: (positions.get(one, 0), -one), default=None)
             if target is None:
-                raise CannotSwitchOver("no other replica is in sync")
+                raise CannotSwitchOver("no other replica is in sync and without damage")
         core.hand_over(target, now_ms=self._place.now_ms())
         logger.info("handing store group %d over to replica %d", self._place.group, target)
         self._pump_soon()
@@ -163,7 +157,15 @@ class MasterRole:
             self._pump_soon()
 
     def damaged(self) -> None:
-        """See `ReplicationHooks`; `LocalStore.damages` has the places."""
+        """See `ReplicationHooks`."""
+        self._place.repairing.look()
+
+    def stand_aside(self) -> None:
+        """The log has damage that is to be repaired, or has none any more; what waits for a repair is tried again."""
+        self._core.damaged(self._place.repairing.stands_aside)
+        for stream in self._streams.values():
+            stream.news.set()
+        self._pump_soon()
 
     def failed(self, error: StoreError) -> None:
         """See `ReplicationHooks`."""
@@ -197,7 +199,7 @@ class MasterRole:
         disk = self._place.disk
         await disk.close()
         store = await disk.open_master(self._core.epoch, self._core.confirmed)
-        store.agreed = self._agreed
+        store.agreed = self._rounds.agreed
         store.cut_off = lambda: self.strain.cut_off
         self._store = store
         self._pump()
@@ -221,10 +223,7 @@ class MasterRole:
         self._store = None
         hint = place.address_of_master(self._group)
         gone = NotMaster(f"this node is not the master of store group {place.group} any more", hint)
-        for read in self._reads:
-            if not read.agreed.done():
-                read.agreed.set_exception(gone)
-        self._reads.clear()
+        self._rounds.end(gone)
         settled = self._core.confirmed == self._core.end  # as after handing over: all that was taken is answered
         await place.front.stand_down(hint, grace_s=GRACE_S if settled else FENCED_GRACE_S)
         for stream in list(self._streams.values()):
@@ -278,8 +277,7 @@ class MasterRole:
         for replica, stream in self._streams.items():
             if core.batch(replica) is not None:
                 stream.news.set()
-        if self._reads:
-            self._answer_reads()
+        self._rounds.answer()
         if self._asking is None and (ask := core.ask()) is not None:
             self._asking = self._spawn(self._alter(ask), "changing who is in sync")
         if self._handing_over is None and (target := core.handover) is not None:
@@ -337,15 +335,23 @@ class MasterRole:
         self._pump_soon()
 
     async def _data(self, stream: SlaveStream) -> bytes | None:
-        """The next frames for a slave, as a message."""
-        core, replica = self._core, stream.replica
+        """The next frames for a slave, as a message; None for now where they wait for a repair of this log."""
+        core, replica, repairing = self._core, stream.replica, self._place.repairing
         while (store := self._store) is not None and (batch := core.batch(replica)) is not None:
             limit = core.epochs.end_at(batch.start, core.end)
+            if repairing.blocks(batch.start):
+                return None
             try:
                 frames = await store.read_log(batch.start, batch.end - batch.start, end=limit)
                 if not frames or self._streams.get(replica) is not stream:  # what is sent is another's from now on
                     return None
                 return encode(core.sent(replica, batch.start, frames))
+            except CorruptFrame as error:  # which is repaired while the stream stays
+                repairing.look()
+                if not repairing.blocks(batch.start):
+                    raise
+                logger.info("replica %d waits for the repair of this master's log: %s", replica, error)
+                return None
             except OffsetOutOfRange:  # retention was faster
                 core.trimmed(store.first)
                 self._pump_soon()
@@ -366,34 +372,6 @@ class MasterRole:
         if self._group.replica(asked.replica) is None:
             raise BadMessage(f"there is no replica {asked.replica}")
         await self._snapshots.send(store, core.epochs, core.epoch, context)
-
-    # ---- reads of keys
-
-    async def _agreed(self) -> None:
-        """Return when nobody can have been a newer master when this was called. Raises `NotMaster`, `NotWritable`."""
-        core = self._core
-        if core.ended is not None or self._store is None:
-            raise NotMaster(f"this node is not the master of store group {self._place.group} any more")
-        number = core.ask_round()
-        if core.round_agreed >= number:
-            return
-        read = _Read(number, self._loop.create_future())
-        self._reads.append(read)
-        self._pump_soon()
-        try:
-            async with asyncio.timeout(self._place.pace.stall_ms / 1000):
-                await read.agreed
-        except TimeoutError as error:
-            raise NotWritable("too few replicas say that this is the master still") from error
-        finally:
-            with suppress(ValueError):
-                self._reads.remove(read)
-
-    def _answer_reads(self) -> None:
-        agreed = self._core.round_agreed
-        for read in self._reads:
-            if read.round <= agreed and not read.agreed.done():
-                read.agreed.set_result(None)
 
     # ---- the controller
 

@@ -25,6 +25,8 @@ from store.node.disk import Disk
 from store.node.identity import ReplicaIdentity, register
 from store.node.master_role import MasterRole
 from store.node.place import Front, Place
+from store.node.repair.repairer import Repairer
+from store.node.repair.serving import RangeServer
 from store.node.replication_service import ReplicationService
 from store.node.slave_role import Ending, SlaveRole, install
 from store.replication.errors import CannotSwitchOver
@@ -97,6 +99,7 @@ class StoreNode:
         self._node = NodeService(settings.group)
         self.front = Front(self._node, settings.options.get("timer_limits") or TimerLimits())
         self._incarnation = secrets.randbits(62)
+        self.repairer: Repairer | None = None  # once it is registered
         self._place: Place | None = None
         self._beats: Beats | None = None
         self._task: asyncio.Task[None] | None = None
@@ -178,6 +181,7 @@ class StoreNode:
         assert self.identity is not None
         assert self.group is not None
         self._node.cluster = self.identity.cluster
+        repairer = self.repairer = Repairer(self.disk, self._damage_changed)
         place = self._place = Place(
             group=self.settings.group,
             identity=self.identity,
@@ -189,9 +193,12 @@ class StoreNode:
             heard=self._heard,
             dial=lambda address: pipes.open_channel(address, self._credentials.channel),
             now_ms=lambda: time.monotonic_ns() // 1_000_000,
+            repairing=repairer,
             pace=self.settings.pace,
             since=self.group.master_epoch,
         )
+        self.front.ranges = RangeServer(place)
+        repairer.begin(place)
         self._beats = connect(self._said, self._heard)
         self._unwatch = self._controller.watch(self._look)
         self._look()
@@ -212,6 +219,8 @@ class StoreNode:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self.repairer is not None:
+            await self.repairer.close()
         if self._beats is not None:
             await self._beats.close()
         if self.front.rpc is not None:
@@ -260,6 +269,7 @@ class StoreNode:
         if self.disk.store is None:
             await self.disk.open_slave()
         assert self.group is not None
+        place.repairing.look()
         role = self.role = SlaveRole(place, self.group)
         self._speak()
         ending = await role.run()
@@ -353,6 +363,12 @@ class StoreNode:
         place.identity, place.since, self.aside = self.identity, self.group.master_epoch, ""
         self._task = self._living(place)
 
+    def _damage_changed(self) -> None:
+        """The log is damaged, or is no more, or in other places."""
+        if self.role is not None:
+            self.role.stand_aside()
+        self._speak()
+
     # ---- the controllers
 
     def _heard(self, group: Group) -> None:
@@ -395,6 +411,8 @@ class StoreNode:
             return []  # the other one speaks
         self._remember()
         log_epoch, log_end, confirmed = self._ends
+        repairer = self.repairer
+        assert repairer is not None
         return [
             Heartbeat(
                 group=self.settings.group,
@@ -414,5 +432,11 @@ class StoreNode:
                 failed=self.failed.done(),
                 stalled=isinstance(self.role, MasterRole) and self.role.strain.stalled,
                 full=self.disk.full,
+                damaged=repairer.stands_aside,
+                cut_short=repairer.cut_short,
+                damages=len(repairer.damages),
+                damaged_bytes=repairer.damaged_bytes,
+                lost_bytes=repairer.lost_bytes,
+                repairing_from=repairer.repairing_from or 0,
             )
         ]

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from controller.client import ControllerClient, Group
 from store.client import StoreClient
+from store.format import LogOffset
 from store.local import LocalStore
 from store.node.disk import Disk
 from store.node.identity import ReplicaIdentity
@@ -14,7 +15,7 @@ from store.rpc import StoreService
 from store.service import GRACE_S, NodeService
 from store.timers import TimerLimits
 
-__all__ = ["Front", "Leading", "Place"]
+__all__ = ["Front", "Leading", "Place", "Ranges", "Repairing"]
 
 TICK_S = 0.05  # how often the cores are told the time
 
@@ -32,12 +33,36 @@ class Leading(Protocol):
         """Hand over; who is master then. Raises `CannotSwitchOver`, `ControllerError`."""
 
 
+class Ranges(Protocol):
+    """What a node serves to replicas with damaged logs, in either role."""
+
+    async def send(self, request: bytes, context: Any) -> None:
+        """Send the sound frames of a range. Raises `StoreError`, OSError."""
+
+
+class Repairing(Protocol):
+    """The repair of the log's damages, beside the roles.
+
+    `stands_aside`: there is damage that another replica may have sound. `cut_short`: the log has lost its end.
+    """
+
+    stands_aside: bool
+    cut_short: bool
+
+    def look(self) -> None:
+        """See which damages there are now, and begin with their repair."""
+
+    def blocks(self, at: LogOffset) -> bool:
+        """Whether the log is damaged at a log offset."""
+
+
 class Front:
     """What a node serves on its port, in the role that it has: nothing while it has none."""
 
     def __init__(self, node: NodeService, timers: TimerLimits) -> None:
         self.rpc: StoreService | None = None  # once it listens
         self.leading: Leading | None = None
+        self.ranges: Ranges | None = None  # once it is registered
         self._node = node
         self._timers = timers
 
@@ -81,6 +106,7 @@ class Place:
     heard: Callable[[Group], None]
     dial: Callable[[str], Any]
     now_ms: Callable[[], int]
+    repairing: Repairing
     pace: Pace = field(default_factory=Pace)
     unfit: set[int] = field(default_factory=set)
     since: int = 0

@@ -9,7 +9,7 @@ import grpc
 from controller.client import ControllerError
 from controller.listening import admit
 from store import wire as store_wire
-from store.errors import NotMaster, StoreError
+from store.errors import NotMaster, StoreClosed, StoreError
 from store.node import wire
 from store.node.place import Front
 from store.node.wire import SwitchRequest
@@ -37,6 +37,7 @@ class ReplicationService:
         return {
             wire.REPLICATE: grpc.stream_stream_rpc_method_handler(self._replicate),
             wire.SNAPSHOT: grpc.unary_stream_rpc_method_handler(self._snapshot),
+            wire.FETCH_RANGE: grpc.unary_stream_rpc_method_handler(self._fetch_range),
             wire.SWITCH_OVER: grpc.unary_unary_rpc_method_handler(self._switch_over),
         }
 
@@ -75,6 +76,17 @@ class ReplicationService:
             await _refuse(context, error)
         except OSError as error:
             logger.exception("a snapshot cannot be sent")
+            await _refuse(context, StoreError(str(error)))
+
+    async def _fetch_range(self, request: bytes, context: Any) -> None:
+        try:
+            if self._front.ranges is None:
+                raise StoreClosed(f"this node has no replica of store group {self._group} open")
+            await self._front.ranges.send(request, context)
+        except StoreError as error:
+            await _refuse(context, error)
+        except OSError as error:
+            logger.warning("a range of the log cannot be sent: %s", error)
             await _refuse(context, StoreError(str(error)))
 
     async def _switch_over(self, request: bytes, context: Any) -> bytes:

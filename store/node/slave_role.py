@@ -71,6 +71,7 @@ class SlaveRole:
             unclean_election=self._unclean,
             pace=place.pace,
         )
+        self._core.damaged(place.repairing.stands_aside)
         self._confirmed = store.confirmed  # as the store was told
         self._stream: MasterStream | None = None
         self._fetching: asyncio.Task[None] | None = None
@@ -146,7 +147,13 @@ class SlaveRole:
         self._after()
 
     def damaged(self) -> None:
-        """See `ReplicationHooks`; `LocalStore.damages` has the places."""
+        """See `ReplicationHooks`."""
+        self._place.repairing.look()
+
+    def stand_aside(self) -> None:
+        """The log has damage that is to be repaired, or has none any more: the master is told."""
+        self._core.damaged(self._place.repairing.stands_aside)
+        self._after()
 
     def failed(self, error: StoreError) -> None:
         """See `ReplicationHooks`."""

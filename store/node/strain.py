@@ -1,12 +1,13 @@
-"""What keeps a master from taking writes: too few replicas that answer, or a disk that is full.
+"""What keeps a master from its work: too few replicas that answer, a disk that is full, a log that stays damaged.
 
-The first is said in the heartbeat, and mends itself or is an election's. For the second a master hands over, if another
-replica in sync has room: as planned, so that nothing is lost that was under way.
+The first is said in the heartbeat, and mends itself or is an election's. For the others a master hands over, if another
+replica in sync has room, or a sound log: as planned, so that nothing is lost that was under way.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TypeAlias
 
 from controller.client import ControllerError
 from store.format import LogOffset
@@ -21,7 +22,9 @@ logger = logging.getLogger(__name__)
 
 ROUND_MS = 1_000  # that a round may take; so often there is one, load or no load
 FULL_MS = 1_000  # a disk is full for so long before anything follows from it: meanwhile others say that theirs are
+DAMAGED_MS = 5_000  # that the repair of a master's own log may take: most take far less
 RELIEF_AGAIN_MS = 30_000  # between two attempts to hand over, by this node, in whatever epoch
+_Able: TypeAlias = Callable[[Collection[int]], Awaitable[Sequence[int]]]
 
 
 class Strain:
@@ -34,11 +37,12 @@ class Strain:
         self._round = 0  # the one that is to be agreed
         self._asked_ms = place.now_ms() - ROUND_MS
         self._full_ms: int | None = None  # since when the disk is full
+        self._damaged_ms: int | None = None  # since when there is damage to repair
         self.stalled = False  # nothing is taken, or what is taken is not confirmed
         self.cut_off = False  # the newest round was not answered in time
         self.relieving: asyncio.Task[None] | None = None
 
-    def look(self, store: LocalStore | None, *, slaves: Mapping[int, object]) -> None:
+    def look(self, store: LocalStore | None, *, slaves: Collection[int]) -> None:
         """See how it is now; `slaves` are the replicas that are connected."""
         core, now_ms = self._core, self._place.now_ms()
         late = now_ms - self._asked_ms >= ROUND_MS
@@ -50,28 +54,48 @@ class Strain:
         if stalled != self.stalled:
             self.stalled = stalled
             self._place.speak()
-        if not full:
-            self._full_ms = None
-        elif self._full_ms is None:
-            self._full_ms = now_ms
-        elif now_ms - self._full_ms >= FULL_MS and self.relieving is None and now_ms >= self._place.relief_ms:
-            self._place.relief_ms = now_ms + RELIEF_AGAIN_MS
-            self.relieving = asyncio.create_task(self._relieve(slaves), name="relief of a full disk")
+        self._full_ms = _since(self._full_ms, full, now_ms)
+        self._damaged_ms = _since(self._damaged_ms, self._place.repairing.stands_aside, now_ms)
+        if self.relieving is not None or now_ms < self._place.relief_ms:
+            return
+        if self._full_ms is not None and now_ms - self._full_ms >= FULL_MS:
+            self._relieve(self._with_room, slaves, "its disk is full", "with room")
+        elif self._damaged_ms is not None and now_ms - self._damaged_ms >= DAMAGED_MS:
+            why = f"its log is not repaired after {DAMAGED_MS / 1000:g} s"
+            self._relieve(self._without_damage, slaves, why, "and without damage")
 
-    async def _relieve(self, slaves: Mapping[int, object]) -> None:
-        """Hand over to the replica in sync that has most of those with room."""
-        core, group = self._core, self._place.group
+    def _relieve(self, able: _Able, slaves: Collection[int], why: str, what: str) -> None:
+        self._place.relief_ms = self._place.now_ms() + RELIEF_AGAIN_MS
+        self.relieving = asyncio.create_task(self._hand_over(able, slaves, why, what), name="relief of a master")
+
+    async def _with_room(self, slaves: Collection[int]) -> Sequence[int]:
+        """Raises `ControllerError`."""
+        room = (await self._place.controller.service(self._place.group)).room
+        return [one for one in await self._without_damage(slaves) if one in room]
+
+    async def _without_damage(self, slaves: Collection[int]) -> Sequence[int]:
+        return [one for one in self._core.sync_set if one in slaves and not self._core.is_damaged(one)]
+
+    async def _hand_over(self, able: _Able, slaves: Collection[int], why: str, what: str) -> None:
+        """Hand over to the replica in sync that has most of those that are better off."""
+        group, positions = self._place.group, self._core.positions()
         try:
-            room = (await self._place.controller.service(group)).room
-            positions = core.positions()
-            able = [one for one in room if one in core.sync_set and one in slaves]
-            target = max(able, key=lambda one: (positions.get(one, LogOffset(0)), -one), default=None)
+            target = max(await able(slaves), key=lambda one: (positions.get(one, LogOffset(0)), -one), default=None)
             if target is None:
-                logger.warning("the disk is full, and no other replica of group %d in sync has room", group)
+                logger.warning(
+                    "the master of group %d stays, although %s: no other replica is in sync %s", group, why, what
+                )
                 return
-            logger.warning("the disk is full: replica %d of group %d has room, and is to be master", target, group)
+            logger.warning("the master of group %d hands over to replica %d, as %s", group, target, why)
             await self._switch_over(target)
         except (ControllerError, CannotSwitchOver) as error:
-            logger.warning("the disk is full, and nobody takes over: %s", error)
+            logger.warning("the master of group %d stays, although %s: %s", group, why, error)
         finally:
             self.relieving = None
+
+
+def _since(since_ms: int | None, holds: bool, now_ms: int) -> int | None:
+    """Since when something holds; None where it does not."""
+    if not holds:
+        return None
+    return now_ms if since_ms is None else since_ms

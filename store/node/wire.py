@@ -2,6 +2,7 @@
 
 Replicate   slave -> master      messages of `store.replication.messages`, both ways; a Hello comes first
 Snapshot    slave -> master      a `SnapshotRequest`; back come a `SnapshotHead` and the views in parts
+FetchRange  replica -> replica   a `RangeRequest`; back come `RangePart`s and a `RangeEnd`
 SwitchOver  operator -> master   a `SwitchRequest`, unary, over gRPC
 """
 
@@ -14,16 +15,20 @@ from msgspec import Meta
 
 from store.errors import StoreUnreachable
 from store.replication.errors import BadMessage
-from store.replication.messages import DATA_BYTES_MAX, Epochs, Group, Number, Offset
+from store.replication.messages import DATA_BYTES_MAX, Epochs, Group, Number, Offset, Paper
 
 __all__ = [
     "CHANNEL_OPTIONS",
+    "FETCH_RANGE",
     "MESSAGE_BYTES_MAX",
     "PART_BYTES",
     "REPLICATE",
     "SERVICE",
     "SNAPSHOT",
     "SWITCH_OVER",
+    "RangeEnd",
+    "RangePart",
+    "RangeRequest",
     "SnapshotHead",
     "SnapshotPart",
     "SnapshotRequest",
@@ -36,7 +41,7 @@ __all__ = [
 ]
 
 SERVICE = "headgate.store.v1.Replication"
-REPLICATE, SNAPSHOT, SWITCH_OVER = "Replicate", "Snapshot", "SwitchOver"
+REPLICATE, SNAPSHOT, SWITCH_OVER, FETCH_RANGE = "Replicate", "Snapshot", "SwitchOver", "FetchRange"
 MESSAGE_BYTES_MAX = DATA_BYTES_MAX + (1 << 20)
 PART_BYTES = 1 << 20  # of a snapshot in one message
 
@@ -76,6 +81,37 @@ class SnapshotPart(msgspec.Struct, frozen=True, array_like=True):
     at: Number
     data: Annotated[bytes, Meta(min_length=1, max_length=PART_BYTES)]
     crc32c: Number
+
+
+class RangeRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A replica asks another one of its group for the sound frames of a range of the log, which it has damaged.
+
+    `epochs` are those of its log, which ends at `log_end`: what both logs have in common is sent, and no more.
+    `cluster`, `log` and `check` are its papers, as in a `Hello`.
+    """
+
+    group: Group
+    replica: Number
+    start: Offset
+    end: Offset
+    log_end: Offset
+    epochs: Epochs
+    cluster: Paper = ""
+    log: Paper = ""
+    check: Paper = ""
+
+
+class RangePart(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Whole frames back to back, as they are stored, from a log offset on."""
+
+    start: Offset
+    frames: Annotated[bytes, Meta(min_length=1, max_length=DATA_BYTES_MAX)]
+
+
+class RangeEnd(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """All that the replica has of the range was sent, perhaps not all of it. `common` is how far both logs agree."""
+
+    common: Offset
 
 
 class SwitchRequest(msgspec.Struct, frozen=True, array_like=True):

@@ -162,6 +162,10 @@ class Master:
         """What an election compares, which this master has been told of by `fenced` before."""
         return Standing(self.epoch, self.flushed)
 
+    def is_damaged(self, replica: int) -> bool:
+        """Whether another replica has said that its log is damaged."""
+        return replica in self._peers and self._peers[replica].damaged
+
     def positions(self) -> Mapping[int, LogOffset]:
         """How much each replica has on disk, as far as it is known here."""
         return {self.replica: self.flushed} | {replica: peer.acked for replica, peer in self._peers.items()}

@@ -113,6 +113,7 @@ class SimStore:
         self.group = platter.group
         self.error = self.dropped = self.full = None
         self.pending_bytes = 0
+        self.damages, self.is_damaged = (), False
         self.timers_held = _EMPTY
         self.agreed = None
         self._epoch = epoch

@@ -97,7 +97,7 @@ async def test_where_nobody_has_room_nobody_is_asked_to_and_it_is_asked_seldom(t
         group.fill(other)
         await until(lambda: registry.last(GROUP, group.id(other)).full, PATIENCE_S)
         group.fill(name)
-        await until(lambda: "no other replica of group 3 in sync has room" in caplog.text, PATIENCE_S)
+        await until(lambda: "its disk is full: no other replica is in sync with room" in caplog.text, PATIENCE_S)
         assert registry.last(GROUP, group.id(name)).stalled
         assert master.strain.stalled
         again_ms = master._place.relief_ms

@@ -1,0 +1,75 @@
+"""Fetching a range of the log from another replica."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+
+from store.errors import StoreUnreachable
+from store.format import HEADER, LogOffset, parse_header
+from store.node import wire
+from store.node.place import Place
+from store.node.wire import RangeEnd, RangePart, RangeRequest
+from store.replication.epochs import EpochList
+from store.replication.errors import BadMessage
+
+__all__ = ["fetch_range"]
+
+SILENCE_S = 10.0  # a replica that sends nothing for so long is given up
+
+
+async def fetch_range(
+    place: Place, address: str, start: LogOffset, end: LogOffset, *, log_end: LogOffset
+) -> AsyncGenerator[RangePart, None]:
+    """The sound frames that the replica at an address has of a range, in parts, in order; there may be gaps.
+
+    They are whole, in their places and of the epochs that this log has there; their checksums are for `mend` to
+    verify. Raises `BadMessage` (also `CorruptFrame`): what was sent is not that; `StoreUnreachable`.
+    """
+    identity, epochs = place.identity, place.disk.epochs
+    request = RangeRequest(
+        group=place.group,
+        replica=place.replica,
+        start=start,
+        end=end,
+        log_end=log_end,
+        epochs=epochs.cut(log_end).entries,
+        cluster=identity.cluster,
+        log=place.disk.log,
+        check=identity.check,
+    )
+    channel = place.dial(address)
+    try:
+        call = channel.unary_stream(wire.path(wire.FETCH_RANGE))(wire.encode(request))
+        at = start
+        while True:
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    message = await wire.read(call)
+            except TimeoutError as error:
+                raise StoreUnreachable(f"nothing has come for {SILENCE_S:g} s") from error
+            part = wire.decode(message, RangePart | RangeEnd)  # type: ignore[arg-type]
+            if isinstance(part, RangeEnd):
+                return
+            if part.start < at:
+                raise BadMessage(f"a part at {part.start}, behind which {at} was sent already")
+            at = _check(part, epochs)
+            if at > end:
+                raise BadMessage(f"a part from {part.start} to {at}, where {end} was asked for")
+            yield part
+    finally:
+        with suppress(Exception):
+            await channel.close()
+
+
+def _check(part: RangePart, epochs: EpochList) -> LogOffset:
+    """Where a part ends. Raises `BadMessage`, `CorruptFrame`: its frames are not whole, or not of this log."""
+    at, skip = LogOffset(part.start), 0
+    while skip < len(part.frames):
+        header = parse_header(part.frames[skip : skip + HEADER.size], log_offset=at)
+        if header is None or skip + header.size_bytes > len(part.frames):
+            raise BadMessage(f"the frame at {at} is cut short")
+        if header.epoch != epochs.epoch_at(at):
+            raise BadMessage(f"the frame at {at} is of epoch {header.epoch}, and here of {epochs.epoch_at(at)}")
+        skip += header.size_bytes
+        at = LogOffset(at + header.size_bytes)
+    return at

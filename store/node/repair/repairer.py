@@ -1,0 +1,245 @@
+"""The task that has a node's damages repaired from other replicas, in whichever role the node is."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
+
+from controller.client import Group
+from store.errors import CorruptFrame, StoreClosed, StoreError
+from store.format import LogOffset
+from store.integrity.ledger import Damage
+from store.local import LocalStore
+from store.node.disk import Disk
+from store.node.place import Place
+from store.node.repair.fetching import fetch_range
+from store.replication.errors import BadMessage
+from store.replication.repairs import Ask, Found, Range, Repairs
+
+__all__ = ["DamageStatus", "Repairer"]
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 1.0  # how often it is looked for damages that nobody has told of
+DISK_FAULT_S = 5.0  # before a damage is repaired again that could not be written
+
+
+class DamageStatus(NamedTuple):
+    """An open damage, as `/status` says it. `repairing_from` is the replica that is asked now; `since_s` ago."""
+
+    segment: str
+    start: LogOffset
+    end: LogOffset
+    why: str
+    found_by: str
+    lost: bool
+    repairing_from: int | None
+    since_s: float
+
+
+class Repairer:
+    """Of one node, from its registration until it is closed; see `place.Repairing`.
+
+    `changed` is called when it stands aside and did not before, or does not any more, and when there is other damage.
+    """
+
+    def __init__(self, disk: Disk, changed: Callable[[], None]) -> None:
+        self._disk = disk
+        self._changed = changed
+        self._place: Place | None = None
+        self._core = Repairs()
+        self._asking: Ask | None = None
+        self._refused: dict[int, str] = {}  # by replica: why it was of no use, as it was logged last
+        self._lost: frozenset[Range] = frozenset()  # as it was logged
+        self._told: tuple[object, ...] = ()
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.damages: Sequence[Damage] = ()  # that are open, as it was looked last
+        self.stands_aside = False
+        self.cut_short = False
+
+    def begin(self, place: Place) -> None:
+        """Repair from now on."""
+        self._place = place
+        self.look()
+        self._task = asyncio.create_task(self._run(place), name="repair of the log")
+
+    async def close(self) -> None:
+        """Repair nothing any more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # ---- how it stands
+
+    def look(self) -> None:
+        """See which damages there are now, and begin with their repair."""
+        place, store = self._place, self._disk.store
+        if place is None or store is None:
+            return
+        self.damages = tuple(store.damages) if store.is_damaged else ()
+        if not self.damages and not self._told:
+            return
+        end = store.end
+        inside = [(one.start, min(one.end, end)) for one in self.damages if one.start < end]
+        self._core.look(inside, self._peers(place), now_ms=place.now_ms())
+        self.cut_short = any(one.end > end for one in self.damages)  # what is behind the end comes from the master
+        self.stands_aside = self.cut_short or self._core.repairable
+        self._say_lost()
+        told = (self.stands_aside, self.cut_short, self.damages, self.lost_bytes, self._asking) if self.damages else ()
+        if told != self._told:
+            self._told = told
+            self._changed()
+            self._news.set()
+
+    def blocks(self, at: LogOffset) -> bool:
+        """Whether the log is damaged at a log offset."""
+        return any(one.start <= at < one.end for one in self.damages)
+
+    @property
+    def damaged_bytes(self) -> int:
+        """The bytes of all open damages."""
+        return sum(one.end - one.start for one in self.damages)
+
+    @property
+    def lost_bytes(self) -> int:
+        """The bytes that no other replica has either."""
+        return sum(one.end - one.start for one in self._core.lost) if self.damages else 0
+
+    @property
+    def repairing_from(self) -> int | None:
+        """The replica that is asked now."""
+        return self._asking.replica if self._asking is not None else None
+
+    @property
+    def status(self) -> Sequence[DamageStatus]:
+        """All open damages."""
+        return [self._status(one) for one in self.damages]
+
+    def _status(self, one: Damage) -> DamageStatus:
+        assert self._place is not None
+        asking = self._asking
+        now_ms = self._place.now_ms()
+        since_ms = self._core.since_ms(one.start)
+        return DamageStatus(
+            *one,
+            lost=any(lost.start <= one.start < lost.end for lost in self._core.lost),
+            repairing_from=asking.replica if asking is not None and asking.start <= one.start < asking.end else None,
+            since_s=0.0 if since_ms is None else (now_ms - since_ms) / 1000,
+        )
+
+    def describe(self) -> str:
+        """What is damaged and what is done about it, in a sentence; empty where nothing is."""
+        if not self.damages:
+            return ""
+        said = f"damaged: {len(self.damages)} ranges, {self.damaged_bytes} bytes"
+        if self.lost_bytes:
+            said += f", {self.lost_bytes} of them lost, as no replica has them"
+        if self.cut_short:
+            said += ", the end of the log among them, which comes from the master"
+        if self.repairing_from is not None:
+            return f"{said}, repairing from replica {self.repairing_from}"
+        return f"{said}, waiting for a replica to repair from" if self._core.repairable else said
+
+    def _say_lost(self) -> None:
+        """Say loudly what no replica has."""
+        lost = frozenset(self._core.lost) if self.damages else frozenset()
+        for one in sorted(lost - self._lost):
+            logger.critical(
+                "the log is damaged from %d to %d, and so is, or does not have it, every other replica: what it held "
+                "is lost, and readers get an error",
+                one.start,
+                one.end,
+            )
+        self._lost = lost
+
+    # ---- the work
+
+    def _peers(self, place: Place) -> list[int]:
+        """The other replicas, those to be asked first in front: the master, those in sync, the rest."""
+        group: Group = place.known()
+        others = [one.id for one in group.replicas if one.id != place.replica]
+        return sorted(others, key=lambda id_: (id_ != group.master, id_ not in group.sync_set, id_))
+
+    async def _run(self, place: Place) -> None:
+        while True:
+            self._news.clear()
+            self.look()
+            ask = self._core.ask(now_ms=place.now_ms()) if self.damages else None
+            try:
+                if ask is None:
+                    await self._wait(place)
+                else:
+                    await self._repair(place, ask)
+            except Exception:  # nothing else would repair this log any more
+                logger.exception("the repair of a damaged range has failed")
+                await asyncio.sleep(DISK_FAULT_S)
+
+    async def _wait(self, place: Place) -> None:
+        due_ms = self._core.due_ms if self.damages else None
+        pause_s = LOOK_S if due_ms is None else min(max((due_ms - place.now_ms()) / 1000, 0.01), LOOK_S)
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    async def _repair(self, place: Place, ask: Ask) -> None:
+        """Ask a replica for a range, and write what comes in its place."""
+        store, replica = self._disk.store, place.known().replica(ask.replica)
+        if store is None or replica is None:
+            return
+        self._asking = ask
+        self.look()
+        found = Found.FAILED
+        try:
+            found = await self._fetch(place, store, ask, replica.address)
+        finally:
+            self._asking = None
+            self.look()
+            self._core.answered(ask, found, now_ms=place.now_ms())
+            self.look()
+
+    async def _fetch(self, place: Place, store: LocalStore, ask: Ask, address: str) -> Found:
+        repaired = 0
+        try:
+            async with aclosing(fetch_range(place, address, ask.start, ask.end, log_end=store.end)) as parts:
+                async for part in parts:
+                    if not await self._mend(store, LogOffset(part.start), part.frames):
+                        return Found.FAILED
+                    repaired += len(part.frames)
+        except StoreClosed:  # this one, between two roles
+            return Found.FAILED
+        except (BadMessage, CorruptFrame) as error:
+            self._complain(ask.replica, f"what it sends is of no use: {error}", logging.ERROR)
+            return Found.FAILED
+        except StoreError as error:
+            self._complain(ask.replica, str(error), logging.INFO)
+            return Found.FAILED
+        if repaired:
+            self._refused.pop(ask.replica, None)
+            logger.info(
+                "%d damaged bytes of the log from %d to %d are repaired from replica %d",
+                repaired,
+                ask.start,
+                ask.end,
+                ask.replica,
+            )
+        return Found.ANSWERED
+
+    async def _mend(self, store: LocalStore, at: LogOffset, frames: bytes) -> bool:
+        """Whether frames were written. Raises `StoreError`: they are not fit for it, or the store is closed."""
+        try:
+            await store.mend(at, frames)
+        except OSError as error:
+            logger.error("a damaged range at %d cannot be written: %s", at, error)
+            await asyncio.sleep(DISK_FAULT_S)
+            return False
+        return True
+
+    def _complain(self, replica: int, why: str, level: int) -> None:
+        """Say once why a replica was of no use, not with every attempt."""
+        if self._refused.get(replica) != why:
+            self._refused[replica] = why
+            logger.log(level, "replica %d does not help with the repair of the log: %s", replica, why)

@@ -1,0 +1,107 @@
+"""Ranges of the log for replicas that have them damaged, from a replica in either role.
+
+Two logs are the same as far as their lists of epochs say (`store.replication.epochs`), and no further: nothing behind
+that is sent, so that a tail which went another way never takes the place of the group's. A few ranges are sent at a
+time, one to each replica, in parts, with pauses: replication and clients come first.
+"""
+
+import asyncio
+import logging
+from typing import Any
+
+from store.errors import NotMaster, StoreClosed, StoreOverloaded, StoreUnreachable
+from store.format import LogOffset
+from store.local import LocalStore
+from store.node import wire
+from store.node.papers import stranger
+from store.node.place import Place
+from store.node.wire import RangeEnd, RangePart, RangeRequest
+from store.replication.epochs import EpochList
+from store.replication.errors import BadEpochs, BadMessage
+from store.replication.messages import Hello
+
+__all__ = ["PART_BYTES", "RANGES_MAX", "RangeServer"]
+
+logger = logging.getLogger(__name__)
+
+RANGES_MAX = 4  # sent at the same time
+PART_BYTES = 4 << 20  # of frames in one message, but for a frame that is larger
+BYTES_PER_S = 64 << 20  # of one range: a few per cent of what a disk reads
+SILENCE_S = 10.0  # an asker that takes nothing for so long is given up
+
+
+class RangeServer:
+    """Of one node; see `place.Ranges`."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._busy: set[int] = set()  # replicas that are being sent a range; len <= RANGES_MAX
+
+    async def send(self, request: bytes, context: Any) -> None:
+        """Send the sound frames of a range. Raises `StoreError`, OSError."""
+        asked = wire.decode(request, RangeRequest)
+        self._check(asked)
+        if asked.replica in self._busy or len(self._busy) >= RANGES_MAX:
+            raise StoreOverloaded(f"{len(self._busy)} ranges of the log are being sent, {RANGES_MAX} at most")
+        self._busy.add(asked.replica)
+        try:
+            await self._send(asked, context)
+        except TimeoutError as error:
+            raise StoreUnreachable(f"replica {asked.replica} has taken nothing for {SILENCE_S:g} s") from error
+        finally:
+            self._busy.discard(asked.replica)
+
+    def _check(self, asked: RangeRequest) -> None:
+        """Raises `NotMaster`, `BadMessage`: whoever asks is none of this group, or there can be no such range."""
+        place = self._place
+        if asked.group != place.group:
+            raise NotMaster(f"this node is of store group {place.group}, not {asked.group}")
+        papers = Hello(
+            group=asked.group,
+            replica=asked.replica,
+            session=0,
+            epoch=0,
+            epochs=(),
+            first=0,
+            end=0,
+            cluster=asked.cluster,
+            log=asked.log,
+            check=asked.check,
+        )
+        refused = stranger(papers, place.identity, place.disk.log, place.known())
+        if refused is not None:
+            raise BadMessage(refused.text)
+        if place.known().replica(asked.replica) is None or asked.replica == place.replica:
+            raise BadMessage(f"there is no other replica {asked.replica}")
+        if not asked.start < asked.end <= asked.log_end:
+            raise BadMessage(f"no range from {asked.start} to {asked.end} in a log that ends at {asked.log_end}")
+
+    async def _send(self, asked: RangeRequest, context: Any) -> None:
+        common = self._common(asked)
+        at, limit = LogOffset(asked.start), min(LogOffset(asked.end), common)
+        while at < limit:
+            at, frames = await self._store().read_sound(at, PART_BYTES, end=limit)
+            if not frames:
+                break
+            async with asyncio.timeout(SILENCE_S):
+                await context.write(wire.encode(RangePart(at, frames)))
+            at = LogOffset(at + len(frames))
+            await asyncio.sleep(len(frames) / BYTES_PER_S)
+        async with asyncio.timeout(SILENCE_S):
+            await context.write(wire.encode(RangeEnd(common)))
+
+    def _common(self, asked: RangeRequest) -> LogOffset:
+        """The log offset up to which this log is the same as the asker's, and on disk."""
+        store = self._store()
+        try:
+            theirs = EpochList.of(asked.epochs)
+        except BadEpochs as error:
+            raise BadMessage(str(error)) from error
+        found = self._place.disk.epochs.cut(store.end).common(store.end, theirs, LogOffset(asked.log_end))
+        return LogOffset(0) if found is None else min(found.at, store.flushed)
+
+    def _store(self) -> LocalStore:
+        store = self._place.disk.store
+        if store is None:
+            raise StoreClosed("this replica is between two roles")
+        return store

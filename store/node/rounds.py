@@ -1,0 +1,67 @@
+"""Reads of a master that wait for a round: until enough replicas have said that they follow it still."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from store.errors import NotMaster, NotWritable
+from store.node.place import Place
+from store.replication.master import Master
+
+__all__ = ["Rounds"]
+
+
+class _Read(NamedTuple):
+    """A read that waits for a round."""
+
+    round: int
+    agreed: "asyncio.Future[None]"
+
+
+class Rounds:
+    """Of one master. `answer` is called after whatever the core was told, `end` when it is master no more."""
+
+    def __init__(self, core: Master, place: Place, asked: Callable[[], None]) -> None:
+        self._core = core
+        self._place = place
+        self._asked = asked
+        self._reads: list[_Read] = []
+        self._over = False
+
+    async def agreed(self) -> None:
+        """Return when nobody can have been a newer master when this was called. Raises `NotMaster`, `NotWritable`."""
+        core = self._core
+        if core.ended is not None or self._over:
+            raise NotMaster(f"this node is not the master of store group {self._place.group} any more")
+        number = core.ask_round()
+        if core.round_agreed >= number:
+            return
+        read = _Read(number, asyncio.get_running_loop().create_future())
+        self._reads.append(read)
+        self._asked()
+        try:
+            async with asyncio.timeout(self._place.pace.stall_ms / 1000):
+                await read.agreed
+        except TimeoutError as error:
+            raise NotWritable("too few replicas say that this is the master still") from error
+        finally:
+            with suppress(ValueError):
+                self._reads.remove(read)
+
+    def answer(self) -> None:
+        """Let those read whose round is agreed."""
+        if not self._reads:
+            return
+        agreed = self._core.round_agreed
+        for read in self._reads:
+            if read.round <= agreed and not read.agreed.done():
+                read.agreed.set_result(None)
+
+    def end(self, why: NotMaster) -> None:
+        """Refuse all that wait, and whoever asks from now on."""
+        self._over = True
+        for read in self._reads:
+            if not read.agreed.done():
+                read.agreed.set_exception(why)
+        self._reads.clear()

@@ -1,0 +1,134 @@
+"""The order in which damaged ranges of a log are repaired, and whom to ask for them. No input or output.
+
+How to drive it. `look` takes the damages that are open now, as the log knows them, and the other replicas, those to be
+asked first in front. `ask` then gives the next request, if one is due: do it, put what comes in place, `look` at what
+is left, and say with `answered` what became of it. `due_ms` says when to ask again.
+
+A replica that is asked sends all that it has of a range, also what lies behind a part that it lacks. So what is left of
+a range lacks there, too, and the next replica is asked for it. A range that every other replica has answered for, and
+that is still not whole, is lost: nobody has to wait for it any more, and it is asked for again now and then, as
+somebody may be repaired or come back.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from store.format import LogOffset
+
+__all__ = ["LOST_AGAIN_MS", "RETRY_MAX_MS", "RETRY_MIN_MS", "Ask", "Found", "Range", "Repairs"]
+
+RETRY_MIN_MS, RETRY_MAX_MS = 200, 2_000  # between two rounds through the replicas for a range
+LOST_AGAIN_MS = 10_000  # for one that none of them has
+
+
+class Range(NamedTuple):
+    """From one boundary of frames to another."""
+
+    start: LogOffset
+    end: LogOffset
+
+
+class Ask(NamedTuple):
+    """A replica is to be asked for a range."""
+
+    replica: int
+    start: LogOffset
+    end: LogOffset
+
+
+class Found(Enum):
+    """What has become of a request."""
+
+    ANSWERED = "answered"  # it has sent all that it has of the range, perhaps nothing
+    FAILED = "failed"  # it was not reached, did not finish, or what it sent was not to be used
+
+
+@dataclass(slots=True)
+class _Hole:
+    """A damaged range. `asked` are the replicas that were asked in this round."""
+
+    range: Range
+    since_ms: int
+    asked: dict[int, Found] = field(default_factory=dict)
+    rounds: int = 0  # that have ended without all of it
+    due_ms: int = 0
+    lost: bool = False  # every other replica has answered, and none has it
+
+
+class Repairs:
+    """Of one log. Damages come and go by `look` alone."""
+
+    def __init__(self) -> None:
+        self._holes: list[_Hole] = []  # by log offset, disjoint
+        self._peers: tuple[int, ...] = ()
+
+    def look(self, damages: Iterable[tuple[LogOffset, LogOffset]], peers: Sequence[int], *, now_ms: int) -> None:
+        """Take the damages as they are now, and the other replicas in the order in which to ask them."""
+        found = [Range(start, end) for start, end in damages]
+        if found != [hole.range for hole in self._holes]:
+            self._holes = [self._hole(one, now_ms) for one in found]
+        if set(peers) != set(self._peers):
+            for hole in self._holes:
+                hole.lost = hole.lost and set(peers) <= set(self._peers)
+                hole.due_ms = now_ms
+        self._peers = tuple(peers)
+        for hole in self._holes:
+            self._judge(hole, now_ms)
+
+    def _hole(self, one: Range, now_ms: int) -> _Hole:
+        """A range that is part of a known one inherits what is known of that; any other one is new."""
+        for hole in self._holes:
+            if hole.range == one:
+                return hole
+            if hole.range.start <= one.start and one.end <= hole.range.end:
+                return _Hole(one, hole.since_ms, dict(hole.asked), due_ms=hole.due_ms, lost=hole.lost)
+        return _Hole(one, now_ms, due_ms=now_ms)
+
+    def ask(self, *, now_ms: int) -> Ask | None:
+        """The next request: for the first range that is due, to the first replica not asked in this round."""
+        for hole in self._holes:
+            if hole.due_ms <= now_ms:
+                for replica in self._peers:
+                    if replica not in hole.asked:
+                        return Ask(replica, *hole.range)
+        return None
+
+    def answered(self, ask: Ask, found: Found, *, now_ms: int) -> None:
+        """A request has come to its end, and `look` has been told of what is left since."""
+        for hole in self._holes:
+            if ask.start <= hole.range.start and hole.range.end <= ask.end:
+                hole.asked[ask.replica] = found
+                self._judge(hole, now_ms)
+
+    def _judge(self, hole: _Hole, now_ms: int) -> None:
+        """End a round in which everybody was asked."""
+        if not all(replica in hole.asked for replica in self._peers):
+            return
+        hole.lost = all(hole.asked[replica] is Found.ANSWERED for replica in self._peers)
+        pause_ms = LOST_AGAIN_MS if hole.lost else min(RETRY_MIN_MS << min(hole.rounds, 8), RETRY_MAX_MS)
+        hole.rounds += 1
+        hole.due_ms = now_ms + pause_ms
+        hole.asked = {}
+
+    # ---- how it stands
+
+    @property
+    def due_ms(self) -> int | None:
+        """When there is something to ask; None: never, as it is now."""
+        return min((hole.due_ms for hole in self._holes if self._peers), default=None)
+
+    @property
+    def lost(self) -> list[Range]:
+        """The ranges that no other replica has."""
+        return [hole.range for hole in self._holes if hole.lost]
+
+    @property
+    def repairable(self) -> bool:
+        """Whether another replica may have something of what is damaged."""
+        return any(not hole.lost for hole in self._holes)
+
+    def since_ms(self, start: LogOffset) -> int | None:
+        """Since when the damage at a log offset has been known here."""
+        return next((hole.since_ms for hole in self._holes if hole.range.start <= start < hole.range.end), None)

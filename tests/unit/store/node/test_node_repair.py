@@ -1,0 +1,264 @@
+"""Damaged logs in a store group: they are repaired from another replica while everything goes on."""
+
+import logging
+import shutil
+
+import pytest
+from controllers import Controllers, until
+from node_kit import GROUP, PATIENCE_S, StoreGroup
+from replica_kit import log_bytes
+from store_kit import append, bodies, frame
+
+from controller.client import GroupConfig
+from store.errors import NotWritable, StoreUnreachable
+from store.node import strain
+from store.node.master_role import MasterRole
+from store.node.repair.serving import RangeServer
+from store.segment import BadRange
+
+pytestmark = pytest.mark.anyio
+
+COUNT = 40
+BODIES = [b"%03d" % n + bytes(100) for n in range(COUNT)]
+
+
+@pytest.fixture
+async def controllers(tmp_path):
+    async with Controllers(tmp_path / "controllers", count=1) as found:
+        await found.leader()
+        yield found
+
+
+def group_of(tmp_path, controllers, **options):
+    return StoreGroup(tmp_path, controllers, segment_size_bytes=2_000, **options)
+
+
+async def fill(group):
+    """Messages that every replica has in several segments."""
+    await group.in_sync()
+    store = group.store()
+    for body in BODIES:
+        await append(store, frame((16, body)))
+    await group.settled()
+
+
+def flip(group, name, segment=1, at=300):
+    """Flip a bit in a closed segment of a replica; the log offset."""
+    path = sorted((group.directory / name / "log").iterdir())[segment]
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 8]))
+    return int(path.stem) + at
+
+
+def scrub(group, name):
+    """Read a replica's log through, and say what is damaged."""
+    log = group.nodes[name].disk.store._engine.log
+    for found in log.scan(log.first, log.end):
+        if isinstance(found, BadRange):
+            log.damaged(found, "scrub")
+
+
+async def repaired(group, name, count=1):
+    def whole():
+        store = group.nodes[name].disk.store
+        return store is not None and store.damages_repaired >= count and not store.is_damaged
+
+    await until(whole, PATIENCE_S)
+
+
+async def same(group):
+    """All logs are the same."""
+    await group.settled()
+    assert len({log_bytes(group.directory / name) for name in group.names}) == 1
+
+
+async def restarted_master(group):
+    """A master that has nothing of its log in memory."""
+    heir = next(name for name in group.names if name != group.name_of(group.group.master))
+    await group.stop(heir)
+    await group.start(heir)
+    master = group.role(await group.master())
+    await until(lambda: master.core._peers[group.id(heir)].ready, PATIENCE_S)
+    await group.in_sync()
+    await group.hand_over(heir)
+    await group.in_sync()
+    return heir
+
+
+async def test_a_slave_is_repaired_and_is_out_of_the_set_meanwhile(tmp_path, controllers, monkeypatch):
+    group = group_of(tmp_path, controllers)
+    async with group:
+        await fill(group)
+        master = await group.master()
+        hurt, other = (name for name in group.names if name != master)
+        sending = RangeServer.send
+
+        async def refused(*_):
+            raise StoreUnreachable("not now")
+
+        monkeypatch.setattr(RangeServer, "send", refused)
+        flip(group, hurt)
+        scrub(group, hurt)
+        await group.in_sync(master, other)
+        registry = controllers.nodes[1].registry
+        assert registry.last(GROUP, group.id(hurt)).damaged
+        assert "damaged: 1 ranges" in group.nodes[hurt].repairer.describe()
+        assert group.role(hurt).streaming
+        monkeypatch.setattr(RangeServer, "send", sending)
+        await repaired(group, hurt)
+        await group.in_sync()
+        await until(lambda: not registry.last(GROUP, group.id(hurt)).damaged, PATIENCE_S)
+        assert group.nodes[hurt].repairer.describe() == ""
+        await same(group)
+
+
+async def test_a_master_is_repaired_from_a_slave_and_stays_master(tmp_path, controllers):
+    group = group_of(tmp_path, controllers)
+    async with group:
+        await fill(group)
+        name = await restarted_master(group)
+        epoch = group.group.master_epoch
+        flip(group, name)
+        scrub(group, name)
+        await repaired(group, name)
+        assert group.group.master_epoch == epoch
+        assert await bodies(group.store(), 16) == BODIES
+        await same(group)
+
+
+async def test_an_emptied_replica_is_filled_around_the_damage_of_its_master(tmp_path, controllers, caplog):
+    group = group_of(tmp_path, controllers)
+    async with group:
+        await fill(group)
+        master = await restarted_master(group)
+        empty, _ = (name for name in group.names if name != master)
+        await group.stop(empty)
+        await group.in_sync(*(name for name in group.names if name != empty))
+        flip(group, master)
+        shutil.rmtree(tmp_path / empty)
+        with caplog.at_level(logging.INFO):
+            await group.start(empty)
+            await until(lambda: len(group.group.sync_set) == 3, PATIENCE_S)
+        assert caplog.text.count("the stream to the master is over") < 3
+        await same(group)
+
+
+async def test_an_emptied_replica_waits_for_its_masters_repair_without_dialling_again(
+    tmp_path, controllers, monkeypatch
+):
+    monkeypatch.setattr(strain, "DAMAGED_MS", 60_000)
+    group = group_of(tmp_path, controllers)
+    async with group:
+        await fill(group)
+        master = await restarted_master(group)
+        empty, _ = (name for name in group.names if name != master)
+        await group.stop(empty)
+        sending = RangeServer.send
+        attempts = []
+        attend = MasterRole.attend
+
+        async def refused(*_):
+            raise StoreUnreachable("not now")
+
+        def counted(self, context, hello):
+            attempts.append(hello)
+            return attend(self, context, hello)
+
+        monkeypatch.setattr(RangeServer, "send", refused)
+        monkeypatch.setattr(MasterRole, "attend", counted)
+        at = flip(group, master)
+        shutil.rmtree(tmp_path / empty)
+        await group.start(empty)
+        role = group.nodes[master].role
+        await until(lambda: group.nodes[master].repairer.damages, PATIENCE_S)
+        heard = len(attempts)
+        round_ = role.core.ask_round()
+        role._pump_soon()
+        await until(lambda: role.core._peers[group.id(empty)].round >= round_, PATIENCE_S)  # the stream lives
+        assert len(attempts) == heard <= 3
+        assert role.core.positions()[group.id(empty)] <= at
+        monkeypatch.setattr(RangeServer, "send", sending)
+        await until(lambda: len(group.group.sync_set) == 3, PATIENCE_S)
+        await same(group)
+
+
+async def test_a_master_that_is_not_repaired_hands_over(tmp_path, controllers, monkeypatch, caplog):
+    async def refused(*_):
+        raise StoreUnreachable("not now")
+
+    monkeypatch.setattr(strain, "DAMAGED_MS", 300)
+    monkeypatch.setattr(RangeServer, "send", refused)
+    group = group_of(tmp_path, controllers)
+    async with group:
+        await fill(group)
+        name, epoch = await restarted_master(group), group.group.master_epoch
+        flip(group, name)
+        scrub(group, name)
+        assert await group.master(after=epoch) != name
+        assert "as its log is not repaired" in caplog.text
+        assert await bodies(group.store(), 16) == BODIES
+        await append(group.store(), frame((16, b"more")))
+
+
+async def test_two_replicas_with_different_damages_repair_each_other(tmp_path, controllers):
+    config = GroupConfig(replicas=2, min_in_sync=2)
+    group = group_of(tmp_path, controllers, count=2, config=config)
+    async with group:
+        await fill(group)
+        master = await restarted_master(group)
+        slave = next(name for name in group.names if name != master)
+        for name, places in ((master, [(1, 300), (2, 300)]), (slave, [(1, 1500), (3, 300)])):
+            for segment, at in places:
+                flip(group, name, segment, at)
+        scrub(group, master)
+        scrub(group, slave)
+        await repaired(group, master, 2)
+        await repaired(group, slave, 2)
+        await group.in_sync()
+        await same(group)
+        assert await bodies(group.store(), 16) == BODIES
+
+
+async def test_what_every_replica_has_damaged_is_said_to_be_lost_and_the_group_goes_on(tmp_path, controllers, caplog):
+    group = group_of(tmp_path, controllers)
+    async with group:
+        await fill(group)
+        for name in group.names:
+            flip(group, name)
+        for name in group.names:
+            scrub(group, name)
+        await until(lambda: all(node.repairer.lost_bytes for node in group.nodes.values()), PATIENCE_S)
+        assert [one.levelname for one in caplog.records if "what it held is lost" in one.getMessage()] == [
+            "CRITICAL"
+        ] * 3
+        await group.in_sync()
+        await append(group.store(), frame((16, b"more")))
+        for node in group.nodes.values():
+            assert not node.repairer.stands_aside
+            assert "of them lost" in node.repairer.describe()
+
+
+async def test_a_group_of_two_refuses_writes_while_one_is_damaged(tmp_path, controllers, monkeypatch):
+    sending = RangeServer.send
+
+    async def refused(*_):
+        raise StoreUnreachable("not now")
+
+    group = group_of(tmp_path, controllers, count=2)
+    async with group:
+        await fill(group)
+        master = await group.master()
+        hurt = next(name for name in group.names if name != master)
+        monkeypatch.setattr(RangeServer, "send", refused)
+        flip(group, hurt)
+        scrub(group, hurt)
+        await until(lambda: group.role(master).core.refusal is not None, PATIENCE_S)
+        with pytest.raises(NotWritable, match="damaged"):
+            await append(group.store(budget_s=0.5), frame((16, b"no")))
+        assert set(group.group.sync_set) == {group.id(master), group.id(hurt)}
+        monkeypatch.setattr(RangeServer, "send", sending)
+        await repaired(group, hurt)
+        await append(group.store(), frame((16, b"yes")))
