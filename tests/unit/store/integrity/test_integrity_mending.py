@@ -10,6 +10,7 @@ from store.format import LogOffset
 from store.integrity.mending import mend
 from store.local import LocalStore
 from store.log import CommitLog
+from store.segment import BadRange
 
 pytestmark = pytest.mark.anyio
 
@@ -109,12 +110,38 @@ def test_mend_takes_nothing_but_the_frames_that_belong_there(tmp_path):
     for wrong in (b"", bytes(spoilt), hurt.data[:-1], following.data, hurt.data + following.data, placed[0].data):
         with pytest.raises(CorruptFrame):
             mend(log, damage.start, wrong)
-    with pytest.raises(CorruptFrame, match="begins here"):
+    with pytest.raises(CorruptFrame, match=r"no damage .* is here"):
         mend(log, LogOffset(hurt.start - 1), bytes(spoilt))
     assert log_bytes(tmp_path) == before
     assert log.damages.open() == [damage]
     mend(log, damage.start, hurt.data)
     mend(log, damage.start, hurt.data)  # again: nothing is damaged there
+    log.close()
+
+
+def test_mend_puts_the_middle_of_a_damage_right_where_there_is_a_file(tmp_path):
+    placed = write(tmp_path)
+    before = log_bytes(tmp_path)
+    log = reopened(tmp_path)
+    hurt = [one for one in placed if one.start >= log.segments[1].start][2:5]
+    log.damaged(BadRange(hurt[0].start, hurt[2].end, "told so"), "test")
+    mend(log, hurt[1].start, hurt[1].data)
+    assert [(one.start, one.end) for one in log.damages.open()] == [(one.start, one.end) for one in (hurt[0], hurt[2])]
+    assert log_bytes(tmp_path) == before
+    log.close()
+
+
+def test_mend_fills_a_file_that_is_cut_short_from_its_end_only(tmp_path):
+    placed = write(tmp_path)
+    path = files_of(tmp_path)[1]
+    with path.open("r+b") as file:
+        file.truncate(500)
+    log = reopened(tmp_path)
+    (damage,) = log.damages.open()
+    missing = [one for one in placed if damage.start <= one.start < damage.end]
+    with pytest.raises(CorruptFrame, match="what comes first is repaired first"):
+        mend(log, missing[2].start, missing[2].data)
+    assert path.stat().st_size == 500
     log.close()
 
 
