@@ -1,5 +1,7 @@
 """What a gateway process stands on: a store and a controller, in this process or across a network."""
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from random import SystemRandom
@@ -23,6 +25,7 @@ from store.cluster import ClusterStore, Connect, connect_remote
 from store.errors import StoreError, StoreUnreachable
 from store.format import LogOffset
 from store.local import LocalStore
+from store.reach.reporter import Reporter
 
 __all__ = ["ClusterFooting", "Footing", "LocalFooting", "StoreFigures", "across", "here", "metadata_limits"]
 
@@ -221,7 +224,19 @@ async def across(config: Config) -> AsyncIterator[ClusterFooting]:
             pending_bytes_max=config.store.pending_bytes_max,
         )
         async with await _reached(controller, connect) as store:
-            yield ClusterFooting(config, store, controller)
+            reporter = Reporter(
+                controller,
+                lambda: store.logs,
+                controller.report,
+                now_ms=lambda: time.monotonic_ns() // 1_000_000,
+                credentials=credentials,
+            )
+            reporting = asyncio.create_task(reporter.run(), name="which masters are reached")
+            try:
+                yield ClusterFooting(config, store, controller)
+            finally:
+                reporting.cancel()
+                await asyncio.gather(reporting, return_exceptions=True)
     finally:
         await controller.close()
 

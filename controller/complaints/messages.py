@@ -5,10 +5,20 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-__all__ = ["COMPLAIN_MS", "HINT_MS", "REPORT_COMPLAINTS_MAX", "REPORT_S", "Complaint", "Report", "Trouble"]
+__all__ = [
+    "COMPLAIN_MS",
+    "HINT_MS",
+    "PROXY_COMPLAIN_MS",
+    "REPORT_COMPLAINTS_MAX",
+    "REPORT_S",
+    "Complaint",
+    "Report",
+    "Trouble",
+]
 
 HINT_MS = 400  # of silence before it is said at all: two heartbeats of a master to its slaves
-COMPLAIN_MS = 2_000  # before it counts as a complaint: ten of them, or two pings of a proxy
+COMPLAIN_MS = 2_000  # before it counts as a complaint: ten of them
+PROXY_COMPLAIN_MS = 3_000  # likewise of a proxy: three pings
 REPORT_S = 1.0  # between two reports of a proxy
 REACHES_COUNT_MAX = 16  # as many replicas as a group has, learners included
 REPORT_COMPLAINTS_MAX = 256  # groups in one report; a proxy with more complains of these first

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from controller.client import Group
 from controller.complaints.ledger import Damping, Reports
-from controller.complaints.messages import COMPLAIN_MS, Complaint, Report, Trouble
+from controller.complaints.messages import COMPLAIN_MS, PROXY_COMPLAIN_MS, Complaint, Report, Trouble
 
 __all__ = ["LONE_PROXY_MS", "SETTLE_MS", "SLOW_MS", "Complaints", "Said"]
 
@@ -153,7 +153,9 @@ class Complaints:
 
     def _standing(self, group: Group, master: int, said: Mapping[int, Said], now_ms: int) -> _Standing:
         others = [id_ for id_ in group.voters if id_ != master and id_ in said]
-        replicas = {id_: one for id_ in others if (one := said[id_].complaint) is not None and _counts(one, group)}
+        replicas = {
+            id_: one for id_ in others if (one := said[id_].complaint) is not None and _counts(one, group, COMPLAIN_MS)
+        }
         if len(others) > 1:  # who reaches nobody else is cut off itself, and neither complains nor is elected
             cut_off = [id_ for id_, one in replicas.items() if not set(one.reaches).intersection(others)]
             others = [id_ for id_ in others if id_ not in cut_off]
@@ -162,7 +164,7 @@ class Complaints:
         proxies = {
             proxy: one
             for proxy, complaints in reports.items()
-            if (one := complaints.get(group.number)) is not None and _counts(one, group)
+            if (one := complaints.get(group.number)) is not None and _counts(one, group, PROXY_COMPLAIN_MS)
         }
         return _Standing(master, tuple(others), replicas, proxies, len(reports), said[master].slow)
 
@@ -204,8 +206,8 @@ class Complaints:
         self._stays[group.number] = why
 
 
-def _counts(complaint: Complaint, group: Group) -> bool:
-    return complaint.epoch == group.master_epoch and complaint.silent_ms >= COMPLAIN_MS
+def _counts(complaint: Complaint, group: Group, least_ms: int) -> bool:
+    return complaint.epoch == group.master_epoch and complaint.silent_ms >= least_ms
 
 
 def _is_fit(said: Said) -> bool:

@@ -29,6 +29,7 @@ from store.node.repair.repairer import Repairer
 from store.node.repair.serving import RangeServer
 from store.node.replication_service import ReplicationService
 from store.node.slave_role import Ending, SlaveRole, install
+from store.reach.probe import answers
 from store.replication.errors import CannotSwitchOver
 from store.replication.pace import Pace
 from store.rpc import StoreService
@@ -192,6 +193,7 @@ class StoreNode:
             known=self._known,
             heard=self._heard,
             dial=lambda address: pipes.open_channel(address, self._credentials.channel),
+            answers=self._answers,
             now_ms=lambda: time.monotonic_ns() // 1_000_000,
             repairing=repairer,
             pace=self.settings.pace,
@@ -393,6 +395,12 @@ class StoreNode:
         if found is not None and found != self.group:
             self._heard(found)
 
+    async def _answers(self, address: str) -> bool:
+        """Whether another replica of this group answers at an address."""
+        return await answers(
+            address, self.settings.group, cluster=self._node.cluster, credentials=self._credentials.channel
+        )
+
     def _speak(self) -> None:
         if self._beats is not None:
             self._beats.speak()
@@ -403,6 +411,10 @@ class StoreNode:
         if role is not None:
             flushed = role.core.flushed
             self._ends = epochs.cut(flushed).newest, flushed, role.core.confirmed
+
+    @property
+    def _slow(self) -> bool:
+        return self.role.strain.slow if isinstance(self.role, MasterRole) else self.role is not None and self.role.slow
 
     def _said(self) -> list[Heartbeat]:
         """What the controllers are told of this replica."""
@@ -438,5 +450,7 @@ class StoreNode:
                 damaged_bytes=repairer.damaged_bytes,
                 lost_bytes=repairer.lost_bytes,
                 repairing_from=repairer.repairing_from or 0,
+                complaint=self.role.complaint if isinstance(self.role, SlaveRole) else None,
+                slow=self._slow,
             )
         ]

@@ -1,6 +1,6 @@
 """What both roles of a replica work with, and what they serve to others."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -90,7 +90,8 @@ class Place:
     """A replica and its surroundings.
 
     `speak` tells the controllers at once what has changed about epochs and roles. `known` is the newest group that is
-    known, `heard` takes one that a controller has answered with. `dial` opens a channel to another node. `unfit`
+    known, `heard` takes one that a controller has answered with. `dial` opens a channel to another node, `answers` says
+    whether a replica answers at an address. `unfit`
     are epochs to which this replica was elected and could not be their master. To those up to `since` it was elected
     before its node registered, and a node with a copy of its directory may be their master. Before `relief_ms` it does
     not hand over because its disk is full.
@@ -105,6 +106,7 @@ class Place:
     known: Callable[[], Group]
     heard: Callable[[Group], None]
     dial: Callable[[str], Any]
+    answers: Callable[[str], Awaitable[bool]]
     now_ms: Callable[[], int]
     repairing: Repairing
     pace: Pace = field(default_factory=Pace)

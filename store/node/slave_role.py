@@ -13,6 +13,7 @@ from enum import Enum, auto
 from typing import Any
 
 from controller.client import ControllerError, Group
+from controller.complaints.messages import COMPLAIN_MS, HINT_MS, Complaint
 from store.errors import CorruptFrame, StoreError, StoreFailed, StoreFull, StoreOverloaded, StoreUnreachable
 from store.format import LogOffset
 from store.node import wire
@@ -20,6 +21,8 @@ from store.node.papers import STRANGE, sign
 from store.node.place import TICK_S, Place
 from store.node.snapshots import fetch_snapshot, install_fetched
 from store.node.streams import MasterStream
+from store.node.syncs import Syncs
+from store.reach.reach import Reach
 from store.replication.messages import FromMaster, FromSlave, Hello, Refused
 from store.replication.slave import (
     Close,
@@ -84,6 +87,8 @@ class SlaveRole:
         self._broken = False  # something that the core counts as done was not: no ending but ANEW is possible
         self._error: Exception | None = None  # the first failure of the disk, whenever it came
         self._wishing: asyncio.Task[None] | None = None
+        self._reach = Reach(place.answers, probe_ms=HINT_MS, complain_ms=COMPLAIN_MS)
+        self._syncs = Syncs()
         self._refusal = ""  # by a master of something else, as it was logged last
 
     # ---- from outside
@@ -92,6 +97,16 @@ class SlaveRole:
     def core(self) -> Slave:
         """What is known of the log; for looking at."""
         return self._core
+
+    @property
+    def complaint(self) -> Complaint | None:
+        """What it says of its master to the controllers."""
+        return self._reach.complaint
+
+    @property
+    def slow(self) -> bool:
+        """Whether its disk takes far too long to sync."""
+        return self._syncs.slow
 
     @property
     def streaming(self) -> bool:
@@ -191,6 +206,7 @@ class SlaveRole:
             return Ending.ANEW if self._broken else ending
         finally:
             await self._part([*parts, *filter(None, (self._fetching, self._wishing)), working])
+            await self._reach.close()
             place.disk.listener = None
             await place.front.stand_down(place.address_of_master(self._group))
 
@@ -230,6 +246,15 @@ class SlaveRole:
             if store is not None and store.first > core.first:
                 core.trimmed(min(store.first, core.confirmed))
             self._after()
+            self._listen()
+
+    def _listen(self) -> None:
+        """Notice that the master is silent, and tell the controllers when that begins to count, or is over."""
+        core, group, now_ms = self._core, self._group, self._place.now_ms()
+        listens = core.stage not in {Stage.DIVERGED, Stage.SNAPSHOT} and group.master_epoch >= core.promised
+        changed = self._reach.look(group if listens else None, now_ms, me=self._place.replica)
+        if self._syncs.look(core.end, core.flushed, now_ms) or changed:
+            self._place.speak()
 
     # ---- the stream
 
@@ -279,6 +304,7 @@ class SlaveRole:
         if isinstance(message, Refused) and message.why in STRANGE and message.text != self._refusal:
             self._refusal = message.text
             logger.error("the master does not take this replica: %s", message.text)
+        self._reach.heard()
         self._core.receive(message, now_ms=self._place.now_ms())
         self._after()
 

@@ -1,7 +1,7 @@
-"""What keeps a master from its work: too few replicas that answer, a disk that is full, a log that stays damaged.
+"""What keeps a master from its work: too few replicas that answer, a full or slow disk, a log that stays damaged.
 
 The first is said in the heartbeat, and mends itself or is an election's. For the others a master hands over, if another
-replica in sync has room, or a sound log: as planned, so that nothing is lost that was under way.
+replica in sync has room, a faster disk, or a sound log: as planned, so that nothing is lost that was under way.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from controller.client import ControllerError
 from store.format import LogOffset
 from store.local import LocalStore
 from store.node.place import Place
+from store.node.syncs import Syncs
 from store.replication.errors import CannotSwitchOver
 from store.replication.master import Master
 
@@ -37,6 +38,7 @@ class Strain:
         self._round = 0  # the one that is to be agreed
         self._asked_ms = place.now_ms() - ROUND_MS
         self._full_ms: int | None = None  # since when the disk is full
+        self._syncs = Syncs()
         self._damaged_ms: int | None = None  # since when there is damage to repair
         self.stalled = False  # nothing is taken, or what is taken is not confirmed
         self.cut_off = False  # the newest round was not answered in time
@@ -51,7 +53,7 @@ class Strain:
             self._round, self._asked_ms = core.ask_round(), now_ms
         full = store is not None and store.full is not None
         stalled = self.cut_off or full or core.refusal is not None
-        if stalled != self.stalled:
+        if self._syncs.look(core.end, core.flushed, now_ms) or stalled != self.stalled:
             self.stalled = stalled
             self._place.speak()
         self._full_ms = _since(self._full_ms, full, now_ms)
@@ -60,9 +62,16 @@ class Strain:
             return
         if self._full_ms is not None and now_ms - self._full_ms >= FULL_MS:
             self._relieve(self._with_room, slaves, "its disk is full", "with room")
+        elif self.slow:
+            self._relieve(self._with_room, slaves, "its disk is slow", "and a disk that is not")
         elif self._damaged_ms is not None and now_ms - self._damaged_ms >= DAMAGED_MS:
             why = f"its log is not repaired after {DAMAGED_MS / 1000:g} s"
             self._relieve(self._without_damage, slaves, why, "and without damage")
+
+    @property
+    def slow(self) -> bool:
+        """Whether the disk takes far too long to sync."""
+        return self._syncs.slow
 
     def _relieve(self, able: _Able, slaves: Collection[int], why: str, what: str) -> None:
         self._place.relief_ms = self._place.now_ms() + RELIEF_AGAIN_MS

@@ -83,6 +83,8 @@ class Connection:
         self.admission: calls.Admission | None = None  # None: never connected
         self.target: str | None = None  # of the connection, or of the newest attempt
         self.up = asyncio.Event()  # connected
+        self._link: Link | None = None  # while it stands
+        self._heard: tuple[str | None, float] = (None, 0.0)  # by the one before, or by a refusal
         self._left: StoreError | None = None  # why this connection is to be given up
         self._leave, self._retry = asyncio.Event(), asyncio.Event()
         self._listeners: dict[int, _Listener] = {}
@@ -109,6 +111,11 @@ class Connection:
     def busy(self) -> bool:
         """Whether something is under way that is worth waiting for."""
         return self.appender.pending_bytes > 0 or self.caller.busy
+
+    @property
+    def heard(self) -> tuple[str | None, float]:
+        """The node from which something came last, and when."""
+        return self._heard if self._link is None else (self._link.target, self._link.heard_s)
 
     def moved(self) -> None:
         """`resolve` may answer something else than before."""
@@ -196,12 +203,15 @@ class Connection:
             return StoreUnreachable(f"store group {self._group} has no master that is known")
         self.target = target
         try:
-            link = await self._open(target)
+            link = self._link = await self._open(target)
             try:
                 return await self._stay(link)
             finally:
+                self._heard, self._link = self.heard, None
                 await link.close()
         except StoreError as error:
+            if not isinstance(error, StoreUnreachable):
+                self._heard = target, self._loop.time()
             return error
         except Exception as error:
             logger.exception("a connection has failed")

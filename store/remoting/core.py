@@ -70,6 +70,11 @@ class Remote:
         return self._connection.up.is_set()
 
     @property
+    def heard(self) -> tuple[str | None, float]:
+        """The node from which something came last, refusals included, and when that was by the loop's clock."""
+        return self._connection.heard
+
+    @property
     def confirmed(self) -> LogOffset:
         """See `StoreClient.confirmed`: as it was heard last. Raises `StoreUnreachable` before the first connection."""
         if not self._connection.sessions:

@@ -28,6 +28,7 @@ from controller.state import MetadataState
 from controller.wire import COMMAND_BYTES_MAX, Hello
 from store.cluster import ClusterStore, connect_remote
 from store.node.node import Credentials, NodeSettings, StoreNode
+from store.reach.reporter import Reporter
 from store.replication.pace import Pace
 
 __all__ = ["Cluster", "Controller", "End", "Machine", "Proxy", "Replica"]
@@ -298,6 +299,9 @@ class Proxy(Machine):
         await controller.ready()
         self.store = await ClusterStore.open(controller, connect_remote(controller, budget_s=1e9))
         self.controller = controller
+        store = self.store
+        reporter = Reporter(controller, lambda: store.logs, controller.report, now_ms=self.now_ms)
+        self.process.run(reporter.run(), f"reports of {self.name}")
         await self.cluster.begin(self)
 
     def fell(self, *, power: bool) -> None:

@@ -16,13 +16,14 @@ from controller.client import ControllerError, GroupConfig
 from controller.raft import RaftError
 from store.errors import StoreError
 
-__all__ = ["History"]
+__all__ = ["History", "steady"]
 
 BOOT_S = 30
 HEAL_S = 9  # less than a controller waits for one that it has elected and that does not serve
 BETWEEN_S = ((0.05, 0.4), (0.1, 0.8), (0.3, 1.2))  # two faults
 LASTS_S = (0.1, 0.4, 0.8, 1.2, 3.0)
 USURPED_S = (2.2, 4.0)  # long enough for another one to be elected
+GREY_S = (1.0, 8.0)  # some of them until complaints have moved the master
 FAULTS = [
     *["crash"] * 5,
     *["controllers"] * 2,
@@ -32,6 +33,7 @@ FAULTS = [
     "outage",
     *["cut"] * 3,
     *["alone"] * 3,
+    *["grey"] * 3,
     *["split"] * 2,
     *["no controller"] * 2,
     *["freeze"] * 3,
@@ -187,6 +189,8 @@ class History:
                 if chance.random() < 0.5:
                     whom = [one for one in whom if one not in cluster.proxies]
                 self.cut([victim], whom, lasts, both=chance.random() < 0.7)
+            case "grey":
+                self.grey(chance.randrange(GROUP_COUNT), chance.uniform(*GREY_S))
             case "split":
                 side = chance.sample(cluster.machines, chance.randint(1, len(cluster.machines) - 1))
                 self.cut(side, [one for one in cluster.machines if one not in side], lasts)
@@ -268,6 +272,27 @@ class History:
         else:
             side = [master, self.chance.choice(self.cluster.proxies)]
             self.cut(side, [one for one in self.cluster.machines if one not in side], lasts_s)
+
+    def grey(self, group: int, lasts_s: float | None = None, *, way: str = "", whom: str = "") -> list:
+        """The controllers hear a master, and those who need it do not reach it: both ways, or one; all, or some."""
+        chance, cluster = self.chance, self.cluster
+        master = cluster.master(group)
+        if master is None:
+            return []
+        sides = {
+            "slaves": [one for one in cluster.replicas if one.group == group and one is not master],
+            "proxies": list(cluster.proxies),
+        }
+        others = [*sides["slaves"], *sides["proxies"]]
+        others = sides.get(whom or chance.choice(["all", "all", "slaves", "proxies"]), others)
+        way = way or chance.choice(["both", "from", "to"])
+        some, others = (others, [master]) if way == "to" else ([master], others)
+        links = [(one.name, other.name) for one in some for other in others]
+        links += [(other, one) for one, other in links] if way == "both" else []
+        cluster.net.cut.update(dict.fromkeys(links))
+        if lasts_s is not None:
+            self.later(lasts_s, cluster.net.mend, links)
+        return links
 
     def rival(self, lasts_s: float) -> None:
         """The controllers' leader is apart from the others, and stores, clients and operators still speak to it."""
@@ -407,3 +432,13 @@ def _of_replica(replica: Replica) -> str:
     if core is not None:
         what += f" {getattr(core, 'stage', '')} {getattr(core, 'refusal', '')!r} confirmed {core.confirmed}"
     return f"{what} log {log.first}..{log.durable}..{log.end} failed {replica.node.failed.done()}"
+
+
+@contextmanager
+def steady(seed: int, **kinds):
+    """A cluster in which some messages are acknowledged, and nothing is wrong yet."""
+    history = History(seed, **{"min_in_sync": 2} | kinds)
+    with history.living():
+        history.boot()
+        assert history.cluster.run(10, lambda: history.watch.acknowledgements > 10)
+        yield history

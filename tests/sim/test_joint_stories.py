@@ -1,26 +1,14 @@
 """What a whole cluster has to live through, each as a story of its own; what its simulation has found is among them."""
 
-from contextlib import contextmanager
-
 import pytest
 from joint_clients import KeyClient
 from joint_cluster import GROUP_COUNT, End
-from joint_history import History
+from joint_history import History, steady
 
 from store.errors import StoreError
 from store.replication.master import Master
 
 ELECTED_S = 4.0  # a failover at worst
-
-
-@contextmanager
-def steady(seed: int, **kinds):
-    """A cluster in which some messages are acknowledged, and nothing is wrong yet."""
-    history = History(seed, **{"min_in_sync": 2} | kinds)
-    with history.living():
-        history.boot()
-        assert history.cluster.run(10, lambda: history.watch.acknowledgements > 10)
-        yield history
 
 
 def test_a_seed_is_a_history():

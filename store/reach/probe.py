@@ -1,0 +1,24 @@
+"""A question to a replica that any of them answers, in whatever role: whether it can be reached."""
+
+from typing import Any
+
+from store.errors import StoreError, StoreUnreachable
+from store.remoting import arguments
+from store.remoting.link import Link
+
+__all__ = ["PROBE_S", "answers"]
+
+PROBE_S = 1.0  # for a connection and one answer
+
+
+async def answers(address: str, group: int, *, cluster: str = "", credentials: Any = None) -> bool:
+    """Whether a replica of a group answers at `address`; a refusal is an answer."""
+    hello = arguments.Hello(group, True, cluster)
+    try:
+        link = await Link.open(address, hello, credentials=credentials, timeout_s=PROBE_S)
+    except StoreUnreachable:
+        return False
+    except StoreError:
+        return True
+    await link.close()
+    return True

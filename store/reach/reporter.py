@@ -1,0 +1,113 @@
+"""A proxy's reports: which masters it cannot reach, told to the controllers' leader every second."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from controller.client import ControllerClient, ControllerError
+from controller.complaints.messages import (
+    PROXY_COMPLAIN_MS,
+    REPORT_COMPLAINTS_MAX,
+    REPORT_S,
+    Complaint,
+    Report,
+)
+from store.client import StoreClient
+from store.reach.probe import answers
+from store.reach.reach import Reach
+from store.remoting import RemoteStore
+
+__all__ = ["Reporter"]
+
+logger = logging.getLogger(__name__)
+
+PROBE_MS = 1_500  # of silence before other replicas are asked for an answer: half as much again as between two pings
+LOOK_S = 0.1  # between two looks at the connections
+NAME_BYTES = 8  # by chance, of a proxy's name
+
+
+class Reporter:
+    """Of one proxy. `logs` are its clients of the groups; `report` tells the leader, and raises `ControllerError`.
+
+    Belongs to the event loop. `run` does it until it is cancelled.
+    """
+
+    def __init__(
+        self,
+        controller: ControllerClient,
+        logs: Callable[[], Mapping[int, StoreClient]],
+        report: Callable[[Report], Awaitable[None]],
+        *,
+        now_ms: Callable[[], int],
+        credentials: Any = None,
+    ) -> None:
+        self._controller = controller
+        self._logs = logs
+        self._report = report
+        self._now_ms = now_ms
+        self._credentials = credentials
+        self._name = secrets.token_hex(NAME_BYTES)
+        self._reaches: dict[int, Reach] = {}  # by group
+        self._heard_s: dict[int, float] = {}  # group -> when its client had last heard something, as of the last look
+        self._sooner = asyncio.Event()  # there is a complaint that is new
+
+    async def run(self) -> None:
+        """Look and tell. Never returns."""
+        telling = asyncio.create_task(self._tell(), name="reports to the controllers")
+        try:
+            while True:
+                self._look()
+                if telling.done():
+                    telling.result()
+                await asyncio.sleep(LOOK_S)
+        finally:
+            telling.cancel()
+            closing = (reach.close() for reach in self._reaches.values())
+            await asyncio.gather(telling, *closing, return_exceptions=True)
+
+    def complaints(self) -> list[Complaint]:
+        """The complaints of this moment, those about the longest silence first."""
+        found = [one for reach in self._reaches.values() if (one := reach.complaint) is not None]
+        found = [one for one in found if one.silent_ms >= PROXY_COMPLAIN_MS]
+        return sorted(found, key=lambda one: (-one.silent_ms, one.group))[:REPORT_COMPLAINTS_MAX]
+
+    def _look(self) -> None:
+        now_ms = self._now_ms()
+        logs = {number: log for number, log in self._logs().items() if isinstance(log, RemoteStore)}
+        for number in [number for number in self._reaches if number not in logs]:
+            del self._reaches[number]  # a probe that is under way ends by itself
+            self._heard_s.pop(number, None)
+        for number, log in logs.items():
+            reach = self._reaches.get(number)
+            if reach is None:
+                reach = self._reaches[number] = Reach(
+                    self._probe_of(number), probe_ms=PROBE_MS, complain_ms=PROXY_COMPLAIN_MS
+                )
+            group = self._controller.group(number)
+            master = group.replica(group.master) if group is not None and group.master is not None else None
+            at, heard_s = log.heard
+            if master is not None and at == master.address and heard_s > self._heard_s.get(number, 0.0):
+                reach.heard()
+            self._heard_s[number] = heard_s
+            if reach.look(group, now_ms):
+                self._sooner.set()
+
+    def _probe_of(self, number: int) -> Callable[[str], Awaitable[bool]]:
+        return lambda address: answers(address, number, cluster=self._controller.cluster, credentials=self._credentials)
+
+    async def _tell(self) -> None:
+        while True:
+            self._sooner.clear()
+            report = Report(proxy=self._name, complaints=tuple(self.complaints()))
+            try:
+                async with asyncio.timeout(2 * REPORT_S):
+                    await self._report(report)
+            except (ControllerError, TimeoutError) as error:
+                logger.debug("the controllers do not hear which masters are reached: %s", error)
+            try:
+                async with asyncio.timeout(REPORT_S):
+                    await self._sooner.wait()
+            except TimeoutError:
+                continue

@@ -1,0 +1,28 @@
+"""The time for which a peer has said nothing while this process was listening."""
+
+__all__ = ["Silence"]
+
+STEP_MS_MAX = 500  # that counts between two ticks: a process that stood still was not listening
+
+
+class Silence:
+    """Of one peer. `met`: it has said something since `begin`."""
+
+    def __init__(self) -> None:
+        self.ms = 0
+        self.met = False
+        self._ticked_ms: int | None = None
+
+    def begin(self) -> None:
+        """It is another peer from now on."""
+        self.ms, self.met = 0, False
+
+    def heard(self) -> None:
+        """The peer has said something."""
+        self.ms, self.met = 0, True
+
+    def tick(self, now_ms: int) -> None:
+        """Time has passed; to be called several times a second."""
+        if self._ticked_ms is not None:
+            self.ms += min(max(now_ms - self._ticked_ms, 0), STEP_MS_MAX)
+        self._ticked_ms = now_ms
