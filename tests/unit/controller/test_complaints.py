@@ -11,13 +11,13 @@ from grey_rig import GreyRig
 from controller.client import ControllerOverloaded, NotElectable, ReplicaInSync
 from controller.complaints import ledger
 from controller.complaints.ledger import BACKOFF_MIN_MS, CALM_MS, LEASE_MS
-from controller.complaints.messages import COMPLAIN_MS, Complaint, Report
+from controller.complaints.messages import COMPLAIN_MS, PROXY_COMPLAIN_MS, Complaint, Report
 from controller.complaints.policy import LONE_PROXY_MS, SLOW_MS
 from controller.registry import TICK_MS
 from controller.serving import Serving
 from controller.wire import Request, decode, encode
 
-SOON_MS = COMPLAIN_MS + 1_500  # a report's interval, and some ticks
+SOON_MS = PROXY_COMPLAIN_MS + 1_500  # an interval of reports, and some ticks
 NET_S = 600  # of failing links in the simulation
 ELECTIONS_COUNT_MAX = 2 + NET_S // 60  # in that time: the back-off doubles up to two minutes
 
