@@ -100,6 +100,11 @@ class MasterRole:
         return self._core
 
     @property
+    def slow(self) -> bool:
+        """Whether its disk takes far too long to sync."""
+        return self.strain.slow
+
+    @property
     def slaves(self) -> list[int]:
         """The replicas that are connected."""
         return sorted(self._streams)

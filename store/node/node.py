@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -193,7 +194,9 @@ class StoreNode:
             known=self._known,
             heard=self._heard,
             dial=lambda address: pipes.open_channel(address, self._credentials.channel),
-            answers=self._answers,
+            answers=partial(
+                answers, group=self.settings.group, cluster=self._node.cluster, credentials=self._credentials.channel
+            ),
             now_ms=lambda: time.monotonic_ns() // 1_000_000,
             repairing=repairer,
             pace=self.settings.pace,
@@ -395,12 +398,6 @@ class StoreNode:
         if found is not None and found != self.group:
             self._heard(found)
 
-    async def _answers(self, address: str) -> bool:
-        """Whether another replica of this group answers at an address."""
-        return await answers(
-            address, self.settings.group, cluster=self._node.cluster, credentials=self._credentials.channel
-        )
-
     def _speak(self) -> None:
         if self._beats is not None:
             self._beats.speak()
@@ -411,10 +408,6 @@ class StoreNode:
         if role is not None:
             flushed = role.core.flushed
             self._ends = epochs.cut(flushed).newest, flushed, role.core.confirmed
-
-    @property
-    def _slow(self) -> bool:
-        return self.role.strain.slow if isinstance(self.role, MasterRole) else self.role is not None and self.role.slow
 
     def _said(self) -> list[Heartbeat]:
         """What the controllers are told of this replica."""
@@ -451,6 +444,6 @@ class StoreNode:
                 lost_bytes=repairer.lost_bytes,
                 repairing_from=repairer.repairing_from or 0,
                 complaint=self.role.complaint if isinstance(self.role, SlaveRole) else None,
-                slow=self._slow,
+                slow=self.role is not None and self.role.slow,
             )
         ]
