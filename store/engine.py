@@ -8,6 +8,7 @@ Readers use the log and the views directly.
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 from typing import Literal, TypeAlias
@@ -20,6 +21,7 @@ from store.errors import NotMaster, ReplicaIncomplete, StoreError, StoreFailed, 
 from store.files import Files, OsFiles
 from store.format import LogOffset, QueueNumber, UnplacedFrame
 from store.guards.table import GuardTable, Kept
+from store.integrity.sealer import Sealer
 from store.keeper import Chore, Keeper
 from store.kv.rules import Held
 from store.kv.rules import Space as KeySpace
@@ -53,7 +55,8 @@ class Engine:
     With `on_written` there are other replicas. A master tells how far the log is written, and what is on its disk is
     confirmed by nobody but the owner. A slave tells how far its log is on disk, by `on_flushed`.
 
-    `on_damaged` is called when the log is damaged where that was not known before, and once where it is when opened.
+    `on_damaged` is called when the log is damaged where that was not known before, and once where it is when opened,
+    `on_repaired` when a range was repaired.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Engine:
         on_written: Callable[[LogOffset], None] | None = None,
         on_flushed: Callable[[LogOffset], None] = lambda _end: None,
         on_damaged: Callable[[], None] = lambda: None,
+        on_repaired: Callable[[], None] = lambda: None,
         files: Files | None = None,
         group: int = 0,
         role: Role = "master",
@@ -109,8 +113,9 @@ class Engine:
                 segment_size_bytes=segment_size_bytes,
                 map_size_bytes=map_size_bytes,
             )
-            self.log, self.views = directory.log, directory.views
+            self.log, self.views, self.seals = directory.log, directory.views, directory.seals
             self._builder = RunBuilder(self._stored_end, lambda: self.views.dispatched)
+            self._views_at = self.views.dispatched  # when it was opened
             self._inherited = self._recover(directory, confirmed, truncate_to, on_recovering)
             self.scrub = Scrub(
                 self.log, files=files, path=data_dir / "scrub", now_ms=now_ms, bytes_per_s=scrub_bytes_per_s
@@ -188,12 +193,13 @@ class Engine:
         self._keeper = Keeper(
             [
                 Chore(LOOK_S, self._space.look),
+                Chore(STEP_S, Sealer(self.log, self.seals).step),
                 Chore(STEP_S, self.scrub.step),
                 # What a slave trims off is what its master's records say.
                 Chore(retention_interval_s, self.trimmer.run if role == "master" else self.trimmer.delete),
             ]
         )
-        self.log.damages.on_damage = on_damaged
+        self.log.damages.on_damage, self.log.damages.on_repair = on_damaged, partial(self._repaired, on_repaired)
         if self.log.damages.count:
             on_damaged()
         self._writer.start()
@@ -209,8 +215,8 @@ class Engine:
     ) -> Sequence[Run]:
         if self.role == "slave":
             if truncate_to is not None:
-                cut_off(self.log, self.views, truncate_to)
-            settle(self.log, self.views, filling=not directory.is_whole)
+                cut_off(self.log, self.views, directory.seals, truncate_to)
+            settle(self.log, self.views)
             return ()
         if not directory.is_whole:
             raise ReplicaIncomplete(f"the log ends at {self.log.end}, before the views at {directory.whole_at}")
@@ -235,12 +241,19 @@ class Engine:
     def filling(self) -> ReplicaIncomplete | None:
         """Why nothing can be read yet on a slave that began with a snapshot; None as soon as its log has caught up."""
         at, whole_at = self.log.confirmed, self._directory.whole_at
+        if self.role == "slave":
+            whole_at = max(whole_at, self._views_at)  # a log that has lost its end
         return None if at >= whole_at else ReplicaIncomplete(f"the log has come to {at} on its way to {whole_at}")
 
     @property
     def dropped(self) -> StoreFull | None:
         """Why a slave has dropped what its master sent, and takes nothing until it is opened again; or None."""
         return self._receiver.dropped if self.role == "slave" else None
+
+    def _repaired(self, on_repaired: Callable[[], None]) -> None:
+        if self.role == "slave":
+            self._receiver.repaired()
+        on_repaired()
 
     def refuse(self, why: StoreError | None) -> None:
         """Store nothing that is not written yet, and answer so; None: as usual again."""

@@ -29,6 +29,7 @@ from store.finder import Finder
 from store.format import FRAME_BYTES_MAX, ROW, LogOffset, UnplacedFrame
 from store.gate import Gate
 from store.integrity.ledger import Damage
+from store.integrity.seals import Seal
 from store.kv.keyvalue import KeyValue, Log
 from store.lease_handles import LeaseHandles
 from store.lending import Lending
@@ -241,6 +242,11 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
     def damages_repaired(self) -> int:
         """The number of damages that were repaired in place since the directory was begun."""
         return self._engine.log.damages.repaired_count
+
+    def seals(self) -> list[Seal]:
+        """The seals of closed segments, oldest first; those of another replica are to be the same where both agree
+        on the segment's bounds. A segment that was just closed gets its own within seconds."""
+        return list(self._engine.seals.all)
 
     @property
     def scrubbed(self) -> Scrubbed:

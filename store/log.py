@@ -14,6 +14,7 @@ import msgspec
 from store.errors import CorruptFrame, TruncationRefused
 from store.files import Files
 from store.format import HEADER, Buffer, Frame, Header, LogOffset, UnplacedFrame, group_of, origin_of, parse_header
+from store.integrity.floor import Floor
 from store.integrity.ledger import Damage, DamageLedger
 from store.segment import SCAN_BYTES, BadRange, OpenFiles, Segment, segment_name, segment_start, split_at
 from store.space import NO_FILES
@@ -110,8 +111,9 @@ class CommitLog:
         segment_size_bytes: int = SEGMENT_SIZE_BYTES,
         begin: LogOffset = START,
         damages: DamageLedger | None = None,
+        floor: Floor | None = None,
     ) -> None:
-        """Open the log, which begins at `begin` if it is new, and whose known damages are in `damages`.
+        """Open the log, which begins at `begin` if it is new, with its known damages and its floor.
 
         But for `truncate`, `recover` must be exhausted before anything else is asked of it.
         """
@@ -134,11 +136,19 @@ class CommitLog:
         self.confirmed = self.first  # of what readers may see; confirmed <= flushed
         self.corruptions: list[BadRange] = []  # met by recovery in front of valid frames
         self.damages = damages if damages is not None else DamageLedger()
+        self._floor = floor
+        self._lacking: tuple[LogOffset, LogOffset] | None = None  # the end it has lost, until it is written again
 
     @property
     def first(self) -> LogOffset:
         """The log offset of the first frame that is kept."""
         return self._segments[0].start
+
+    @property
+    def floor(self) -> LogOffset:
+        """The log offset before which everything is known to have been on this disk; 0 where that is not known."""
+        known = self._floor is not None and self._floor.belongs_to(self.first)
+        return self._floor.at if known and self._floor is not None else START
 
     @property
     def origin(self) -> LogOffset:
@@ -177,6 +187,12 @@ class CommitLog:
     def segments(self) -> Sequence[Segment]:
         """The segments, oldest first; replaced, never changed."""
         return self._segments
+
+    def begin_segment(self, start: LogOffset) -> None:
+        """Go on at a log offset behind the end; between the two the log holds nothing. Only before `recover`."""
+        assert start >= self.end
+        self._add_segment(start)
+        self.end = start
 
     def insert_lost(self, start: LogOffset) -> None:
         """Have a segment, whose file is missing, where those there are leave a gap."""
@@ -238,6 +254,11 @@ class CommitLog:
         written = self.written
         self._segments[-1].sync()
         self.flushed = written
+        if self._floor is not None:
+            self._floor.raise_to(written)
+        if self._lacking is not None and self._lacking[1] <= written:
+            self.damages.repaired(*self._lacking)
+            self._lacking = None
 
     def flush(self) -> None:
         """Write and sync all that was placed. Raises OSError."""
@@ -312,6 +333,8 @@ class CommitLog:
         last = segments[-1]
         if at not in {sound, last.start, last.end} and not self._is_boundary(at, max(sound, last.start)):
             raise TruncationRefused(f"no frame begins at {at}")
+        if self._floor is not None:
+            self._floor.lower(at)
         for gone in reversed(self._segments[len(segments) :]):  # from the end, each for good: never with a gap between
             self._unlink(gone)
             self._files.sync_directory(self._directory)
@@ -325,7 +348,7 @@ class CommitLog:
     def _is_boundary(self, at: LogOffset, sound: LogOffset) -> bool:
         for item in self.scan(sound, self._segments[-1].end):
             if item.end >= at:
-                return item.end == at
+                return item.end == at or isinstance(item, BadRange)  # which has no boundaries that are known
         return False
 
     # ---- reading
@@ -448,14 +471,19 @@ class CommitLog:
         So is one in front of `durable`, which is known to have been on disk and to lie between frames.
         """
         last = self._segments[-1]
+        durable = max(durable, self.floor)
         # A sync that has failed may have left in memory only what the next one takes for written (fsync(2)).
         last.rewrite(max(start, last.start))
         for found in self.scan(start, last.end):
             if isinstance(found, Frame):
+                if self.damages.count:
+                    self.damages.verified(found.start, found.end)
                 yield found
                 continue
             torn = found.start >= last.start and (replica or found.start >= self._known_synced(found.end))
             damage, tail = split_at(found, durable) if torn else (found, None)
+            if torn and replica and found.end == last.end:
+                tail = found  # the master sends it again
             if damage is not None:
                 self.damaged(damage, "recovery")
                 self.corruptions.append(damage)
@@ -469,6 +497,11 @@ class CommitLog:
                 break
         self.end = self.written = self.flushed = last.end
         self.confirmed = self.end if confirmed is None else min(confirmed, self.end)
+        if self.end < durable:
+            self.look_for_missing(self.end, durable, "recovery")
+            self._lacking = self.end, durable
+        elif self._floor is not None:
+            self._floor.raise_to(self.end)
 
     def _known_synced(self, at: LogOffset) -> LogOffset:
         """How much was on disk, as far as the valid frames at and behind a log offset tell: none of it if 0."""

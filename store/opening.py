@@ -8,7 +8,10 @@ from store.errors import NotRebuildable
 from store.files import Files
 from store.format import LogOffset, origin_of
 from store.identity import belong_to
+from store.integrity.floor import FLOOR_FILE, Floor
 from store.integrity.ledger import DAMAGES_FILE, DamageLedger
+from store.integrity.sealer import hold_against_seals
+from store.integrity.seals import SEALS_FILE, SealFile
 from store.lock import DataDirLock
 from store.log import CommitLog
 from store.snapshot import filling, finish_install
@@ -23,6 +26,7 @@ class DataDir(NamedTuple):
 
     log: CommitLog
     views: Views
+    seals: SealFile
     whole_at: LogOffset
 
     @property
@@ -50,12 +54,16 @@ def open_data_dir(
     finish_install(path)
     belong_to(files, path, group, alone=alone)
     begun = filling(path)
+    floor = Floor(files, path / FLOOR_FILE)
+    opened.callback(floor.close)
+    seals = SealFile(files, path / SEALS_FILE)
     log = CommitLog(
         files,
         path / "log",
         segment_size_bytes=segment_size_bytes,
         begin=origin_of(group) if begun is None else LogOffset(begun.first),
         damages=DamageLedger(files, path / DAMAGES_FILE),
+        floor=floor,
     )
     opened.callback(log.close)
     files.sync_directory(path)
@@ -64,8 +72,11 @@ def open_data_dir(
         set_aside(path / "views")  # they are gone, and what new ones lack in their place is to be asked for
     views = Views(path / "views", map_size_bytes=map_size_bytes, rebuildable=log.first == log.origin, origin=log.origin)
     opened.callback(views.close)
-    log.look_for_missing(views.first, log.end, "recovery")
     if views.dispatched < log.first:
         raise NotRebuildable(f"{path / 'views'} ends where the log does not begin yet: {log.first}")
     from_snapshot = begun is not None and views.dispatched == begun.dispatched
-    return DataDir(log, views, views.dispatched if from_snapshot else log.first)
+    # Alone, what the log has lost of its end keeps its place: no log offset, and none of a queue, is used twice.
+    reached = max(views.dispatched, log.floor) if alone and not from_snapshot else log.end
+    first = max(views.first, log.origin, 0 if begun is None else begun.first)
+    hold_against_seals(log, seals, LogOffset(first), reached)
+    return DataDir(log, views, seals, views.dispatched if from_snapshot else log.first)

@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from threading import Event, Thread
 
 from store.commit import Committed
-from store.errors import StoreError, StoreFull
+from store.errors import CorruptFrame, StoreError, StoreFull
 from store.format import LogOffset
 from store.log import CommitLog, Placed
 from store.run import RunBuilder
@@ -82,6 +82,10 @@ class Receiver:
         if end > self._goal:
             self._goal = end
             self._go_on.set()
+
+    def repaired(self) -> None:
+        """A damaged range of the log is sound again: whatever waits in front of it can follow."""
+        self._go_on.set()
 
     def end(self) -> None:
         """Write and sync what has arrived, and apply no more. Again does nothing."""
@@ -181,4 +185,7 @@ class Receiver:
             logger.warning("what is confirmed cannot be read for now: %s", error)
             self._ending.wait(LOOK_S)
             self._go_on.set()
+            return []
+        except CorruptFrame as error:  # known from here on, and to be repaired from another replica
+            logger.warning("what is confirmed waits for the repair of the log: %s", error)
             return []

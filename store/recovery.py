@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from store.errors import NotRebuildable, TruncationRefused
 from store.format import FIRST_QUEUE, Frame, LogOffset
+from store.integrity.seals import SealFile
 from store.log import CommitLog, Placed
 from store.run import Run, RunBuilder
 from store.segment import BadRange, split_at
@@ -109,13 +110,11 @@ def _pieces(placed: Iterable[Placed]) -> Iterator[list[Placed]]:
         yield gathered
 
 
-def settle(log: CommitLog, views: Views, *, filling: bool) -> None:
+def settle(log: CommitLog, views: Views) -> None:
     """Cut a torn tail off the log of a slave, and let readers see what its views hold of it.
 
-    While it is `filling` up, the views are ahead of it. Raises `NotRebuildable`, OSError.
+    The views may be ahead of it, while it is filling up or has lost its end: its master sends that. Raises OSError.
     """
-    if views.dispatched > log.end and not filling:
-        _begin_again(log, views)
     start = log.sealed if views.dispatched > log.end else max(views.dispatched, log.sealed)
     old = views.old()
     for _ in log.recover(start, replica=True, confirmed=views.dispatched, durable=_durable(log, old)):
@@ -126,7 +125,7 @@ def settle(log: CommitLog, views: Views, *, filling: bool) -> None:
         log.trim(views.first)
 
 
-def cut_off(log: CommitLog, views: Views, at: LogOffset) -> None:
+def cut_off(log: CommitLog, views: Views, seals: SealFile, at: LogOffset) -> None:
     """Cut what a slave's log has at and behind a log offset, before it is settled.
 
     Raises `TruncationRefused`, also where views hold some of it: then they have followed what was never confirmed.
@@ -135,6 +134,7 @@ def cut_off(log: CommitLog, views: Views, at: LogOffset) -> None:
         raise TruncationRefused(f"the views have followed the log to {views.dispatched}, beyond {at}")
     end = log.end
     if at < end:
+        seals.drop_from(at)
         log.truncate(at, views.dispatched)
         logger.warning("the log was cut where the master's goes another way", extra={"at": at, "bytes": end - at})
 

@@ -24,7 +24,9 @@ from controller.lmdb_file import is_cut_short
 from store.errors import SnapshotUnusable
 from store.files import OsFiles, write_whole
 from store.format import LogOffset, group_of, origin_of
+from store.integrity.floor import FLOOR_FILE
 from store.integrity.ledger import DAMAGES_FILE
+from store.integrity.seals import SEALS_FILE
 from store.lock import DataDirLock
 from store.log import CommitLog
 from store.small_file import read_small_file, write_small_file
@@ -49,7 +51,7 @@ SNAPSHOT_S_MAX = 600.0  # for one copy: while it is made, the views cannot use a
 _PIPE_BYTES = 1 << 20
 SNAPSHOT_VIEWS = "data.mdb"
 _INFO, _FILLING, _EPOCHS = "snapshot", "filling", "epochs"
-_OF_THE_LOG = (DAMAGES_FILE,)
+_OF_THE_LOG = (DAMAGES_FILE, FLOOR_FILE, SEALS_FILE)
 _INCOMING, _INSTALLED = "incoming", "installed"
 
 

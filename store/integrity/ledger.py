@@ -15,12 +15,13 @@ from store.files import Files
 from store.format import LogOffset
 from store.small_file import read_small_file, write_small_file
 
-__all__ = ["DAMAGES_FILE", "DAMAGES_KEPT_COUNT_MAX", "Damage", "DamageLedger"]
+__all__ = ["BY_SEAL", "DAMAGES_FILE", "DAMAGES_KEPT_COUNT_MAX", "Damage", "DamageLedger"]
 
 logger = logging.getLogger(__name__)
 
 DAMAGES_FILE = "damages"
 DAMAGES_KEPT_COUNT_MAX = 1_000  # ranges; beyond, the two that are closest to each other become one
+BY_SEAL = "seal"  # by the digest of a segment whose frames are sound one by one
 _VERSION = 1
 
 
@@ -31,7 +32,7 @@ class Damage(NamedTuple):
     start: LogOffset
     end: LogOffset
     why: str
-    found_by: str  # "recovery", "start", "read", "scrub", "replication", "verify"
+    found_by: str  # "recovery", "start", "read", "scrub", "seal", "replication", "verify"
 
 
 class _Saved(msgspec.Struct, frozen=True):
@@ -88,6 +89,8 @@ class DamageLedger:
                 return
             first = min([*touched, damage], key=lambda one: one.start)
             whole = first._replace(end=max(one.end for one in (*touched, damage)))
+            if any(one.found_by == BY_SEAL for one in (*touched, damage)):
+                whole = whole._replace(found_by=BY_SEAL)
             self._open = sorted([*(one for one in self._open if one not in touched), whole], key=lambda one: one.start)
             self._bound()
             self._save()
@@ -105,6 +108,14 @@ class DamageLedger:
             self._save()
         logger.warning("a damaged range of the log is repaired", extra={"start": start, "end": end})
         self.on_repair()
+
+    def verified(self, start: LogOffset, end: LogOffset) -> None:
+        """Close what is open of a range that was read and found sound: it was repaired, or the finder was wrong.
+
+        Damages that were found by the digest of a whole segment stay: each of its frames is sound by itself.
+        """
+        if any(one.found_by != BY_SEAL for one in self.overlapping(start, end)):
+            self.repaired(start, end)
 
     def forget(self, start: LogOffset, end: LogOffset) -> None:
         """Drop what is open of a range that does not belong to the log any more: deleted or cut off."""
