@@ -181,7 +181,7 @@ class Ingest:
         elsewhere: list[tuple[int, int, bytes]] = []  # timers in other groups: of which message, where, the record
         topic, began, refused_before = "", 0, 0  # the messages from `began` on belong to this topic
         away = () if receipt.marks is not None and receipt.marks.stored else self._outgoing.away
-        pinned = receipt.key is not None  # sent again by another proxy it has to find the same log
+        pinned = receipt.pinned
         spread = durable = False  # of the topic: whether it lies in several groups, and has to be on disk at once
         frame, group, into = _NOWHERE, SPREAD, SPREAD
         rows, records, pos = frame.rows, frame.records, 0

@@ -119,6 +119,7 @@ class Receipt:
         "next",
         "parts",
         "pending",
+        "pinned",
         "protocol",
         "publisher",
         "refused",
@@ -141,6 +142,8 @@ class Receipt:
         self.denied = denied
         self.marks: Marks | None = effect.marks
         self.key: OnceKey | None = effect.key
+        # Sent again, by another proxy maybe, it has to find the same log.
+        self.pinned = effect.key is not None or effect.once != 0
         self.failed: tuple[Building, ...] = ()  # the frames in which its guard has failed
         self.size_bytes = size_bytes
         self.counts: dict[str, int] = {}  # by topic, what will be stored

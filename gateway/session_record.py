@@ -145,13 +145,16 @@ class Held:
 
 
 class Ended(Protocol):
-    """Who is told that a session has ended. One that does not last ends with its connection."""
+    """Who is told that a session has ended. One that does not last ends with its connection.
 
-    async def __call__(self, session: str, *, lasting: bool = True) -> None:
-        """Do what is to be done. Raises `StoreError`: then it is done again later."""
+    What is written for that is written by the session's owner: one that is late would end what another one has begun.
+    """
+
+    async def __call__(self, session: str, owned: Owned, *, lasting: bool = True) -> None:
+        """Do what is to be done. Raises `StoreError`: then it is done again later; `OwnershipLost`."""
 
 
-async def not_told(session: str, *, lasting: bool = True) -> None:
+async def not_told(session: str, owned: Owned, *, lasting: bool = True) -> None:
     """Nobody wants to know."""
 
 

@@ -289,7 +289,7 @@ class Sessions:
             await self._delete(key, owned, operations)
             operations = []
         elif ends:
-            await self.ended(key, lasting=False)
+            await self.ended(key, owned, lasting=False)
         elif held.durable:
             if held.exchanges is not None:
                 operations.append(Put(exchanges_key(key), held.exchanges))
@@ -331,7 +331,7 @@ class Sessions:
             expiry_s = 0 if record is None else record.expiry_s
             over = will is not None and not await self._wills.leave(owned, name, will, expiry_s=expiry_s)
             if record is None:
-                await self.ended(name)
+                await self.ended(name, owned)
             operations += [self._wills.disarm(name)] if over else []
             if record is not None and expiry_s == 0:
                 await self._delete(name, owned, operations)
@@ -440,7 +440,7 @@ class Sessions:
         await self._delete(key, owned)
 
     async def _delete(self, key: str, owned: Owned, operations: Operations = ()) -> None:
-        await self.ended(key)
+        await self.ended(key, owned)
         if (record := await load_record(self._store, key)) is not None and record.marked:
             await forget_marks(self._store, key, owned, now_ms=self._now_ms())
         gone: list[Put | Delete] = [*operations, Delete(key)]

@@ -22,7 +22,7 @@ from gateway.access import OPEN, Badge
 from gateway.address import hash64
 from gateway.errors import Cause, Refusal
 from gateway.owner_keys import owner_key
-from gateway.owners import Owners
+from gateway.owners import Owned, Owners
 from gateway.queue_remains import stored_entries
 from gateway.queue_topology import Queue
 from gateway.shared_port import JoinShared, LeaveShared, SharedName
@@ -165,16 +165,17 @@ class SharedSubscriptions:
                 queue.members.discard(conn.id)
         await self._forget([MemberRecord(name, session) for name in names])
 
-    async def ended(self, session: str, *, lasting: bool = True) -> None:
-        """A session is gone, and with it its memberships. Raises `StoreError`.
+    async def ended(self, session: str, owned: Owned | None = None, *, lasting: bool = True) -> None:
+        """A session is gone, and with it its memberships. Raises `StoreError`, `OwnershipLost`.
 
-        One that does not last beyond its connection has joined here if at all.
+        `owned` is what its owner writes by; None where it is known that nobody owns it. One that does not last beyond
+        its connection has joined here if at all.
         """
         if not lasting and session not in self._joined:
             return
         prefix = f"{OF}/{hash64(session):016x}"
         found = [_decode(entry.value) async for entry in stored_entries(self._store, prefix)]
-        await self._forget([record for record in found if record.session == session])
+        await self._forget([record for record in found if record.session == session], owned)
         self._joined.pop(session, None)
 
     def left(self, conn: Member) -> None:
@@ -196,7 +197,10 @@ class SharedSubscriptions:
                 there[record.session] = await self._is_there(record.session)
             if not there[record.session]:
                 gone.append(record)
-        await self._forget(gone)
+        if self._owners.alone:
+            await self._forget(gone)
+        else:
+            await self._forget_unowned(gone)
         for queue in self._registry.shared:
             await self._drop_empty(queue.definition.name)
 
@@ -213,12 +217,29 @@ class SharedSubscriptions:
             return True
         return not self._owners.alone and await self._store.kv_get(owner_key(session)) is not None
 
-    async def _forget(self, records: Sequence[MemberRecord]) -> None:
+    async def _forget(self, records: Sequence[MemberRecord], owned: Owned | None = None) -> None:
         """End memberships, and look whether their queues have others."""
         for first in range(0, len(records), FORGET_COUNT_MAX):
             some = records[first : first + FORGET_COUNT_MAX]
             gone = dict.fromkeys(key for record in some for key in _keys(record.queue, record.session))
-            await self._store.kv_transact({}, [Delete(key) for key in gone])
+            if owned is not None:
+                await owned.write([Delete(key) for key in gone])
+            else:
+                await self._store.kv_transact({}, [Delete(key) for key in gone])
+        for name in dict.fromkeys(record.queue for record in records):
+            self._spawn(self._drop_empty(name))
+
+    async def _forget_unowned(self, records: Sequence[MemberRecord]) -> None:
+        """End memberships of sessions that are gone, each unless it has begun again meanwhile."""
+        by_session: dict[str, list[MemberRecord]] = {}
+        for record in records:
+            by_session.setdefault(record.session, []).append(record)
+        for session, theirs in by_session.items():
+            keys = dict.fromkeys(key for record in theirs for key in _keys(record.queue, session))
+            try:
+                await self._store.kv_transact({session: 0, owner_key(session): 0}, [Delete(key) for key in keys])
+            except RevisionConflict:
+                log.debug("a session is there again", session=session)
         for name in dict.fromkeys(record.queue for record in records):
             self._spawn(self._drop_empty(name))
 

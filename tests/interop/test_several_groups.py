@@ -246,6 +246,31 @@ def test_queues_in_other_groups_than_the_topics_they_are_bound_to(
     connection.close()
 
 
+def test_a_message_for_two_groups_is_not_stored_again_at_each_retry_while_one_is_away(served: Served) -> None:
+    connection = amqp(served)
+    channel = connection.channel()
+    for name in ("q0", "q1"):
+        channel.queue_declare(name, durable=True)
+        channel.queue_bind(name, "amq.topic", "t.#")
+    channel.confirm_delivery()
+    channel.basic_publish("amq.topic", "t.x", b"before", pika.BasicProperties(delivery_mode=2))
+    served.machine.reaches[1].down = True
+    for _ in range(25):
+        with pytest.raises(pika.exceptions.NackError):
+            channel.basic_publish("amq.topic", "t.x", b"again", pika.BasicProperties(delivery_mode=2))
+    served.run(_back(served))
+    again = b"again"
+    while again:  # the first one that is refused has the group asked whether it takes something
+        with contextlib.suppress(pika.exceptions.NackError):
+            channel.basic_publish("amq.topic", "t.x", again, pika.BasicProperties(delivery_mode=2))
+            again = b""
+    channel.basic_publish("amq.topic", "t.x", b"the end", pika.BasicProperties(delivery_mode=2))
+    found = take(channel, "q0", channel.queue_declare("q0", passive=True).method.message_count)
+    assert (found[0], found[-1]) == (b"before", b"the end")
+    assert found.count(b"again") <= 2, "stored in part once, and once whole"
+    connection.close()
+
+
 def test_a_transaction_of_leases_ends_with_its_connection_in_every_group(served: Served) -> None:
     connection = amqp(served)
     channel = connection.channel()

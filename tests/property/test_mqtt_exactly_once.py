@@ -3,10 +3,13 @@
 The client follows the specification; the gateway is the adapter, and a model of what the rest of it promises: frames
 that are stored or not, each for itself, with the marks of their messages; saves that happen or not. It dies at any
 moment, connections end at any moment, and identifiers are few, so that they are used again at once.
+
+Or it is stopped at any moment, and another one takes the session over: it goes on between any two steps of that, and
+later, with what the client had written to it.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import NamedTuple
 
@@ -18,7 +21,7 @@ from adapters.mqtt.codec.packets import Connack, Packet, Pubcomp, Publish, Pubre
 from adapters.mqtt.codec.properties import Properties
 from gateway import port
 from gateway.errors import Cause, Refusal
-from gateway.mark_port import Mark, OpenedMarks
+from gateway.mark_port import Fence, Mark, OpenedMarks
 from gateway.port import OpenedSession, Outcome
 from tests.mqtt_driver import Driver
 
@@ -42,8 +45,10 @@ class Logs:
     def __init__(self) -> None:
         self.bodies: dict[int, list[bytes]] = {0: [], 1: []}
         self.marks: dict[int, dict[int, tuple[tuple[bytes, int], ...]]] = {0: {}, 1: {}}
+        self.fences = {0: 0, 1: 0}
         self.state = self.exchanges = b""
         self.there = self.marked = False
+        self.epoch = 0  # of the session's owner
 
     def frames(self, effect: port.Publish) -> list[Frame]:
         """As `Ingest` makes them."""
@@ -60,28 +65,41 @@ class Logs:
                 found.append(Frame(effect, group, tuple(effect.messages[i].body for i in mine), said))
         return found
 
-    def store(self, frame: Frame) -> None:
+    def store(self, frame: Frame) -> bool:
+        marks = frame.effect.marks
+        if marks is not None:
+            assert marks.fence is not None
+            if marks.fence.epoch < self.fences[frame.group]:
+                return False
         self.bodies[frame.group] += frame.bodies
         if frame.effect.marks is not None:
             assert self.marked, "nobody would look for it"
             self.marks[frame.group][frame.effect.marks.slot] = frame.marks
+        return True
 
     def save(self, request: port.SaveSession) -> None:
         self.state = self.state if request.state is None else request.state
         self.exchanges = self.exchanges if request.exchanges is None else request.exchanges
         self.marked = self.marked or request.marked
 
-    def opened(self) -> OpenedSession:
+    def opened(self, meanwhile: Callable[[], None]) -> OpenedSession:
+        """As `Sessions.open` and `open_marks`: owned first, then shut to others, then read."""
+        self.epoch += 1
+        fence = Fence(b"k", self.epoch)
+        meanwhile()
         if not self.there:
             self.there = True
-            return OpenedSession(present=False, marks=OpenedMarks(key="k"))
+            return OpenedSession(present=False, marks=OpenedMarks(key="k", fence=fence))
+        for group in (0, 1) if self.marked else ():
+            self.fences[group] = self.epoch
+            meanwhile()
         found = [
             Mark(slot, group, mark, groups)
             for group, slots in self.marks.items()
             for slot, said in slots.items()
             for mark, groups in said
         ]
-        marks = OpenedMarks(key="k", used=self.marked, found=found if self.marked else ())
+        marks = OpenedMarks(key="k", fence=fence, used=self.marked, found=found if self.marked else ())
         return OpenedSession(present=True, state=self.state, exchanges=self.exchanges, marks=marks)
 
 
@@ -120,6 +138,66 @@ class Client:
         return []
 
 
+class Late:
+    """A gateway that was stopped and goes on by single steps, with what the client had written to it."""
+
+    def __init__(self, world: "World") -> None:
+        assert world.driver is not None
+        self.logs, self.driver, self.epoch = world.logs, world.driver, world.logs.epoch
+        self.frames, self.pending, self.saves = world.frames, world.pending, world.saves
+        self.packets = world.to_gateway
+        self.over = False  # its connection is closed
+
+    def step(self, random: Random) -> None:
+        what = random.choice((self.read, self.read, self.store, self.store, self.save))
+        if not self.over:
+            what(random)
+
+    def read(self, random: Random) -> None:
+        if self.packets and not self.driver.closed:
+            count = random.randint(1, 3)
+            some, self.packets = self.packets[:count], self.packets[count:]
+            self.driver.send(*some)
+            self._take()
+
+    def _take(self) -> None:
+        for effect in self.driver.take(port.Publish):
+            frames = self.logs.frames(effect)
+            self.frames += frames
+            self.pending[effect.token] = (effect, {frame.group for frame in frames})
+        self.saves += self.driver.calls(port.SaveSession)
+
+    def store(self, random: Random) -> None:
+        groups = sorted({frame.group for frame in self.frames})
+        if not groups:
+            return
+        group = random.choice(groups)
+        frame = next(frame for frame in self.frames if frame.group == group)
+        self.frames.remove(frame)
+        if not self.logs.store(frame):
+            self.over = True
+            return
+        effect, missing = self.pending[frame.effect.token]
+        missing.discard(group)
+        while self.pending:
+            token, (effect, missing) = next(iter(self.pending.items()))
+            if missing:
+                return
+            del self.pending[token]
+            self.driver.complete(effect, Outcome(error=Refusal(Cause.UNKNOWN)) if effect.once else port.DONE)
+            self._take()
+
+    def save(self, _: Random) -> None:
+        if self.saves:
+            call = self.saves.pop(0)
+            if self.logs.epoch != self.epoch:
+                self.over = True
+                return
+            self.logs.save(call.request)
+            self.driver.complete(call)
+            self._take()
+
+
 class World:
     """A client, a gateway and two logs. What is under way is taken a step further only when it is told to be."""
 
@@ -132,11 +210,28 @@ class World:
         self.saves: list[port.Call] = []
         self.to_client: list[Packet] = []
         self.to_gateway: list[Packet] = []
+        self.late: list[Late] = []
+        self.random = Random(0)  # of those that are late
+
+    def sleep(self, seed: int) -> None:
+        """The gateway is stopped, with all that is under way; the client writes on for a while."""
+        self.random = Random(seed)
+        if self.driver is not None and not self.driver.closed:
+            for _ in range(self.random.randint(0, 3)):
+                self.client_publishes()
+            self.late.append(Late(self))
+        self._forget()
+
+    def meanwhile(self) -> None:
+        """Those that were stopped go on, or not."""
+        for late in self.late:
+            for _ in range(self.random.randint(0, 4)):
+                late.step(self.random)
 
     def connect(self) -> None:
         driver = self.driver = Driver(self.version)
         driver.saves = False
-        driver.opened = Outcome(value=self.logs.opened())
+        driver.opened = Outcome(value=self.logs.opened(self.meanwhile))
         fields = {"properties": Properties(session_expiry_s=99)} if self.version == 5 else {}
         said = driver.connect(clean=False, **fields)
         assert isinstance(said, Connack)
@@ -241,6 +336,7 @@ class World:
             self.store(0)
             self.store(1)
             self.client_hears()
+            self.meanwhile()
         assert not self.client.left
         assert not self.client.sent
         assert not self.client.released
@@ -256,6 +352,8 @@ STEPS = st.lists(
         st.tuples(st.just("fails"), st.integers(0, 3)),
         st.tuples(st.just("lost"), st.just(0)),
         st.tuples(st.just("crash"), st.integers(0, 1 << 16)),
+        st.tuples(st.just("sleep"), st.integers(0, 1 << 16)),
+        st.tuples(st.just("late"), st.just(0)),
     ),
     max_size=120,
 )
@@ -284,6 +382,10 @@ def run(version: int, steps: list[tuple[str, int]]) -> None:
                 world.disconnect()
             case "crash":
                 world.crash(Random(value))
+            case "sleep":
+                world.sleep(value)
+            case "late":
+                world.meanwhile()
     world.finish()
     sent = [f"{'abc'[n % 3]}{n}".encode() for n in range(MESSAGES)]
     for group in (0, 1):
@@ -300,6 +402,7 @@ ONE = [("publish", 0), ("says", 1), ("save", 0), ("says", 1), ("store", 0)]
 @given(st.sampled_from((4, 5)), STEPS)
 @example(4, [*ONE, ("crash", 0)])
 @example(4, [*ONE, ("crash", 0), ("publish", 0), ("publish", 0), ("says", 3), ("store", 0), ("crash", 0)])
+@example(4, [*ONE, ("publish", 0), ("publish", 0), ("sleep", 3), ("late", 0), ("late", 0), ("late", 0)])
 @example(5, [*ONE, ("hears", 0), ("says", 1), ("crash", 1), ("says", 4), ("hears", 0), ("lost", 0)])
 def test_each_log_has_each_message_exactly_once(version, steps):
     run(version, steps)
@@ -308,5 +411,5 @@ def test_each_log_has_each_message_exactly_once(version, steps):
 def test_long_runs():
     for seed in range(40):
         random = Random(seed)
-        kinds = ["publish", "says", "hears", "store", "save"] * 6 + ["fails", "lost", "crash"]
+        kinds = ["publish", "says", "hears", "store", "save"] * 6 + ["fails", "lost", "crash", "sleep", "late", "late"]
         run(4 + seed % 2, [(random.choice(kinds), random.randint(1, 4)) for _ in range(400)])

@@ -363,37 +363,53 @@ async def test_closed_queues_get_nothing_and_other_keys_stay_where_they_are(cont
     assert set(moved.closed) == {before[0]}
 
 
+class Zones:
+    """A controller of two groups that have masters in different zones."""
+
+    home = 0
+
+    def watch(self, listener):
+        pass
+
+    def topic(self, name):
+        config = {"prefer": "zone"} if name == "near" else {}
+        return Topic(name=name, queues=(16, 17, 18, 19), groups=(0, 1, 0, 1), config=config)
+
+    def groups(self):
+        return [
+            Group(number=0, replicas=(Replica(id=1, node="n", address="", zone="a"),), master=1),
+            Group(number=1, replicas=(Replica(id=2, node="m", address="", zone="b"),), master=2),
+            Group(number=2, replicas=(Replica(id=3, node="o", address="", zone="b"),)),
+        ]
+
+
 def test_messages_without_a_key_stay_in_their_zone_where_a_topic_prefers_it():
-    class Controller:
-        home = 0
-
-        def watch(self, listener):
-            pass
-
-        def topic(self, name):
-            config = {"prefer": "zone"} if name == "near" else {}
-            return Topic(name=name, queues=(16, 17, 18, 19), groups=(0, 1, 0, 1), config=config)
-
-        def groups(self):
-            return [
-                Group(number=0, replicas=(Replica(id=1, node="n", address="", zone="a"),), master=1),
-                Group(number=1, replicas=(Replica(id=2, node="m", address="", zone="b"),), master=2),
-                Group(number=2, replicas=(Replica(id=3, node="o", address="", zone="b"),)),
-            ]
-
-    assert Router(Controller(), zone="b").resolve("near/1").near == (17, 19)
-    assert Router(Controller(), zone="a").resolve("near/1").near == (16, 18)
+    assert Router(Zones(), zone="b").resolve("near/1").near == (17, 19)
+    assert Router(Zones(), zone="a").resolve("near/1").near == (16, 18)
     everywhere = (16, 17, 18, 19)
-    assert Router(Controller(), zone="b").resolve("far/1").near == everywhere
-    assert Router(Controller(), zone="c").resolve("near/1").near == everywhere
-    assert Router(Controller()).resolve("near/1").near == everywhere
-    rig = Rig(Controller(), zone="b")
+    assert Router(Zones(), zone="b").resolve("far/1").near == everywhere
+    assert Router(Zones(), zone="c").resolve("near/1").near == everywhere
+    assert Router(Zones()).resolve("near/1").near == everywhere
+    rig = Rig(Zones(), zone="b")
     rig.publish("p", 1, *[Message("near/1", b"", device=f"d{n}") for n in range(20)])
     rig.turn()
     assert not rig.store.logs[0].waiting
     rig.publish("p", 2, *[Message("near/1", b"", key=f"d{n}") for n in range(20)])
     rig.turn()
     assert rig.store.logs[0].waiting
+
+
+def test_what_is_stored_once_goes_to_the_same_log_from_every_zone():
+    places = []
+    for zone in ("a", "b"):
+        rig = Rig(Zones(), zone=zone)
+        for n in range(8):
+            effect = Publish([Message("near/1", b"", device=f"d{n}")], Token(n + 1), once=n + 1)
+            rig.ingest.publish(rig.publishers.setdefault("p", Publisher()), effect, 10)
+        rig.turn()
+        places.append([len(log.waiting) for log in rig.store.logs.values()])
+    assert places[0] == places[1]
+    assert all(places[0])
 
 
 ERRORS = (StoreOverloaded("slow"), StoreUnreachable("gone"), AppendOutcomeUnknown("perhaps"))
