@@ -2,11 +2,15 @@
 
 Small on purpose: GET and HEAD, one answer a connection, nothing read but a bounded request head. What it says is asked
 of the runtime at the moment of the request, so it cannot be truer or falser than the gateway itself.
+
+It asks for no password, so a page of any site could read it by the browser of somebody who reaches it (DNS rebinding).
+Browsers therefore have to call it by an address, by localhost or by a name that is configured, and pages of other
+origins are refused (`gateway.browsers`). Tools that are no browsers may call it by any name.
 """
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -17,6 +21,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from gateway import logs
+from gateway.browsers import BROWSERS, knows_host, same_origin
 
 __all__ = ["AdminServer", "ReadyState", "StatusSource"]
 
@@ -55,6 +60,7 @@ class AdminServer:
         self._ready = ready
         self._status = status
         self._registry = registry
+        self._allowed_hosts: Collection[str] = ()
         self._gather: Callable[[], Awaitable[None]] | None = None
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()  # one a connection; len <= CONNECTIONS_MAX
@@ -75,12 +81,14 @@ class AdminServer:
         status: StatusSource,
         registry: CollectorRegistry,
         gather: Callable[[], Awaitable[None]] | None = None,
+        allowed_hosts: Collection[str] = (),
     ) -> "AdminServer":
         """Listen. `status` gives what `/status` shows. Raises `OSError` when the port is taken.
 
-        `gather` is awaited before `/metrics` is made.
+        `gather` is awaited before `/metrics` is made. Browsers may call it by `allowed_hosts` (`admin.allowed_hosts`).
         """
         server = cls(ready, status, registry)
+        server._allowed_hosts = allowed_hosts
         server._gather = gather
         server._server = await asyncio.start_server(server._serve, host, port, limit=HEAD_BYTES_MAX)
         return server
@@ -149,6 +157,10 @@ class AdminServer:
         return await self._answer(parts[0], parts[1], fields), parts[0] == "HEAD"
 
     async def _answer(self, method: str, target: str, fields: list[str]) -> _Answer:
+        headers = {name.strip().lower(): text.strip() for name, _, text in (field.partition(":") for field in fields)}
+        stranger = _stranger(headers, self._allowed_hosts)
+        if stranger is not None:
+            return _text(HTTPStatus.FORBIDDEN, stranger)
         try:
             page = self._pages.get(urlsplit(target).path)
         except ValueError:
@@ -157,9 +169,8 @@ class AdminServer:
             return _text(HTTPStatus.NOT_FOUND, f"there are {', '.join(self._pages)}")
         if method not in {"GET", "HEAD"}:
             return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", headers=(("allow", "GET, HEAD"),))
-        accept = next((f.partition(":")[2].strip() for f in fields if f.lower().startswith("accept:")), "")
         try:
-            answer = page(accept)
+            answer = page(headers.get("accept", ""))
             if not isinstance(answer, _Answer):
                 async with asyncio.timeout(PAGE_TIMEOUT_S):
                     answer = await answer
@@ -187,6 +198,18 @@ class AdminServer:
         if inspect.isawaitable(found):
             found = await found
         return _Answer(HTTPStatus.OK, JSON, msgspec.json.encode(found, enc_hook=str) + b"\n")
+
+
+def _stranger(headers: Mapping[str, str], allowed_hosts: Collection[str]) -> str | None:
+    """Returns why a request is refused to the browser that sends it, None for any other request."""
+    host, origin = headers.get("host"), headers.get("origin")
+    if all(name not in headers for name in BROWSERS):
+        return None
+    if host is not None and not knows_host(host, allowed_hosts):
+        return f"host: {host[:128]} is not one of admin.allowed_hosts"
+    if origin is not None and not same_origin(origin, host):
+        return f"origin: {origin[:128]} is not allowed"
+    return None
 
 
 def _reasons(state: ReadyState) -> _Answer:

@@ -158,7 +158,12 @@ class Gateway:
             return await AdminServer.start_at(self._worker, ready=self.ready, status=self.status, registry=registry)
         with listening_on("admin", admin.host, admin.port):
             return await AdminServer.start(
-                admin.host, admin.port, ready=self.ready, status=self.status, registry=registry
+                admin.host,
+                admin.port,
+                ready=self.ready,
+                status=self.status,
+                registry=registry,
+                allowed_hosts=admin.allowed_hosts,
             )
 
     async def _listen(self, listener: ListenerConfig, context: ListenerContext) -> None:

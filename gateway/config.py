@@ -179,6 +179,9 @@ class AdminConfig(_Section, frozen=True, kw_only=True):
 
     host: Host = "127.0.0.1"
     port: Port = 8088
+    allowed_hosts: Annotated[
+        tuple[str, ...], Meta(description="names by which browsers may call it, besides addresses and localhost")
+    ] = ()
 
 
 class RpcConfig(_Section, frozen=True, kw_only=True):

@@ -139,10 +139,15 @@ async def _until(stopped: asyncio.Event, node: ControllerNode) -> None:
 
 
 async def _admin(config: Config, node: ControllerNode) -> AdminServer:
-    host, port = config.admin.host, config.admin.port
+    host, port, names = config.admin.host, config.admin.port, config.admin.allowed_hosts
     try:
         return await AdminServer.start(
-            host, port, ready=lambda: _ready(node), status=node.status, registry=_metrics(node)
+            host,
+            port,
+            ready=lambda: _ready(node),
+            status=node.status,
+            registry=_metrics(node),
+            allowed_hosts=names,
         )
     except OSError as error:
         raise ControllerFailed(f"admin cannot listen on {host}:{port}: {error.strerror}") from error

@@ -12,7 +12,8 @@ from gateway.batch import Batch
 from gateway.config import is_loopback
 from gateway.errors import Refusal
 from gateway.fanout import Subscriber
-from gateway.limits import Pace
+from gateway.limits import Pace, network_of
+from gateway.offences import Offender
 from gateway.owners import OwnershipLost
 from gateway.port import (
     Adapter,
@@ -112,6 +113,10 @@ class Endpoint:
         """A proxy of ours has said who comes by this connection. Raises `Refusal`."""
         self.host, self.loopback = address, is_loopback(address)
 
+    def offender(self, client: str) -> Offender:
+        """Returns what this endpoint's client is known by when it is closed for the same again and again."""
+        return Offender(self.protocol, network_of(self.host), self.principal.name, client)
+
     # ---- what a shell provides
 
     @abstractmethod
@@ -194,7 +199,7 @@ class Endpoint:
 
     def _close(self, effect: Close) -> None:
         if effect.again and (client := self.principal.badge.identity.client_id):
-            self.hub.offences.note(self.protocol, client, effect.reason, now_ms=now_ms())
+            self.hub.offences.note(self.offender(client), effect.reason, now_ms=now_ms())
         self.close(effect.reason)
 
     # ---- to the adapter

@@ -176,9 +176,12 @@ class _Process:
     # ---- what it says of itself
 
     async def _admin(self) -> AdminServer:
-        host, port = self._config.admin.host, self._config.admin.port
+        host, port, names = self._config.admin.host, self._config.admin.port, self._config.admin.allowed_hosts
+        ready, status, registry = self.ready, self.status, _metrics(self)
         try:
-            return await AdminServer.start(host, port, ready=self.ready, status=self.status, registry=_metrics(self))
+            return await AdminServer.start(
+                host, port, ready=ready, status=status, registry=registry, allowed_hosts=names
+            )
         except OSError as error:
             raise StoreNodeFailed(f"admin cannot listen on {host}:{port}: {error.strerror}") from error
 

@@ -77,6 +77,7 @@ class Workers:
                 status=self.status,
                 registry=self._registry,
                 gather=self._pool.gather,
+                allowed_hosts=admin.allowed_hosts,
             )
         stack.push_async_callback(pages.stop)
         if rpc.enabled:

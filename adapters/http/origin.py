@@ -14,16 +14,14 @@ from adapters.http.credentials import Credentials
 from adapters.http.options import HttpOptions
 from adapters.http.request import HttpError, Request
 from adapters.http.response import Response
-from gateway.browsers import allows_origin, knows_host, same_origin
+from gateway.browsers import BROWSERS, allows_origin, knows_host, same_origin
 
 __all__ = ["check_host", "check_origin", "shared", "with_preflight"]
 
 EXPOSED: Final = b"etag, link, location, retry-after, x-create-revision, x-expires-at-ms, x-version"
 METHODS: Final = b"DELETE, GET, HEAD, POST, PUT"
 PREFLIGHT_S: Final = b"600"  # how long a browser may remember the answer
-# What browsers send with their requests, and a page cannot keep them from sending, at least one of them; the tools that
-# send none of these are no browsers. Sec-Fetch-Site alone is not enough: it is sent to trustworthy origins only.
-_BROWSERS: Final = (b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"referer", b"accept-language")
+_BROWSERS: Final = tuple([name.encode() for name in BROWSERS])
 _WELL_KNOWN: Final = frozenset({"guest"})  # users whose password every page knows
 _TOKENS: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z, \t]*")
 

@@ -19,10 +19,12 @@ READY = ReadyState(True)
 
 
 @asynccontextmanager
-async def serving(state: ReadyState = READY, status=lambda: {"topics": []}):
+async def serving(state: ReadyState = READY, status=lambda: {"topics": []}, **options):
     metrics = Metrics(process=False)
     metrics.messages_in("mqtt", "t", "stored").inc(3)
-    server = await AdminServer.start("127.0.0.1", 0, ready=lambda: state, status=status, registry=metrics.registry)
+    server = await AdminServer.start(
+        "127.0.0.1", 0, ready=lambda: state, status=status, registry=metrics.registry, **options
+    )
     try:
         yield server
     finally:
@@ -93,6 +95,29 @@ async def test_other_paths_and_methods_are_refused():
         assert (await get(server, "/nope")).status_code == 404
         answer = await get(server, "/status", "POST")
         assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "evil.example:8088"}, 200),  # a tool: no page can send this without more
+        ({"host": "evil.example:8088", "accept-language": "en"}, 403),
+        ({"host": "evil.example:8088", "sec-fetch-site": "none"}, 403),
+        ({"host": "localhost:8088", "accept-language": "en"}, 200),
+        ({"host": "[::1]:8088", "accept-language": "en"}, 200),
+        ({"host": "ops.example:8088", "accept-language": "en"}, 200),
+        ({"host": "localhost:8088", "origin": "http://evil.example"}, 403),
+        ({"host": "localhost:8088", "origin": "null"}, 403),
+        ({"host": "localhost:8088", "origin": "http://localhost:8088"}, 200),
+    ],
+)
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/status", "/none"])
+async def test_pages_of_other_sites_read_nothing(headers, status, path):
+    async with serving(allowed_hosts=("ops.example",)) as server:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        answer = await raw(server, f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode())
+        found = int(answer.split(b" ", 2)[1])
+        assert found == (404 if path == "/none" and status == 200 else status)
 
 
 async def test_a_status_that_fails_is_told_and_disturbs_nobody(caplog):
