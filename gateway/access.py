@@ -25,6 +25,7 @@ from gateway.access_filters import EVERYTHING, MANY, ONE, Levels, covers, levels
 from gateway.access_settings import ACTIONS, PLACEHOLDER, AccessConfig, Action, OwnAccess, Permission
 from gateway.errors import Cause, Refusal
 from gateway.message import Message
+from gateway.rights.named import denied_name
 
 __all__ = ["NOTHING", "OPEN", "Access", "Badge", "Decision", "Identity", "Rules"]
 
@@ -314,20 +315,34 @@ class Badge:
         return Refusal(Cause.FORBIDDEN, f"not allowed: to {action} {address[:REMEMBERED_CHARS_MAX]!r}")
 
     def refused(self, messages: Sequence[Message]) -> dict[int, Refusal]:
-        """Those of some messages that may not be published, by index. Each address is looked at once."""
+        """Those of some messages that may not be published, by index. Each address is looked at once.
+
+        So are the addresses that they name besides (`gateway.rights.named`).
+        """
         access = self.access
         if access is None:
             return {}
         may = access.may
         denied = {address for address in {message.address for message in messages} if not may("publish", address)}
-        if not denied:
-            return {}
-        found = [(index, message.address) for index, message in enumerate(messages) if message.address in denied]
-        counts = dict.fromkeys(denied, 0)
-        for _, address in found:
-            counts[address] += 1
-        refusals = {address: self.refusal("publish", address, count) for address, count in counts.items()}
-        return {index: refusals[address] for index, address in found}
+        found: dict[int, Refusal] = {}
+        if denied:
+            places = [(index, message.address) for index, message in enumerate(messages) if message.address in denied]
+            counts = dict.fromkeys(denied, 0)
+            for _, address in places:
+                counts[address] += 1
+            refusals = {address: self.refusal("publish", address, count) for address, count in counts.items()}
+            found = {index: refusals[address] for index, address in places}
+        for index, message in enumerate(messages):
+            if (message.native is not None or message.reply_to is not None) and index not in found:
+                named = denied_name(message, may)
+                if named is not None:
+                    found[index] = self.refusal(*named)
+        return found
+
+    def check_message(self, message: Message) -> None:
+        """Raise `Refusal` (FORBIDDEN) unless a message may be published."""
+        for refusal in self.refused((message,)).values():
+            raise refusal
 
     def reads(self, address: str) -> bool:
         """Whether an address may be read, of something that is passed over in silence where not."""

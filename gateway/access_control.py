@@ -15,6 +15,7 @@ from controller.client import ControllerClient, User
 from gateway import logs
 from gateway.access import NOTHING, Access, Badge, Identity, Rules
 from gateway.access_settings import ACCESS, AccessConfig, Action, OwnAccess, own_access
+from gateway.message import Message
 from gateway.metrics import Metrics
 from gateway.port import Principal
 
@@ -78,9 +79,9 @@ class AccessControl:
             badge.access = self._access(badge.identity)
         self._changed()
 
-    def check_publisher(self, identity: Identity, address: str) -> None:
-        """Raise `Refusal` (FORBIDDEN) unless somebody, who may be gone, may now publish to an address."""
-        Badge(identity, self._access(identity), self._on_denied).check("publish", address)
+    def check_publisher(self, identity: Identity, message: Message) -> None:
+        """Raise `Refusal` (FORBIDDEN) unless somebody, who may be gone, may now publish a message."""
+        Badge(identity, self._access(identity), self._on_denied).check_message(message)
 
     def _access(self, identity: Identity) -> Access | None:
         user = self._ruled.get(identity.name)

@@ -14,14 +14,17 @@ __all__ = [
     "ADDRESS_BYTES_MAX",
     "LEVELS_COUNT_MAX",
     "address_hash",
+    "address_of_subject",
     "check_address",
     "from_routing_key",
     "hash64",
     "level_of",
+    "queue_address",
     "to_routing_key",
 ]
 
 ADDRESS_BYTES_MAX = 65_535  # MQTT 5.0, 1.5.4: what a UTF-8 string can hold
+GENERATED = "amq.gen-"  # queues that the gateway has named begin so
 LEVELS_COUNT_MAX = 128  # of an address or a filter: what a match may cost
 
 _FORBIDDEN = re.compile("[+#\0]")
@@ -30,6 +33,7 @@ _PLAIN = {code: plain for plain, code in _CODES.items()}
 # "%2F" stands for "/", "%252F" for the text "%2F", and so on: one "25" more or less is one step of escaping.
 _INTO_LEVEL = re.compile("[/+#\0]|%((?:25)*)(2F|2B|23|00)")
 _OUT_OF_LEVEL = re.compile("%((?:25)*)(2F|2B|23|00)")
+_INTO_ADDRESS = re.compile("[+#]|%((?:25)*)(2B|23)")
 _INTO_WORD = re.compile(r"\.|%((?:25)*)(2E)")
 _OUT_OF_WORD = re.compile("%((?:25)*)(2E)")
 
@@ -70,6 +74,18 @@ def _escape(match: re.Match[str]) -> str:
 
 def _unescape(match: re.Match[str]) -> str:
     return f"%{match[1][2:]}{match[2]}" if match[1] else _PLAIN[match[2]]
+
+
+def address_of_subject(subject: str) -> str:
+    """Returns the address that an event's subject names: `+` is `%2B`, `#` is `%23`, and what looks so is escaped."""
+    return _INTO_ADDRESS.sub(_escape, subject)
+
+
+def queue_address(name: str) -> str:
+    """Returns what access rules call a queue by. Those that the gateway names are below `$queue/amq.gen/`."""
+    if not name or name.startswith(GENERATED):
+        return f"$queue/amq.gen/{name.removeprefix(GENERATED)}"
+    return f"$queue/{name}"
 
 
 def from_routing_key(key: str) -> str:

@@ -4,7 +4,10 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Message", "decode", "encode"]
+__all__ = ["EVENT", "REPLY_QUEUE", "Message", "decode", "encode"]
+
+EVENT = "cloudevents"  # key in `Message.native` of what an event said besides the fields: `subject` among it
+REPLY_QUEUE = "reply_queue"  # key in `Message.native["amqp"]`: the queue that answers are wanted in
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):

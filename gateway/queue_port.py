@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from gateway.address import queue_address
 from gateway.message import Message
 from gateway.port import ConsumerCancelled, Leased, Request
 
@@ -31,18 +32,9 @@ __all__ = [
     "text_of",
 ]
 
-GENERATED = "amq.gen-"  # what the names of queues begin with that the gateway has named
-
 Arguments: TypeAlias = Mapping[
     str, Any
 ]  # plain values: None, bool, int, float, str, bytes, and lists and dicts of them
-
-
-def queue_address(name: str) -> str:
-    """What access rules call a queue by. Those that the gateway names are below `$queue/amq.gen/`."""
-    if not name or name.startswith(GENERATED):
-        return f"$queue/amq.gen/{name.removeprefix(GENERATED)}"
-    return f"$queue/{name}"
 
 
 def exchange_address(name: str) -> str:

@@ -72,9 +72,9 @@ class Wills:
         *,
         now_ms: Callable[[], int],
         random: Random | None = None,
-        check: Callable[[Identity, str], None] = lambda _who, _address: None,
+        check: Callable[[Identity, Message], None] = lambda _who, _message: None,
     ) -> None:
-        """`check` raises `Refusal` for who may not publish to an address by now."""
+        """`check` raises `Refusal` for who may not publish a message by now."""
         self._store = store
         self._publish = publish
         self._now_ms = now_ms
@@ -221,7 +221,7 @@ class Wills:
         """Publish a message; None when it can never be, which is logged: its publisher is gone. Raises `Refusal`."""
         if who is not None:
             try:
-                self._check(who, message.address)
+                self._check(who, message)
             except Refusal as denied:
                 log.warning("a will is not allowed any more", address=message.address, user=who.name, why=str(denied))
                 return None

@@ -24,7 +24,7 @@ from adapters.amqp.wire import (
     write_table,
 )
 from gateway.errors import ProtocolError, Refusal
-from gateway.message import Message
+from gateway.message import REPLY_QUEUE, Message
 from gateway.queue_port import text_of
 from gateway.topology import routing_of
 
@@ -170,6 +170,8 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
     if expiration is not None and _DIGITS.fullmatch(expiration) is None:
         raise _failed(f"expiration is a decimal number of milliseconds, not {expiration[:32]!r}")
     native: dict[str, Any] = {"properties": raw}
+    if get("reply_to"):
+        native[REPLY_QUEUE] = get("reply_to")
     said, event = _NOTHING_SAID, None
     others: dict[str, str] = {}
     headers = get("headers")

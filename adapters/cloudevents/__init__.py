@@ -7,7 +7,7 @@ event. Everything malformed raises `gateway.errors.Refusal` (MALFORMED) whose de
 """
 
 from adapters.cloudevents.attributes import AttributeRefusal, Route, clean, is_name, split
-from adapters.cloudevents.event import DEFAULT_TYPE, NATIVE, attributes_of, from_attributes, wrap
+from adapters.cloudevents.event import DEFAULT_TYPE, NATIVE, attributes_of, from_attributes, placed, wrap
 from adapters.cloudevents.rules import EventRoute, route_by
 from adapters.cloudevents.structured import (
     BATCH_JSON,
@@ -40,6 +40,7 @@ __all__ = [
     "is_json",
     "is_name",
     "parse_ms",
+    "placed",
     "route_by",
     "split",
     "to_batch",

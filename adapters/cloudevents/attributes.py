@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 from urllib.parse import quote
 
-from gateway.address import check_address
+from gateway.address import address_of_subject, check_address
 from gateway.errors import Cause, Refusal
 
 __all__ = [
+    "ADDRESS",
     "CORE",
     "AttributeRefusal",
     "Route",
@@ -18,9 +19,11 @@ __all__ = [
     "escape_level",
     "is_name",
     "malformed",
+    "named_address",
     "split",
 ]
 
+ADDRESS: Final = "headgateaddress"  # where an event was published, where that is not what it names
 Route: TypeAlias = Callable[[Mapping[str, str]], str | None]  # context attributes to an address, or None: the default
 
 SPECVERSION: Final = "1.0"
@@ -36,7 +39,6 @@ _ABSOLUTE = re.compile("[A-Za-z][A-Za-z0-9+.-]*:.*")
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+*'`|~%-]+/[\w!#$&^.+*'`|~%-]+\s*(?:;.*)?", re.ASCII)
 
 # One step of reversible escaping, as `gateway.address` does it: "+" is "%2B", the text "%2B" is "%252B".
-_INTO_ADDRESS = re.compile("[+#]|%((?:25)*)(2B|23)")
 _INTO_LEVEL = re.compile("[/+#]|%((?:25)*)(2F|2B|23)")
 _CODES = {"/": "2F", "+": "2B", "#": "23"}
 
@@ -111,7 +113,7 @@ def _escape(match: re.Match[str]) -> str:
 
 def escape_level(text: str, *, whole: bool = False) -> str:
     """A text as one level of an address; with `whole`, as an address, whose levels `/` divides."""
-    return (_INTO_ADDRESS if whole else _INTO_LEVEL).sub(_escape, text)
+    return address_of_subject(text) if whole else _INTO_LEVEL.sub(_escape, text)
 
 
 def address_of(attributes: Mapping[str, str], route: Route | None = None) -> str:
@@ -123,12 +125,13 @@ def address_of(attributes: Mapping[str, str], route: Route | None = None) -> str
     """
     address = route(attributes) if route is not None else None
     if address is None:
-        subject = attributes.get("subject")
-        if subject is not None:
-            address = escape_level(subject, whole=True)
-        else:
-            address = f"events/{escape_level(attributes['type'])}"
+        address = named_address(attributes.get("subject"), attributes["type"])
     return check_address(address)
+
+
+def named_address(subject: str | None, kind: str) -> str:
+    """Returns the address that an event itself names: its subject, else `events/{type}`."""
+    return escape_level(subject, whole=True) if subject is not None else f"events/{escape_level(kind)}"
 
 
 def clean(text: str) -> str:

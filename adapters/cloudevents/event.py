@@ -4,19 +4,34 @@ A message that came as an event keeps in `native["cloudevents"]` what its fields
 came, by any binding: `source`, `subject`, `dataschema`; any of `time` and the mapped extensions whose exact text does
 not follow from the message's field (None: the event had no such attribute); `typed`, the extensions that were JSON
 numbers or booleans; `data`, how the structured form held the body where its content type does not tell.
+
+Where an event was published is always seen: by MQTT's topic name and AMQP's routing key, and elsewhere by what the
+event names, its subject or else `events/{type}`, or where that is another address by `headgateaddress`, an extension
+that the gateway alone sets. What a publisher says by that name is left out.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from adapters.cloudevents.attributes import CORE, SPECVERSION, Route, address_of, check, clean, is_name, malformed
+from adapters.cloudevents.attributes import (
+    ADDRESS,
+    CORE,
+    SPECVERSION,
+    Route,
+    address_of,
+    check,
+    clean,
+    is_name,
+    malformed,
+    named_address,
+)
 from adapters.cloudevents.timestamps import format_ms, parse_ms
-from gateway.message import Message
+from gateway.message import EVENT, Message
 
-__all__ = ["DEFAULT_TYPE", "NATIVE", "attributes_of", "from_attributes", "message_of", "wrap"]
+__all__ = ["DEFAULT_TYPE", "NATIVE", "attributes_of", "from_attributes", "message_of", "placed", "wrap"]
 
-NATIVE: Final = "cloudevents"  # the key in Message.native
+NATIVE: Final = EVENT  # the key in Message.native
 DEFAULT_TYPE: Final = "headgate.message.v1"  # of a message that never was an event and says no type
 
 
@@ -60,7 +75,7 @@ _MAPPED: Final = {
     "correlationid": _Mapped("correlation", _correlation, _correlation_text),
     "traceparent": _Mapped("traceparent", _text, str),
 }
-_RESERVED: Final = CORE | _MAPPED.keys()
+_RESERVED: Final = CORE | _MAPPED.keys() | {ADDRESS}
 
 
 def from_attributes(
@@ -153,6 +168,19 @@ def attributes_of(message: Message) -> dict[str, str] | None:
         if name not in attributes and name not in _RESERVED and is_name(name):
             attributes[name] = text
     return {name: text for name, text in attributes.items() if text is not None}
+
+
+def placed(message: Message) -> dict[str, str] | None:
+    """Returns the attributes of an event, and where it was published, for bindings that do not say it themselves.
+
+    `headgateaddress` is there where the message's address is not the one that the event names.
+    """
+    attributes = attributes_of(message)
+    if attributes is not None:
+        subject = attributes.get("subject")
+        if subject != message.address and named_address(subject, attributes["type"]) != message.address:
+            attributes[ADDRESS] = clean(message.address)
+    return attributes
 
 
 def wrap(message: Message, *, topic: str | None = None) -> dict[str, str]:

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from adapters.cloudevents.attributes import CORE, Route, check, malformed
-from adapters.cloudevents.event import NATIVE, attributes_of, message_of, wrap
+from adapters.cloudevents.attributes import ADDRESS, CORE, Route, check, malformed
+from adapters.cloudevents.event import NATIVE, message_of, placed, wrap
 from gateway.errors import Cause, Refusal
 from gateway.message import Message
 
@@ -115,6 +115,7 @@ def _message(
 ) -> Message:
     """The message of one event's members; `fields` is filled in."""
     data, data_base64 = members.pop("data", None), members.pop("data_base64", None)
+    members.pop(ADDRESS, None)  # which only the gateway says
     context: dict[str, str] = {}
     typed: dict[str, int | bool] = {}
     for name, raw in members.items():
@@ -205,7 +206,7 @@ def to_document(message: Message) -> dict[str, Any]:
 
     No attribute of the specification says that a body is compressed: `contentencoding` is our extension for it.
     """
-    attributes = attributes_of(message)
+    attributes = placed(message)
     document: dict[str, Any] = wrap(message) if attributes is None else dict(attributes)
     native = {} if attributes is None or message.native is None else message.native[NATIVE]
     for name, value in native.get("typed", {}).items():

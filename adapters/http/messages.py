@@ -18,13 +18,13 @@ from adapters.cloudevents import (
     BATCH_JSON,
     STRUCTURED_JSON,
     AttributeRefusal,
-    attributes_of,
     clean,
     from_attributes,
     from_batch,
     from_structured,
     is_name,
     parse_ms,
+    placed,
     route_by,
     to_structured,
     wrap,
@@ -272,7 +272,7 @@ def _lenient(value: bytes) -> str:
 
 def message_response(message: Message, options: HttpOptions, *headers: tuple[bytes, bytes]) -> Response:
     """A message as it is: its body, its content type, and its fields in headers."""
-    attributes = attributes_of(message)
+    attributes = placed(message)
     if attributes is None:
         attributes = wrap(message)
     out = [*headers, *_INERT]

@@ -166,8 +166,8 @@ class Mqtt:
         self.paho.subscribe([(one, qos) for one in filters])
         return [code.value for code in self.answers.get(timeout=TIMEOUT_S)]
 
-    def publish(self, address: str, qos: int) -> int:
-        self.paho.publish(address, b"x", qos)
+    def publish(self, address: str, qos: int, **options: Any) -> int:
+        self.paho.publish(address, b"x", qos, **options)
         return int(self.published.get(timeout=TIMEOUT_S).value)
 
     def hear(self) -> str:

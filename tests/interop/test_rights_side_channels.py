@@ -3,13 +3,17 @@
 A gateway with access rules, spoken to by real clients. What is hidden is compared with what is not there.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import pika
 import pytest
-from test_access_paths import DENIED, TIMEOUT_S, Served, fresh, mqtt, served  # noqa: F401 - fixtures
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from test_access_paths import DENIED, TIMEOUT_S, Served, amqp, fresh, mqtt, refused, served  # noqa: F401 - fixtures
 
 from gateway.access_settings import own_access, rights_of
 
@@ -193,3 +197,89 @@ def test_a_group_of_consumers_wants_the_right_to_its_topic(served, user):  # noq
         ):
             assert answer.status_code == 403
         assert admin.get(f"/groups/{group}").json()["lag"] == 1
+
+
+# ---- addresses that a message names
+
+
+def event(subject: str | None) -> dict[str, str]:
+    """An event in binary mode."""
+    headers = {"ce-specversion": "1.0", "ce-id": fresh("id"), "ce-source": "/here", "ce-type": "t"}
+    return headers if subject is None else {**headers, "ce-subject": subject}
+
+
+def test_where_an_event_was_published_is_seen_whatever_its_subject_is(served):  # noqa: F811
+    with served.http("admin") as http:
+        for subject, address in (
+            ("closed/other", "closed/real"),
+            (None, "closed/none"),
+            ("closed/same", "closed/same"),
+        ):
+            forged = {**event(subject), "ce-headgateaddress": "closed/forged"}
+            assert http.post(f"/topics/{address}", content=b"x", headers=forged).status_code == 201
+            read = http.get(f"/topics/{address}").headers
+            (one,) = http.get("/messages", params={"id": forged["ce-id"]}).json()
+            for found, seen in (
+                (read.get("ce-subject"), read.get("ce-headgateaddress")),
+                (one.get("subject"), one.get("headgateaddress")),
+            ):
+                assert found == subject
+                assert (seen or found) == address
+        typed = {"subject": "closed/typed", "headgateaddress": 7}
+        batch = [{"specversion": "1.0", "id": fresh("id"), "source": "/h", "type": "t", **typed}]
+        kind = {"content-type": "application/cloudevents-batch+json"}
+        assert http.post("/events", content=json.dumps(batch), headers=kind).status_code == 200
+        assert "ce-headgateaddress" not in http.get("/topics/closed/typed").headers
+
+
+def test_a_subject_that_names_a_denied_address_is_refused(served, user, mqtt, amqp):  # noqa: F811
+    name = user("all:mine/#", denied=("publish:mine/not/#",))
+    with served.http(name) as http:
+        for subject, status in (("mine/a", 201), ("mine/b", 201), (None, 201), ("closed/a", 403), ("mine/not/a", 403)):
+            assert http.post("/topics/mine/a", content=b"x", headers=event(subject)).status_code == status
+        for subject, status in (("mine/a", 200), ("closed/a", 403), ("mine/not/a", 403)):
+            assert http.post("/events", content=b"x", headers=event(subject)).status_code == status
+    client = mqtt(name)
+    client.connect()
+    properties = Properties(PacketTypes.PUBLISH)
+    properties.UserProperty = [(key[3:], value) for key, value in event("closed/a").items()]
+    assert client.publish("mine/a", 1, properties=properties) == DENIED
+    headers = pika.BasicProperties(headers=event("closed/a"))
+    refused(amqp(name), lambda one: (one.confirm_delivery(), one.basic_publish("amq.topic", "mine.a", b"x", headers)))
+
+
+def test_answers_are_wanted_only_where_the_requester_may_read(served, user, mqtt, amqp):  # noqa: F811
+    name = user("all:mine/#", "publish:closed/answers/#", "all:$queue/mine/#")
+    client = mqtt(name)
+    client.connect()
+    for topic, denied in (("mine/answers", False), ("closed/answers", True), ("closed/answers/me", True)):
+        properties = Properties(PacketTypes.PUBLISH)
+        properties.ResponseTopic = topic
+        assert (client.publish("mine/asked", 1, properties=properties) == DENIED) is denied
+        with served.http(name) as http:
+            status = 403 if denied else 201
+            assert http.post("/topics/mine/asked", params={"reply": topic}, content=b"x").status_code == status
+            assert http.post("/topics/mine/asked", headers={"x-reply-to": topic}, content=b"x").status_code == status
+    for asked, denied in (
+        (pika.BasicProperties(headers={"x-reply-to-topic": "closed/answers"}), True),
+        (pika.BasicProperties(reply_to="others"), True),
+        (pika.BasicProperties(headers={"x-reply-to-topic": "mine/answers"}), False),
+        (pika.BasicProperties(reply_to="mine/q"), False),
+    ):
+
+        def publish_(one: Any, asked: Any = asked) -> None:
+            one.confirm_delivery()
+            one.basic_publish("amq.topic", "mine.asked", b"x", asked)
+
+        if denied:
+            refused(amqp(name), publish_)
+        else:
+            publish_(amqp(name).channel())
+
+
+def test_a_will_wants_its_answers_where_its_client_may_read(user, mqtt):  # noqa: F811
+    client = mqtt(user("all:mine/#"))
+    properties = Properties(PacketTypes.WILLMESSAGE)
+    properties.ResponseTopic = "closed/answers"
+    client.paho.will_set("mine/will", b"x", 1, properties=properties)
+    assert client.connect() == DENIED

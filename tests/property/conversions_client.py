@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from conversions_said import Said, time_of
 
+from adapters.cloudevents.attributes import named_address
 from gateway.batch import Batch
 from gateway.message import Message
 
@@ -69,8 +70,9 @@ _NOT_EXTENSIONS = {"specversion", "id", "source", "type", "time", "subject", "da
 _NOT_EXTENSIONS |= {"expirytime", "correlationid", "traceparent", "contentencoding", "datacontenttype"}
 
 
-def rows_of_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that attributes show."""
+def rows_of_attributes(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that attributes show; where an event was published is one of them, not an attribute of its own."""
+    attributes = {name: value for name, value in found.items() if name != "headgateaddress"}
     get = attributes.get
     correlation = get("correlationid")
     rows = put(
@@ -98,6 +100,5 @@ def heard_document(document: dict[str, Any]) -> Heard:
     rows = rows_of_attributes(left)
     put(rows, content_type=left.get("datacontenttype"), content_encoding=left.get("contentencoding"))
     rows["body"] = data
-    if "subject" in left:
-        rows["address"] = left["subject"]
-    return Heard(rows, {"document": document})
+    put(rows, address=left.get("headgateaddress") or named_address(left.get("subject"), left["type"]))
+    return Heard(rows, {"document": {name: value for name, value in document.items() if name != "headgateaddress"}})

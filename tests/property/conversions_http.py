@@ -109,6 +109,7 @@ class Http(Client):
             body=answer.body,
         )
         rows["properties"] += [pair for pair in answer.headers if pair[0] == "x-lot"]
+        attributes.pop("headgateaddress", None)
         return Heard(rows, {**headers, "body": answer.body, "attributes": attributes})
 
     def speaker(self, said: Said) -> str | None:
@@ -159,5 +160,4 @@ class EventJson(Http):
         _, event = stream.body.decode().split("\n\n", 1)
         lines = dict(line.split(": ", 1) for line in event.strip().split("\n"))
         assert lines["id"] == str(batch.position(0))
-        heard = heard_document(json.loads(lines["data"]))
-        return Heard(heard.rows | {"address": address}, heard.own)
+        return heard_document(json.loads(lines["data"]))

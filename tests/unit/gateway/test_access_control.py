@@ -10,6 +10,7 @@ from gateway.access import NOTHING, Identity
 from gateway.access_control import AccessControl
 from gateway.access_settings import AccessConfig, AccessRule
 from gateway.errors import Refusal
+from gateway.message import Message
 from gateway.metrics import Metrics
 from gateway.port import Principal
 
@@ -146,22 +147,22 @@ def test_badges_are_forgotten_with_their_connections(rig):
 
 def test_a_will_is_looked_at_by_the_rules_of_now(rig):
     identity = Identity(name="ada", protocol="mqtt")
-    rig.control.check_publisher(identity, "c")
+    rig.control.check_publisher(identity, Message("c"))
     rig.controller.set("ada", [ALLOW_A])
-    rig.control.check_publisher(identity, "a/x")
+    rig.control.check_publisher(identity, Message("a/x"))
     with pytest.raises(Refusal):
-        rig.control.check_publisher(identity, "c")
+        rig.control.check_publisher(identity, Message("c"))
 
 
 def test_a_will_of_a_user_with_rules_that_was_removed_is_denied(rig):
     rig.controller.set("ada", [ALLOW_A])
     who = rig.badge().identity
-    rig.control.check_publisher(who, "a/x")
+    rig.control.check_publisher(who, Message("a/x"))
     rig.controller.set("ada")
-    rig.control.check_publisher(who, "c")
+    rig.control.check_publisher(who, Message("c"))
     rig.controller.remove("ada")
     with pytest.raises(Refusal):
-        rig.control.check_publisher(who, "a/x")
+        rig.control.check_publisher(who, Message("a/x"))
 
 
 def test_denials_are_counted_and_said_once_a_second(rig):
