@@ -19,6 +19,7 @@ from controller.raft import (
     Change,
     Entry,
     EntryKind,
+    Membership,
     Message,
     NotLeader,
     ProposalDropped,
@@ -32,6 +33,7 @@ from controller.raft import (
     Storage,
     StorageFailed,
     StorageFull,
+    Witness,
 )
 
 __all__ = ["Driver", "Machine", "OutcomeUnknown"]
@@ -149,7 +151,8 @@ class Driver:
 
         It would only wait for itself. Its disk is waited for here.
         """
-        if self._raft.status().membership.voters != (self.status.id,):
+        status = self._raft.status()
+        if status.membership.voters != (status.id,) or not status.votes:
             return
         while self.status.role is not Role.LEADER or self.status.applied < self.status.last_index:
             self._raft.tick()
@@ -173,6 +176,38 @@ class Driver:
     def _check(self) -> None:
         if self._failed is not None:
             raise self._failed
+
+    # ---- which memory this is (see `controller.incarnations`)
+
+    @property
+    def legacy(self) -> bool:
+        """Whether the storage is older than its incarnation."""
+        return self._storage.legacy()
+
+    def witness(self, node_id: int) -> Witness | None:
+        """How far a node has been heard to be."""
+        return self._raft.witness(node_id)
+
+    def form(self, membership: Membership) -> None:
+        """Begin a new cluster. Raises ValueError where this node knows of one."""
+        self._raft.form(membership)
+        self._wake.set()
+
+    def prove(self, *, proven: bool, term: int = 0, floor: tuple[int, int] = (0, 0)) -> None:
+        """Say whether this node may vote, and for whom (see `Raft.prove`)."""
+        self._raft.prove(proven=proven, term=term, floor=floor)
+        self._wake.set()
+
+    async def renew(self, incarnation: str) -> None:
+        """Be another node with the same log. Raises `StorageFailed`."""
+        await self._loop.run_in_executor(self._disk, self._storage.renew, incarnation)
+        self._raft.renew(incarnation)
+        self._wake.set()
+        self._look(news=True)
+
+    async def keep(self) -> None:
+        """Go on as who it was in a copied directory. Raises `StorageFailed`."""
+        await self._loop.run_in_executor(self._disk, self._storage.keep)
 
     # ---- what comes in
 

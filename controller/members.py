@@ -7,7 +7,8 @@ from contextlib import suppress
 
 from controller.client import ControllerClosed
 from controller.driver import Driver
-from controller.raft import Change, ChangeKind, ChangeRefused, RaftError
+from controller.incarnations.words import ANOTHER
+from controller.raft import Change, ChangeKind, ChangeRefused, Member, RaftError
 from controller.raft.progress import ProgressState
 from controller.registry import TICK_MS
 from controller.state import MetadataState
@@ -62,9 +63,36 @@ class Members:
         if there is None:
             if request.id in state.removed_members:
                 raise ChangeRefused(f"there was a controller {request.id}: its id is not given again; take another one")
-            await self._driver.change(Change(kind=ChangeKind.ADD_LEARNER, node=request.id, address=request.address))
+            await self._add(request)
+        elif request.incarnation and there.incarnation != request.incarnation:
+            await self._take_place(there, request)
         elif there.address != request.address:
             await self._driver.change(Change(kind=ChangeKind.MOVE, node=request.id, address=request.address))
+
+    async def _take_place(self, there: Member, request: AddMember) -> None:
+        """Name a member that has no incarnation yet, or add another node in its place as a learner."""
+        assert self._driver is not None
+        if not there.incarnation and (request.kept or there.learner):
+            change = Change(kind=ChangeKind.NAME, node=request.id, incarnation=request.incarnation)
+            await self._driver.change(change)
+            return
+        self._check_gone(request.id, there.address)
+        logger.warning("controller %d has another directory: it is added again as a learner", request.id)
+        await self._add(request)
+
+    async def _add(self, request: AddMember) -> None:
+        assert self._driver is not None
+        change = Change(
+            kind=ChangeKind.ADD_LEARNER, node=request.id, address=request.address, incarnation=request.incarnation
+        )
+        await self._driver.change(change)
+
+    def _check_gone(self, id_: int, address: str) -> None:
+        """Raise `ChangeRefused` where the member whose place is asked for is alive."""
+        assert self._driver is not None
+        peer = self._driver.status.progress.get(id_)
+        if peer is not None and peer.active:
+            raise ChangeRefused(ANOTHER.format(id=id_, address=address))
 
     async def remove(self, id_: int) -> None:
         """Remove a member, if it is one. Raises `ChangeRefused`, `NotLeader`, `OutcomeUnknown`."""
@@ -86,7 +114,8 @@ class Members:
             status = self._driver.status
             for member in status.membership.members:
                 peer = status.progress.get(member.id)
-                if member.learner and peer is not None and peer.state is ProgressState.REPLICATE:
+                known = member.incarnation or not status.incarnation  # one that is not known yet cannot be counted
+                if member.learner and known and peer is not None and peer.state is ProgressState.REPLICATE:
                     with suppress(RaftError, ControllerClosed):
                         await self._driver.change(Change(kind=ChangeKind.PROMOTE, node=member.id))
                         logger.info("controller %d votes", member.id)

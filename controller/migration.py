@@ -14,7 +14,7 @@ from controller.client import ControllerDamaged, ControllerError
 from controller.commands import decode_command
 from controller.lmdb_file import is_cut_short
 from controller.raft import Member, Membership, StorageFailed, first_snapshot
-from controller.raft.lmdb_storage import LmdbStorage
+from controller.raft.lmdb_storage import LmdbStorage, new_incarnation
 from controller.state import MetadataState
 
 __all__ = ["open_storage"]
@@ -29,6 +29,8 @@ _DAMAGED = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, l
 def open_storage(directory: Path, node_id: int, members: Mapping[int, str]) -> LmdbStorage:
     """Open or begin a controller's directory; `members` are a new cluster's first ones, or nobody: it will be added.
 
+    One that is alone begins its cluster now, several do so when all of them have been heard.
+
     What a single node left there is what a cluster of one begins with. Raises `ControllerDamaged`, `StorageFailed`,
     `ControllerError`: it is not alone, OSError.
     """
@@ -36,12 +38,13 @@ def open_storage(directory: Path, node_id: int, members: Mapping[int, str]) -> L
     old = _read(directory / OLD)
     if old is not None and list(members) != [node_id]:
         raise ControllerError(f"{directory} holds what a single node knew: start it alone, and let the others join it")
+    incarnation = new_incarnation()
     first = None
-    if members:
-        membership = Membership.of(*(Member(id=id_, address=at) for id_, at in sorted(members.items())))
-        first = first_snapshot(membership, b"" if old is None else old.snapshot())
+    if list(members) == [node_id]:  # several have to meet before there is a cluster
+        member = Member(id=node_id, address=members[node_id], incarnation=incarnation)
+        first = first_snapshot(Membership.of(member), b"" if old is None else old.snapshot())
     try:
-        storage = LmdbStorage.open(path, node_id, first=first)
+        storage = LmdbStorage.open(path, node_id, first=first, incarnation=incarnation)
     except ControllerDamaged as error:
         raise ControllerDamaged(f"{error}: restore the directory from a backup") from error
     if old is not None:

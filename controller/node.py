@@ -18,7 +18,6 @@ from controller.client import (
     ControllerError,
     ControllerUnreachable,
     Group,
-    Member,
     WrongCluster,
 )
 from controller.cluster_file import ClusterFile
@@ -27,6 +26,7 @@ from controller.commands import Command
 from controller.driver import Driver, OutcomeUnknown
 from controller.feed import Feed
 from controller.front import Limits, StateClient
+from controller.incarnations.standing import Standing
 from controller.leadership import Leadership, Moves
 from controller.members import Members
 from controller.metadata import Metadata
@@ -34,7 +34,6 @@ from controller.migration import RAFT, open_storage
 from controller.peers import Peers
 from controller.raft import (
     BadMessage,
-    ChangeRefused,
     Membership,
     Message,
     NotLeader,
@@ -42,6 +41,7 @@ from controller.raft import (
     RaftError,
     Settings,
     Storage,
+    WentBack,
 )
 from controller.raft.lmdb_storage import LmdbStorage
 from controller.registry import TICK_MS, Heartbeat, Registry, Route
@@ -69,7 +69,6 @@ CURRENT_S = 5.0  # how long a start waits for a leader before what was applied t
 HANG_UP_S = 5.0  # until connections to controllers that were removed are closed
 AGAIN_S = 0.1  # until a command that was not taken is tried again, if nothing happens before
 RESIGN_S = 0.5  # for another controller to take over from one that is shut down
-WELCOME_S = 0.5  # between attempts to be known to the others
 _TRANSIENT = (NotLeading, NotLeader, ProposalDropped, OutcomeUnknown)
 
 
@@ -103,6 +102,8 @@ class ControllerNode(StateClient):
         send: Callable[[Sequence[Message]], None] | None = None,
         budget_s: float = BUDGET_S,
         cluster: ClusterFile | None = None,
+        join: bool = False,
+        copied: bool = False,
     ) -> None:
         self._metadata = Metadata()
         super().__init__(self._metadata.state, limits or Limits(), now_ms)
@@ -130,6 +131,8 @@ class ControllerNode(StateClient):
             tick_s=tick_s,
         )
         self._members.follow(self._driver)
+        first = {} if join else members or {}
+        self.standing = Standing(self, self._driver, self._members, first, copied=copied, credentials=credentials)
         self._forward = Commander(
             self._members.others, cluster=lambda: self.cluster, credentials=credentials, budget_s=budget_s
         )
@@ -148,7 +151,7 @@ class ControllerNode(StateClient):
         )
         self.current = asyncio.Event()  # what is applied here is not older than this node's start
         self.failed: asyncio.Future[Exception] = self._loop.create_future()
-        self._closing = False
+        self._closing = self._forgetting = False
         self._cluster = cluster or ClusterFile(None)
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -169,7 +172,8 @@ class ControllerNode(StateClient):
         loop = asyncio.get_running_loop()
         storage = await loop.run_in_executor(None, open_storage, directory, node_id, voters)
         try:
-            node = cls(node_id, storage, members=members, cluster=ClusterFile(directory / RAFT), **rest)
+            file = ClusterFile(directory / RAFT)
+            node = cls(node_id, storage, members=members, join=join, copied=storage.copied, cluster=file, **rest)
             node.start()
         except BaseException:
             storage.close()
@@ -185,8 +189,9 @@ class ControllerNode(StateClient):
         self._spawn(self._hang_up(), "removed controllers")
         self._spawn(self._become_current(), "first state")
         self._spawn(self._cluster.learn(lambda: self._metadata.state.cluster, self._moves.next), "id of the cluster")
+        self._spawn(self.standing.run(), "trust in the directory")
         if self.address:
-            self._spawn(self._introduce(), "membership")
+            self._spawn(self.standing.introduce(), "membership")
 
     async def resign(self) -> None:
         """Let another controller lead, if this one does and another one is there, before it is closed."""
@@ -291,8 +296,9 @@ class ControllerNode(StateClient):
 
     @property
     def is_member(self) -> bool:
-        """Whether this node belongs to the cluster, as far as it knows."""
-        return self.id in self.membership.ids
+        """Whether this node belongs to the cluster, as far as it knows, with the directory that it has."""
+        member, status = self.membership.get(self.id), self._driver.status
+        return member is not None and member.is_(status.incarnation)
 
     def snapshot(self) -> tuple[int, bytes]:
         """The state as of an index from which `feed` goes on."""
@@ -410,29 +416,7 @@ class ControllerNode(StateClient):
             if self.is_member:
                 await self._peers.keep(self.membership.ids)
 
-    async def _introduce(self) -> None:
-        """Be a member, and say where this node is; again and again until that is known."""
-        me = Member(id=self.id, node=self.node, address=self.address)
-        while True:
-            known = self.membership.get(self.id)
-            if known is not None and known.address == self.address and self._state.members.get(self.id) == me:
-                return
-            try:
-                if known is None and self.applied > 1:  # it was removed, or is about to read that it was added
-                    logger.warning("controller %d is not in the cluster", self.id)
-                elif known is None or known.address != self.address:
-                    await self._introduced(AddMember(id=self.id, address=self.address))
-                else:
-                    await self.current.wait()
-                    await self.set_member(me)
-                    continue
-            except ChangeRefused as error:
-                logger.info("the membership cannot be changed now: %s", error)
-            except ControllerError as error:
-                logger.warning("the others do not know of this controller yet: %s", error)
-            await asyncio.sleep(WELCOME_S)
-
-    async def _introduced(self, request: AddMember) -> None:
+    async def ask_membership(self, request: AddMember) -> None:
         """Ask for membership; who is no member knows no leader, and asks those it was told of."""
         if self.has_leader:
             await self._request(request)
@@ -448,7 +432,19 @@ class ControllerNode(StateClient):
         for message in messages:
             if message.sender != sender.id:
                 raise BadMessage(f"controller {sender.id} speaks for controller {message.sender}")
-            self._driver.step(message)
+            try:
+                self._driver.step(message)
+            except WentBack as error:
+                if not self._forgetting:
+                    self._forgetting = True
+                    self._spawn(self._forget(str(error)), "another incarnation")
+                return
+
+    async def _forget(self, why: str) -> None:
+        try:
+            await self.standing.went_back(why)
+        finally:
+            self._forgetting = False
 
     # ---- who is alive
 

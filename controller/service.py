@@ -24,6 +24,7 @@ from controller.wire import (
     ERROR_KEY,
     FOLLOW,
     HEARTBEAT,
+    IDENTIFY,
     INSTALL,
     MESSAGE_BYTES,
     MESSAGE_BYTES_MAX,
@@ -43,6 +44,7 @@ from controller.wire import (
     FollowRequest,
     Greeting,
     Hello,
+    Introduction,
     NotLeading,
     Pushed,
     Request,
@@ -131,6 +133,7 @@ class ControllerService:
             **{name: grpc.stream_unary_rpc_method_handler(self._upload(name, one)) for name, one in uploads.items()},
             STATUS: grpc.unary_unary_rpc_method_handler(self._unary(self._status)),
             ROUTES: grpc.unary_unary_rpc_method_handler(self._unary(self._routes)),
+            IDENTIFY: grpc.unary_unary_rpc_method_handler(self._unary(self._identify)),
         }
 
     # ---- what is around every call
@@ -332,6 +335,11 @@ class ControllerService:
 
     def _status(self, _request: bytes) -> bytes:
         return encode(self._node.status())
+
+    def _identify(self, request: bytes) -> bytes:
+        asker: Introduction = decode(request, Introduction)
+        self._node.check_cluster(asker.cluster)
+        return encode(self._node.standing.identify(asker))
 
     def _routes(self, request: bytes) -> bytes:
         return encode(self._node.routes(decode(request, RoutesRequest).group))

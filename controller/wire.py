@@ -5,6 +5,7 @@
     Follow     anybody -> controller      a `FollowRequest`; back come `Fed`: a snapshot in parts, commands in order
     Command    anybody -> controller      a `CommandHello`, then lists of `Asked`; back come a `Greeting` and `Answers`
     Heartbeat  store node -> controllers  a `BeatHello`, then lists of `Heartbeat`; back come lists of `Pushed`
+    Identify   controller -> controller   unary: an `Introduction`, answered by an `Acquaintance`
     Status, Routes                        unary
 
 Whoever begins a stream says of which cluster it is, as soon as it knows that; another cluster's controller refuses it.
@@ -33,12 +34,14 @@ __all__ = [
     "ERROR_KEY",
     "FOLLOW",
     "HEARTBEAT",
+    "IDENTIFY",
     "INSTALL",
     "MESSAGE_BYTES_MAX",
     "PEER",
     "ROUTES",
     "SERVICE",
     "STATUS",
+    "Acquaintance",
     "AddMember",
     "Answered",
     "Answers",
@@ -54,6 +57,7 @@ __all__ = [
     "FollowRequest",
     "Greeting",
     "Hello",
+    "Introduction",
     "NotLeading",
     "Pushed",
     "Question",
@@ -73,7 +77,7 @@ __all__ = [
 
 SERVICE = "headgate.controller.v1.Controller"
 PEER, INSTALL, FOLLOW, COMMAND, HEARTBEAT = "Peer", "Install", "Follow", "Command", "Heartbeat"
-STATUS, ROUTES = "Status", "Routes"
+STATUS, ROUTES, IDENTIFY = "Status", "Routes", "Identify"
 
 COMMAND_BYTES_MAX = 1 << 20  # of one command
 PART_BYTES = 1 << 20  # of what is sent in parts
@@ -130,6 +134,36 @@ class Hello(_Wire, frozen=True, array_like=True):
     cluster: Text = ""
 
 
+class Introduction(_Wire, frozen=True, array_like=True):
+    """Who asks others who they are, and with which memory (see `controller.incarnations`)."""
+
+    id: Number
+    address: Text
+    cluster: Text
+    incarnation: Text
+
+
+class Acquaintance(_Wire, frozen=True, array_like=True):
+    """Who answers, how far its log is, and what it knows of who has asked.
+
+    `fresh`: it has never had to do with a cluster. `named` is the incarnation by which it knows the asker. The witness
+    is how far it has heard this very incarnation to be: in which term, and what it had acknowledged to its leader.
+    """
+
+    id: Number
+    incarnation: Text
+    cluster: Text
+    fresh: bool
+    votes: bool
+    led: bool
+    term: Number
+    last_term: Number
+    last_index: Number
+    named: Text
+    witness_term: Number
+    witness_index: Number
+
+
 # ---- following the state
 
 
@@ -171,10 +205,16 @@ class Elect(msgspec.Struct, frozen=True, tag="elect", kw_only=True):
 
 
 class AddMember(msgspec.Struct, frozen=True, tag="add_member", kw_only=True):
-    """Add a controller, which votes when it has caught up; or say where it is now. Answer: None."""
+    """Add a controller, which votes when it has caught up; or say where it is now. Answer: None.
+
+    With another incarnation than the member's it takes the place of that one, if nothing is heard of it. `kept`: its
+    directory is that of the member, from before there were incarnations.
+    """
 
     id: Annotated[int, Meta(ge=1, le=1 << 62)]
     address: Text
+    incarnation: Text = ""
+    kept: bool = False
 
 
 class RemoveMember(msgspec.Struct, frozen=True, tag="remove_member", kw_only=True):

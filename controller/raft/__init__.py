@@ -29,10 +29,11 @@ from controller.raft.errors import (
     StorageFailed,
     StorageFull,
     TransferRefused,
+    WentBack,
 )
 from controller.raft.membership import Change, ChangeKind, Member, Membership, decode_change
 from controller.raft.messages import Entry, EntryId, EntryKind, HardState, Message, Snapshot, decode, encode
-from controller.raft.ready import Compaction, ReadState, Ready, Role, Status
+from controller.raft.ready import Compaction, ReadState, Ready, Role, Status, Witness
 from controller.raft.settings import Settings
 from controller.raft.storage import MemoryStorage, Storage, first_snapshot
 
@@ -67,6 +68,8 @@ __all__ = [
     "StorageFailed",
     "StorageFull",
     "TransferRefused",
+    "WentBack",
+    "Witness",
     "decode",
     "decode_change",
     "encode",

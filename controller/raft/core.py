@@ -16,8 +16,9 @@ from typing import Any, ClassVar, TypeAlias
 
 from controller.raft import follower
 from controller.raft.errors import BadMessage, NotLeader
+from controller.raft.identity import Witnesses, is_heard, signed
 from controller.raft.leader import Leader
-from controller.raft.membership import Change
+from controller.raft.membership import Change, Membership
 from controller.raft.messages import (
     CONTEXT_BYTES_MAX,
     NOBODY,
@@ -39,9 +40,9 @@ from controller.raft.messages import (
 )
 from controller.raft.node import Node
 from controller.raft.quorum import Tally, tally
-from controller.raft.ready import Compaction, ReadState, Ready, Role, Status
+from controller.raft.ready import Compaction, ReadState, Ready, Role, Status, Witness
 from controller.raft.settings import Settings
-from controller.raft.storage import Storage
+from controller.raft.storage import Storage, first_snapshot
 
 __all__ = ["Raft"]
 
@@ -68,6 +69,7 @@ class Raft:
         self._votes: dict[int, bool] = {}  # for us as a candidate, real or pre
         self._elapsed = 0  # ticks since the leader was heard of, a vote was given, or a candidacy began
         self._timeout = 0  # ticks; after so many, an election
+        self._witnesses = Witnesses()
         self._out: Ready | None = None  # handed out
         self._compaction: tuple[Snapshot, int] | None = None  # with how many entries to keep
         self._become_follower(self._node.term, NOBODY)
@@ -92,6 +94,9 @@ class Raft:
         if message.to != node.id or message.sender == node.id:
             raise BadMessage(f"a message of node {message.sender} to node {message.to}")
         check(message)
+        if not is_heard(node, message):
+            return
+        self._witnesses.heard(message)
         if message.term > node.term:
             if not self._enter_term(message):
                 return
@@ -101,6 +106,46 @@ class Raft:
         handler = self._HANDLERS[self._role].get(type(message))
         if handler is not None:
             handler(self, message)
+
+    def witness(self, node_id: int) -> Witness | None:
+        """How far a node was, by the latest that this one has heard from it since it was started."""
+        return self._witnesses.get(node_id)
+
+    def form(self, membership: Membership, data: bytes = b"") -> None:
+        """Begin a new cluster of these members, as the one of them that has asked all the others (decision 33).
+
+        Raises ValueError where this node knows of a cluster already.
+        """
+        if not self.is_fresh:
+            raise ValueError(f"node {self._node.id} knows of a cluster already")
+        snapshot = first_snapshot(membership, data)
+        self._become_follower(snapshot.term, NOBODY)
+        self._node.log.restore(snapshot)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether this node has never had to do with any cluster."""
+        return (self._node.term, self._node.log.last_index) == (0, 0)
+
+    def renew(self, incarnation: str) -> None:
+        """Be another node from now on, of the same id and log, which nobody knows yet. Its storage says so already."""
+        if self._leader is not None or self._role is not Role.FOLLOWER:
+            self._become_follower(self._node.term, NOBODY)
+        self._node.incarnation, self._node.legacy, self._node.proven = incarnation, False, True
+        self._node.early, self._node.outbox = [], []  # they were the other one's
+
+    def prove(self, *, proven: bool, term: int = 0, floor: tuple[int, int] = (0, 0)) -> None:
+        """Say whether this node's memory may be relied on; until then it neither votes nor stands.
+
+        Of a memory that may be an old one, `term` is the newest in which it may have voted, and `floor` the term and
+        the index of the last entry that it may have had: it votes in later terms only, and for who has that entry.
+        """
+        node = self._node
+        node.proven, node.floor = proven, floor
+        if term:
+            if term > node.term:
+                self._become_follower(term, NOBODY)
+            node.vote = node.vote or node.id
 
     def propose(self, data: bytes) -> EntryId:
         """Append a command to the log; which entry it is. Raises `NotLeader`, `ProposalDropped`, `ProposalTooLarge`.
@@ -178,13 +223,13 @@ class Raft:
             return None
         node.told = node.membership
         self._out = Ready(
-            early=tuple(node.early),
+            early=signed(node, node.early),
             hard_state=hard if hard != saved else None,
             entries=entries,
             snapshot=log.pending,
             compaction=compaction,
             must_sync=bool(entries or log.pending or compaction) or (hard.term, hard.vote) != (saved.term, saved.vote),
-            messages=tuple(node.outbox),
+            messages=signed(node, node.outbox),
             committed=committed,
             reads=tuple(node.reads),
             membership=membership,
@@ -216,12 +261,16 @@ class Raft:
         node, log, leader = self._node, self._node.log, self._leader
         return Status(
             id=node.id,
+            incarnation=node.incarnation,
+            fresh=self.is_fresh,
+            votes=node.votes,
             role=self._role,
             term=node.term,
             vote=node.vote or None,
             leader=node.leader or None,
             first_index=log.first_index,
             last_index=log.last_index,
+            last_term=log.last_term,
             commit=log.committed,
             applied=log.applied,
             snapshot_index=log.snapshot_index,
@@ -300,7 +349,8 @@ class Raft:
 
     def _count(self, voter: int, *, granted: bool) -> None:
         """Count a vote, and draw the conclusion when there is one. A voter's first answer stands."""
-        self._votes.setdefault(voter, granted)
+        if voter != self._node.id or self._node.votes:  # our id may be another incarnation's
+            self._votes.setdefault(voter, granted)
         result = tally(self._node.membership.voters, self._votes)
         if result is Tally.LOST:
             self._become_follower(self._node.term, NOBODY)
@@ -331,9 +381,20 @@ class Raft:
         """
         node = self._node
         if isinstance(message, _FROM_LEADER):
-            node.outbox.append(AppendReply(sender=node.id, to=message.sender, term=node.term, index=0))
+            node.outbox.append(
+                AppendReply(sender=node.id, to=message.sender, addressee=message.incarnation, term=node.term, index=0)
+            )
         elif isinstance(message, Vote) and message.pre:
-            node.outbox.append(VoteReply(sender=node.id, to=message.sender, term=node.term, granted=False, pre=True))
+            node.outbox.append(
+                VoteReply(
+                    sender=node.id,
+                    to=message.sender,
+                    addressee=message.incarnation,
+                    term=node.term,
+                    granted=False,
+                    pre=True,
+                )
+            )
 
     def _on_vote(self, message: Vote) -> None:
         if follower.on_vote(self._node, message):

@@ -14,6 +14,7 @@ __all__ = [
     "StorageFailed",
     "StorageFull",
     "TransferRefused",
+    "WentBack",
 ]
 
 
@@ -53,6 +54,10 @@ class Compacted(RaftError):
     """The log does not hold these entries any more; the snapshot stands for them."""
 
 
+class WentBack(RaftError):
+    """This node lacks what it has told others that it has: its directory is an older copy. It must not vote."""
+
+
 class StorageFailed(RaftError):
     """The storage has not kept what it was given. The node must stop: what it says next would rest on it."""
 
@@ -62,4 +67,4 @@ class StorageFull(StorageFailed):
 
 
 class StorageDamaged(StorageFailed, ControllerDamaged):
-    """What the storage keeps cannot be read. The node must come back under a new id, with nothing."""
+    """What the storage keeps cannot be read. The node must come back with an empty directory, as another one."""

@@ -1,6 +1,6 @@
 """What a follower does with its leader's messages, and any node with a candidate's."""
 
-from controller.raft.errors import BadMessage
+from controller.raft.errors import BadMessage, WentBack
 from controller.raft.messages import (
     NOBODY,
     Append,
@@ -22,18 +22,19 @@ def on_append(node: Node, message: Append) -> None:
     """Take entries, and say up to where the logs are equal, or where to look for it (paper, 5.3)."""
     log = node.log
     if message.prev_index < log.committed:  # late, or the leader does not know how far we are
-        _answer(node, message.sender, log.committed)
+        _answer(node, message, log.committed)
         return
     index = log.try_append(message.prev_index, message.prev_term, message.entries)
     if index is not None:
         log.commit_to(min(message.commit, index))
-        _answer(node, message.sender, index)
+        _answer(node, message, index)
         return
     hint_index, hint_term = log.last_not_above(message.prev_index, message.prev_term)
     node.outbox.append(
         AppendReply(
             sender=node.id,
             to=message.sender,
+            addressee=message.incarnation,
             term=node.term,
             index=message.prev_index,
             refused=True,
@@ -44,11 +45,20 @@ def on_append(node: Node, message: Append) -> None:
 
 
 def on_heartbeat(node: Node, message: Heartbeat) -> None:
-    """Commit what we are known to have, and answer. Raises `BadMessage`."""
+    """Commit what we are known to have, and answer. Raises `BadMessage`, `WentBack`.
+
+    A leader names no more than this very node has acknowledged to it in this term. Within a term a log loses nothing of
+    that, so a log that is shorter is an old copy of itself.
+    """
     if message.commit > node.log.last_index:
-        raise BadMessage(f"a heartbeat commits {message.commit}, and the log ends at {node.log.last_index}")
+        text = f"the leader knows that this node had entry {message.commit}, and the log ends at {node.log.last_index}"
+        raise WentBack(text) if node.incarnation and message.addressee == node.incarnation else BadMessage(text)
     node.log.commit_to(message.commit)
-    node.outbox.append(HeartbeatReply(sender=node.id, to=message.sender, term=node.term, read=message.read))
+    node.outbox.append(
+        HeartbeatReply(
+            sender=node.id, to=message.sender, addressee=message.incarnation, term=node.term, read=message.read
+        )
+    )
 
 
 def on_install_snapshot(node: Node, message: InstallSnapshot) -> None:
@@ -61,7 +71,7 @@ def on_install_snapshot(node: Node, message: InstallSnapshot) -> None:
         log.commit_to(snapshot.index)
     elif snapshot.index > log.committed:
         log.restore(snapshot)
-    _answer(node, message.sender, log.committed)
+    _answer(node, message, log.committed)
 
 
 def on_read_reply(node: Node, message: ReadReply) -> None:
@@ -77,15 +87,27 @@ def on_vote(node: Node, message: Vote) -> bool:
     """
     free = node.vote == message.sender or (node.vote == NOBODY and node.leader == NOBODY)
     ahead = message.pre and message.term > node.term
-    granted = (free or ahead) and node.log.is_up_to_date(message.last_index, message.last_term)
+    sound = node.trusts(message.last_term, message.last_index)
+    granted = sound and (free or ahead) and node.log.is_up_to_date(message.last_index, message.last_term)
     # A granted pre-vote is of the term that is asked for; a refusal tells the candidate of ours.
     term = message.term if granted else node.term
-    node.outbox.append(VoteReply(sender=node.id, to=message.sender, term=term, granted=granted, pre=message.pre))
+    node.outbox.append(
+        VoteReply(
+            sender=node.id,
+            to=message.sender,
+            addressee=message.incarnation,
+            term=term,
+            granted=granted,
+            pre=message.pre,
+        )
+    )
     if not granted or message.pre:
         return False
     node.vote = message.sender
     return True
 
 
-def _answer(node: Node, leader: int, index: int) -> None:
-    node.outbox.append(AppendReply(sender=node.id, to=leader, term=node.term, index=index))
+def _answer(node: Node, message: Append | InstallSnapshot, index: int) -> None:
+    node.outbox.append(
+        AppendReply(sender=node.id, to=message.sender, addressee=message.incarnation, term=node.term, index=index)
+    )

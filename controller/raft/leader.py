@@ -18,6 +18,7 @@ from controller.raft.messages import (
     EntryKind,
     Heartbeat,
     HeartbeatReply,
+    Index,
     InstallSnapshot,
     Message,
     ReadReply,
@@ -78,7 +79,7 @@ class Leader:
 
     def _has_quorum(self) -> bool:
         """Whether a majority was active since the last time."""
-        active = [id == self._node.id or self.peers[id].active for id in self._node.membership.voters]
+        active = [self._is_me(id) or (id in self.peers and self.peers[id].active) for id in self._voters]
         for progress in self.peers.values():
             progress.active = False
         return 2 * sum(active) > len(active)
@@ -97,11 +98,16 @@ class Leader:
         if self._change > node.log.committed:
             raise ChangeRefused("another change, or the beginning of this term, is not committed yet")
         node.membership.check(change)
+        if change.kind is ChangeKind.ADD_LEARNER and change.node == node.id:
+            raise ChangeRefused(f"node {node.id} leads: no other one takes its place")
         if change.kind is ChangeKind.PROMOTE:
             self._check_caught_up(change.node)
         entry = make_change(node.term, node.log.last_index + 1, change)
         found = self._append(entry)
         self._change = entry.index
+        if change.kind is ChangeKind.ADD_LEARNER:
+            self.peers.pop(change.node, None)  # another incarnation has nothing of what the one before had
+            self._reads.forget(change.node)
         self._follow_membership()
         self._commit()
         return found
@@ -211,7 +217,14 @@ class Leader:
 
     def is_gone(self) -> bool:
         """Whether this node's removal is committed: until then it leads, and does not count (thesis, 4.2.2)."""
-        return self._node.id not in self._node.membership.voters and self._change <= self._node.log.committed
+        return not self._node.votes and self._change <= self._node.log.committed
+
+    @property
+    def _voters(self) -> tuple[int, ...]:
+        return self._node.membership.voters
+
+    def _is_me(self, id: int) -> bool:
+        return id == self._node.id and self._node.votes
 
     def _follow_membership(self) -> None:
         """Keep in touch with the members, and with one that is being removed, until it can know that it is."""
@@ -221,29 +234,37 @@ class Leader:
         others = sorted({*agreed.ids, *node.membership.ids} - {node.id})
         next_index = node.log.last_index + 1
         self.peers = {id: old.get(id) or Progress(node.settings, next_index=next_index) for id in others}
+        for id, progress in self.peers.items():  # one that is leaving keeps the name it had
+            progress.incarnation = node.membership.incarnation_of(id) or progress.incarnation
         if self.transferee not in node.membership.voters:
             self.transferee = NOBODY
 
     def _commit(self) -> None:
         """Commit what a majority has on disk, if the last of it is of this term (paper, 5.4.2 and figure 8)."""
         node, peers = self._node, self.peers
-        index = majority_index([self.match if id == node.id else peers[id].match for id in node.membership.voters])
+        index = majority_index([self.match if self._is_me(id) else _match(peers.get(id)) for id in self._voters])
         if index > node.log.committed and node.log.term(index) == node.term:
             node.log.commit_to(index)
             self._reads.term_committed(index)
 
     def _release_reads(self) -> None:
         node = self._node
-        for index, (asker, context) in self._reads.confirmed(node.membership.voters, node.id):
+        for index, (asker, context) in self._reads.confirmed(self._voters, node.id if node.votes else NOBODY):
             if asker == node.id:
                 node.reads.append(ReadState(context=context, index=index))
             else:
-                node.outbox.append(ReadReply(sender=node.id, to=asker, term=node.term, context=context, index=index))
+                to = self.peers[asker].incarnation if asker in self.peers else ""
+                node.outbox.append(
+                    ReadReply(sender=node.id, to=asker, addressee=to, term=node.term, context=context, index=index)
+                )
 
     def _hand_over(self) -> None:
         node = self._node
-        if self.peers[self.transferee].match == node.log.last_index:
-            node.early.append(TimeoutNow(sender=node.id, to=self.transferee, term=node.term))
+        peer = self.peers[self.transferee]
+        if peer.match == node.log.last_index:
+            node.early.append(
+                TimeoutNow(sender=node.id, to=self.transferee, addressee=peer.incarnation, term=node.term)
+            )
 
     # ---- sending
 
@@ -282,6 +303,7 @@ class Leader:
                 Append(
                     sender=node.id,
                     to=to,
+                    addressee=progress.incarnation,
                     term=node.term,
                     prev_index=prev_index,
                     prev_term=prev_term,
@@ -299,11 +321,27 @@ class Leader:
         node = self._node
         snapshot = node.storage.snapshot()
         progress.become_snapshot(snapshot.index)
-        node.early.append(InstallSnapshot(sender=node.id, to=to, term=node.term, snapshot=snapshot))
+        node.early.append(
+            InstallSnapshot(sender=node.id, to=to, addressee=progress.incarnation, term=node.term, snapshot=snapshot)
+        )
 
     def _send_heartbeats(self, number: int) -> None:
         node = self._node
         self._heartbeat_elapsed = 0
         for id, progress in self.peers.items():
             commit = min(progress.match, node.log.committed)
-            node.early.append(Heartbeat(sender=node.id, to=id, term=node.term, commit=commit, read=number))
+            node.early.append(
+                Heartbeat(
+                    sender=node.id,
+                    to=id,
+                    addressee=progress.incarnation,
+                    term=node.term,
+                    commit=commit,
+                    read=number,
+                )
+            )
+
+
+def _match(progress: Progress | None) -> Index:
+    """What a follower has on disk; nothing, where its id is another incarnation's."""
+    return 0 if progress is None else progress.match

@@ -1,6 +1,7 @@
 """The records of a Raft node's LMDB, read and written inside a transaction.
 
     "N"            version u8 | node id u64
+    "I"            the incarnation (see `Identity`)
     "H"            the hard state
     "B"            index u64 | term u64 of the entry before the first
     "S"            the snapshot without its data
@@ -25,11 +26,22 @@ from controller.raft.errors import StorageDamaged, StorageFailed
 from controller.raft.messages import Entry, HardState, Index, Snapshot, Term
 from controller.raft.ready import Ready
 
-__all__ = ["Held", "begin", "read_entries", "read_snapshot", "recover", "write"]
+__all__ = [
+    "Held",
+    "Identity",
+    "begin",
+    "is_new",
+    "put_identity",
+    "read_entries",
+    "read_identity",
+    "read_snapshot",
+    "recover",
+    "write",
+]
 
 VERSION = 1
 
-_NODE, _HARD, _BASE, _SNAPSHOT, _DATA, _ENTRY = b"N", b"H", b"B", b"S", b"D", b"E"
+_NODE, _IDENTITY, _HARD, _BASE, _SNAPSHOT, _DATA, _ENTRY = b"N", b"I", b"H", b"B", b"S", b"D", b"E"
 _OWNER = struct.Struct(">BQ")
 _AT = struct.Struct(">QQ")
 _CRC = struct.Struct(">I")
@@ -39,6 +51,17 @@ _encode = msgspec.msgpack.Encoder().encode
 _hard_decoder = msgspec.msgpack.Decoder(HardState)
 _entry_decoder = msgspec.msgpack.Decoder(Entry)
 _snapshot_decoder = msgspec.msgpack.Decoder(Snapshot)
+
+
+class Identity(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """Which memory this is. `file` is the inode of the file it was written to: of a copy that is another one."""
+
+    incarnation: str
+    legacy: bool = False  # it was given to a directory that held something already
+    file: int = 0
+
+
+_identity_decoder = msgspec.msgpack.Decoder(Identity)
 
 
 class Held(NamedTuple):
@@ -69,12 +92,23 @@ def read_entries(txn: lmdb.Transaction, low: Index, high: Index) -> Iterator[Ent
             there = cursor.next()
 
 
-def begin(txn: lmdb.Transaction, node_id: int, first: Snapshot) -> None:
+def begin(txn: lmdb.Transaction, node_id: int, identity: Identity, first: Snapshot) -> None:
     """Write what a new node holds."""
     _put(txn, _NODE, _OWNER.pack(VERSION, node_id))
+    put_identity(txn, identity)
     _put(txn, _BASE, _AT.pack(first.index, first.term))
     _put_snapshot(txn, first)
     _put(txn, _HARD, _encode(HardState(term=first.term, commit=first.index)))
+
+
+def read_identity(txn: lmdb.Transaction) -> Identity | None:
+    """Which memory this is; None: it is of a version that did not say. Raises `StorageDamaged`, `MsgspecError`."""
+    return None if txn.get(_IDENTITY) is None else _identity_decoder.decode(_get(txn, _IDENTITY))
+
+
+def put_identity(txn: lmdb.Transaction, identity: Identity) -> None:
+    """Write which memory this is."""
+    _put(txn, _IDENTITY, _encode(identity))
 
 
 def is_new(txn: lmdb.Transaction) -> bool:

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,34 +13,44 @@ import msgspec
 from controller.lmdb_file import is_cut_short
 from controller.raft import lmdb_records
 from controller.raft.errors import Compacted, StorageDamaged, StorageFailed, StorageFull
-from controller.raft.lmdb_records import Held
+from controller.raft.lmdb_records import Held, Identity
 from controller.raft.messages import Entry, HardState, Index, Snapshot, Term, entry_bytes
 from controller.raft.ready import Ready
 
-__all__ = ["LmdbStorage"]
+__all__ = ["LmdbStorage", "new_incarnation"]
 
 MAP_SIZE_BYTES = 4 << 30  # of address space, not of disk
 LOCK = "raft.lock"
+INCARNATION_BYTES = 16  # by chance
 
 
 class LmdbStorage:
     """A `Storage` that survives.
 
-    `save` and the reading methods may run in two threads. A node that has lost its directory must come back under
-    another id: as the same one it would vote twice, and lack what it had acknowledged (paper, 5.2 and figure 2).
+    `save` and the reading methods may run in two threads. A node that has lost its directory would vote twice, and lack
+    what it had acknowledged (paper, 5.2 and figure 2): so it has another incarnation, which no membership names.
+    `copied` says that the directory was copied or restored since it was written, so it may be an old one.
     """
 
-    def __init__(self, env: lmdb.Environment, lock: int, held: Held) -> None:
+    def __init__(self, env: lmdb.Environment, lock: int, held: Held, identity: Identity) -> None:
         self._env = env
         self._lock = lock
         self._held = held
+        self._identity = identity
+        self.copied = identity.file != _file_of(env)
         self._unwritten: HardState | None = None  # a commit index that waits for something that has to be synced
 
     @classmethod
     def open(
-        cls, directory: Path, node_id: int, *, first: Snapshot | None = None, map_size_bytes: int = MAP_SIZE_BYTES
+        cls,
+        directory: Path,
+        node_id: int,
+        *,
+        first: Snapshot | None = None,
+        incarnation: str = "",
+        map_size_bytes: int = MAP_SIZE_BYTES,
     ) -> "LmdbStorage":
-        """Open a node's directory, or begin it with `first`, which says nothing where there is one already.
+        """Open a node's directory, or begin it with `first` and `incarnation`, which say nothing where there is one.
 
         Raises `StorageDamaged`; `StorageFailed` where another process has it or it is another node's; OSError.
         """
@@ -57,16 +68,41 @@ class LmdbStorage:
                     new = lmdb_records.is_new(txn)
                 if new:
                     with env.begin(write=True) as txn:
-                        lmdb_records.begin(txn, node_id, first or Snapshot())
+                        identity = Identity(incarnation=incarnation or new_incarnation(), file=_file_of(env))
+                        lmdb_records.begin(txn, node_id, identity, first or Snapshot())
                 with env.begin() as txn:
                     held = lmdb_records.recover(txn, directory, node_id)
+                identity = _identity(env)
             undo.pop_all()
-        return cls(env, lock, held)
+        return cls(env, lock, held, identity)
 
     def close(self) -> None:
         """Close. What did not have to be synced yet is forgotten."""
         self._env.close()
         os.close(self._lock)
+
+    # ---- which memory this is
+
+    def incarnation(self) -> str:
+        """What tells this directory from any other one of the same node."""
+        return self._identity.incarnation
+
+    def legacy(self) -> bool:
+        """Whether the directory is older than its incarnation: others may not know that one yet."""
+        return self._identity.legacy
+
+    def keep(self) -> None:
+        """Go on as who it was, in a copied directory. Raises `StorageFailed`."""
+        self._identify(msgspec.structs.replace(self._identity, file=_file_of(self._env)))
+
+    def renew(self, incarnation: str) -> None:
+        """Be another node, which nobody knows yet, with the same log. Raises `StorageFailed`."""
+        self._identify(Identity(incarnation=incarnation, file=_file_of(self._env)))
+
+    def _identify(self, identity: Identity) -> None:
+        with _failures(self._env.path(), StorageFailed), self._env.begin(write=True) as txn:
+            lmdb_records.put_identity(txn, identity)
+        self._identity, self.copied = identity, False
 
     # ---- what the core reads
 
@@ -131,6 +167,26 @@ class LmdbStorage:
     def _reading(self) -> Iterator[lmdb.Transaction]:
         with _failures(self._env.path(), StorageDamaged), self._env.begin() as txn:
             yield txn
+
+
+def new_incarnation() -> str:
+    """An incarnation that no other memory has."""
+    return secrets.token_hex(INCARNATION_BYTES)
+
+
+def _file_of(env: lmdb.Environment) -> int:
+    return (Path(env.path()) / "data.mdb").stat().st_ino
+
+
+def _identity(env: lmdb.Environment) -> Identity:
+    """Which memory this is; a directory of an older version is told now."""
+    with env.begin() as txn:
+        found = lmdb_records.read_identity(txn)
+    if found is None:
+        found = Identity(incarnation=new_incarnation(), legacy=True, file=_file_of(env))
+        with env.begin(write=True) as txn:
+            lmdb_records.put_identity(txn, found)
+    return found
 
 
 @contextlib.contextmanager

@@ -12,6 +12,11 @@ when the log is cut; `History` does that.
 A leader proposes a change only after the one before it *and* an entry of its own term are committed (Ongaro, "bug in
 single-server membership changes", raft-dev 2015): two leaders' changes of the same membership could have majorities
 without a common member.
+
+A member is a node with its memory: an id and an *incarnation*, which only the node's directory holds. A node that
+comes back without its directory has another incarnation, and is another node that happens to have the same id: what it
+says is not counted, and it takes the place of the old one as any new node does, as a learner. So everything the thesis
+proves about nodes that keep their memory holds. KRaft does the same (KIP-853: voter id and directory id).
 """
 
 import enum
@@ -25,6 +30,7 @@ __all__ = ["Change", "ChangeKind", "History", "Member", "Membership", "decode_ch
 
 MEMBERS_MAX = 64  # voters and learners: each is sent everything
 ADDRESS_BYTES_MAX = 1024
+INCARNATION_CHARS_MAX = 64
 
 
 class ChangeKind(enum.Enum):
@@ -33,23 +39,33 @@ class ChangeKind(enum.Enum):
     ADD_LEARNER = "add_learner"  # gets the log, does not count (thesis, 4.2.1)
     PROMOTE = "promote"  # a learner becomes a voter
     REMOVE = "remove"
+    NAME = "name"  # the incarnation of a member that has none yet
     MOVE = "move"  # another address for the same node
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of the membership. An id that was removed must never come back with an empty disk."""
+    """A change of the membership.
+
+    ADD_LEARNER of an id that is a member in another incarnation replaces that one: voters lose one node at most.
+    """
 
     kind: ChangeKind
     node: int
     address: str = ""  # where the node is reached: of ADD_LEARNER and MOVE, opaque to the core
+    incarnation: str = ""  # of ADD_LEARNER and NAME
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of the cluster."""
+    """A node of the cluster. An empty `incarnation` is not known yet, and stands for any."""
 
     id: int
     address: str = ""
     learner: bool = False
+    incarnation: str = ""
+
+    def is_(self, incarnation: str) -> bool:
+        """Whether a node of this id with that incarnation is this member."""
+        return self.incarnation in {"", incarnation}
 
 
 class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -76,6 +92,16 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """A member by its id."""
         return next((member for member in self.members if member.id == node), None)
 
+    def votes(self, node: int, incarnation: str) -> bool:
+        """Whether a node counts for majorities: its id votes, and it is the node that is meant."""
+        there = self.get(node)
+        return there is not None and not there.learner and there.is_(incarnation)
+
+    def incarnation_of(self, node: int) -> str:
+        """The incarnation of a member; empty where that is not known."""
+        there = self.get(node)
+        return "" if there is None else there.incarnation
+
     def problem(self) -> str | None:
         """Why this is no membership that a cluster can have, or None."""
         if list(self.ids) != sorted(set(self.ids)):
@@ -91,16 +117,25 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         there = self.get(change.node)
         if len(change.address.encode("utf-8", "surrogatepass")) > ADDRESS_BYTES_MAX:
             raise ChangeRefused(f"an address has at most {ADDRESS_BYTES_MAX} bytes")
+        if len(change.incarnation) > INCARNATION_CHARS_MAX:
+            raise ChangeRefused(f"an incarnation has at most {INCARNATION_CHARS_MAX} characters")
         if change.kind is ChangeKind.ADD_LEARNER:
-            if there is not None:
-                raise ChangeRefused(f"node {change.node} is a member already")
-            if change.node < 1 or len(self.members) >= MEMBERS_MAX:
-                raise ChangeRefused(f"ids begin at 1, and there are at most {MEMBERS_MAX} members")
+            self._check_addition(change, there)
         elif there is None:
             raise ChangeRefused(f"node {change.node} is no member")
         elif change.kind is ChangeKind.PROMOTE and not there.learner:
             raise ChangeRefused(f"node {change.node} votes already")
         elif change.kind is ChangeKind.REMOVE and self.voters == (change.node,):
+            raise ChangeRefused("nobody would be left to vote")
+        elif change.kind is ChangeKind.NAME and (there.incarnation or not change.incarnation):
+            raise ChangeRefused(f"node {change.node} has an incarnation already, or is to get an empty one")
+
+    def _check_addition(self, change: Change, there: Member | None) -> None:
+        if there is not None and change.incarnation in {"", there.incarnation}:
+            raise ChangeRefused(f"node {change.node} is a member already")
+        if change.node < 1 or (there is None and len(self.members) >= MEMBERS_MAX):
+            raise ChangeRefused(f"ids begin at 1, and there are at most {MEMBERS_MAX} members")
+        if self.voters == (change.node,):
             raise ChangeRefused("nobody would be left to vote")
 
     def apply(self, change: Change) -> "Membership":
@@ -112,12 +147,15 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         others = [member for member in self.members if member.id != change.node]
         there = self.get(change.node)
         if change.kind is ChangeKind.ADD_LEARNER:
-            return Membership.of(*others, Member(id=change.node, address=change.address, learner=True))
+            new = Member(id=change.node, address=change.address, learner=True, incarnation=change.incarnation)
+            return Membership.of(*others, new)
         if change.kind is ChangeKind.REMOVE:
             return Membership.of(*others)
         assert there is not None
         if change.kind is ChangeKind.PROMOTE:
             return Membership.of(*others, msgspec.structs.replace(there, learner=False))
+        if change.kind is ChangeKind.NAME:
+            return Membership.of(*others, msgspec.structs.replace(there, incarnation=change.incarnation))
         return Membership.of(*others, msgspec.structs.replace(there, address=change.address))
 
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from controller.raft.errors import BadMessage
-from controller.raft.membership import Change, Membership, decode_change, encode_change
+from controller.raft.membership import INCARNATION_CHARS_MAX, Change, Membership, decode_change, encode_change
 
 __all__ = [
     "NOBODY",
@@ -24,6 +24,7 @@ __all__ = [
     "HardState",
     "Heartbeat",
     "HeartbeatReply",
+    "Incarnation",
     "Index",
     "InstallSnapshot",
     "Message",
@@ -50,6 +51,7 @@ ENTRY_OVERHEAD_BYTES = 16  # what an entry without data counts in limits
 
 _Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 NodeId: TypeAlias = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
+Incarnation: TypeAlias = Annotated[str, Meta(max_length=INCARNATION_CHARS_MAX)]
 Term: TypeAlias = _Number
 Index: TypeAlias = _Number  # of an entry: the first one is 1, and 0 lies before it
 
@@ -99,6 +101,8 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fa
     sender: NodeId
     to: NodeId
     term: Term  # the sender's, except where it says otherwise
+    incarnation: Incarnation = ""  # of the sender
+    addressee: Incarnation = ""  # the incarnation of `to` that is meant; empty: the sender does not know it
 
 
 class Vote(_Message, frozen=True, array_like=True, kw_only=True, gc=False, tag=1):

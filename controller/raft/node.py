@@ -2,7 +2,7 @@
 
 from controller.raft.log import Log
 from controller.raft.membership import Membership
-from controller.raft.messages import NOBODY, HardState, Message, Term
+from controller.raft.messages import NOBODY, HardState, Index, Message, Term
 from controller.raft.ready import ReadState
 from controller.raft.settings import Settings
 from controller.raft.storage import Storage
@@ -16,6 +16,10 @@ class Node:
     def __init__(self, node_id: int, storage: Storage, settings: Settings) -> None:
         hard = storage.hard_state()
         self.id = node_id
+        self.incarnation = storage.incarnation()  # empty: it goes by its id alone, in tests of other things
+        self.legacy = storage.legacy()  # others may not know its incarnation yet
+        self.proven = True  # False: whether the directory is the newest copy is not known yet, and so it has no vote
+        self.floor: tuple[Term, Index] = (0, 0)  # whoever's log ends before this entry does not get its vote
         self.storage = storage
         self.settings = settings
         self.log = Log(storage, settings)
@@ -37,6 +41,17 @@ class Node:
         """The members, as the log has them; not all of it may be committed."""
         return self.log.history.newest
 
+    @property
+    def votes(self) -> bool:
+        """Whether this very node counts for majorities: its id may be another incarnation's."""
+        return self.membership.votes(self.id, self.incarnation)
+
     def may_lead(self) -> bool:
         """Whether this node may be elected: until its removal is committed, it may be needed (thesis, 4.2.2)."""
-        return self.id in self.membership.voters or self.id in self.log.history.at(self.log.committed).voters
+        agreed = self.log.history.at(self.log.committed)
+        named = self.votes or agreed.votes(self.id, self.incarnation)
+        return named and self.trusts(self.log.last_term, self.log.last_index)
+
+    def trusts(self, last_term: Term, last_index: Index) -> bool:
+        """Whether a log that ends with this entry may be voted for, by what this node may have forgotten."""
+        return self.proven and (last_term, last_index) >= self.floor

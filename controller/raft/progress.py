@@ -34,11 +34,13 @@ class Progress:
 
     __slots__ = (
         "_inflight", "_inflight_bytes", "_match_heard", "_settings", "_snapshot_ticks", "active", "commit_sent",
+        "incarnation",
         "match", "next", "nudge", "paused", "state",
     )  # fmt: skip
 
     def __init__(self, settings: Settings, *, next_index: Index) -> None:
         self._settings = settings
+        self.incarnation = ""  # whose progress this is; empty: it is not known
         self.match: Index = 0  # what it has on disk, and equal
         self.next: Index = next_index  # what it is sent next
         self.state = ProgressState.PROBE

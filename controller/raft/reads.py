@@ -59,6 +59,10 @@ class Reads:
         """A node has answered a heartbeat."""
         self._answered[node] = max(self._answered.get(node, 0), min(number, self.number))
 
+    def forget(self, node: int) -> None:
+        """A node is another one from now on."""
+        self._answered.pop(node, None)
+
     def confirmed(self, voters: Sequence[int], leader: int) -> list[tuple[Index, Read]]:
         """The reads that a majority has confirmed by now, which are then forgotten."""
         if not self._waiting:

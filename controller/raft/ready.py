@@ -8,7 +8,7 @@ from controller.raft.membership import Membership
 from controller.raft.messages import Entry, HardState, Index, Message, NodeId, Snapshot, Term
 from controller.raft.progress import ProgressStatus
 
-__all__ = ["Compaction", "ReadState", "Ready", "Role", "Status"]
+__all__ = ["Compaction", "ReadState", "Ready", "Role", "Status", "Witness"]
 
 
 class Role(enum.Enum):
@@ -61,16 +61,28 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     reads: tuple[ReadState, ...] = ()
 
 
+class Witness(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a node was when it spoke last: its term, and what it had acknowledged to the leader of that term."""
+
+    incarnation: str
+    term: Term
+    index: Index
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """A node as it sees itself."""
 
     id: NodeId
+    incarnation: str = ""
+    fresh: bool = False  # it has never had to do with any cluster
+    votes: bool = False  # it counts for majorities, and not another incarnation of its id
     role: Role
     term: Term
     vote: NodeId | None
     leader: NodeId | None
     first_index: Index
     last_index: Index
+    last_term: Term = 0
     commit: Index
     applied: Index
     snapshot_index: Index

@@ -15,7 +15,7 @@ def first_snapshot(membership: Membership, data: bytes = b"") -> Snapshot:
     """What every one of a new cluster's first members begins with, all with the same; later ones begin with nothing.
 
     It stands at index 1, so a node that begins with nothing is sent it (or a newer one) and never has to guess the
-    first members.
+    first members. They are named with their incarnations, so one of them has asked all others for these.
     """
     return Snapshot(index=1, term=1, membership=membership, data=data)
 
@@ -27,6 +27,18 @@ class Storage(Protocol):
     `last_index()`. The core never asks for an entry that it has not seen saved, and may ask while `save` runs in
     another thread.
     """
+
+    def incarnation(self) -> str:
+        """What tells this memory of a node from any other one of the same id; made with it, and never given again."""
+
+    def legacy(self) -> bool:
+        """Whether it held something before it had an incarnation: others may not know that one yet."""
+
+    def renew(self, incarnation: str) -> None:
+        """Be another incarnation, which nobody knows yet, with the same log. Raises `StorageFailed`."""
+
+    def keep(self) -> None:
+        """Go on as this incarnation in a directory that was copied. Raises `StorageFailed`."""
 
     def hard_state(self) -> HardState:
         """Term, vote and commit index."""
@@ -57,11 +69,28 @@ class Storage(Protocol):
 class MemoryStorage:
     """A `Storage` that forgets with its process."""
 
-    def __init__(self, snapshot: Snapshot | None = None) -> None:
+    def __init__(self, snapshot: Snapshot | None = None, incarnation: str = "", *, legacy: bool = False) -> None:
+        self._incarnation = incarnation
+        self._legacy = legacy or not incarnation
         self._snapshot = snapshot or Snapshot()
         self._hard = HardState(term=self._snapshot.term, commit=self._snapshot.index)
         self._base = (self._snapshot.index, self._snapshot.term)  # of the entry before the first
         self._entries: list[Entry] = []
+
+    def incarnation(self) -> str:
+        """What tells this memory from others of the same id."""
+        return self._incarnation
+
+    def legacy(self) -> bool:
+        """Whether others may not know the incarnation yet."""
+        return self._legacy
+
+    def renew(self, incarnation: str) -> None:
+        """Be another incarnation, which nobody knows yet."""
+        self._incarnation, self._legacy = incarnation, False
+
+    def keep(self) -> None:
+        """Go on as this incarnation."""
 
     def hard_state(self) -> HardState:
         """Term, vote and commit index."""

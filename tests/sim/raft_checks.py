@@ -9,7 +9,7 @@ class Checks:
 
     def __init__(self):
         self.leaders = {}  # term -> who was it
-        self.votes = {}  # (term, voter) -> candidate
+        self.votes = {}  # (term, voter, its incarnation) -> candidate
         self.entries = {}  # (index, term) -> kind, data, term of the entry before
         self.committed = {}  # index -> term of the entry
         self.committed_in = {}  # index -> term of the first node that knew
@@ -20,9 +20,9 @@ class Checks:
     def said(self, message):
         """A message leaves a node: a vote is given once in a term (paper, 5.2)."""
         if isinstance(message, VoteReply) and message.granted and not message.pre:
-            vote = (message.term, message.sender), message.to
+            vote = (message.term, message.sender, message.incarnation), message.to
         elif isinstance(message, Vote) and not message.pre:
-            vote = (message.term, message.sender), message.sender
+            vote = (message.term, message.sender, message.incarnation), message.sender
         else:
             return
         assert self.votes.setdefault(*vote) == vote[1], f"node {vote[0][1]} votes twice in term {vote[0][0]}"
@@ -77,12 +77,13 @@ class Checks:
 
     def _leader(self, node, log):
         """Election Safety and Leader Completeness (paper, 5.2 and 5.4.3)."""
+        me = node.id, node.incarnation
         if node.term in self.leaders:
-            assert self.leaders[node.term] == node.id, f"two leaders in term {node.term}"
+            assert self.leaders[node.term] == me, f"two leaders in term {node.term}"
             return
-        self.leaders[node.term] = node.id
+        self.leaders[node.term] = me
         history = log.history
-        assert node.id in {*history.newest.voters, *history.at(log.committed).voters}, "a leader that cannot vote"
+        assert history.newest.votes(*me) or history.at(log.committed).votes(*me), "a leader that cannot vote"
         index = self.commit
         while index and self.committed_in.get(index, 0) >= node.term:
             index -= 1

@@ -2,11 +2,14 @@
 
 import heapq
 import zlib
+from random import Random
 
 from raft_checks import Checks, Seen
 
 from controller.raft import (
     BadMessage,
+    Change,
+    ChangeKind,
     EntryKind,
     Member,
     Membership,
@@ -21,14 +24,17 @@ from controller.raft import (
 )
 
 TICK_MS = 10
+COPIES_MAX = 3
+MEND_MS = 10 * TICK_MS  # between two looks for who is another node than the membership says
 
 
 class Disk(MemoryStorage):
     """A storage whose machine may lose power: what did not have to be synced may be gone then."""
 
-    def __init__(self, snapshot=None):
-        super().__init__(snapshot)
+    def __init__(self, snapshot=None, incarnation=""):
+        super().__init__(snapshot, incarnation)
         self._synced = self._hard
+        self.copies = []  # of earlier times; as many as COPIES_MAX
 
     def save(self, ready):
         super().save(ready)
@@ -37,6 +43,13 @@ class Disk(MemoryStorage):
 
     def lose_power(self):
         self._hard = self._synced
+
+    def back_up(self):
+        """Keep a copy of what is on disk now."""
+        copy = Disk(self._snapshot, self._incarnation)
+        copy._hard = copy._synced = self._synced
+        copy._base, copy._entries = self._base, list(self._entries)
+        self.copies = [*self.copies[-COPIES_MAX + 1 :], copy]
 
 
 class Host:
@@ -60,7 +73,11 @@ class Host:
 class Cluster:
     """Hosts, their network, and what time it is, in virtual milliseconds."""
 
-    def __init__(self, random, voters, settings=None):
+    def __init__(self, random, voters, settings=None, *, incarnations=True):
+        self.incarnations = incarnations  # False: nodes go by their ids alone
+        self.made = self.forgotten = self.rolled_back = self.replaced = 0  # how often that has happened
+        self.voted = set()  # ids of those that voted before they were replaced, and are to vote again
+        self.unused = Random(0)  # of hosts that are looked at while they are down
         self.random = random
         self.settings = settings or Settings()
         self.checks = Checks()
@@ -77,9 +94,11 @@ class Cluster:
         self.proposed = {}  # (host, life) -> {index: (term, data)}
         self.reads_served = 0
         self.refused = 0
-        membership = Membership.of(*(Member(id=id) for id in voters))
-        for id in voters:
-            self.add_host(id, first_snapshot(membership))
+        names = {id: self.new_incarnation(id) for id in voters}
+        membership = Membership.of(*(Member(id=id, incarnation=name) for id, name in names.items()))
+        for id, name in names.items():
+            self.add_host(id, first_snapshot(membership), name)
+        self.at(MEND_MS, self._mend)
 
     # ---- time
 
@@ -101,10 +120,83 @@ class Cluster:
 
     # ---- machines
 
-    def add_host(self, id, snapshot=None):
-        host = self.hosts[id] = Host(id, Disk(snapshot))
+    def new_incarnation(self, id):
+        self.made += 1
+        return f"{id}.{self.made}" if self.incarnations else ""
+
+    def add_host(self, id, snapshot=None, incarnation=None):
+        name = self.new_incarnation(id) if incarnation is None else incarnation
+        host = self.hosts[id] = Host(id, Disk(snapshot, name))
         self.start(host)
         return host
+
+    # ---- memories that are lost
+
+    def memories_may_go(self, host):
+        """Whether what a host remembers may be lost: of no membership in force anywhere more than a minority is."""
+        for other in self.hosts.values():
+            history = self._history(other)
+            for membership in history:
+                gone = [id for id in membership.voters if not self._remembers(membership, id) or id == host.id]
+                if len(gone) > (len(membership.voters) - 1) // 2 and host.id in gone:
+                    return False
+        return True
+
+    def remembers_all(self, also):
+        """Whether all who vote, and this one, have the memory by which the memberships know them."""
+        memberships = [one for host in self.hosts.values() for one in self._history(host)]
+        wanted = [(membership, id) for membership in memberships for id in {*membership.voters, also}]
+        return all(self._remembers(membership, id) for membership, id in wanted if id in membership.ids)
+
+    def _remembers(self, membership, id):
+        return self.hosts[id].disk.incarnation() == membership.incarnation_of(id)
+
+    def _history(self, host):
+        """The memberships that a host goes by, or may go by when what it has appended is taken back."""
+        raft = host.raft or Raft(host.id, host.disk, settings=self.settings, random=self.unused)
+        log = raft._node.log
+        return [log.history.at(log.committed), *(one for index, one in log.history._held if index > log.committed)]
+
+    def forget(self, host):
+        """A host comes back with an empty disk."""
+        if host.raft is not None:
+            self.crash(host)
+        host.disk = Disk(None, self.new_incarnation(host.id))
+        self.forgotten += 1
+
+    def roll_back(self, host):
+        """A host comes back with a copy of its disk of an earlier time; that it is a copy can be seen."""
+        if not host.disk.copies:
+            return
+        if host.raft is not None:
+            self.crash(host)
+        host.disk = self.random.choice(host.disk.copies)
+        host.disk.copies = []
+        if self.incarnations:
+            host.disk.renew(self.new_incarnation(host.id))
+        self.rolled_back += 1
+
+    def _mend(self):
+        """The leader lets those take part again who are another node than the membership says, as controllers do."""
+        self.at(MEND_MS, self._mend)
+        leader = self.leader()
+        if leader is None or not self.incarnations:
+            return
+        status = leader.raft.status()
+        for member in status.membership.members:
+            host, peer = self.hosts[member.id], status.progress.get(member.id)
+            if host.raft is None or peer is None or {(host.id, leader.id), (leader.id, host.id)} & self.cut:
+                continue
+            name = host.disk.incarnation()
+            if name != member.incarnation and not peer.active:
+                change = Change(kind=ChangeKind.ADD_LEARNER, node=member.id, incarnation=name)
+                if self.ask(leader, leader.raft.propose_change, change):
+                    self.replaced += 1
+                    self.voted |= set() if member.learner else {member.id}
+                return
+            if name == member.incarnation and member.learner and member.id in self.voted:
+                self.ask(leader, leader.raft.propose_change, Change(kind=ChangeKind.PROMOTE, node=member.id))
+                return
 
     def start(self, host):
         host.life += 1

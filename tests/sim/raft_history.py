@@ -13,7 +13,7 @@ HOSTS_MAX = 9
 
 
 class History:
-    def __init__(self, seed):
+    def __init__(self, seed, *, incarnations=True):
         self.random = rng = random.Random(seed)
         small = rng.random() < 0.7  # limits that are reached all the time
         settings = Settings(
@@ -28,7 +28,9 @@ class History:
             cache_bytes_max=rng.choice([0, 0, 100]) if small else 1 << 20,
             promote_lag_max=rng.choice([0, 5, 1000]),
         )
-        self.cluster = Cluster(rng, range(1, rng.choice([1, 2, 3, 3, 3, 4, 5, 5]) + 1), settings)
+        self.cluster = Cluster(
+            rng, range(1, rng.choice([1, 2, 3, 3, 3, 4, 5, 5]) + 1), settings, incarnations=incarnations
+        )
         self.proposals = 0
         self.next_id = len(self.cluster.hosts) + 1
         self.faults = rng.choices(FAULTS, k=rng.randrange(4, 3 * len(FAULTS)))  # some of them often, some not at all
@@ -108,6 +110,23 @@ class History:
                 leader if leader is not None and self.random.random() < 0.4 else self.random.choice(hosts)
             )
 
+    def back_up(self):
+        """Somebody keeps a copy of a disk."""
+        self.random.choice(list(self.cluster.hosts.values())).disk.back_up()
+
+    def forget(self):
+        """A disk is lost, and an empty one takes its place."""
+        self._lose(self.cluster.forget)
+
+    def roll_back(self):
+        """A disk is lost, and an old copy takes its place."""
+        self._lose(self.cluster.roll_back)
+
+    def _lose(self, how):
+        host = self.random.choice(list(self.cluster.hosts.values()))
+        if self.cluster.memories_may_go(host):
+            how(host)
+
     def crash_all(self):
         for host in self.cluster.up():
             if self.random.random() < 0.8:
@@ -137,9 +156,10 @@ class History:
     def add(self):
         leader = self.cluster.leader()
         if leader is not None and len(self.cluster.hosts) < HOSTS_MAX:
-            change = Change(kind=ChangeKind.ADD_LEARNER, node=self.next_id, address=f"node{self.next_id}")
+            id, name = self.next_id, self.cluster.new_incarnation(self.next_id)
+            change = Change(kind=ChangeKind.ADD_LEARNER, node=id, address=f"node{id}", incarnation=name)
             if self.cluster.ask(leader, leader.raft.propose_change, change):
-                self.cluster.add_host(self.next_id)
+                self.cluster.add_host(id, incarnation=name)
                 self.next_id += 1
 
     def promote(self):
@@ -151,7 +171,10 @@ class History:
     def _change(self, kind):
         leader = self.cluster.leader()
         if leader is not None:
-            change = Change(kind=kind, node=self.random.choice(leader.raft._node.membership.ids))
+            node = self.random.choice(leader.raft._node.membership.ids)
+            if not self.cluster.remembers_all(node):
+                return  # with one lost already, one more could be one too many to go on
+            change = Change(kind=kind, node=node)
             self.cluster.ask(leader, leader.raft.propose_change, change)
 
     def reshape(self):
@@ -185,7 +208,7 @@ class History:
         cluster.run(CALM_MS)
         assert cluster.run(HEAL_MS, self._has_settled), "there is no leader that has applied all"
         entry = cluster.propose(cluster.leader(), b"last")
-        done = cluster.run(HEAL_MS, lambda: all(host.applied == entry.index for host in self._members()))
+        done = cluster.run(HEAL_MS, lambda: all(host.applied >= entry.index for host in self._members()))
         assert done, "somebody does not get everything"
         assert cluster.checks.committed[entry.index] == entry.term, "what was proposed after healing was lost"
         assert len({host.state for host in self._members()}) == 1
@@ -201,9 +224,10 @@ class History:
         if leader is None or leader.raft._leader.transferee:
             return False
         log = leader.raft._node.log
-        return log.applied == log.last_index >= leader.raft._leader.first and leader.raft.status().progress.keys() | {
-            leader.id
-        } == set(self.cluster.membership().ids)
+        newest = self.cluster.membership()
+        known = leader.raft.status().progress.keys() | {leader.id} == set(newest.ids)
+        named = all(self.cluster.hosts[one.id].disk.incarnation() == one.incarnation for one in newest.members)
+        return log.applied == log.last_index >= leader.raft._leader.first and known and named
 
     def _members(self):
         return [self.cluster.hosts[id] for id in self.cluster.membership().ids]
@@ -230,4 +254,8 @@ FAULTS = [
     History.reshape,
     History.compact,
     History.unreachable,
+    History.back_up,
+    History.back_up,
+    History.forget,
+    History.roll_back,
 ]

@@ -102,10 +102,11 @@ def test_settings_may_keep_no_cache_and_want_no_lag():
 
 def test_messages_are_what_they_were():
     entries = (Entry(2, 6, EntryKind.COMMAND, b"x"), Entry(3, 7, EntryKind.EMPTY))
-    message = Append(sender=1, to=2, term=3, prev_index=5, prev_term=2, commit=4, entries=entries)
+    who = {"sender": 1, "to": 2, "incarnation": "a", "addressee": "b"}
+    message = Append(**who, term=3, prev_index=5, prev_term=2, commit=4, entries=entries)
     assert decode(encode(message)) == message
     assert type(decode(encode(message)).entries[0].kind) is EntryKind
-    assert encode(message) == msgspec.msgpack.encode([3, 1, 2, 3, 5, 2, 4, [[2, 6, 0, b"x"], [3, 7, 2, b""]]])
+    assert encode(message) == msgspec.msgpack.encode([3, 1, 2, 3, "a", "b", 5, 2, 4, [[2, 6, 0, b"x"], [3, 7, 2, b""]]])
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,8 @@ def test_messages_are_what_they_were():
         b"\xc1",
         b"\x90" * 10_000,
         msgspec.msgpack.encode([99, 1, 2, 3]),
-        msgspec.msgpack.encode([5, 1, 2, 3, "4", 0]),
+        msgspec.msgpack.encode([5, 1, 2, 3, "", "", "4", 0]),
+        msgspec.msgpack.encode([5, 1, 2, 3, "a" * 65, "", 4, 0]),
         encode(Heartbeat(sender=0, to=1, term=1, commit=1)),
         encode(Heartbeat(sender=1, to=2, term=NUMBER_MAX + 1, commit=1)),
         encode(Vote(sender=1, to=2, term=1, last_index=-1, last_term=1)),

@@ -1,0 +1,306 @@
+"""Whether a controller counts with the memory it has, and what it does where it does not.
+
+A memory is a directory with its incarnation. Three are in doubt:
+
+- An empty one. It may be that of a new cluster, or one that was lost. A new cluster is begun by the controller with the
+  lowest id, when it has heard of all others that they are empty too: were fewer enough, two that have lost their memory
+  could not be told from two that never had one, while the third, who knows, is down. Otherwise it asks the leader for
+  membership, as any new controller does, and is a learner first.
+- A copy, which may be an old one: the file is not the one that was written to. It becomes another incarnation, and so a
+  learner, as soon as there is a leader. Where there is none, because all were copied, it counts when all other voters
+  have answered and none of them knows of anything that it lacks; from then on it votes only for who has as much as the
+  furthest of them.
+- One that went back without that being visible, such as a volume that was reset to a snapshot. Others remember its
+  term and what it has acknowledged. They are asked once after every start, before it votes, and a leader's heartbeats
+  tell it later. It becomes another incarnation too.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Any, Protocol
+
+from controller.client import ControllerError, Member
+from controller.driver import Driver
+from controller.incarnations import words
+from controller.incarnations.census import ask_all
+from controller.members import Members
+from controller.raft import ChangeRefused, Membership, RaftError, Status
+from controller.raft import Member as RaftMember
+from controller.raft.lmdb_storage import new_incarnation
+from controller.state import MetadataState
+from controller.wire import Acquaintance, AddMember, Introduction
+
+__all__ = ["Home", "Standing"]
+
+logger = logging.getLogger(__name__)
+
+ASK_S = 0.3  # between two rounds of asking all others
+LOOK_S = 1.0  # between two looks at whether anything is to be done
+STRANGERS_MAX = 64  # controllers remembered that are not who the membership says
+
+
+class Doubt(Enum):
+    """Why a memory may not be the newest."""
+
+    NONE = auto()
+    STARTED = auto()  # every memory that was not in use until now
+    COPIED = auto()
+    WAITS = auto()  # a copy that counts, but is not known to have caught up
+
+
+class Home(Protocol):
+    """The controller that this is about."""
+
+    id: int
+    address: str
+    node: str
+    current: asyncio.Event
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's id, or empty."""
+
+    @property
+    def state(self) -> MetadataState:
+        """What is applied."""
+
+    async def set_member(self, member: Member) -> Member:
+        """Say where a controller is."""
+
+    async def ask_membership(self, request: AddMember) -> None:
+        """Ask the leader, whoever that is. Raises `ControllerError`."""
+
+
+class Standing:
+    """Of one controller. `first` are the first members of a new cluster, with this one; nobody: it is to be added."""
+
+    def __init__(
+        self, home: Home, driver: Driver, members: Members, first: Mapping[int, str], *, copied: bool, credentials: Any
+    ) -> None:
+        self._home = home
+        self._driver = driver
+        self._members = members
+        self._first = dict(first)
+        self._credentials = credentials
+        self._strangers: dict[int, str] = {}  # id -> the address of one who is not who the membership says
+        self._said: str = ""  # the newest reason, as it was logged
+        self._exists = not self._first  # whether there is a cluster to belong to
+        self._floor = 0  # the index that a copy has to reach until it is no longer in doubt
+        self.reason = ""  # why this controller does not count
+        status = driver.status
+        alone = status.membership.voters == (status.id,) and status.votes
+        self._doubt = Doubt.NONE
+        if status.incarnation and not status.fresh and not alone:
+            self._doubt = Doubt.COPIED if copied else Doubt.STARTED
+            driver.prove(proven=False)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why this controller does not count, or, where nobody leads, who of the others does not."""
+        status = self._driver.status
+        if self.reason:
+            return (self.reason,)
+        if status.incarnation and not status.votes and not status.fresh:
+            known = status.membership.get(status.id)
+            if known is not None and not known.is_(status.incarnation):
+                return (words.REPLACED.format(id=status.id),)
+        if status.leader is None:
+            return tuple(words.LOST.format(id=id_, address=at) for id_, at in sorted(self._strangers.items()))
+        return ()
+
+    # ---- others ask
+
+    def identify(self, asker: Introduction) -> Acquaintance:
+        """Say who this is, and what is known of who asks."""
+        status = self._driver.status
+        self._notice(status, asker.id, asker.incarnation, asker.address)
+        named = status.membership.get(asker.id)
+        witness = self._driver.witness(asker.id)
+        same = witness is not None and witness.incarnation == asker.incarnation
+        return Acquaintance(
+            id=status.id,
+            incarnation=status.incarnation,
+            cluster=self._home.cluster,
+            fresh=status.fresh,
+            votes=status.votes,
+            led=status.leader is not None,
+            term=status.term,
+            last_term=status.last_term,
+            last_index=status.last_index,
+            named="" if named is None else named.incarnation,
+            witness_term=witness.term if witness is not None and same else 0,
+            witness_index=witness.index if witness is not None and same else 0,
+        )
+
+    def _notice(self, status: Status, id_: int, incarnation: str, address: str) -> None:
+        known = status.membership.get(id_)
+        if known is None or known.is_(incarnation):
+            self._strangers.pop(id_, None)
+        elif id_ not in self._strangers and len(self._strangers) < STRANGERS_MAX:
+            self._strangers[id_] = address
+            logger.error("%s", words.LOST.format(id=id_, address=address))
+
+    # ---- what it does
+
+    async def run(self) -> None:
+        """Begin a cluster, be believed, or become another incarnation. Never returns."""
+        while True:
+            pause_s = LOOK_S
+            try:
+                if self._driver.status.fresh and self._driver.status.incarnation:
+                    await self._form()
+                    pause_s = ASK_S
+                elif self._doubt in {Doubt.STARTED, Doubt.COPIED}:
+                    await self._prove()
+                    pause_s = ASK_S if self._doubt in {Doubt.STARTED, Doubt.COPIED} else LOOK_S
+                elif self._doubt is Doubt.WAITS:
+                    await self._settle()
+                else:
+                    self._say("")
+            except RaftError as error:
+                logger.info("this controller is not sure of its directory yet: %s", error)
+            await asyncio.sleep(pause_s)
+
+    def _say(self, reason: str) -> None:
+        self.reason = reason
+        if reason and reason != self._said:
+            level = logging.WARNING if self._exists else logging.INFO
+            logger.log(level, "this controller does not vote: %s", reason)
+        self._said = reason or self._said
+
+    async def _ask(self, addresses: Mapping[int, str]) -> dict[int, Acquaintance | ControllerError]:
+        home, status = self._home, self._driver.status
+        introduction = Introduction(home.id, home.address, home.cluster, status.incarnation)
+        found = await ask_all(addresses, introduction, credentials=self._credentials)
+        for one in found.values():
+            if isinstance(one, Acquaintance):
+                self._notice(self._driver.status, one.id, one.incarnation, addresses[one.id])
+        return found
+
+    # ---- an empty directory
+
+    async def _form(self) -> None:
+        """Begin a new cluster, if this controller is to, and all others are as empty as this one."""
+        if not self._first:
+            self._say(words.WAITING)
+            return
+        others = {id_: at for id_, at in self._first.items() if id_ != self._home.id}
+        found = await self._ask(others)
+        there = [one for one in found.values() if isinstance(one, Acquaintance)]
+        known = next((one for one in there if not one.fresh), None)
+        missing = [id_ for id_, one in found.items() if not isinstance(one, Acquaintance)]
+        if known is not None and known.named == self._driver.status.incarnation:
+            self._say(words.FORMING.format(id=known.id))  # it has, with us
+        elif known is not None:
+            self._exists = True
+            self._say(words.EMPTY.format(cluster=known.cluster or "(it has no id yet)"))
+        elif self._exists:
+            return  # one that knew of a cluster is down now
+        elif missing:
+            self._say(words.MISSING.format(missing=", ".join(f"{id_} at {others[id_]}" for id_ in missing)))
+        elif self._home.id != min(self._first):
+            self._say(words.FORMING.format(id=min(self._first)))
+        elif self._driver.status.fresh:  # nobody has spoken meanwhile
+            self._driver.form(self._founders(there))
+            self._say("")
+
+    def _founders(self, others: list[Acquaintance]) -> Membership:
+        incarnations = {one.id: one.incarnation for one in others} | {self._home.id: self._driver.status.incarnation}
+        return Membership.of(
+            *(RaftMember(id=id_, address=at, incarnation=incarnations[id_]) for id_, at in self._first.items())
+        )
+
+    # ---- a directory that may be an old one
+
+    async def _prove(self) -> None:
+        """Ask the others whether they know of anything that this controller has forgotten."""
+        others = self._voters()
+        found = await self._ask(others)
+        there = [one for one in found.values() if isinstance(one, Acquaintance)]
+        lacks = next((text for one in there if (text := self._lacks(one))), None)
+        if lacks is not None:
+            await self.went_back(lacks)
+        elif self._doubt is Doubt.STARTED:
+            self._doubt = Doubt.NONE
+            self._driver.prove(proven=True)
+        elif any(one.led for one in there):
+            await self.went_back("the directory is a copy, or was restored from a backup")
+        elif len(there) == len(others) and all(not one.fresh for one in there):
+            term = max([self._driver.status.term, *(one.term for one in there)])
+            floor = max((one.last_term, one.last_index) for one in there)
+            self._driver.prove(proven=True, term=term, floor=floor)
+            self._floor, self._doubt = floor[1], Doubt.WAITS
+            logger.warning("the directory is a copy; all others have answered, and none knows more: it counts again")
+            self._say("")
+        else:
+            self._say(words.COPIED)
+
+    def _voters(self) -> dict[int, str]:
+        status = self._driver.status
+        found = {id_: self._members.address_of(id_) for id_ in status.membership.voters if id_ != status.id}
+        return {id_: at for id_, at in found.items() if at}
+
+    def _lacks(self, one: Acquaintance) -> str:
+        """What another one knows this controller to have had, and it has not; empty: nothing."""
+        status = self._driver.status
+        if (one.witness_term, one.witness_index) > (status.term, status.last_index):
+            return (
+                f"controller {one.id} has heard from it in term {one.witness_term}, with entry {one.witness_index}, "
+                f"and the directory knows term {status.term} and entry {status.last_index}"
+            )
+        return ""
+
+    async def _settle(self) -> None:
+        """A copy that has caught up with a leader is no longer in doubt."""
+        status = self._driver.status
+        if status.leader is not None and status.commit >= self._floor:
+            await self._driver.keep()
+            self._doubt = Doubt.NONE
+
+    async def went_back(self, why: str) -> None:
+        """Be another incarnation, with what the directory has, and ask for membership. Raises `StorageFailed`."""
+        logger.critical("this controller has forgotten what it knew, and joins the cluster anew: %s", why)
+        self._doubt = Doubt.NONE
+        await self._driver.renew(new_incarnation())
+        self._say("")
+
+    # ---- being known
+
+    async def introduce(self) -> None:
+        """Be a member, and say where this node is, as long as it runs. Never returns."""
+        said = ""
+        while True:
+            try:
+                await self._introduced()
+                said = ""
+            except ChangeRefused as error:
+                logger.info("the membership cannot be changed now: %s", error)
+            except ControllerError as error:
+                if str(error) != said:
+                    logger.warning("the others do not know of this controller yet: %s", error)
+                said = str(error)
+            await asyncio.sleep(self._pause_s())
+
+    def _pause_s(self) -> float:
+        known = self._driver.status.membership.get(self._home.id)
+        there = self._home.state.members.get(self._home.id)
+        return LOOK_S if known is not None and there is not None else LOOK_S / 2
+
+    async def _introduced(self) -> None:
+        home, status = self._home, self._driver.status
+        known = status.membership.get(home.id)
+        me = Member(id=home.id, node=home.node, address=home.address)
+        if status.fresh and not self._exists:
+            return  # there may be no cluster yet
+        if known is None and status.applied > 1:  # it was removed, or is about to read that it was added
+            logger.warning("controller %d is not in the cluster", home.id)
+        elif known is None or (known.incarnation, known.address) != (status.incarnation, home.address):
+            legacy = self._driver.legacy
+            await home.ask_membership(
+                AddMember(id=home.id, address=home.address, incarnation=status.incarnation, kept=legacy)
+            )
+        elif home.state.members.get(home.id) != me:
+            await home.current.wait()
+            await home.set_member(me)

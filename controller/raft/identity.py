@@ -1,0 +1,66 @@
+"""Which node a message is by and for: ids may be given again, incarnations never (see membership.py)."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from controller.raft.messages import AppendReply, HeartbeatReply, Message, ReadRequest, Vote, VoteReply
+from controller.raft.node import Node
+from controller.raft.ready import Witness
+
+__all__ = ["Witnesses", "is_heard", "signed"]
+
+WITNESSES_MAX = 1_024  # nodes of which it is remembered how far they were
+_COUNTED = (VoteReply, AppendReply, HeartbeatReply, ReadRequest)  # only by members
+
+
+def is_heard(node: Node, message: Message) -> bool:
+    """Whether a message is for this very node, and by the one that the membership names, where that counts.
+
+    Answers count for majorities, so those of another incarnation than the member's are nothing. Leaders and candidates
+    are heard whoever they are: they have counted by themselves, and may be members of whom this node has not read yet.
+    """
+    if message.addressee != node.incarnation and (message.addressee or not node.legacy):
+        return False
+    if not isinstance(message, _COUNTED):
+        return True
+    known = node.membership.get(message.sender)
+    return known is None or known.is_(message.incarnation)
+
+
+def signed(node: Node, messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Messages with the incarnations of who says them, and of whom they are for."""
+    if not node.incarnation:
+        return tuple(messages)
+    return tuple(
+        msgspec.structs.replace(
+            message,
+            incarnation=node.incarnation,
+            addressee=message.addressee or node.membership.incarnation_of(message.to),
+        )
+        for message in messages
+    )
+
+
+class Witnesses:
+    """How far other nodes were when they spoke last: an older copy of a node's directory knows less."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, Witness] = {}  # by id; no more than WITNESSES_MAX
+
+    def get(self, node_id: int) -> Witness | None:
+        """What was heard of a node since this one was started."""
+        return self._held.get(node_id)
+
+    def heard(self, message: Message) -> None:
+        """A node has spoken."""
+        if not message.incarnation or (isinstance(message, Vote | VoteReply) and message.pre):
+            return  # of a pre-vote, the term may never come
+        index = message.index if isinstance(message, AppendReply) and not message.refused else 0
+        found = Witness(incarnation=message.incarnation, term=message.term, index=index)
+        held = self._held.get(message.sender)
+        same = held is not None and held.incarnation == found.incarnation
+        if same and held is not None and (held.term, held.index) >= (found.term, found.index):
+            return
+        if held is not None or len(self._held) < WITNESSES_MAX:
+            self._held[message.sender] = found
