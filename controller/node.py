@@ -151,7 +151,7 @@ class ControllerNode(StateClient):
         )
         self.current = asyncio.Event()  # what is applied here is not older than this node's start
         self.failed: asyncio.Future[Exception] = self._loop.create_future()
-        self._closing = self._forgetting = False
+        self._closing = False
         self._cluster = cluster or ClusterFile(None)
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -417,8 +417,8 @@ class ControllerNode(StateClient):
                 await self._peers.keep(self.membership.ids)
 
     async def ask_membership(self, request: AddMember) -> None:
-        """Ask for membership; who is no member knows no leader, and asks those it was told of."""
-        if self.has_leader:
+        """Ask for membership; who is no member hears of no leader, and asks those it was told of."""
+        if self.has_leader and self.is_member:
             await self._request(request)
         else:
             await self._forward.ask(request)
@@ -435,16 +435,8 @@ class ControllerNode(StateClient):
             try:
                 self._driver.step(message)
             except WentBack as error:
-                if not self._forgetting:
-                    self._forgetting = True
-                    self._spawn(self._forget(str(error)), "another incarnation")
+                self._spawn(self.standing.went_back(str(error)), "another incarnation")
                 return
-
-    async def _forget(self, why: str) -> None:
-        try:
-            await self.standing.went_back(why)
-        finally:
-            self._forgetting = False
 
     # ---- who is alive
 

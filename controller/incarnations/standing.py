@@ -87,6 +87,8 @@ class Standing:
         self._strangers: dict[int, str] = {}  # id -> the address of one who is not who the membership says
         self._said: str = ""  # the newest reason, as it was logged
         self._exists = not self._first  # whether there is a cluster to belong to
+        self._renewing = False
+        self._introducing: asyncio.Task[None] | None = None
         self._floor = 0  # the index that a copy has to reach until it is no longer in doubt
         self.reason = ""  # why this controller does not count
         status = driver.status
@@ -261,9 +263,16 @@ class Standing:
 
     async def went_back(self, why: str) -> None:
         """Be another incarnation, with what the directory has, and ask for membership. Raises `StorageFailed`."""
+        if self._renewing:
+            return
         logger.critical("this controller has forgotten what it knew, and joins the cluster anew: %s", why)
-        self._doubt = Doubt.NONE
-        await self._driver.renew(new_incarnation())
+        self._doubt, self._renewing = Doubt.NONE, True
+        try:
+            await self._driver.renew(new_incarnation())
+        finally:
+            self._renewing = False
+        if self._introducing is not None:
+            self._introducing.cancel()  # as who it was before
         self._say("")
 
     # ---- being known
@@ -272,8 +281,14 @@ class Standing:
         """Be a member, and say where this node is, as long as it runs. Never returns."""
         said = ""
         while True:
+            task = self._introducing = asyncio.create_task(self._introduced(), name="membership")
             try:
-                await self._introduced()
+                await asyncio.wait([task])
+            finally:
+                task.cancel()
+            try:
+                if not task.cancelled():
+                    task.result()
                 said = ""
             except ChangeRefused as error:
                 logger.info("the membership cannot be changed now: %s", error)

@@ -23,6 +23,7 @@ import msgspec
 from google_crc32c import extend, value
 
 from controller.raft.errors import StorageDamaged, StorageFailed
+from controller.raft.file_mark import FileMark
 from controller.raft.messages import Entry, HardState, Index, Snapshot, Term
 from controller.raft.ready import Ready
 
@@ -54,11 +55,11 @@ _snapshot_decoder = msgspec.msgpack.Decoder(Snapshot)
 
 
 class Identity(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """Which memory this is. `file` is the inode of the file it was written to: of a copy that is another one."""
+    """Which memory this is. `file` marks the file it was written to: a copy of that is another one."""
 
     incarnation: str
     legacy: bool = False  # it was given to a directory that held something already
-    file: int = 0
+    file: FileMark = (0, 0)
 
 
 _identity_decoder = msgspec.msgpack.Decoder(Identity)

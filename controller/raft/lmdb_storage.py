@@ -13,6 +13,7 @@ import msgspec
 from controller.lmdb_file import is_cut_short
 from controller.raft import lmdb_records
 from controller.raft.errors import Compacted, StorageDamaged, StorageFailed, StorageFull
+from controller.raft.file_mark import FileMark, mark_of
 from controller.raft.lmdb_records import Held, Identity
 from controller.raft.messages import Entry, HardState, Index, Snapshot, Term, entry_bytes
 from controller.raft.ready import Ready
@@ -174,8 +175,8 @@ def new_incarnation() -> str:
     return secrets.token_hex(INCARNATION_BYTES)
 
 
-def _file_of(env: lmdb.Environment) -> int:
-    return (Path(env.path()) / "data.mdb").stat().st_ino
+def _file_of(env: lmdb.Environment) -> FileMark:
+    return mark_of(Path(env.path()) / "data.mdb")
 
 
 def _identity(env: lmdb.Environment) -> Identity:

@@ -25,6 +25,8 @@ LONGER = {
     "gateway/queues.py": 600,  # exchanges, bindings and queues check each other
     "gateway/port.py": 550,  # the whole vocabulary between adapters and gateway, a few lines a word
     "store/client.py": 550,  # one client interface, and what each method promises
+    "controller/raft/core.py": 480,  # every message in every role
+    "controller/service.py": 470,  # every stream a controller serves
     "controller/node.py": 480,  # one controller, and everything that is asked of it
     "store/log.py": 530,  # one log: its segments, what is written, read, cut and recovered
     "store/leases.py": 600,  # the life of a lease, told once

@@ -1,0 +1,63 @@
+"""Controllers as real processes that lose their directories: nothing committed is lost, and they say what is wrong."""
+
+import shutil
+import urllib.error
+import urllib.request
+
+import pytest
+from controllers import ControllerProcesses, now_ms, until
+
+from controller.front import Limits
+from controller.incarnations import words
+from controller.remote import RemoteController
+
+pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(300)]
+
+
+def not_ready(process):
+    """Why a controller is not ready, as /readyz says it; empty: it is, or does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{process.admin_port}/readyz", timeout=5):
+            return []
+    except urllib.error.HTTPError as error:
+        return error.read().decode().splitlines()
+    except OSError:
+        return []
+
+
+async def create(controllers, name, *ids):
+    remote = RemoteController(
+        [controllers.addresses[id_] for id_ in ids], now_ms=now_ms, limits=Limits(default_queues=1), budget_s=60
+    )
+    try:
+        await remote.ready()
+        return await remote.create_topic(name)
+    finally:
+        await remote.close()
+
+
+async def test_a_controller_that_lost_its_memory_does_not_vote(tmp_path):
+    controllers = ControllerProcesses(tmp_path)
+    a, b, c = controllers.all.values()
+    try:
+        controllers.start()
+        b.kill()
+        topic = await create(controllers, "committed", 1, 3)
+        a.kill()
+        c.kill()
+        shutil.rmtree(c.data_dir)
+        b.spawn()
+        c.spawn()
+        empty = words.EMPTY.format(cluster=(b.data_dir / "raft" / "cluster").read_text().strip())
+        await until(lambda: not_ready(c) == ["the controllers have no leader", empty])
+        await until(lambda: words.LOST.format(id=3, address=controllers.addresses[3]) in not_ready(b))
+        assert b.status()["leader"] is c.status()["leader"] is None
+        controllers.start(1)
+        b.wait()
+        c.wait()
+        assert await create(controllers, "committed", 2, 3) == topic
+        other = await create(controllers, "another", 2, 3)
+        assert not set(other.queues) & set(topic.queues)
+        await until(lambda: [one["id"] for one in a.status()["members"] if not one["learner"]] == [1, 2, 3])
+    finally:
+        controllers.close()
