@@ -112,6 +112,8 @@ class RouteReplica(msgspec.Struct, frozen=True, kw_only=True):
     log_epoch: int = 0
     log_end: int = 0
     silent_ms: int = -1
+    full: bool = False
+    stalled: bool = False
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -291,6 +293,8 @@ class Registry:
             in_sync=known is not None and id_ in known.sync_set,
             learner=registered is not None and registered.learner,
             confirmed=said.confirmed if said is not None else 0,
+            full=said is not None and said.full,
+            stalled=said is not None and said.stalled,
             damages=said.damages if said is not None else 0,
             damaged_bytes=said.damaged_bytes if said is not None else 0,
             lost_bytes=said.lost_bytes if said is not None else 0,

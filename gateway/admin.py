@@ -39,11 +39,15 @@ StatusSource: TypeAlias = Callable[[], Any]  # a `gateway.status.Status`, a mapp
 
 
 class ReadyState(NamedTuple):
-    """Whether the gateway can serve. `reasons` say what is wrong; `alive` is False when only a restart helps."""
+    """Whether a process can serve. `reasons` say why not; `alive` is False when only a restart helps.
+
+    `warnings` are what some of its clients suffer from, or what is no longer there for the next failure.
+    """
 
     ready: bool
     reasons: tuple[str, ...] = ()
     alive: bool = True
+    warnings: tuple[str, ...] = ()
 
 
 class _Answer(NamedTuple):
@@ -185,7 +189,9 @@ class AdminServer:
 
     def _readyz(self, _accept: str) -> _Answer:
         state = self._ready()
-        return _text(HTTPStatus.OK, "ready") if state.ready else _reasons(state)
+        if not state.ready:
+            return _reasons(state)
+        return _text(HTTPStatus.OK, "\n".join(["degraded", *state.warnings]) if state.warnings else "ready")
 
     async def _metrics(self, accept: str) -> _Answer:
         if self._gather is not None:
@@ -213,7 +219,7 @@ def _stranger(headers: Mapping[str, str], allowed_hosts: Collection[str]) -> str
 
 
 def _reasons(state: ReadyState) -> _Answer:
-    return _text(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(state.reasons) or "not ready")
+    return _text(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join([*state.reasons, *state.warnings]) or "not ready")
 
 
 def _text(status: HTTPStatus, text: str, *, headers: tuple[tuple[str, str], ...] = ()) -> _Answer:

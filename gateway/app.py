@@ -258,7 +258,8 @@ class Gateway:
         down = any(not server.is_serving() for server in self._servers) or any(one.gone for one in self._sockets)
         if down and not self._stopping:
             reasons.append("a listener is down")
-        return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=self.footing.alive)
+        warnings = tuple(self.footing.warnings())
+        return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=self.footing.alive, warnings=warnings)
 
     async def status(self) -> Status:
         """The document of /status."""
@@ -270,6 +271,7 @@ class Gateway:
             version=version("headgate"),
             ready=state.ready,
             reasons=state.reasons,
+            warnings=state.warnings,
             uptime_s=round(time.monotonic() - self._started, 3),
             data_dir=self.footing.where,
             log=self.footing.log(),

@@ -5,14 +5,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from controller.client import ControllerUnreachable, Group, Topic
 from controller.registry import Route, RouteReplica
 from controller.remote import RemoteController
 from controller.status import ControllerStatus
+from gateway.health.groups import group_health
 
-__all__ = ["Found", "document", "gathered", "show", "show_controllers"]
+__all__ = ["Found", "document", "gathered", "show", "show_controllers", "troubles"]
 
 
 class Found(NamedTuple):
@@ -37,7 +39,7 @@ async def gathered(controller: RemoteController) -> Found:
 
 def document(found: Found) -> Any:
     """The same as one JSON object."""
-    return msgspec.to_builtins(found._asdict(), str_keys=True)
+    return msgspec.to_builtins({**found._asdict(), "troubles": troubles(found)}, str_keys=True)
 
 
 def show(found: Found, console: Console | None = None) -> None:
@@ -45,6 +47,8 @@ def show(found: Found, console: Console | None = None) -> None:
     console = console or _console()
     show_controllers(found, console)
     console.print(_groups(found))
+    for trouble in troubles(found):
+        console.print(f"[red]{escape(trouble)}[/]", highlight=False, soft_wrap=True)
     clusters = sorted({status.cluster for status in found.controllers.values() if status is not None})
     queues = sum(len(topic.queues) for topic in found.topics)
     draining = [str(queue) for topic in found.topics for queue in topic.closed]
@@ -53,6 +57,23 @@ def show(found: Found, console: Console | None = None) -> None:
         + (f"; being drained: {', '.join(draining)}" if draining else ""),
         highlight=False,
     )
+
+
+def troubles(found: Found) -> Sequence[str]:
+    """What is wrong, a line each: controllers first, then what groups refuse, then single replicas."""
+    silent = [address for address, status in found.controllers.items() if status is None]
+    lost = [
+        f"controller {status.id} at {address} hears of no leader: it is not part of a majority"
+        for address, status in found.controllers.items()
+        if status is not None and status.leader is None
+    ]
+    groups = [group_health(group, found.routes.get(group.number)) for group in found.groups]
+    return [
+        *(f"controller at {address} does not answer" for address in silent),
+        *lost,
+        *(refusal for group in groups for refusal in group.refusals),
+        *(warning for group in groups for warning in group.warnings),
+    ]
 
 
 def show_controllers(found: Found, console: Console | None = None) -> None:

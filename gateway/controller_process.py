@@ -166,7 +166,9 @@ def _ready(node: ControllerNode) -> ReadyState:
     elif not node.is_member:
         reasons.append("this controller is not in the cluster")
     elif not node.has_leader:
-        reasons.append("the controllers have no leader")
+        reasons.append("this controller is not part of a majority: it hears of no leader")
+    elif node.id not in node.membership.voters:
+        reasons.append("this controller does not vote yet: it is catching up")
     return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=not node.failed.done())
 
 

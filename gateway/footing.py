@@ -16,6 +16,8 @@ from gateway.cluster_owners import ClusterOwners
 from gateway.config import Config
 from gateway.controller_process import node_credentials
 from gateway.endpoint import now_ms
+from gateway.health.groups import ClusterHealth, GroupHealth, cluster_health, group_health
+from gateway.health.watch import GroupWatch
 from gateway.metrics import Metrics
 from gateway.owners import LocalOwners, Owners
 from gateway.status import DamageStatus, GroupStatus, LogStatus, ScrubStatus
@@ -58,6 +60,9 @@ class Footing(Protocol):
     def troubles(self) -> Sequence[str]:
         """Why it cannot serve now, a reason each."""
 
+    def warnings(self) -> Sequence[str]:
+        """What is wrong though it serves, a line each."""
+
     def log(self) -> LogStatus:
         """Where the log is; in a cluster the home group's."""
 
@@ -85,6 +90,10 @@ class StoreFigures:
         if self.store.error is not None:
             return [f"the store has failed: {self.store.error}"]
         return [] if self.store.full is None else [f"the store takes nothing: {self.store.full}"]
+
+    def warnings(self) -> Sequence[str]:
+        """See `Footing`."""
+        return ()
 
     def log(self) -> LogStatus:
         """See `Footing`."""
@@ -133,9 +142,10 @@ class LocalFooting(StoreFigures):
 class ClusterFooting:
     """Store groups and controllers elsewhere: this process keeps nothing."""
 
-    def __init__(self, config: Config, store: ClusterStore, controller: RemoteController) -> None:
+    def __init__(self, config: Config, store: ClusterStore, controller: RemoteController, watch: GroupWatch) -> None:
         self.store = store
         self.controller = controller
+        self._watch = watch
         self._proxies = ClusterOwners(
             store,
             ttl_s=config.proxy.ttl_s,
@@ -148,11 +158,34 @@ class ClusterFooting:
         self.where = ", ".join(config.cluster.controllers.values())
 
     def troubles(self) -> Sequence[str]:
-        """See `Footing`: without controllers all goes on, without a group what lies in it does not."""
-        found = [f"store group {number} has no master that answers" for number in self.store.unreachable]
+        """See `Footing`: without controllers all goes on, without a group what lies in it does not.
+
+        One group of several that takes nothing is no reason to send clients to another proxy: it takes nothing there.
+        """
+        found = list(self._health().reasons)
         if not self._proxies.presence.present:
             found.append("this proxy is not one of the others: sessions are refused")
         return found
+
+    def warnings(self) -> Sequence[str]:
+        """See `Footing`."""
+        unfollowed = [] if self.controller.connected else ["no controller answers: nobody is elected, no topic is made"]
+        return [*self._health().warnings, *unfollowed]
+
+    def _health(self) -> ClusterHealth:
+        return cluster_health(self._groups(), home=self.controller.home)
+
+    def _groups(self) -> Sequence[GroupHealth]:
+        gone, troubles, routes = set(self.store.unreachable), self.store.troubles, self._watch.routes
+        return [
+            group_health(
+                group,
+                routes.get(group.number),
+                reached=group.number not in gone,
+                refused=troubles.get(group.number, ""),
+            )
+            for group in self.controller.groups()
+        ]
 
     def log(self) -> LogStatus:
         """See `Footing`."""
@@ -181,8 +214,10 @@ class ClusterFooting:
                 sync_set=group.sync_set,
                 sync_epoch=group.sync_epoch,
                 reached=group.number not in gone,
+                writable=health.writable,
+                troubles=(*health.refusals, *health.warnings),
             )
-            for group in self.controller.groups()
+            for group, health in zip(self.controller.groups(), self._groups(), strict=True)
         ]
 
     def watch(self, metrics: Metrics) -> None:
@@ -192,6 +227,8 @@ class ClusterFooting:
             confirmed=lambda: self.log().confirmed,
             pending=lambda: self.store.pending_bytes,
         )
+        metrics.watch_groups(self._groups)
+        metrics.watch_damage(damages=lambda: sum(one.damages for one in self._groups()), scrubbed=None)
 
 
 @asynccontextmanager
@@ -223,7 +260,7 @@ async def across(config: Config) -> AsyncIterator[ClusterFooting]:
             budget_s=proxy.failover_s,
             pending_bytes_max=config.store.pending_bytes_max,
         )
-        async with await _reached(controller, connect) as store:
+        async with await _reached(controller, connect) as store, GroupWatch(controller).looking() as watch:
             reporter = Reporter(
                 controller,
                 lambda: store.logs,
@@ -233,7 +270,7 @@ async def across(config: Config) -> AsyncIterator[ClusterFooting]:
             )
             reporting = asyncio.create_task(reporter.run(), name="which masters are reached")
             try:
-                yield ClusterFooting(config, store, controller)
+                yield ClusterFooting(config, store, controller, watch)
             finally:
                 reporting.cancel()
                 await asyncio.gather(reporting, return_exceptions=True)

@@ -5,7 +5,7 @@ combination of labels is kept, so that an increment is a dictionary look-up and 
 peer can choose without limit: there is no device, client or address among them, and topics are bounded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
@@ -14,6 +14,8 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from gateway.flow import Flow, Flows
+from gateway.health.figures import GroupFigures
+from gateway.health.groups import GroupHealth
 
 __all__ = ["OTHER_TOPICS", "TOPIC_LABELS_MAX", "Metrics", "Traffic"]
 
@@ -163,10 +165,17 @@ class Metrics:
         self.log_confirmed_bytes.set_function(confirmed)
         self.pending_bytes.set_function(pending)
 
-    def watch_damage(self, *, damages: Callable[[], float], scrubbed: Callable[[], float]) -> None:
-        """Read how much damage is known, and how far the scrub is, when somebody looks."""
+    def watch_damage(self, *, damages: Callable[[], float], scrubbed: Callable[[], float] | None) -> None:
+        """Read how much damage is known, and how far the scrub is, when somebody looks; None: it is done elsewhere."""
         self.log_damages.set_function(damages)
-        self.scrub_bytes.set_function(scrubbed)
+        if scrubbed is None:
+            self.registry.unregister(self.scrub_bytes)
+        else:
+            self.scrub_bytes.set_function(scrubbed)
+
+    def watch_groups(self, groups: Callable[[], Sequence[GroupHealth]]) -> None:
+        """Have each store group's health among the metrics."""
+        self.registry.register(GroupFigures(groups))
 
     def stored_by_protocol(self) -> dict[str, int]:
         """How many messages of each protocol were stored since the start."""

@@ -56,7 +56,10 @@ class DamageStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One store group of a cluster, as this process knows it. `reached`: its master answers here."""
+    """One store group of a cluster, as this process knows it. `reached`: its master answers here.
+
+    `writable`: what is published to it is stored, as far as is known here. `troubles` say what is wrong, if anything.
+    """
 
     number: int
     master: int | None
@@ -64,6 +67,8 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     sync_set: tuple[int, ...]
     sync_epoch: int
     reached: bool
+    writable: bool = True
+    troubles: tuple[str, ...] = ()
 
 
 class BridgeStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +110,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     ready: bool
     reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # what some clients suffer from, or what the next failure would meet
     uptime_s: float = 0.0
     data_dir: str = ""
     log: LogStatus = LogStatus(end=0, confirmed=0)

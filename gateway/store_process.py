@@ -27,6 +27,7 @@ from gateway.controller_process import NodeCredentials, node_credentials
 from gateway.endpoint import now_ms
 from gateway.errors import HeadgateError
 from gateway.file_limit import raise_file_limit
+from gateway.health.groups import group_health
 from gateway.roles.checks import check_store
 from gateway.signals import stop_on_signals
 from gateway.store_options import store_options
@@ -53,6 +54,7 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     ready: bool
     reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
     uptime_s: float
     data_dir: str
     address: str
@@ -200,14 +202,21 @@ class _Process:
         elif isinstance(node.role, MasterRole):
             if not node.role.serving:
                 reasons.append("about to be the master")
+            elif node.role.core.refusal is not None:
+                reasons.append(f"writes are refused: {node.role.core.refusal}")
         elif isinstance(node.role, SlaveRole) and node.role.core.diverged_at is not None:
             reasons.append(f"the group lacks what this replica has as confirmed from {node.role.core.diverged_at} on")
         elif not isinstance(node.role, SlaveRole) or not node.role.streaming:
             reasons.append("not connected to a master")
+        elif _is_behind(node):
+            reasons.append("not in sync yet: catching up with the master")
+        if node is not None and node.disk.full and not node.failed.done():
+            reasons.append("the disk is full: nothing is written until it has room (store.disk_reserve_bytes)")
         if node is not None and node.repairer is not None and node.repairer.damages:
             reasons.append(node.repairer.describe())
         failed = node is not None and node.failed.done()
-        return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=not failed)
+        warnings = () if node is None else _warnings(node)
+        return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=not failed, warnings=warnings)
 
     def status(self) -> StoreStatus:
         """The document of /status."""
@@ -220,6 +229,7 @@ class _Process:
             version=version("headgate"),
             ready=state.ready,
             reasons=state.reasons,
+            warnings=state.warnings,
             uptime_s=round(time.monotonic() - self._began_s, 3),
             data_dir=str(store.data_dir),
             address="" if node is None else node.address,
@@ -254,10 +264,40 @@ class _Process:
             return {replica: max(end - at, 0) for replica, at in role.core.positions().items()}
         return {}
 
+    def damages(self) -> float:
+        """How many ranges of the log are damaged."""
+        store = None if self._node is None else self._node.disk.store
+        return float(0 if store is None else len(store.damages))
+
+    def scrubbed(self) -> float:
+        """How far the scrub is."""
+        store = None if self._node is None else self._node.disk.store
+        return float(0 if store is None else store.scrubbed.at)
+
+    def is_full(self) -> float:
+        """Whether nothing is written for now, as the disk is full."""
+        return float(self._node is not None and self._node.disk.full)
+
     def value(self, name: str) -> float:
         """A figure of `status`."""
         found = getattr(self.status(), name)
         return float(len(found) if isinstance(found, tuple) else found)
+
+
+def _is_behind(node: StoreNode) -> bool:
+    """Whether a slave is to be in the SyncStateSet and is not."""
+    group, identity = node.group, node.identity
+    if group is None or identity is None:
+        return True
+    known = group.replica(identity.id)
+    return known is not None and not known.learner and identity.id not in group.sync_set
+
+
+def _warnings(node: StoreNode) -> tuple[str, ...]:
+    """What the next failure would meet: at the master, replicas that do not count."""
+    if not isinstance(node.role, MasterRole) or node.group is None:
+        return ()
+    return group_health(node.group, None).warnings
 
 
 def _role(node: StoreNode | None) -> str:
@@ -292,6 +332,12 @@ def _metrics(process: _Process) -> CollectorRegistry:
     for role in ("master", "slave"):
         gauge = Gauge(f"headgate_store_{role}", f"Whether this node is {role} of its group", registry=registry)
         gauge.set_function(lambda role=role: float(process.status().role == role))  # type: ignore[misc]
+    for name, what, value in (
+        ("headgate_log_damages", "Ranges of the log that hold no valid frame", process.damages),
+        ("headgate_scrub_bytes", "Log offset up to which the scrub has read in this pass", process.scrubbed),
+        ("headgate_store_full", "Whether the disk has no room for more", process.is_full),
+    ):
+        Gauge(name, what, registry=registry).set_function(value)
     lag = Gauge("headgate_store_lag_bytes", "What the slave that is furthest behind does not have", registry=registry)
     lag.set_function(lambda: float(max(process.lags().values(), default=0)))
     return registry

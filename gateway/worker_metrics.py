@@ -21,6 +21,9 @@ OURS = frozenset(  # figures of the store and its metadata, which no worker has
         "headgate_log_damages",
         "headgate_scrub_bytes",
         "headgate_topics",
+        "headgate_group_writable",
+        "headgate_group_in_sync",
+        "headgate_group_damages",
     }
 )
 PREFIX = "headgate_"

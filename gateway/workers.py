@@ -122,8 +122,11 @@ class Workers:
         reasons += self._base.troubles()
         serving = any(one.ready for one in self._pool.workers)
         ready = serving and not reasons
-        reasons += [f"{one.name}: {trouble}" for one in self._pool.workers for trouble in one.troubles]
-        return ReadyState(ready=ready, reasons=tuple(reasons), alive=self._base.alive)
+        workers = [f"{one.name}: {trouble}" for one in self._pool.workers for trouble in one.troubles]
+        if not ready:
+            reasons += workers
+        warnings = (*(workers if ready else ()), *self._base.warnings())
+        return ReadyState(ready=ready, reasons=tuple(reasons), alive=self._base.alive, warnings=warnings)
 
     async def status(self) -> Status:
         """The document of /status: of all processes together."""
@@ -133,6 +136,7 @@ class Workers:
             version=version("headgate"),
             ready=state.ready,
             reasons=state.reasons,
+            warnings=state.warnings,
             uptime_s=round(time.monotonic() - self._began_s, 3),
             data_dir=str(self.config.store.data_dir),
             log=base.log(),

@@ -21,6 +21,7 @@ from store.errors import NotMaster, ReplicaIncomplete, StoreError, StoreFailed, 
 from store.files import Files, OsFiles
 from store.format import LogOffset, QueueNumber, UnplacedFrame
 from store.guards.table import GuardTable, Kept
+from store.integrity.presence import PRESENCE_LOOK_S, Presence
 from store.integrity.sealer import Sealer
 from store.keeper import Chore, Keeper
 from store.kv.rules import Held
@@ -190,10 +191,12 @@ class Engine:
             hurry=self.hurry,
             gone=lambda: self._keeper.stopped or self._error is not None,
         )
+        self._presence = Presence(files, data_dir, lambda: self.log.segments[-1].path)
         self._keeper = Keeper(
             [
                 Chore(LOOK_S, self._space.look),
                 Chore(STEP_S, Sealer(self.log, self.seals).step),
+                Chore(PRESENCE_LOOK_S, self._look_for_files),
                 Chore(STEP_S, self.scrub.step),
                 # What a slave trims off is what its master's records say.
                 Chore(retention_interval_s, self.trimmer.run if role == "master" else self.trimmer.delete),
@@ -334,6 +337,13 @@ class Engine:
     def _ahead(self) -> LogOffset:
         """How far the views could have come, or will: on a slave what is not confirmed does not count."""
         return self.log.confirmed if self.role == "slave" else self.log.end
+
+    def _look_for_files(self) -> None:
+        """See that what is written has a name: of files that were removed nothing is left after a restart."""
+        gone = None if self._error is not None else self._presence.look()
+        if gone is not None:
+            logger.critical(gone)
+            self._fail(StoreFailed(gone))
 
     def _fail(self, error: Exception) -> None:
         """Store nothing any more: after a failed sync nobody knows what the disk has, so it is never tried again."""

@@ -59,6 +59,7 @@ class Space:
         self._owed = owed
         self._allowed = 0  # bytes that may be written before the next look
         self.refusal: StoreFull | None = None  # why nothing may be written now
+        self._known = True  # the free space, when it was looked at last: that it is not is said once
 
     def before_write(self, size: int) -> StoreFull | None:
         """Why that many bytes may not be written. Costs a subtraction, and now and then a look."""
@@ -87,10 +88,14 @@ class Space:
     def free_bytes(self) -> int:
         """What the file system has left; -1 when it does not say."""
         try:
-            return self._files.free_bytes(self._path)
-        except OSError:
-            logger.exception("the free space is not known")
+            free = self._files.free_bytes(self._path)
+        except OSError as error:
+            if self._known:
+                logger.warning("the free space of %s is not known: %s", self._path, error)
+            self._known = False
             return -1
+        self._known = True
+        return free
 
     def ran_out(self, why: str) -> StoreFull:
         """A write met a full disk, or no file could be opened for it, whatever the last look said."""

@@ -69,6 +69,12 @@ class Groups:
         """The groups to which no connection stands."""
         return [n for n, log in self._logs.items() if isinstance(log, RemoteStore) and not log.is_connected]
 
+    @property
+    def troubles(self) -> Mapping[int, str]:
+        """Why groups do not take what they were sent, as they said last; of those that take it there is nothing."""
+        said = {n: log.trouble for n, log in self._logs.items() if isinstance(log, RemoteStore)}
+        return {n: trouble for n, trouble in said.items() if trouble}
+
     def _changed(self) -> None:
         """The controller says something new: groups may have come or gone, masters be others."""
         if self._closed:

@@ -243,6 +243,12 @@ class Appender:
             self._finish(self._waiting.popleft(), why)
 
     @property
+    def trouble(self) -> str:
+        """Why the oldest frame that was refused is not stored yet; empty: none was."""
+        oldest = self._held[0] if self._held else self._waiting[0] if self._waiting else None
+        return "" if oldest is None or oldest.error is None else str(oldest.error)
+
+    @property
     def unsure(self) -> bool:
         """Whether the outcome of something would be unknown if the connection broke now."""
         return any(not pending.idempotent for pending in self._sent.values())

@@ -149,6 +149,11 @@ class RemoteStore(RemoteKeys, RemoteReads, RemoteLeases):
         """Where it is connected to, or was tried last."""
         return self._connection.target
 
+    @property
+    def trouble(self) -> str:
+        """Why the master does not take what it was sent; empty: it does, as far as is known."""
+        return self._connection.appender.trouble
+
     # ---- the log
 
     def append(self, frame: UnplacedFrame, done: OnAppended) -> None:

@@ -57,6 +57,12 @@ async def test_not_ready_says_why_while_it_is_alive():
         assert (await get(server, "/healthz")).status_code == 200
 
 
+async def test_what_some_clients_suffer_from_is_said_and_no_reason_to_send_them_elsewhere():
+    async with serving(ReadyState(True, warnings=("store group 1: it has no master",))) as server:
+        answer = await get(server, "/readyz")
+        assert (answer.status_code, answer.text) == (200, "degraded\nstore group 1: it has no master\n")
+
+
 async def test_a_gateway_that_only_a_restart_helps_is_not_healthy():
     async with serving(ReadyState(False, ("the store has failed",), alive=False)) as server:
         answer = await get(server, "/healthz")

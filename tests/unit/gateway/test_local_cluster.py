@@ -109,4 +109,4 @@ def test_a_damaged_replica_is_shown_with_what_is_repaired_from_whom() -> None:
     said = "in sync damaged: 2 ranges, 700 bytes, 100 of them on no replica, repairing from replica 2"
     [line] = [line for line in stream.getvalue().splitlines() if "10.0.0.3" in line]
     assert said in line
-    assert stream.getvalue().count("damaged") == 1
+    assert stream.getvalue().count(" damaged: ") == 1

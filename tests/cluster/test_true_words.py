@@ -1,0 +1,85 @@
+"""What processes of a cluster say of themselves, while what they need is taken away, is what clients would get."""
+
+import json
+import shutil
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from local_clusters import controller_of, on_free_ports, started
+from typer.testing import CliRunner
+
+from controller.client import GroupConfig
+from gateway.cli import app
+from gateway.local_cluster import Plan
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+PATIENCE_S = 60
+
+
+async def two_groups(plan):
+    async with controller_of(plan) as controller:
+        for number in (0, 1):
+            await controller.add_group(number, GroupConfig())
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with started(on_free_ports(Plan(tmp_path_factory.mktemp("cluster"), 1, 2, 1, 1, 1)), two_groups) as found:
+        yield found
+
+
+def page(cluster, name, path):
+    """Status and text of a process's page."""
+    try:
+        with urllib.request.urlopen(f"http://{cluster.admin(name)}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def until(cluster, name, holds):
+    """Wait until /readyz is as it should be; its text."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        status, text = page(cluster, name, "/readyz")
+        if holds(status, text):
+            return text
+        assert time.monotonic() < deadline, (name, status, text)
+        time.sleep(0.05)
+
+
+def said_by_cluster_status(cluster):
+    addresses = ",".join(cluster.plan.addresses.values())
+    result = CliRunner().invoke(app, ["cluster", "status", "--json", "--controllers", addresses])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)["troubles"]
+
+
+def test_words_follow_what_is_taken_away(cluster):
+    for name in ("store-0-1", "store-1-1", "proxy-1"):
+        assert until(cluster, name, lambda status, text: text == "ready\n")
+    assert said_by_cluster_status(cluster) == []
+    assert 'headgate_group_writable{group="1"} 1.0' in page(cluster, "proxy-1", "/metrics")[1]
+    assert "headgate_log_damages 0.0" in page(cluster, "store-1-1", "/metrics")[1]
+
+    shutil.rmtree(cluster.plan.directory / "data" / "store-1-1")  # of a group that is not home
+    text = until(cluster, "store-1-1", lambda status, _: status == 503)
+    assert "was removed or replaced while the store had it open" in text
+    assert page(cluster, "store-1-1", "/healthz")[0] == 503
+    text = until(cluster, "proxy-1", lambda status, text: "store group 1" in text)
+    assert page(cluster, "proxy-1", "/readyz")[0] == 200
+    assert text.startswith("degraded\n")
+    assert 'headgate_group_writable{group="1"} 0.0' in page(cluster, "proxy-1", "/metrics")[1]
+    assert any("store group 1" in trouble for trouble in said_by_cluster_status(cluster))
+    (other,) = [one for one in json.loads(page(cluster, "proxy-1", "/status")[1])["groups"] if one["number"] == 1]
+    assert (other["writable"], bool(other["troubles"])) == (False, True)
+
+    cluster.stop("store-0-1", kill=True)  # the home group: nobody can connect any more
+    text = until(cluster, "proxy-1", lambda status, _: status == 503)
+    assert "store group 0" in text
+    cluster.start("store-0-1")
+    until(cluster, "proxy-1", lambda status, text: status == 200 and "store group 0" not in text)

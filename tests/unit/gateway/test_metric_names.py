@@ -1,0 +1,69 @@
+"""Metrics that the documents name are there, on the roles that they are said to be on, and no others."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gateway import controller_process, store_process
+from gateway.config import load
+from gateway.controller_process import NodeCredentials
+from gateway.metrics import Metrics
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+NAME = re.compile(r"`(headgate_[a-z0-9_]+)")
+TABLE = re.compile(r"^\| `(headgate_[a-z0-9_]+)[^|]*\| ([a-z, ]+) \|", re.MULTILINE)
+
+
+def names(registry: CollectorRegistry) -> set[str]:
+    """As a scrape has them."""
+    found = set()
+    for family in registry.collect():
+        if family.name.startswith("headgate_"):
+            found.add(f"{family.name}_total" if family.type == "counter" else family.name)
+    return found
+
+
+class Node:
+    """A controller of which only figures are asked."""
+
+    leading, has_leader, applied = None, False, 0
+
+    membership = SimpleNamespace(voters=())
+
+    @staticmethod
+    def status():
+        return SimpleNamespace(term=0, commit=0, topics=0, groups=0, replicas_alive=0)
+
+
+@pytest.fixture(scope="module")
+def exported():
+    """role -> what it exports."""
+    one, proxy = Metrics(process=False), Metrics(process=False)
+    for metrics, scrubbed in ((one, lambda: 0.0), (proxy, None)):
+        metrics.watch_log(end=lambda: 0.0, confirmed=lambda: 0.0, pending=lambda: 0.0)
+        metrics.watch_damage(damages=lambda: 0.0, scrubbed=scrubbed)
+    proxy.watch_groups(list)
+    store = store_process._metrics(store_process._Process(load(environ={}), NodeCredentials(None, None)))
+    return {
+        "serve": names(one.registry),
+        "proxy": names(proxy.registry),
+        "store": names(store),
+        "controller": names(controller_process._metrics(Node())),
+    }
+
+
+def test_every_metric_is_documented_and_every_documented_one_is_there(exported):
+    there = set().union(*exported.values())
+    documented = {found for file in DOCS.glob("*.md") for found in NAME.findall(file.read_text())} - {"headgate_"}
+    assert there - documented == set()
+    others = {one for one in documented if one.startswith(("headgate_bridge_", "headgate_worker"))}
+    assert documented - there - others == set()
+
+
+def test_each_is_on_the_roles_that_the_table_says(exported):
+    said = dict(TABLE.findall((DOCS / "operations.md").read_text()))
+    found = {name: {role for role, there in exported.items() if name in there} for name in said}
+    assert {name: set(roles.split(", ")) for name, roles in said.items()} == found
