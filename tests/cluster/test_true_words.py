@@ -67,8 +67,8 @@ def test_words_follow_what_is_taken_away(cluster):
     assert "headgate_log_damages 0.0" in page(cluster, "store-1-1", "/metrics")[1]
 
     shutil.rmtree(cluster.plan.directory / "data" / "store-1-1")  # of a group that is not home
-    text = until(cluster, "store-1-1", lambda status, _: status == 503)
-    assert "was removed or replaced while the store had it open" in text
+    gone = "was removed or replaced while the store had it open"
+    until(cluster, "store-1-1", lambda status, text: status == 503 and gone in text)
     assert page(cluster, "store-1-1", "/healthz")[0] == 503
     text = until(cluster, "proxy-1", lambda status, text: "store group 1" in text)
     assert page(cluster, "proxy-1", "/readyz")[0] == 200
