@@ -250,7 +250,11 @@ class Elections:
         self, group: Group, heard: Mapping[int, Heartbeat], now_ms: int, time_ms: int
     ) -> ElectMaster | None:
         enough = majority(len(group.sync_set))
-        heard = {id_: said for id_, said in heard.items() if not said.cut_short}  # its log once had more
+        # Who has lost the end of its log keeps its promise, and tells nothing of what was acknowledged: so many others
+        # have to be heard that none of what a majority had is missed.
+        whole_min = len(group.sync_set) - len(group.sync_set) // 2
+        if sum(not said.cut_short for said in heard.values()) < whole_min:
+            return None
         if group.master is not None:
             return self._command(group, None, time_ms) if len(heard) >= enough else None
         avoided, until_ms = self._avoided.get(group.number, ((), 0))
@@ -260,13 +264,17 @@ class Elections:
             if said.master_epoch >= group.master_epoch and not (id_ in avoided and now_ms < until_ms)
         }
         wanted = self._wanted_in(group, now_ms)
-        if len(promised) < enough or (wanted in heard and wanted not in promised):
+        whole = {id_: said for id_, said in promised.items() if not said.cut_short}
+        if len(whole) < whole_min or (wanted in heard and wanted not in promised):
             return None
+        best = self._best(group, whole, now_ms)
+        longest = whole[best].log_epoch, whole[best].log_end
         ends = tuple(
             LogEnd(replica=id_, master_epoch=said.master_epoch, log_epoch=said.log_epoch, log_end=said.log_end)
             for id_, said in sorted(promised.items())
+            if (said.log_epoch, said.log_end) <= longest
         )
-        return self._command(group, self._best(group, promised, now_ms), time_ms, ends=ends)
+        return self._command(group, best, time_ms, ends=ends) if len(ends) >= enough else None
 
     def _unclean(self, group: Group, now_ms: int, time_ms: int, only: int | None) -> ElectMaster | None:
         """The best of those that may lack what was acknowledged, where that is allowed and nobody else has come."""

@@ -102,6 +102,7 @@ class StoreNode:
         self.front = Front(self._node, settings.options.get("timer_limits") or TimerLimits())
         self._incarnation = secrets.randbits(62)
         self.repairer: Repairer | None = None  # once it is registered
+        self._now_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000
         self._place: Place | None = None
         self._beats: Beats | None = None
         self._task: asyncio.Task[None] | None = None
@@ -197,7 +198,7 @@ class StoreNode:
             answers=partial(
                 answers, group=self.settings.group, cluster=self._node.cluster, credentials=self._credentials.channel
             ),
-            now_ms=lambda: time.monotonic_ns() // 1_000_000,
+            now_ms=self._now_ms,
             repairing=repairer,
             pace=self.settings.pace,
             since=self.group.master_epoch,

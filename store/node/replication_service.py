@@ -82,6 +82,7 @@ class ReplicationService:
         try:
             if self._front.ranges is None:
                 raise StoreClosed(f"this node has no replica of store group {self._group} open")
+            admit(context)
             await self._front.ranges.send(request, context)
         except StoreError as error:
             await _refuse(context, error)

@@ -196,12 +196,12 @@ class SimNode(StoreNode):
     def __init__(self, settings: NodeSettings, controller, credentials: Credentials) -> None:
         super().__init__(settings, controller, credentials)
         self.machine = settings.options["machine"]
+        self._now_ms = self.machine.now_ms
         self.disk = SimDisk(settings.data_dir, settings.group, self.machine.platter)
         self.machine.node = self
 
     def _begin(self, connect) -> None:
         super()._begin(connect)
-        self._place.now_ms = self.machine.now_ms
         self.machine.registered(self.identity.id)
 
 
@@ -322,6 +322,9 @@ class Cluster:
         self.replica_of: dict[tuple[int, int], Replica] = {}
         self.controllers = [Controller(self, n) for n in CONTROLLERS]
         self.replicas = [Replica(self, group, n) for group in range(GROUP_COUNT) for n in range(1, REPLICA_COUNT + 1)]
+        for replica in self.replicas:
+            others = [one.platter for one in self.replicas if one.group == replica.group and one is not replica]
+            replica.platter.others = others
         self.proxies = [Proxy(self, n) for n in range(1, PROXY_COUNT + 1)]
         self.operator = Operator(self, "operator")
         self.machines = [*self.controllers, *self.replicas, *self.proxies]

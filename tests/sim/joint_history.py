@@ -15,6 +15,7 @@ from raft_checks import Checks
 from controller.client import ControllerError, GroupConfig
 from controller.raft import RaftError
 from store.errors import StoreError
+from store.format import LogOffset
 
 __all__ = ["History", "steady"]
 
@@ -22,6 +23,7 @@ BOOT_S = 30
 HEAL_S = 9  # less than a controller waits for one that it has elected and that does not serve
 BETWEEN_S = ((0.05, 0.4), (0.1, 0.8), (0.3, 1.2))  # two faults
 LASTS_S = (0.1, 0.4, 0.8, 1.2, 3.0)
+LOST_S = (0.3, 2.5)
 USURPED_S = (2.2, 4.0)  # long enough for another one to be elected
 GREY_S = (1.0, 8.0)  # some of them until complaints have moved the master
 FAULTS = [
@@ -41,6 +43,8 @@ FAULTS = [
     *["reset"] * 2,
     *["disk"] * 2,
     *["trim"] * 3,
+    *["spoil"] * 6,
+    *["lose end"] * 2,
     "weather",
     "proxy",
     "switch over",
@@ -209,6 +213,10 @@ class History:
                 self.later(lasts, setattr, victim, "disk_s", QUICK_S)
             case "trim":
                 chance.choice(cluster.replicas).platter.trim()
+            case "spoil":
+                self.spoil(chance.choice(cluster.replicas))
+            case "lose end":
+                self.lose_end(chance.choice(cluster.replicas))
             case "weather":
                 self.weather()
             case "proxy":
@@ -242,6 +250,49 @@ class History:
         """It dies, and is started again later."""
         machine.crash(how)
         self.later(lasts_s, machine.start)
+
+    def spoil(self, replica: Replica, count: int | None = None) -> list[int]:
+        """Some frames are not on disk any more as they were written, while another replica has them; where they are."""
+        log, surface = replica.platter.log, replica.platter.surface
+        end = min(replica.platter.views.applied, self.watch.logs[replica.group].end, log.durable)
+        places = [start for start in log.starts if start < end]
+        if not places:
+            return []
+        at = self.chance.randrange(len(places))
+        some = places[at : at + (count or self.chance.choice([1, 1, 3, 10]))]
+        found = [start for start in some if start not in surface.spoiled and self._is_elsewhere(replica, start)]
+        for start in found:
+            surface.spoil(start)
+        return found
+
+    def lose_end(self, replica: Replica) -> None:
+        """A slave's machine stops for a while; then it has lost some of its log's end."""
+        if replica.up and self._may_lose(replica):
+            replica.crash(End.DARK)
+            self.later(self.chance.uniform(*LOST_S), self._start_short, replica)
+
+    def _start_short(self, replica: Replica) -> None:
+        log, end = replica.platter.log, self.watch.logs[replica.group].end
+        places = [start for start in log.starts if start < log.durable][-10:]
+        if not replica.up and places and self._may_lose(replica):
+            at = self.chance.choice(places)
+            if all(start >= end or self._is_elsewhere(replica, start) for start in places if start >= at):
+                replica.platter.lose_end(LogOffset(at))
+        replica.start()
+
+    def _may_lose(self, replica: Replica) -> bool:
+        """Whether its group has somebody else to elect: a majority that lies is beyond what is promised."""
+        group = self.watch.newest[replica.group]
+        shorts = [other for other in replica.platter.others if other.surface.is_short]
+        alone = set(group.sync_set) <= {replica.id}
+        return replica.id is not None and group.master not in {None, replica.id} and not shorts and not alone
+
+    def _is_elsewhere(self, replica: Replica, start: int) -> bool:
+        """Whether another replica has a frame that is confirmed, as it was written."""
+        return any(
+            start in other.log.starts and start < other.log.durable and start not in other.surface.spoiled
+            for other in replica.platter.others
+        )
 
     def behead(self, group: int, lasts_s: float, how: End) -> None:
         """A master is apart from its slaves, or one, for a moment in which it goes on writing, and dies of it."""
@@ -382,6 +433,8 @@ class History:
             end, log = self.watch.logs[replica.group].end, replica.platter.log
             if not (log.end == log.durable == replica.platter.views.applied == end):
                 return False
+            if replica.platter.surface.spoiled or replica.platter.surface.damages:
+                return False
         return len({one.node.applied for one in self.cluster.controllers}) == 1
 
     def describe(self) -> str:
@@ -431,6 +484,7 @@ def _of_replica(replica: Replica) -> str:
     what = f"{type(core).__name__} promised {replica.node.disk.promised}"
     if core is not None:
         what += f" {getattr(core, 'stage', '')} {getattr(core, 'refusal', '')!r} confirmed {core.confirmed}"
+    what += f" damages {replica.platter.surface.damages} of {sorted(replica.platter.surface.spoiled)}"
     return f"{what} log {log.first}..{log.durable}..{log.end} failed {replica.node.failed.done()}"
 
 

@@ -21,6 +21,7 @@ import pytest
 from joint_calls import UNAVAILABLE, Call
 from joint_loop import HERE, Process, SimLoop
 
+from controller import listening
 from store import pipes
 
 __all__ = ["Net"]
@@ -70,6 +71,7 @@ class Net:
             ):
                 patch.setattr(module, channel, lambda target, *_, **__: Connection(self, _here(), target))
                 patch.setattr(module, server, lambda **_: Server(self, _here()))
+            patch.setattr(listening, "server_for", lambda _address: lambda **_: Server(self, _here()))
             yield
 
     # ---- datagrams

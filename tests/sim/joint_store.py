@@ -12,11 +12,20 @@ from types import SimpleNamespace
 import msgspec
 from cluster_log import CountedLog, Views, header_of
 from faulty_files import Disk as Files
+from joint_damage import Surface
 from joint_loop import HERE
 
 from store.client import Appended, Entry, TimersHeld
 from store.commit import Committed
-from store.errors import NotMaster, OffsetOutOfRange, RevisionConflict, SequenceOutOfOrder, StoreClosed
+from store.errors import (
+    CorruptFrame,
+    NotMaster,
+    NotWritable,
+    OffsetOutOfRange,
+    RevisionConflict,
+    SequenceOutOfOrder,
+    StoreClosed,
+)
 from store.format import HEADER, ROW, Frame, LogOffset, Position, UnplacedFrame, origin_of
 from store.gate import Gate
 from store.node.disk import Disk
@@ -27,6 +36,7 @@ __all__ = ["KEYS_QUEUE", "Platter", "SimDisk", "SimStore", "message_frame"]
 
 KEYS_QUEUE = 1
 CONFIRM_WAIT_S = 1.0
+SCRUB_S = 1.0  # from one look at all of a log to the next
 _EMPTY = TimersHeld(0, 0)
 
 
@@ -44,6 +54,8 @@ class Platter:
         self.chance = chance
         self.origin = origin_of(group)
         self.log = CountedLog(self.origin)
+        self.surface = Surface(self.log, chance)
+        self.others: list[Platter] = []  # of the group
         self.views = Views(self.origin)
         self.files = Files(chance)
         self.said = self.origin  # what any process of it has said is confirmed
@@ -54,6 +66,8 @@ class Platter:
         """As `LocalStore.open`: what is written is synced first."""
         if truncate_to is not None:
             self.log.truncate(truncate_to)
+            self.surface.cut(truncate_to)
+            self.surface.floor = min(self.surface.floor, truncate_to)
         self.log.durable = self.log.end
         self.log.cuts += 1
         self.touched()
@@ -61,15 +75,24 @@ class Platter:
     def begin_anew(self, first: LogOffset, views: Views) -> None:
         """A snapshot takes the place of all."""
         self.log.reset(first)
+        self.surface.begin_anew()
         self.views, self.fetched = views, None
         self.touched()
 
     def trim(self) -> None:
         """Retention deletes the front of the log."""
         until = min(self.views.applied, self.log.durable)
+        until = min([until, *(start for other in self.others for start in other.surface.spoiled)])  # is wanted here
         if until > self.log.first:
             self.log.trim(self.log.boundary(LogOffset(self.chance.randint(self.log.first, until))))
+            self.surface.trim(self.log.first)
             self.touched()
+
+    def lose_end(self, at: LogOffset) -> None:
+        """What was synced behind an offset is gone."""
+        self.surface.lose_end(at)
+        self.said = min(self.said, at)
+        self.touched()
 
     def lose_power(self) -> None:
         self.log.lose_unsynced(self.chance)
@@ -113,7 +136,7 @@ class SimStore:
         self.group = platter.group
         self.error = self.dropped = self.full = None
         self.pending_bytes = 0
-        self.damages, self.is_damaged = (), False
+        self._surface = platter.surface
         self.timers_held = _EMPTY
         self.agreed = None
         self._epoch = epoch
@@ -127,6 +150,7 @@ class SimStore:
         self._held: list = []  # groups that are written and not synced
         self._synced = asyncio.Event()
         self._synced.set()
+        self._here.later(platter.chance.choice([0.0, 0.0, 0.5, 2.0]), self._scrub)
         if role == "master":
             self._apply(confirmed)
             self._gate = Gate(confirmed, self._let_through)
@@ -164,6 +188,58 @@ class SimStore:
     @property
     def confirmed(self) -> LogOffset:
         return self._confirmed
+
+    # ---- damage
+
+    @property
+    def damages(self):
+        return self._surface.damages
+
+    @property
+    def is_damaged(self) -> bool:
+        return bool(self._surface.known) or self._surface.is_short
+
+    def _scrub(self) -> None:
+        if self._closing is None:
+            self._surface.scrub()
+            self._hooks.damaged()
+            self._here.later(SCRUB_S, self._scrub)
+
+    def _sound(self, start: LogOffset, end: LogOffset) -> list[bytes]:
+        """The frames from one on, up to the first damaged one; that is reported. Raises `CorruptFrame`: it is first."""
+        found: list[bytes] = []
+        for frame in self._log.between(start, end):
+            at = header_of(frame).log_offset
+            if not self._surface.is_sound(frame, at):
+                self._hooks.damaged()
+                if not found:
+                    raise CorruptFrame(at, "damaged")
+                break
+            found.append(frame)
+        return found
+
+    async def read_sound(self, start: LogOffset, max_bytes: int, *, end: LogOffset):
+        if self._closing is not None:
+            raise StoreClosed("the store is shut down")
+        found: list[bytes] = []
+        at = end
+        for frame in self._log.between(start, end):
+            if header_of(frame).log_offset in self._surface.spoiled:
+                if found:
+                    break
+                continue
+            if not found:
+                at = header_of(frame).log_offset
+            found.append(frame)
+            if sum(map(len, found)) > max_bytes:
+                break
+        return LogOffset(at), b"".join(found)
+
+    async def mend(self, start: LogOffset, frames: bytes) -> None:
+        if self._closing is not None:
+            raise StoreClosed("the store is shut down")
+        await self._loop.run_in_executor(None, self._surface.mend, start, frames)
+        self._platter.touched()
 
     # ---- writing
 
@@ -283,7 +359,7 @@ class SimStore:
         if not self._log.first <= start <= self._log.end:
             raise OffsetOutOfRange(start, self._log.first, self._log.end)
         found, size = [], 0
-        for frame in self._log.between(start, self._log.end if end is None else end):
+        for frame in self._sound(start, self._log.end if end is None else end):
             if found and size + len(frame) > max_bytes:
                 break
             found.append(frame)
@@ -293,7 +369,11 @@ class SimStore:
     async def scan(self, start: Position, _queues, *, max_bytes: int):
         at = max(start.frame, self._log.first)
         found, size = [], 0
-        for frame in self._log.between(at, self._confirmed):
+        try:
+            sound = self._sound(at, self._confirmed)
+        except CorruptFrame as error:  # it is being repaired: the reader asks again
+            raise NotWritable(str(error)) from error
+        for frame in sound:
             if found and size + len(frame) > max_bytes:
                 break
             found.append(_parsed(frame))

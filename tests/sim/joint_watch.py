@@ -168,9 +168,13 @@ class Watch:
     def _electable(self, number: int) -> None:
         """Whoever may be elected has all that was confirmed."""
         members = self.newest[number].sync_set
+        short = [id_ for id_ in members if self.cluster.replica_of[number, id_].platter.surface.is_short]
+        if short and not self.quorum:  # they are not electable until they have their end again
+            members = [id_ for id_ in members if id_ not in short]
+            assert members, f"nobody of group {number} can be elected"
         having = sum(self._has_all(self.cluster.replica_of[number, id_]) for id_ in members)
         if self.quorum:
-            enough = len(members) - (len(members) // 2 + 1) + 1 if members else 0
+            enough = len(members) - (len(members) // 2 + 1) + 1 - len(short) if members else 0
             assert having >= enough, f"{having} of {members} in group {number} have what was confirmed"
         else:
             assert having == len(members), f"{having} of {members} in group {number} have what was confirmed"

@@ -1,0 +1,115 @@
+"""Storage that lies in a whole cluster, each as a story of its own."""
+
+import pytest
+from joint_cluster import REPLICA_COUNT, End
+from joint_history import steady
+
+from store.format import LogOffset
+
+PATIENCE_S = 10.0
+
+
+def replicas(history, group=0):
+    """The master of a group, and its slaves."""
+    master = history.cluster.master(group)
+    return master, [one for one in history.cluster.replicas if one.group == group and one is not master]
+
+
+def is_repaired(*some):
+    return lambda: not any(one.platter.surface.spoiled or one.platter.surface.damages for one in some)
+
+
+def set_of(history, group=0):
+    return set(history.watch.newest[group].sync_set)
+
+
+@pytest.mark.parametrize("acknowledge", ["all_in_sync", "quorum"])
+def test_a_damaged_slave_is_repaired_and_in_the_set_again(acknowledge):
+    with steady(11, acknowledge=acknowledge) as history:
+        _, (slave, _) = replicas(history)
+        assert history.spoil(slave, 3)
+        assert history.cluster.run(PATIENCE_S, is_repaired(slave))
+        assert history.cluster.run(PATIENCE_S, lambda: len(set_of(history)) == REPLICA_COUNT)
+        history.heal()
+
+
+def test_a_damaged_master_is_repaired_while_it_serves():
+    with steady(12) as history:
+        master, _ = replicas(history)
+        epoch = history.watch.newest[0].master_epoch
+        assert history.spoil(master, 3)
+        assert history.cluster.run(PATIENCE_S, is_repaired(master))
+        assert history.watch.newest[0].master_epoch == epoch
+        history.heal()
+
+
+def test_a_master_that_nobody_repairs_hands_over_to_a_sound_replica():
+    with steady(13) as history:
+        master, slaves = replicas(history)
+        for one in slaves:
+            one.node.front.ranges = None
+        assert history.spoil(master, 3)
+        assert history.cluster.run(15, lambda: history.cluster.master(0) in slaves)
+        history.cluster.run(1)
+        for one in slaves:  # started again, they answer
+            one.crash(End.KILLED)
+            one.start()
+        assert history.cluster.run(PATIENCE_S, is_repaired(master))
+        history.heal()
+
+
+def test_replicas_with_different_damages_repair_each_other():
+    with steady(14) as history:
+        master, slaves = replicas(history)
+        hurt = [one for one in (master, *slaves) if history.spoil(one, 2)]
+        assert len(hurt) == REPLICA_COUNT
+        assert history.cluster.run(PATIENCE_S, is_repaired(*hurt))
+        history.heal()
+
+
+def test_a_damaged_replica_is_not_elected_when_the_master_dies():
+    with steady(15, acknowledge="all_in_sync") as history:
+        master, (hurt, sound) = replicas(history)
+        sound.node.front.ranges = None
+        master.node.front.ranges = None
+        assert history.spoil(hurt, 2)
+        assert history.cluster.run(PATIENCE_S, lambda: hurt.id not in set_of(history))
+        master.crash(End.KILLED)
+        assert history.cluster.run(PATIENCE_S, lambda: history.cluster.master(0) is sound)
+        master.start()
+        assert history.cluster.run(PATIENCE_S, is_repaired(hurt))
+        history.heal()
+
+
+def test_an_emptied_replica_is_filled_from_a_master_whose_log_is_damaged():
+    with steady(16) as history:
+        master, (empty, _) = replicas(history)
+        empty.crash(End.KILLED)
+        assert history.cluster.run(PATIENCE_S, lambda: empty.id not in set_of(history))
+        empty.platter.begin_anew(empty.platter.origin, type(empty.platter.views)(empty.platter.origin))
+        empty.platter.said = empty.platter.origin
+        assert history.spoil(master, 3)
+        empty.start()
+        assert history.cluster.run(PATIENCE_S, lambda: len(set_of(history)) == REPLICA_COUNT)
+        assert is_repaired(master, empty)()
+        history.heal()
+
+
+@pytest.mark.parametrize("acknowledge", ["all_in_sync", "quorum"])
+def test_a_replica_that_has_lost_the_end_of_its_log_is_not_elected_and_is_filled_again(acknowledge):
+    with steady(17, acknowledge=acknowledge) as history:
+        master, (short, sound) = replicas(history)
+        assert history.cluster.run(PATIENCE_S, lambda: len(short.platter.log.starts) > 20)
+        short.crash(End.DARK)
+        log = short.platter.log
+        short.platter.lose_end(LogOffset(log.starts[-8]))
+        links = history.cut([short], [master, sound])
+        short.start()
+        assert history.cluster.run(PATIENCE_S, lambda: short.id not in set_of(history))
+        master.crash(End.KILLED)
+        history.cluster.run(4)
+        assert history.cluster.master(0) is not short
+        master.start()
+        history.cluster.net.mend(links)
+        assert history.cluster.run(PATIENCE_S, is_repaired(short))
+        history.heal()
