@@ -156,6 +156,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[int, ...] = ()
     closed: tuple[int, ...] = ()
     moved: Mapping[int, int] = msgspec.field(default_factory=dict)
+    creator: str = ""  # in whose share of the topics it is counted; "": in nobody's
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -327,11 +328,12 @@ class ControllerClient(Protocol):
     # ---- topics and queues
 
     async def create_topic(
-        self, name: str, *, queues: int | None = None, config: Mapping[str, Any] | None = None
+        self, name: str, *, queues: int | None = None, config: Mapping[str, Any] | None = None, creator: str = ""
     ) -> Topic:
         """Create a topic, or return it when it is there and agrees. Raises `TopicExists`, `TopicLimit`.
 
-        Its queues are dealt to the groups in turn, the least loaded first.
+        Its queues are dealt to the groups in turn, the least loaded first. A `creator` has a share of the topics that
+        there may be; "" is the operator, who has no share.
         """
 
     async def configure_topic(self, name: str, config: Mapping[str, Any]) -> Topic:

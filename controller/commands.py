@@ -42,7 +42,10 @@ __all__ = [
 
 
 class CreateTopic(msgspec.Struct, frozen=True, kw_only=True, tag="create_topic"):
-    """Create a topic with so many queues, numbered from the next free number on. Answer: `Topic`."""
+    """Create a topic with so many queues, numbered from the next free number on. Answer: `Topic`.
+
+    It is refused to a `creator` who has made `creator_topics_max` that are there. "" is nobody, and 0 no limit.
+    """
 
     name: str
     queues: int
@@ -50,6 +53,8 @@ class CreateTopic(msgspec.Struct, frozen=True, kw_only=True, tag="create_topic")
     topics_max: int
     queues_max: int
     time_ms: int
+    creator: str = ""
+    creator_topics_max: int = 0
 
 
 class ConfigureTopic(msgspec.Struct, frozen=True, kw_only=True, tag="configure_topic"):

@@ -32,6 +32,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What a cluster may hold."""
 
     topics_max: int = 10_000
+    topics_per_creator_max: int = 1_000  # of `topics_max`; 0: no share is smaller than that
     queues_max: int = 1_000_000
     default_queues: int = 8  # of a topic created without a number
 
@@ -116,7 +117,7 @@ class StateClient:
     # ---- topics and queues
 
     async def create_topic(
-        self, name: str, *, queues: int | None = None, config: Mapping[str, Any] | None = None
+        self, name: str, *, queues: int | None = None, config: Mapping[str, Any] | None = None, creator: str = ""
     ) -> Topic:
         """Create a topic, or return it when it is there and agrees."""
         there = self._state.topics.get(name)
@@ -127,6 +128,8 @@ class StateClient:
             queues=self._limits.default_queues if queues is None else queues,
             config=config or {},
             topics_max=self._limits.topics_max,
+            creator=creator,
+            creator_topics_max=self._limits.topics_per_creator_max,
             queues_max=self._limits.queues_max,
             time_ms=self._now_ms(),
         )

@@ -34,6 +34,7 @@ __all__ = ["FIRST_QUEUE_NUMBER", "TopicCommand", "TopicTable"]
 FIRST_QUEUE_NUMBER = 16  # lower numbers are the store's own records
 TOPIC_NAME_BYTES_MAX = 255
 QUEUE_NAME_BYTES_MAX = 255  # AMQP 0-9-1, 1.2: a short string
+CREATOR_BYTES_MAX = 320  # a user's name, and what kind of creator it is
 QUEUES_PER_TOPIC_MAX = 1024  # to write to
 DROPPED_COUNT_MAX = 4096  # queues that are remembered to be no more, so that nothing is written to them
 
@@ -173,8 +174,17 @@ class TopicTable:
         _check_count(command.queues)
         if len(self.topics) >= command.topics_max:
             raise TopicLimit(f"there are {len(self.topics)} topics, and no more are allowed")
+        self._check_share(command.creator, command.creator_topics_max)
         numbers, groups = self._new(command.queues, command.queues_max)
-        return Topic(name=command.name, queues=numbers, config=command.config, groups=groups)
+        return Topic(name=command.name, queues=numbers, config=command.config, groups=groups, creator=command.creator)
+
+    def _check_share(self, creator: str, topics_max: int) -> None:
+        """Raise `ControllerError` for a creator who has made as many topics as one may."""
+        if not creator:
+            return
+        check_name(creator, CREATOR_BYTES_MAX)
+        if topics_max and sum(topic.creator == creator for topic in self.topics.values()) >= topics_max:
+            raise TopicLimit(f"one user makes at most {topics_max} topics (topics.topics_per_user_max)")
 
     def _grown(self, command: GrowTopic) -> Topic:
         there = self._topic(command.name)

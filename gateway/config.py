@@ -156,6 +156,14 @@ class TopicsConfig(_Section, frozen=True, kw_only=True):
     auto_create: Annotated[bool, Meta(description="whether publishing makes a topic that is not there")] = True
     default_queues: Annotated[int, Meta(ge=1, le=1024, description="queues of a topic made by publishing")] = 8
     topics_max: Annotated[int, Meta(ge=1, le=1_000_000, description="topics, over which creation is refused")] = 10_000
+    topics_per_user_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="of them, those that one user makes by publishing; all without a name and guests together; "
+            "0: no limit",
+        ),
+    ] = 1_000
     index: Annotated[
         tuple[Literal["key", "address"], ...],
         Meta(description="what messages are found by, where a topic's own configuration does not say"),

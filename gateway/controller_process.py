@@ -103,7 +103,11 @@ async def run(config: Config, *, join: bool = False) -> None:
                 join=here.join,
                 address=here.address,
                 node=config.cluster.node_name,
-                limits=Limits(topics_max=config.topics.topics_max, default_queues=config.topics.default_queues),
+                limits=Limits(
+                    topics_max=config.topics.topics_max,
+                    topics_per_creator_max=config.topics.topics_per_user_max,
+                    default_queues=config.topics.default_queues,
+                ),
                 now_ms=now_ms,
                 credentials=credentials.channel,
                 settings=Settings(proposal_bytes_max=COMMAND_BYTES_MAX),

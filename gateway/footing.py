@@ -289,4 +289,9 @@ async def _reached(controller: RemoteController, connect: Connect) -> ClusterSto
 
 def metadata_limits(config: Config) -> Limits:
     """What the cluster's metadata may come to."""
-    return Limits(topics_max=config.topics.topics_max, default_queues=config.topics.default_queues)
+    topics = config.topics
+    return Limits(
+        topics_max=topics.topics_max,
+        topics_per_creator_max=topics.topics_per_user_max,
+        default_queues=topics.default_queues,
+    )

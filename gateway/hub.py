@@ -32,7 +32,8 @@ from gateway.owners import LocalOwners, Owners
 from gateway.port import AdapterFactory, Authenticate, Call, Consume, OpenSession, Outcome, Request, SettleLeased
 from gateway.queues import NamedQueues
 from gateway.requests import answer, outcome
-from gateway.router import Router, TopicRule
+from gateway.rights.wills import WaitingWills
+from gateway.router import AMQP_TOPIC, Router, TopicRule
 from gateway.session_record import session_key
 from gateway.sessions import COMMIT_INTERVAL_MS, SWEEP_INTERVAL_MS, Sessions
 from gateway.shared_subscriptions import SWEEP_SHARED_INTERVAL_MS, SharedSubscriptions
@@ -151,6 +152,7 @@ class Hub:
             compress_bytes_min=config.store.compress_bytes_min,
         )
         wills = Wills(store, self.ingest.publish, now_ms=now_ms, random=self.random, check=self.access.check_publisher)
+        self._waiting_wills = WaitingWills(store, self.access.check_publisher, spawn=self.spawn)
         self.sessions = Sessions(store, self.fanout, wills, now_ms=now_ms, owners=self.owners)
         self.shared = SharedSubscriptions(
             store,
@@ -172,6 +174,7 @@ class Hub:
         self.store.watch_queues(self.queues.appended)
         orphans = await self.sessions.load()
         await self.shared.begin()
+        self._waiting_wills.look()
         await self.owners.start(self.spawn)
         self.spawn(self.queues.follow())
         self.spawn(self.queues.follow_members())
@@ -382,6 +385,7 @@ class Hub:
     def _access_has_changed(self) -> None:
         self.fanout.changed()
         self.queues.wake()
+        self._waiting_wills.look()
 
     async def _follow_topics(self) -> None:
         """A topic may have got queues, as when one was moved to another group: they are configured as the others."""
@@ -398,16 +402,16 @@ class Hub:
             log.info("topic configured", topic=said.name, config=topic_settings.summary(topic.config))
         return topic
 
-    def _create_topic(self, name: str) -> None:
-        self.spawn(self._created(name))
+    def _create_topic(self, name: str, creator: str) -> None:
+        self.spawn(self._created(name, creator))
 
-    async def _created(self, name: str) -> None:
+    async def _created(self, name: str, creator: str) -> None:
         refusal = None
         try:
             if not self._config.topics.auto_create:
                 refusal = Refusal(Cause.NOT_FOUND, f"there is no topic {name!r}")
             else:
-                await self.controller.create_topic(name)
+                await self.controller.create_topic(name, creator="" if name == AMQP_TOPIC else creator)
         except TopicLimit as full:
             refusal = Refusal(Cause.QUOTA, str(full))
         except ControllerError as refused:
@@ -416,7 +420,7 @@ class Hub:
             refusal = Refusal(Cause.UNAVAILABLE, "the controller failed", retry_after_ms=5000)
             raise
         finally:
-            self.ingest.resume(name, refusal)
+            self.ingest.resume(name, refusal, creator=creator)
 
     # ---- periodic work
 

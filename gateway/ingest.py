@@ -28,6 +28,7 @@ from gateway.publishing import (
     refusal_of,
 )
 from gateway.retained import retained_change
+from gateway.rights.topics import creator_of
 from gateway.router import SPREAD, Route, Router, UnknownTopicError
 from gateway.storing.outgoing import Outgoing
 from store.client import StoreClient
@@ -58,10 +59,10 @@ _Special: TypeAlias = tuple[int, Route, Building, bytes, int]
 class Ingest:
     """Builds frames of what connections publish and appends them to the logs of a store.
 
-    `soon` runs a callable in the next turn of the event loop; `clock` counts seconds. `create_topic` is asked for a
-    topic that is missing; while it works, what is published waits behind it, so that order holds; `resume` says that
-    it has ended. `new_producer` gives a number that no other producer has. `appended_to` is told which named queues
-    got something, `drained` that fewer bytes are held than before.
+    `soon` runs a callable in the next turn of the event loop; `clock` counts seconds. `create_topic` is told the name
+    of a topic that is missing and whose it will be; while it works, what is published waits behind it, so that order
+    holds; `resume` says that it has ended. `new_producer` gives a number that no other producer has. `appended_to` is
+    told which named queues got something, `drained` that fewer bytes are held than before.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Ingest:
         message_bytes_max: int,
         soon: Callable[[Callable[[], None]], object],
         clock: Callable[[], float],
-        create_topic: Callable[[str], None],
+        create_topic: Callable[[str, str], None],
         appended_to: Callable[[Sequence[int]], None],
         drained: Callable[[], None],
         compress_bytes_min: int = 0,
@@ -99,7 +100,8 @@ class Ingest:
         self.waiting_bytes = 0  # of the input that waits for a topic or for the next turn
         self._scheduled = False
         self._parked: str | None = None  # the topic being created, while everything waits for it
-        self._refused_topics: dict[str, Refusal] = {}  # topics that could not be created, while what needs them waits
+        # Topics that could not be created, while what needs them waits: each for whom it would have been counted.
+        self._refused_topics: dict[tuple[str, str], Refusal] = {}
         self._building: dict[int, Building] = {}  # by group, the frames of this turn
 
     @property
@@ -120,10 +122,10 @@ class Ingest:
             self._scheduled = True
             self._soon(self._flush)
 
-    def resume(self, topic: str, refusal: Refusal | None) -> None:
-        """The topic that was asked for exists now, or could not be made and why."""
+    def resume(self, topic: str, refusal: Refusal | None, *, creator: str = "") -> None:
+        """The topic that was asked for exists now, or could not be made for `creator`, and why."""
         if refusal is not None:
-            self._refused_topics[topic] = refusal
+            self._refused_topics[topic, creator] = refusal
         self._parked = None
         self._flush()
         if self._parked is None:
@@ -160,7 +162,8 @@ class Ingest:
                 self._append_all()
         self._append_all()
         if self._parked is not None:
-            self._create_topic(self._parked)
+            publisher, effect, *_ = self._waiting[0]
+            self._create_topic(self._parked, creator_of(publisher, effect.who))
 
     # ---- messages to rows
 
@@ -190,7 +193,7 @@ class Ingest:
             address = message.address
             route = routes.get(address)
             if route is None:
-                found = self._find(address)
+                found = self._find(address, receipt)
                 if isinstance(found, str):
                     receipt.take_back()
                     return found
@@ -362,12 +365,12 @@ class Ingest:
             id_hash=hash64(message.id) if message.id else 0,
         )
 
-    def _find(self, address: str) -> Route | Refusal | str:
+    def _find(self, address: str, receipt: Receipt) -> Route | Refusal | str:
         """The route of an address not seen before, why there is none, or the topic to create first."""
         try:
             return self._router.resolve(address)
         except UnknownTopicError as unknown:
-            return self._refused_topics.get(unknown.topic, unknown.topic)
+            return self._refused_topics.get((unknown.topic, creator_of(receipt.publisher, receipt.who)), unknown.topic)
         except Refusal as refusal:
             return refusal
 

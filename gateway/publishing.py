@@ -36,7 +36,7 @@ NONE_DENIED: Final[Mapping[int, Refusal]] = {}
 
 
 class Publisher(Protocol):
-    """Who published: told how it ended, in order."""
+    """Who published: told how it ended, in order. Its `principal`, if it has one, is whose the topics are it makes."""
 
     def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
         """The outcome of one `Publish`; `size_bytes` of it are no longer held."""
@@ -126,6 +126,7 @@ class Receipt:
         "runs",
         "size_bytes",
         "token",
+        "who",
     )
 
     def __init__(
@@ -137,6 +138,7 @@ class Receipt:
         if denied:
             messages = [message for index, message in enumerate(messages) if index not in denied]
         self.publisher = publisher
+        self.who = effect.who
         self.token: Token = effect.token
         self.messages: Sequence[Message] = messages  # of which all indexes are, but those of `denied`
         self.denied = denied

@@ -28,10 +28,10 @@ from gateway.ingest import Publisher
 from gateway.keys import kv_key
 from gateway.message import Message, decode
 from gateway.owners import Owned
-from gateway.port import Outcome, Publish, Random, Token, Will
+from gateway.port import Outcome, Principal, Publish, Random, Token, Will
 from store.client import Delete, IndexKind, Put, StoreClient
 
-__all__ = ["Publishing", "WillRecord", "Wills"]
+__all__ = ["NAMESPACE", "Publishing", "WillRecord", "Wills"]
 
 NAMESPACE = "session-wills"
 PAGE = 500
@@ -155,6 +155,8 @@ class Wills:
         if timer is None:
             return False
         await owned.write([self._stored(session, msgspec.structs.replace(record, timer=timer, publishing=False))])
+        if record.who is not None and not self._allowed(record.who, message):  # revoked before others knew of the timer
+            await cancel_timer(self._store, timer)
         return True
 
     async def settle(self, owned: Owned, session: str, *, ended: bool) -> None:
@@ -217,15 +219,19 @@ class Wills:
                 return True
         return False
 
+    def _allowed(self, who: Identity, message: Message) -> bool:
+        try:
+            self._check(who, message)
+        except Refusal as denied:
+            log.warning("a will is not allowed any more", address=message.address, user=who.name, why=str(denied))
+            return False
+        return True
+
     async def _published(self, message: Message, *, once: str, who: Identity | None) -> Outcome | None:
         """Publish a message; None when it can never be, which is logged: its publisher is gone. Raises `Refusal`."""
-        if who is not None:
-            try:
-                self._check(who, message)
-            except Refusal as denied:
-                log.warning("a will is not allowed any more", address=message.address, user=who.name, why=str(denied))
-                return None
-        ended = _Ended()
+        if who is not None and not self._allowed(who, message):
+            return None
+        ended = _Ended(None if who is None else Principal(name=who.name))
         number = hash64(once) >> 1 | 1 if once else 0
         self._publish(ended, Publish((message,), Token(0), number), len(message.body))
         outcome = await ended.outcome
@@ -241,7 +247,8 @@ class Wills:
 class _Ended:
     """Waits for the outcome of one `Publish`."""
 
-    def __init__(self) -> None:
+    def __init__(self, principal: Principal | None) -> None:
+        self.principal = principal  # whose the topic is that it makes
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:

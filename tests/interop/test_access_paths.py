@@ -34,6 +34,7 @@ from gateway.passwords import hash_password
 pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 20
+SHARE = 30  # topics that one user may make
 DENIED, ADMINISTRATIVE = 0x87, 0x98
 PASSWORD = b"a secret"
 T = TypeVar("T")
@@ -77,7 +78,7 @@ class Served:
             "listeners": {name: {"port": 0} for name in ("mqtt", "coap", "http", "amqp")},
             "rpc": {"enabled": False},
             "admin": {"port": 0},
-            "topics": {"index": ["key", "address"]},
+            "topics": {"index": ["key", "address"], "topics_per_user_max": SHARE, "default_queues": 2},
             "access": {"default": "deny", "rules": RULES},
         }
         try:

@@ -3,21 +3,26 @@
 A gateway with access rules, spoken to by real clients. What is hidden is compared with what is not there.
 """
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import msgspec
 import pika
 import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from test_access_paths import DENIED, TIMEOUT_S, Served, amqp, fresh, mqtt, refused, served  # noqa: F401 - fixtures
+from test_access_paths import DENIED, SHARE, TIMEOUT_S, Served, amqp, fresh, mqtt, refused, served  # noqa: F401 - fixtures
 
 from gateway.access_settings import own_access, rights_of
+from gateway.wills import WillRecord
 
 pytestmark = pytest.mark.slow
+
+QUOTA_EXCEEDED = 0x97
 
 
 def ruled(*allowed: str, otherwise: str = "deny", denied: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -283,3 +288,57 @@ def test_a_will_wants_its_answers_where_its_client_may_read(user, mqtt):  # noqa
     properties.ResponseTopic = "closed/answers"
     client.paho.will_set("mine/will", b"x", 1, properties=properties)
     assert client.connect() == DENIED
+
+
+# ---- wills that wait
+
+
+def test_a_will_that_waits_is_called_off_when_its_right_is_revoked(served, user, mqtt):  # noqa: F811
+    bob, eve = user("publish:wills/#"), user("publish:wills/#")
+    reader = mqtt("admin")
+    reader.connect()
+    assert reader.subscribe("wills/#") == [1]
+    for name in (bob, eve):
+        client = mqtt(name)
+        delay = Properties(PacketTypes.WILLMESSAGE)
+        delay.WillDelayInterval = 2
+        client.paho.will_set(f"wills/{name}", b"x", 1, properties=delay)
+        assert client.connect(expiry_s=1000) == 0
+        client.paho.loop_stop()
+        client.paho.socket().close()
+    served.do(timers(served, 2))
+    served.do(served.set_user(bob, ruled()))
+    assert reader.hear() == f"wills/{eve}"
+    served.publish("wills/after")
+    assert reader.hear() == "wills/after"
+
+
+async def timers(served: Served, count: int) -> None:  # noqa: F811
+    """Returns when as many wills wait."""
+    while True:
+        page = await served.gateway.hub.store.kv_prefix("session-wills/", limit=100)
+        records = [msgspec.msgpack.decode(entry.value, type=WillRecord) for entry in page]
+        if sum(bool(record.timer) for record in records) >= count:
+            return
+        await asyncio.sleep(0.01)
+
+
+# ---- shares of what there may be
+
+
+def test_one_user_uses_up_its_own_share_of_the_topics_only(served, user, mqtt, amqp):  # noqa: F811
+    eve, bob, flood = user("publish:#"), user("publish:#"), fresh("flood")
+    with served.http(eve) as http, served.http(bob) as others:
+        found = [http.post(f"/topics/{flood}{n}/x", content=b"x").status_code for n in range(SHARE + 3)]
+        assert found == [201] * SHARE + [429] * 3
+        assert http.post(f"/topics/{flood}0/y", content=b"x").status_code == 201
+        assert others.post(f"/topics/{flood}-bob/y", content=b"x").status_code == 201
+        assert http.post(f"/topics/{flood}-bob/z", content=b"x").status_code == 201
+    client = mqtt(eve)
+    client.connect()
+    assert client.publish(f"{flood}-more/x", 1) == QUOTA_EXCEEDED
+    channel = amqp(eve).channel()
+    channel.confirm_delivery()
+    with pytest.raises((pika.exceptions.NackError, pika.exceptions.ChannelClosedByBroker)):
+        channel.basic_publish("amq.topic", f"{flood}-more.x", b"x")
+    assert client.publish(f"{flood}0/x", 1) < 0x80

@@ -250,3 +250,32 @@ def test_names_are_text_and_not_too_long(wrong):
     for command in (lambda s: create(s, wrong, 1), lambda s: name(s, wrong)):
         with pytest.raises(ControllerError):
             command(MetadataState())
+
+
+def test_a_creator_has_a_share_of_the_topics_for_as_long_as_they_are_there():
+    state = with_groups(0)
+    share = {"queues": 1, "creator_topics_max": 2}
+    for name_ in ("a", "b"):
+        assert create(state, name_, creator="user eve", **share).creator == "user eve"
+    with pytest.raises(TopicLimit, match="topics_per_user_max"):
+        create(state, "c", creator="user eve", **share)
+    assert create(state, "b", creator="user eve", **share).name == "b", "what is there costs nothing"
+    for creator in ("user bob", "anybody", ""):
+        create(state, f"of {creator}", creator=creator, **share)
+    create(state, "more", creator="user eve", queues=1, creator_topics_max=0)
+    restored = MetadataState.restore(state.snapshot())
+    for one in (state, restored):
+        with pytest.raises(TopicLimit):
+            create(one, "c", creator="user eve", **share)
+        for name_ in ("a", "more"):
+            one.apply(DeleteTopic(name=name_, time_ms=0))
+        assert grow(one, "b", 2).creator == "user eve"
+        create(one, "c", creator="user eve", **share)
+    assert state.snapshot() == restored.snapshot()
+
+
+def test_a_creator_is_a_text_of_some_length():
+    state = with_groups(0)
+    for creator in ("x" * 321, "\ud800"):
+        with pytest.raises(ControllerError):
+            create(state, "a", 1, creator=creator)

@@ -1,4 +1,5 @@
 import gc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from gateway.errors import Cause, Refusal
 from gateway.ingest import FRAME_ROWS, Ingest
 from gateway.message import Message, decode, encode
 from gateway.metrics import Metrics
-from gateway.port import Publish, Token
+from gateway.port import Principal, Publish, Token
+from gateway.rights.topics import ANYBODY, creator_of
 from gateway.router import Router
 from store.client import Appended
 from store.errors import (
@@ -86,7 +88,7 @@ class Rig:
             message_bytes_max=1000,
             soon=self.turns.append,
             clock=lambda: 0.0,
-            create_topic=self.wanted.append,
+            create_topic=lambda name, _creator: self.wanted.append(name),
             appended_to=self.named.extend,
             drained=lambda: None,
         )
@@ -240,6 +242,38 @@ async def test_a_missing_topic_is_asked_for_and_everything_waits_behind_it(rig):
     rig.store.complete_all()
     assert [m.body for m in rig.messages()] == [b"1", b"2", b"3", b"4"]
     assert [token for token, _ in publisher.outcomes] == [1, 2, 3, 4]
+
+
+async def test_a_topic_too_many_for_one_user_is_made_for_another(rig):
+    """Of several that publish to it first, only those are refused whose share is used up."""
+    wanted, publishers = [], [Publisher(), Publisher()]
+    rig.ingest._create_topic = lambda name, creator: wanted.append((name, creator))
+    for publisher, name in zip(publishers, ("eve", ""), strict=True):
+        publisher.principal = Principal(name=name)
+        publish(rig, publisher, 1, Message("new/1", name.encode()))
+    rig.turn()
+    rig.ingest.resume("new", Refusal(Cause.QUOTA, "full"), creator="user eve")
+    assert wanted == [("new", "user eve"), ("new", ANYBODY)]
+    await rig.controller.create_topic("new")
+    rig.ingest.resume("new", None, creator=ANYBODY)
+    rig.store.complete_all()
+    [(_, refused)], [(_, stored)] = [publisher.outcomes for publisher in publishers]
+    assert {index: refusal.cause for index, refusal in refused.refused.items()} == {0: Cause.QUOTA}
+    assert stored.first is not None
+    assert [m.body for m in rig.messages()] == [b""]
+
+
+def test_whose_a_topic_is():
+    guest, device = Principal(name="guest", guest=True), Principal(name="ada", device="d")
+    assert [creator_of(None, who) for who in (Principal(name=""), guest, device, None)] == [
+        ANYBODY,
+        ANYBODY,
+        "user ada",
+        "",
+    ]
+    connection = SimpleNamespace(principal=device)
+    assert creator_of(connection, None) == "user ada"
+    assert creator_of(connection, guest) == ANYBODY, "who publishes by a connection of several"
 
 
 async def test_a_topic_that_cannot_be_made_refuses_its_messages_only(rig):

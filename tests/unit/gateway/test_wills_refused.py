@@ -3,7 +3,9 @@
 import random
 
 import pytest
+from msgspec.structs import replace
 
+from gateway.access import Identity
 from gateway.errors import Cause, Refusal
 from gateway.message import Message
 from gateway.owners import LocalOwners
@@ -146,3 +148,19 @@ async def test_a_will_that_cannot_wait_is_published_at_once():
     assert rig.published == [b"gone"]
     assert not await rig.leave()  # as after a crash: by the same number, which the log takes once
     assert len(set(rig.numbers)) == 1
+
+
+async def test_a_right_that_is_revoked_while_a_will_begins_to_wait_calls_it_off():
+    """Who looks at all wills that wait when rights change may not know of it yet."""
+    rig, answers = Rig(), [None, Refusal(Cause.FORBIDDEN)]
+
+    def check(_who, _message):
+        if (answer := answers.pop(0)) is not None:
+            raise answer
+
+    rig.wills._check = check
+    await rig.arm(replace(WILL, who=Identity(name="bob")))
+    await rig.leave()
+    assert answers == []
+    assert not rig.store.pending
+    assert rig.published == []
