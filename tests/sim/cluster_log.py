@@ -7,6 +7,7 @@ from functools import lru_cache
 import msgspec
 
 from store.format import HEADER, ROW, Header, LogOffset, UnplacedFrame
+from store.records import VOID_QUEUE
 
 __all__ = ["CountedLog", "Views", "header_of", "make_frame", "record_of"]
 
@@ -99,7 +100,14 @@ class Views:
         assert start == self.applied, "views are a prefix of the log"
         self.stored[header.producer_id, header.sequence] = (start, start + len(frame))
         self.applied = LogOffset(start + len(frame))
+        if ROW.unpack_from(frame, HEADER.size)[0] == VOID_QUEUE:
+            return  # its guard has failed
         match record_of(frame):
+            case ["exact", number]:
+                assert f"exact/{number}" not in self.keys, f"message {number} is stored twice"
+                self.keys[f"exact/{number}"] = (b"", self.applied)
+            case [1, name, epoch, _, "$fences", *_]:
+                self.keys[name] = (epoch, self.applied)
             case ["put", key, value]:
                 self.keys[key] = (value, self.applied)
                 self.results[start] = self.applied

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from joint_clients import Follower, KeyClient, Producer, Reader
 from joint_cluster import GROUP_COUNT, QUICK_S, REPLICA_COUNT, TOPIC, Cluster, Controller, End, Machine, Replica
+from joint_owners import Device, Owner
 from joint_watch import Watch
 from linearizability import check_history
 from raft_checks import Checks
@@ -81,6 +82,7 @@ class History:
         self.clients: dict[str, list] = {proxy.name: [] for proxy in self.cluster.proxies}
         self.hurting = False
         self.healing_s = 0.0  # until everybody had got on
+        self.device = Device()
         self.producers = 0
         self.lives = 0
 
@@ -88,12 +90,13 @@ class History:
 
     async def _begin(self, proxy) -> None:
         """A proxy has connected."""
-        self.producers += 1
+        self.producers += 2
         self.lives += 1
         life = self.lives
         group = proxy.number % GROUP_COUNT
         clients = [
-            Producer(self.watch, proxy, f"producer {life}", self.producers),
+            Producer(self.watch, proxy, f"producer {life}", self.producers - 1),
+            Owner(self.watch, proxy, f"owner {life}", self.device, self.producers),
             Reader(self.watch, proxy, f"reader {life}", group, near=False),
             Follower(self.watch, proxy, f"follower {life}", group),
             KeyClient(self.watch, proxy, f"keys {life}"),
@@ -409,8 +412,14 @@ class History:
             client.stopped = True
         assert self.cluster.run(HEAL_S, self._at_rest), f"no rest: {self.describe()}"
         assert not check_history(self.watch.operations)
+        self._check_device()
         states = {one.node.state.snapshot() for one in self.cluster.controllers}
         assert len(states) == 1, "the controllers do not know the same"
+
+    def _check_device(self) -> None:
+        """What a device was told is stored is there; that nothing is twice every replica's views have seen."""
+        kept = {key for replica in self.cluster.replicas for key in replica.platter.views.keys}
+        assert {f"exact/{number}" for number in self.device.answered} <= kept
 
     def mend(self) -> None:
         """All machines run, and all links carry."""

@@ -1,7 +1,7 @@
 """The store of a simulated replica: what `LocalStore` is to a node, with a log in a list and views in a dictionary.
 
-Who may write, what is answered when, and what is read are as there: `Gate` and `ProducerTable` are the store's own.
-The log survives a process and loses, with the power, some of what was not synced.
+Who may write, what is answered when, and what is read are as there: `Gate`, `ProducerTable` and `GuardTable` are the
+store's own. The log survives a process and loses, with the power, some of what was not synced.
 """
 
 import asyncio
@@ -26,8 +26,10 @@ from store.errors import (
     SequenceOutOfOrder,
     StoreClosed,
 )
-from store.format import HEADER, ROW, Frame, LogOffset, Position, UnplacedFrame, origin_of
+from store.format import FRAME_GUARDED, HEADER, ROW, Frame, LogOffset, Position, UnplacedFrame, origin_of
 from store.gate import Gate
+from store.guards.table import GuardTable, Kept
+from store.kv.rules import Held, Space, split
 from store.node.disk import Disk
 from store.producers import ProducerTable
 from store.replication.epochs import EpochList
@@ -155,17 +157,23 @@ class SimStore:
             self._apply(confirmed)
             self._gate = Gate(confirmed, self._let_through)
             self._producers = ProducerTable()
+            self._guards = GuardTable(Kept(self._held_key, lambda _: Space(), lambda: self._views.applied))
             for (producer, sequence), (start, _) in self._views.stored.items():
                 self._remember(producer, sequence, start)
             for frame in self._log.between(self._views.applied, self._log.end):
                 header = header_of(frame)
                 self._remember(header.producer_id, header.sequence, header.log_offset)
+                self._guards.follow(_unplaced(frame), header.log_offset)
             for frame in self._log.between(confirmed, self._log.end):
                 self._gate.add(Committed([], 0, _run([frame])))
 
     def _remember(self, producer: int, sequence: int, at: LogOffset) -> None:
         if producer:
             self._producers.follow(producer, sequence, at)
+
+    def _held_key(self, at: bytes) -> Held | None:
+        found = self._views.keys.get(split(at)[1])
+        return None if found is None else Held(found[1], found[1], 0, 1, 0, found[0])
 
     # ---- where it is
 
@@ -279,14 +287,22 @@ class SimStore:
             except SequenceOutOfOrder as refused:
                 return refused
             if known is not None:
-                return Appended(known, duplicate=True)
+                failed = self._guards.failed(frame, known, self._loop.now_ms) if frame.flags & FRAME_GUARDED else ()
+                return Appended(known, duplicate=True, failed=failed)
+        admitted = self._guards.admit(frame, self._loop.now_ms) if frame.flags & FRAME_GUARDED else None
+        if admitted is not None:
+            frame = admitted.frame
         at = self._log.end
         self._log.place(frame, epoch=self._epoch, now_ms=self._loop.now_ms)
         placed.append(self._log.frames[-1])
         if frame.producer_id:
             self._producers.add(frame.producer_id, frame.sequence, at)
             self._producers.keep()
-        return Appended(at)
+        if admitted is None:
+            return Appended(at)
+        self._guards.add(admitted.holding, at)
+        self._guards.keep()
+        return Appended(at, failed=admitted.failed)
 
     def _sync(self) -> None:
         if self._syncing:
@@ -446,6 +462,11 @@ def _run(frames: list[bytes]):
     last = header_of(frames[-1])
     keys = any(ROW.unpack_from(frame, HEADER.size)[0] == KEYS_QUEUE for frame in frames)
     return SimpleNamespace(end=LogOffset(last.log_offset + len(frames[-1])), records=keys)
+
+
+def _unplaced(frame: bytes) -> UnplacedFrame:
+    header = header_of(frame)
+    return UnplacedFrame.parse(header, memoryview(frame))
 
 
 def _parsed(frame: bytes) -> Frame:
