@@ -34,6 +34,7 @@ __all__ = [
     "NameQueue",
     "RegisterReplica",
     "RemoveGroup",
+    "RetireReplica",
     "SetMember",
     "SetUser",
     "decode_command",
@@ -170,6 +171,18 @@ class ForgetReplica(msgspec.Struct, frozen=True, kw_only=True, tag="forget_repli
     time_ms: int
 
 
+class RetireReplica(msgspec.Struct, frozen=True, kw_only=True, tag="retire_replica"):
+    """Forget a replica that is not master, and take it out of the SyncStateSet if it is in there. Answer: `Group`.
+
+    `forced`: also where fewer than `min_in_sync` are left, so that nothing is written until another one is in sync.
+    """
+
+    group: int
+    replica: int
+    forced: bool = False
+    time_ms: int
+
+
 class AlterSyncSet(msgspec.Struct, frozen=True, kw_only=True, tag="alter_sync_set"):
     """Change the SyncStateSet, as its master, knowing these epochs. Answer: `Group`."""
 
@@ -266,6 +279,7 @@ Command: TypeAlias = (
     | RemoveGroup
     | RegisterReplica
     | ForgetReplica
+    | RetireReplica
     | AlterSyncSet
     | ElectMaster
     | NameCluster

@@ -215,6 +215,11 @@ class StateClient:
         """Forget a replica."""
         return await self._ask(commands.ForgetReplica(group=group, replica=replica, time_ms=self._now_ms()), Group)
 
+    async def retire_replica(self, group: int, replica: int, *, forced: bool = False) -> Group:
+        """Forget a replica that is not master, also one in sync."""
+        command = commands.RetireReplica(group=group, replica=replica, forced=forced, time_ms=self._now_ms())
+        return await self._ask(command, Group)
+
     async def alter_sync_set(
         self, group: int, master: int, master_epoch: int, sync_epoch: int, new_set: Sequence[int]
     ) -> Group:

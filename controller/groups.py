@@ -40,6 +40,7 @@ from controller.commands import (
     ForgetReplica,
     RegisterReplica,
     RemoveGroup,
+    RetireReplica,
 )
 from controller.names import check_name, check_text
 
@@ -53,7 +54,15 @@ TEXT_BYTES_MAX = 255  # a node's name, an address, a zone, a check code, a log's
 PRIORITY_MAX = 1 << 31  # 32 bits with the sign
 
 GroupCommand: TypeAlias = (
-    AddGroup | ConfigureGroup | CloseGroup | RemoveGroup | RegisterReplica | ForgetReplica | AlterSyncSet | ElectMaster
+    AddGroup
+    | ConfigureGroup
+    | CloseGroup
+    | RemoveGroup
+    | RegisterReplica
+    | ForgetReplica
+    | RetireReplica
+    | AlterSyncSet
+    | ElectMaster
 )
 
 
@@ -100,6 +109,8 @@ class GroupTable:
                 return _registered(self._group(command.group), command)
             case ForgetReplica():
                 return _forgotten(self._group(command.group), command)
+            case RetireReplica():
+                return _retired(self._group(command.group), command)
             case AlterSyncSet():
                 return _altered(self._group(command.group), command)
             case ElectMaster():
@@ -196,6 +207,45 @@ def _forgotten(group: Group, command: ForgetReplica) -> Group:
     if command.replica in group.sync_set:
         raise ReplicaInSync(f"replica {command.replica} of group {group.number}")
     return msgspec.structs.replace(group, replicas=_others(group, command.replica))
+
+
+def _retired(group: Group, command: RetireReplica) -> Group:
+    number, id_ = group.number, command.replica
+    if group.replica(id_) is None and id_ < group.next_replica:
+        return group  # it is retired already
+    if group.replica(id_) is None:
+        raise UnknownReplica(f"group {number} has no replica {id_}")
+    if id_ == group.master:
+        raise ReplicaInSync(f"replica {id_} is master of group {number}: elect another one first")
+    in_sync = tuple(one for one in group.sync_set if one != id_)
+    if in_sync != group.sync_set:
+        _check_left(group, id_, in_sync, forced=command.forced)
+    voters = len(group.voters) - (id_ in group.voters)
+    if id_ in group.voters and voters < group.config.min_in_sync and not command.forced:
+        raise ReplicaInSync(
+            f"group {number} would have {voters} replicas, and nothing is written with fewer than "
+            f"{group.config.min_in_sync} in sync (min_in_sync): start another one first, or lower that"
+        )
+    return msgspec.structs.replace(
+        group,
+        replicas=_others(group, id_),
+        sync_set=in_sync,
+        sync_epoch=group.sync_epoch + (in_sync != group.sync_set),
+    )
+
+
+def _check_left(group: Group, id_: int, in_sync: tuple[int, ...], *, forced: bool) -> None:
+    """Whether the rest of a set has everything and can go on. Raises `ReplicaInSync`."""
+    if not in_sync or (group.master is None and group.config.acknowledge != "all_in_sync"):
+        raise ReplicaInSync(
+            f"replica {id_} of group {group.number} may have what no other one has: the group needs a master before it "
+            "can be retired"
+        )
+    if len(in_sync) < group.config.min_in_sync and not forced:
+        raise ReplicaInSync(
+            f"without replica {id_} group {group.number} has {list(in_sync)} in sync, and with fewer than "
+            f"{group.config.min_in_sync} (min_in_sync) nothing is written until another one is"
+        )
 
 
 def _others(group: Group, id_: int) -> tuple[Replica, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from controller.commands import ForgetReplica, RemoveGroup, decode_command
+from controller.commands import ForgetReplica, RemoveGroup, RetireReplica, decode_command
 from controller.feed import Feed
 from controller.raft import Entry, Snapshot
 from controller.state import Answer, MetadataState
@@ -31,7 +31,7 @@ class Metadata:
         self.feed.add(entry.index, entry.data)
         self.news = True
         self._applied = entry.index
-        if isinstance(command, ForgetReplica):
+        if isinstance(command, ForgetReplica | RetireReplica):
             self.forgotten.append((command.group, command.replica))
         elif isinstance(command, RemoveGroup) and command.number in self.state.groups:
             self.forgotten += [(command.number, one.id) for one in self.state.groups[command.number].replicas]

@@ -45,6 +45,7 @@ from controller.commands import (
     NameQueue,
     RegisterReplica,
     RemoveGroup,
+    RetireReplica,
     SetMember,
     SetUser,
     decode_command,
@@ -138,6 +139,7 @@ class MetadataState:
                 | RemoveGroup()
                 | RegisterReplica()
                 | ForgetReplica()
+                | RetireReplica()
                 | AlterSyncSet()
                 | ElectMaster()
             ):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast, get_args
 import typer
 
 from controller.client import Acknowledge as _Acknowledge
-from gateway import cli_users
+from gateway import cli_queues, cli_replicas, cli_users
 from gateway.cli_controllers import ConfigOption, ControllersOption, ask, channel, run
 
 __all__ = ["app"]
@@ -22,7 +22,9 @@ topics = typer.Typer(help="Where topics' queues lie.", no_args_is_help=True)
 app.add_typer(members, name="members")
 app.add_typer(groups, name="groups")
 app.add_typer(cli_users.app, name="users")
+app.add_typer(cli_replicas.app, name="replicas")
 app.add_typer(topics, name="topics")
+cli_queues.register(topics)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 GroupArgument = Annotated[int, typer.Argument(min=0, help="The store group's number.")]
@@ -138,10 +140,34 @@ def elect(
     replica: Annotated[int | None, typer.Option("--replica", min=1, help="Whom; the best one if not said.")] = None,
     config: ConfigOption = None,
     controllers: ControllersOption = None,
+    *,
+    unclean: Annotated[
+        bool,
+        typer.Option("--unclean", help="One that is not in sync, when nobody in sync is left: what it lacks is lost."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before an unclean election.")] = False,
 ) -> None:
-    """Make a replica that is in sync a group's master, at once."""
-    found = ask(config, controllers, lambda controller: controller.elect(group, replica))
+    """Make another replica a group's master, at once: one that is in sync, in the place of one that hangs, too."""
+    from gateway.operating import electing  # noqa: PLC0415
+
+    if unclean:
+        risk = ask(config, controllers, lambda controller: electing.at_risk(controller, group))
+        typer.echo(
+            f"group {group}, epoch {risk.group.master_epoch}: an unclean election loses what the new master lacks"
+        )
+        for line in risk.lines:
+            typer.echo(f"  {line}")
+        if not yes:
+            typer.confirm("Elect one that is not in sync?", abort=True)
+        found = ask(config, controllers, lambda controller: electing.elect_unclean(controller, risk, replica))
+    else:
+        found = ask(config, controllers, lambda controller: electing.elect(controller, group, replica))
     typer.echo(f"group {group}: replica {found.master} is master of epoch {found.master_epoch}")
+    if unclean:
+        typer.echo(
+            "replicas that come back with more than it has stand still: let them begin anew on empty directories, or "
+            f"with headgate cluster groups configure {group} --unclean-election"
+        )
 
 
 @app.command("switch-over")
@@ -184,6 +210,43 @@ def add_group(
     )
     ask(config, controllers, lambda controller: controller.add_group(group, wanted))
     typer.echo(f"group {group}: {wanted.replicas} replicas, {wanted.min_in_sync} in sync, answers by {acknowledge}")
+
+
+@groups.command("configure")
+def configure_group(
+    group: GroupArgument,
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+    *,
+    replicas: Annotated[
+        int | None, typer.Option("--replicas", min=1, max=5, help="How many are meant to be, learners not counted.")
+    ] = None,
+    min_in_sync: Annotated[
+        int | None, typer.Option("--min-in-sync", min=1, help="Fewer, and nothing is written.")
+    ] = None,
+    acknowledge: Annotated[
+        str | None,
+        typer.Option("--acknowledge", help="Who has a write when it is answered: all_in_sync, quorum, master."),
+    ] = None,
+    unclean_election: Annotated[
+        bool | None,
+        typer.Option("--unclean-election/--no-unclean-election", help="Lose data rather than wait for one in sync."),
+    ] = None,
+) -> None:
+    """Change what a group promises, while it runs; what is not named stays."""
+    from gateway.operating import configuring  # noqa: PLC0415
+
+    changes = configuring.Changes(replicas, min_in_sync, acknowledge, unclean_election)
+    before, after = ask(config, controllers, lambda controller: configuring.configure(controller, group, changes))
+    for sentence in configuring.effects(before, after):
+        typer.echo(f"group {group}: {sentence}")
+
+
+@groups.command("open")
+def open_group(group: GroupArgument, config: ConfigOption = None, controllers: ControllersOption = None) -> None:
+    """Place new queues on a group again that was closed."""
+    ask(config, controllers, lambda controller: controller.close_group(group, closed=False))
+    typer.echo(f"group {group} gets new queues again")
 
 
 @groups.command("close")
@@ -279,14 +342,3 @@ def close_queue(
     """Write no more to a topic's queue; it can be read until it is dropped."""
     found = ask(config, controllers, lambda controller: controller.close_queue(queue))
     typer.echo(f"{found.name}: queue {queue} is closed")
-
-
-@topics.command("drop")
-def drop_queue(
-    queue: Annotated[int, typer.Argument(min=16)],
-    config: ConfigOption = None,
-    controllers: ControllersOption = None,
-) -> None:
-    """Forget a closed queue that everybody has read."""
-    ask(config, controllers, lambda controller: controller.drop_queue(queue))
-    typer.echo(f"queue {queue} is dropped")

@@ -117,7 +117,7 @@ def _groups(found: Found) -> Table:
                 str(replica.id),
                 replica.node,
                 replica.address,
-                _role(group, replica.id, alive=alive) + _damage(said),
+                _role(group, replica.id, alive=alive) + _complaints(group, replica.id, route) + _damage(said),
                 str(said.confirmed) if said is not None else "",
                 lag if alive else "",
             )
@@ -135,6 +135,24 @@ def _role(group: Group, replica: int, *, alive: bool) -> str:
     else:
         role = "in sync" if replica in group.sync_set else "[yellow]behind[/]"
     return role if alive else f"{role} [red]not heard of[/]"
+
+
+def _complaints(group: Group, replica: int, route: Route | None) -> str:
+    """Who cannot reach the master, and why it stays."""
+    trouble = None if route is None or replica != group.master else route.trouble
+    if trouble is None:
+        return ""
+    whom = [
+        f"{count} of {heard} {what}"
+        for count, heard, what in (
+            (trouble.replicas, trouble.replicas_heard, "replicas"),
+            (trouble.proxies, trouble.proxies_heard, "proxies"),
+        )
+        if count
+    ]
+    said = f" [red]unreachable for {', '.join(whom)} since {trouble.silent_ms / 1000:.0f} s[/]" if whom else ""
+    slow = " [red]its disk is slow[/]" if trouble.slow else ""
+    return said + slow + (f" [red]stays: {trouble.stays}[/]" if trouble.stays else "")
 
 
 def _damage(said: RouteReplica | None) -> str:

@@ -28,6 +28,7 @@ from controller.commands import (
     ForgetReplica,
     LogEnd,
     RegisterReplica,
+    RetireReplica,
     SetMember,
     SetUser,
 )
@@ -124,6 +125,46 @@ def test_what_is_in_sync_is_neither_forgotten_nor_made_a_learner():
     alter(state, (1,), sync_epoch=2)
     assert register(state, replica(2, learner=True)).voters == (1, 3)
     assert state.apply(ForgetReplica(group=0, replica=2, time_ms=0)).voters == (1, 3)
+
+
+def test_a_replica_is_retired_out_of_the_set_for_good():
+    state = group_of(in_sync=3)
+    retire = RetireReplica(group=0, replica=3, time_ms=0)
+    after = state.apply(retire)
+    assert (after.voters, after.sync_set, after.sync_epoch, after.master) == ((1, 2), (1, 2), 4, 1)
+    assert state.apply(retire) == after
+    with pytest.raises(ReplicaIdTaken):
+        register(state, replica(3))
+    with pytest.raises(StaleEpoch):
+        alter(state, (1, 2, 3), sync_epoch=3)  # by a master that does not know of it yet
+
+
+def test_retiring_takes_no_master_and_not_too_many_unless_it_is_forced():
+    state = group_of(in_sync=2)
+    with pytest.raises(ReplicaInSync, match="replica 1 is master"):
+        state.apply(RetireReplica(group=0, replica=1, forced=True, time_ms=0))
+    with pytest.raises(UnknownReplica, match="group 0 has no replica 9"):
+        state.apply(RetireReplica(group=0, replica=9, time_ms=0))
+    with pytest.raises(ReplicaInSync, match="nothing is written until another one is"):
+        state.apply(RetireReplica(group=0, replica=2, time_ms=0))
+    assert state.apply(RetireReplica(group=0, replica=2, forced=True, time_ms=0)).sync_set == (1,)
+    with pytest.raises(ReplicaInSync, match="would have 1 replicas"):
+        state.apply(RetireReplica(group=0, replica=3, time_ms=0))
+
+
+def test_by_quorum_nobody_in_sync_is_retired_while_there_is_no_master():
+    """What a majority has acknowledged may be on the others only."""
+    state = group_of(in_sync=3, acknowledge="quorum")
+    elect(state, None, 1, 3)
+    with pytest.raises(ReplicaInSync, match="the group needs a master before"):
+        state.apply(RetireReplica(group=0, replica=1, forced=True, time_ms=0))
+
+
+def test_an_unclean_election_needs_the_configuration_or_an_operator():
+    state = group_of(in_sync=2)
+    with pytest.raises(NotElectable, match="allows no unclean election"):
+        elect(state, 3, 1, 2, unclean=True)
+    assert elect(state, 3, 1, 2, unclean=True, accepted=True).sync_set == (3,)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import msgspec
 from rich.console import Console
 
 from controller.client import Group, GroupConfig, Replica, Topic
+from controller.complaints.messages import Trouble
 from controller.registry import Route, RouteReplica
 from gateway.cluster_report import Found, document, show
 from gateway.config import load
@@ -110,3 +111,17 @@ def test_a_damaged_replica_is_shown_with_what_is_repaired_from_whom() -> None:
     [line] = [line for line in stream.getvalue().splitlines() if "10.0.0.3" in line]
     assert said in line
     assert stream.getvalue().count(" damaged: ") == 1
+
+
+def test_a_master_that_is_heard_and_not_reached_is_not_shown_as_if_all_were_well() -> None:
+    trouble = Trouble(
+        replicas=2, replicas_heard=2, proxies=1, proxies_heard=2, silent_ms=3_400, slow=True, stays="nobody else can"
+    )
+    stream = StringIO()
+    found = Found({}, [GROUP], {1: msgspec.structs.replace(HEARD, trouble=trouble)}, [])
+    show(found, Console(file=stream, width=300))
+    [line] = [line for line in stream.getvalue().splitlines() if "10.0.0.2" in line]
+    said = "master unreachable for 2 of 2 replicas, 1 of 2 proxies since 3 s its disk is slow stays: nobody else can"
+    assert said in line
+    assert stream.getvalue().count("unreachable") == 1
+    assert document(found)["routes"]["1"]["trouble"]["replicas"] == 2

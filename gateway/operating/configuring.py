@@ -1,0 +1,76 @@
+"""A store group's configuration, changed while it runs."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast, get_args
+
+import msgspec
+
+from controller.client import Acknowledge, Group, GroupConfig, UnknownGroup
+from controller.remote import RemoteController
+from gateway.errors import ConfigError
+
+__all__ = ["Changes", "configure", "effects"]
+
+
+class Changes(NamedTuple):
+    """The fields that are to be others; None: as it is."""
+
+    replicas: int | None = None
+    min_in_sync: int | None = None
+    acknowledge: str | None = None
+    unclean_election: bool | None = None
+
+
+async def configure(controller: RemoteController, number: int, changes: Changes) -> tuple[Group, Group]:
+    """Change a group's configuration; the group before and after. Raises `ControllerError`, `ConfigError`."""
+    await controller.barrier()
+    there = controller.group(number)
+    if there is None:
+        raise UnknownGroup(f"there is no store group {number}")
+    return there, await controller.configure_group(number, _changed(there.config, changes))
+
+
+def _changed(config: GroupConfig, changes: Changes) -> GroupConfig:
+    if changes.acknowledge not in {None, *get_args(Acknowledge)}:
+        raise ConfigError(f"--acknowledge: {changes.acknowledge!r} is none of {', '.join(get_args(Acknowledge))}")
+    named = {name: value for name, value in changes._asdict().items() if value is not None}
+    if not named:
+        raise ConfigError("nothing to change: name --replicas, --min-in-sync, --acknowledge or --unclean-election")
+    acknowledge = cast("Acknowledge", changes.acknowledge or config.acknowledge)
+    return msgspec.structs.replace(config, **named | {"acknowledge": acknowledge})
+
+
+def effects(before: Group, after: Group) -> Sequence[str]:
+    """Sentences that say what is different now, and from when on."""
+    was, now = before.config, after.config
+    if was == now:
+        return [f"group {after.number} is configured so already"]
+    said = []
+    if was.replicas != now.replicas:
+        said.append(_of_replicas(after))
+    if was.min_in_sync != now.min_in_sync:
+        few = "" if len(after.sync_set) >= now.min_in_sync else f"; now only {list(after.sync_set)} are, so it waits"
+        said.append(
+            f"min_in_sync is {now.min_in_sync}, as soon as the master hears of it: with fewer nothing is written{few}"
+        )
+    if was.acknowledge != now.acknowledge:
+        said.append(
+            f"writes are answered by {now.acknowledge}, as soon as the master hears of it; the others join its set anew"
+        )
+    if was.unclean_election != now.unclean_election:
+        said.append(
+            "unclean election is allowed: when nobody in sync is left for 10 s, another replica leads, and what it "
+            "lacks is lost; diverged replicas begin anew"
+            if now.unclean_election
+            else "unclean election is not allowed: when nobody in sync is left, the group waits for one of them"
+        )
+    return said
+
+
+def _of_replicas(group: Group) -> str:
+    there, meant = len(group.voters), group.config.replicas
+    if there < meant:
+        return f"{meant} replicas are meant to be: start {meant - there} more nodes of the group on empty directories"
+    if there > meant:
+        return f"{meant} replicas are meant to be: retire {there - meant} with headgate cluster replicas retire"
+    return f"{meant} replicas are meant to be, and are there"

@@ -1,0 +1,68 @@
+"""Elections that an operator asks for: another master, or the reason why not; and what an unclean one may lose."""
+
+from typing import NamedTuple
+
+from controller.client import Group, UnknownGroup
+from controller.registry import Route, RouteReplica
+from controller.remote import RemoteController
+
+__all__ = ["Risk", "at_risk", "elect", "elect_unclean"]
+
+
+class Risk(NamedTuple):
+    """A group of which nobody in sync may be left, and a line for each replica: what is known of its log."""
+
+    group: Group
+    lines: tuple[str, ...]
+
+
+async def elect(controller: RemoteController, number: int, replica: int | None) -> Group:
+    """Have this replica elected, or the best one that is not master now; the group then.
+
+    The epoch that is known is said with it, so that a lost answer does not elect twice. Raises `ControllerError`.
+    """
+    there = await _known(controller, number)
+    return await controller.elect(number, replica, master_epoch=there.master_epoch)
+
+
+async def at_risk(controller: RemoteController, number: int) -> Risk:
+    """Look at the logs of a group's replicas, as the controllers heard them last. Raises `ControllerError`."""
+    there = await _known(controller, number)
+    routes = {route.group: route for route in await controller.routes(number)}
+    return Risk(there, tuple(_lines(there, routes.get(number))))
+
+
+async def elect_unclean(controller: RemoteController, risk: Risk, replica: int | None) -> Group:
+    """Have a replica outside the set elected, on the epoch that was looked at. Raises `ControllerError`."""
+    return await controller.elect(risk.group.number, replica, master_epoch=risk.group.master_epoch, unclean=True)
+
+
+async def _known(controller: RemoteController, number: int) -> Group:
+    await controller.barrier()
+    there = controller.group(number)
+    if there is None:
+        raise UnknownGroup(f"there is no store group {number}")
+    return there
+
+
+def _lines(group: Group, route: Route | None) -> list[str]:
+    heard = {} if route is None else {one.id: one for one in route.replicas}
+    ends = [(one.log_epoch, one.log_end) for one in heard.values() if one.silent_ms >= 0 and one.id in group.sync_set]
+    furthest = max(ends, default=None)
+    return [_line(group, id_, heard.get(id_), furthest) for id_ in group.voters]
+
+
+def _line(group: Group, id_: int, said: RouteReplica | None, furthest: tuple[int, int] | None) -> str:
+    in_sync = id_ in group.sync_set
+    where = "in sync" if in_sync else "not in sync"
+    if said is None or said.silent_ms < 0:
+        return f"replica {id_}: {where}, not heard of since the controllers were started; its log is not known"
+    alive = "alive" if said.alive else f"not heard of for {said.silent_ms / 1000:.0f} s"
+    line = f"replica {id_}: {where}, {alive}, its log ended at {said.log_end} in epoch {said.log_epoch}"
+    if in_sync:
+        return line
+    if furthest is None:
+        return f"{line}; how much it lacks is not known"
+    if said.log_epoch != furthest[0]:
+        return f"{line}; it lacks what was written since epoch {said.log_epoch}, the newest is {furthest[0]}"
+    return f"{line}; it lacks {max(furthest[1] - said.log_end, 0)} bytes that were heard of, and what came after that"
