@@ -20,6 +20,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from controller.listening.places import Places, origin_of
 from gateway import logs
 from gateway.browsers import BROWSERS, knows_host, same_origin
 
@@ -29,7 +30,7 @@ HEAD_BYTES_MAX = 8 * 1024  # a request head that is longer gets 431
 HEAD_TIMEOUT_S = 5.0  # from connecting to the end of the head
 PAGE_TIMEOUT_S = 5.0  # for the runtime to say what it is asked
 WRITE_TIMEOUT_S = 10.0
-CONNECTIONS_MAX = 64  # more than these are closed unanswered
+CONNECTIONS_MAX = 64  # beyond, the oldest one of the address that has most is closed unanswered
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 
@@ -67,7 +68,8 @@ class AdminServer:
         self._allowed_hosts: Collection[str] = ()
         self._gather: Callable[[], Awaitable[None]] | None = None
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()  # one a connection; len <= CONNECTIONS_MAX
+        self._tasks: set[asyncio.Task[Any]] = set()  # one a connection
+        self._places = Places()  # <= CONNECTIONS_MAX
         self._pages: dict[str, Callable[[str], _Answer | Awaitable[_Answer]]] = {
             "/healthz": self._healthz,
             "/readyz": self._readyz,
@@ -127,10 +129,10 @@ class AdminServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection: one request, one answer."""
         task = asyncio.current_task()
-        if task is None or len(self._tasks) >= CONNECTIONS_MAX:
-            writer.close()
-            return
+        assert task is not None
         self._tasks.add(task)
+        accepted = writer.get_extra_info("socket")
+        self._places.take(task, origin_of(accepted.family, writer.get_extra_info("peername")), CONNECTIONS_MAX)
         try:
             answer, only_head = await self._read(reader)
             if answer is not None:
@@ -141,6 +143,7 @@ class AdminServer:
             pass  # the peer has gone or does not read; there is nobody to tell
         finally:
             self._tasks.discard(task)
+            self._places.leave(task)
             writer.close()
 
     async def _read(self, reader: asyncio.StreamReader) -> tuple[_Answer | None, bool]:

@@ -7,11 +7,12 @@ import ssl
 from time import thread_time
 from typing import TYPE_CHECKING, cast
 
+from controller.listening import STRANGERS
 from gateway import logs
 from gateway.config import is_loopback
 from gateway.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, now_ms
 from gateway.forwarding import Forwarding
-from gateway.limits import Guest, Pace
+from gateway.limits import Guest, Pace, network_of
 from gateway.port import Adapter, ConnectionInfo
 
 if TYPE_CHECKING:
@@ -33,9 +34,11 @@ class Connection(asyncio.Protocol, Endpoint):
     """A socket and its adapter. Reading stops while the adapter, this connection's share or the store is full."""
 
     __slots__ = (
+        "_early_bytes",
         "_ended",
         "_hub",
         "_listener",
+        "_network",
         "_pause",
         "_reading",
         "_secure",
@@ -62,6 +65,8 @@ class Connection(asyncio.Protocol, Endpoint):
         self._ended = False  # the peer has closed its half
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
+        self._early_bytes = 0  # of a stranger, that nothing has come of; they count in the process's budget
+        self._network = b""
 
     # ---- from the event loop
 
@@ -82,6 +87,7 @@ class Connection(asyncio.Protocol, Endpoint):
         adapter = listener.factory.connect(info, listener.options, random=self._hub.random)
         Endpoint.__init__(self, self._hub, listener.protocol, adapter, loopback=info.loopback)
         self.host, self.certificate = host, info.certificate
+        self._network = network_of(host).encode()
         self.guest, self.turned_away = guest, guest.refusal
         self.pace = Pace.of(self._hub.limits, now_ms=now)
         if guest.refusal is not None:
@@ -99,13 +105,31 @@ class Connection(asyncio.Protocol, Endpoint):
         if self.pace is not None:
             self.pace.read(len(data), now_ms=now_ms())
         try:
-            self.act(self.adapter.receive(data, now_ms=now_ms()), len(data))
+            effects = self.adapter.receive(data, now_ms=now_ms())
+            if self._early_bytes or not effects:
+                self._count_early(0 if effects else len(data))
+            self.act(effects, len(data))
         except Exception:  # our own bug, whatever it is, must not reach other connections
             log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
             self.close("internal error")
         if thread_time() - began_s >= LONG_READ_S and self._pause is None and not self.gone:
             self._pause = self.hub.later(0, self._rested)  # else the loop reads on, 32 times, before it looks at others
         self.flush()
+
+    def _count_early(self, size_bytes: int) -> None:
+        """Count what a peer that has not proven anything has sent without anything coming of it; 0: something did."""
+        strange = self.principal is self._hub.access.stranger(self.protocol)
+        early = self._early_bytes + size_bytes if strange and size_bytes else 0
+        if early != self._early_bytes:
+            self._early_bytes = early
+            STRANGERS.hold(self, self._network, early)
+
+    def cancel(self) -> None:
+        """See `controller.listening.strangers.Holder`: strangers hold too much, and this one most."""
+        if not self.gone:
+            log.info("a peer has sent too much before it said who it is", protocol=self.protocol, endpoint=self.id)
+            self.hub.metrics.errors(self.protocol, "cut_off").inc()
+            self.abort()
 
     def eof_received(self) -> bool:
         """The peer sends no more; it still gets the answers to what it has asked (not over TLS, which has no half)."""
@@ -144,6 +168,7 @@ class Connection(asyncio.Protocol, Endpoint):
         if exc is not None and not self._secure and not self.gone:
             self._read_the_rest()
         self.gone = True
+        STRANGERS.release(self, self._network)
         for timer in (self._timer, self._stall, self._pause):
             if timer is not None:
                 timer.cancel()

@@ -14,6 +14,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from controller.client import ControllerError
 from controller.front import Limits
+from controller.migration import RAFT
 from controller.node import ControllerNode
 from controller.raft import Settings
 from controller.service import ControllerService
@@ -27,6 +28,7 @@ from gateway.errors import ConfigError, HeadgateError
 from gateway.file_limit import raise_file_limit
 from gateway.signals import stop_on_signals
 from store.credentials import CredentialFiles
+from store.integrity.presence import PRESENCE_LOOK_S, identity_of
 
 __all__ = ["ControllerFailed", "NodeCredentials", "node_credentials", "place", "run", "serve"]
 
@@ -125,21 +127,36 @@ async def run(config: Config, *, join: bool = False) -> None:
         admin = await _admin(config, node)
         stack.push_async_callback(admin.stop)
         log.info("ready", controller=mine.id, address=here.address, admin_port=admin.port, data_dir=str(here.directory))
-        await _until(stopped, node)
+        await _until(stopped, node, here.directory)
         await node.resign()
     log.info("stopped")
 
 
-async def _until(stopped: asyncio.Event, node: ControllerNode) -> None:
-    """Wait for a signal. Raises `ControllerFailed` when the node fails before."""
+async def _until(stopped: asyncio.Event, node: ControllerNode, directory: Path) -> None:
+    """Wait for a signal. Raises `ControllerFailed` when the node fails before, or its directory is removed."""
     waiting = asyncio.ensure_future(stopped.wait())
-    either: list[asyncio.Future[Any]] = [waiting, node.failed]
+    looking = asyncio.ensure_future(_removed(directory / RAFT / "data.mdb"))
+    either: list[asyncio.Future[Any]] = [waiting, looking, node.failed]
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if looking.done():
+            raise ControllerFailed(looking.result())
     finally:
         waiting.cancel()
+        looking.cancel()
     if node.failed.done():
         raise ControllerFailed(f"the controller has failed: {node.failed.result()}")
+
+
+async def _removed(file: Path) -> str:
+    """Wait until the file of a controller's log is not the one that is open: what it votes is not kept then."""
+    opened = identity_of(file)
+    while identity_of(file) == opened:  # noqa: ASYNC110 - no event tells of files
+        await asyncio.sleep(PRESENCE_LOOK_S)
+    return (
+        f"{file} was removed or replaced while the controller had it open: what it votes would be forgotten. Put the "
+        "directory back, or let a new controller join in its place (docs/cluster.md)"
+    )
 
 
 async def _admin(config: Config, node: ControllerNode) -> AdminServer:

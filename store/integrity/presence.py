@@ -10,12 +10,12 @@ from pathlib import Path
 
 from store.files import Files
 
-__all__ = ["PRESENCE_LOOK_S", "Presence"]
+__all__ = ["PRESENCE_LOOK_S", "Identity", "Presence", "identity_of"]
 
 PRESENCE_LOOK_S = 1.0  # between two looks: what is acknowledged in between, without replicas, may be lost
 LOCK, VIEWS = "LOCK", Path("views") / "data.mdb"
 
-_Identity = tuple[int, int] | None  # device and inode; None: there is no such file
+Identity = tuple[int, int] | None  # device and inode; None: there is no such file
 
 
 class Presence:
@@ -26,12 +26,12 @@ class Presence:
         self._files = files
         self._data_dir = data_dir
         self._newest = newest
-        self._opened = {path: _identity(path) for path in (data_dir / LOCK, data_dir / VIEWS)}
+        self._opened = {path: identity_of(path) for path in (data_dir / LOCK, data_dir / VIEWS)}
 
     def look(self) -> str | None:
         """Why what is written now would be lost, None while all is in its place."""
         for path, opened in self._opened.items():
-            if _identity(path) != opened:
+            if identity_of(path) != opened:
                 return self._said(path)
         path = self._newest()
         try:
@@ -49,7 +49,8 @@ class Presence:
         )
 
 
-def _identity(path: Path) -> _Identity:
+def identity_of(path: Path) -> Identity:
+    """Which file a name leads to now."""
     try:
         found = os.stat(path)  # noqa: PTH116 - of whatever the name leads to now
     except OSError:

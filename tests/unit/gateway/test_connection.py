@@ -2,6 +2,7 @@
 
 import pytest
 
+from controller.listening import StrangersBudget
 from gateway.connection import LINGERING_MAX, LONG_READ_S, Connection
 from gateway.endpoint import OUTSTANDING_BYTES_MAX
 from gateway.errors import Cause
@@ -188,6 +189,39 @@ def test_a_read_is_published_and_its_outcome_answered(hub, connection):
     connection.published(Token(1), DONE, size)
     assert connection.transport.written == [b"done"]
     assert connection.outstanding_count == connection.outstanding_bytes == 0
+
+
+class Silent(Adapter):
+    """Nothing comes of what it is given."""
+
+    def receive(self, data, *, now_ms):
+        return ()
+
+
+def test_what_strangers_have_sent_in_vain_counts_in_one_budget_of_the_process(hub, monkeypatch):
+    budget = StrangersBudget(100_000)
+    monkeypatch.setattr("gateway.connection.STRANGERS", budget)
+    nobody = Principal(name="")
+    hub.stranger = lambda _: nobody
+    hub.door = Door(LimitsConfig(), 100, now_ms=0)
+    found = []
+    for _ in range(20):
+        one = Shown(hub, ListenerContext("test", "test", Factory(), None))
+        one.transport = Transport()
+        one.connection_made(one.transport)
+        one.adapter = Silent()
+        one.data_received(bytes(8_000))
+        assert budget.held_bytes <= 100_000
+        found.append(one)
+    cut_off = [one for one in found if one.transport.aborted]
+    assert len(cut_off) == 20 - 12
+    last = next(one for one in found if not one.transport.aborted)
+    last.principal = Principal(name="ada")  # it has said who it is
+    last.data_received(bytes(50_000))
+    assert budget.held_bytes == 11 * 8_000
+    for one in found:
+        one.connection_lost(None)
+    assert budget.held_bytes == 0
 
 
 def test_a_message_that_came_in_many_reads_counts_as_a_whole(hub, connection):

@@ -1,7 +1,9 @@
 """`headgate controller`: what it makes of its configuration, and what its admin port says."""
 
+import asyncio
 import gc
 import resource
+import shutil
 import sys
 
 import httpx
@@ -94,6 +96,19 @@ def test_certificates_that_cannot_be_read_are_named(tmp_path):
     cluster = ClusterConfig(tls=NodesTls(cert_file=file, key_file=file, ca_file=file))
     with pytest.raises(ConfigError, match=r"none\.pem cannot be read"):
         node_credentials(cluster, host="127.0.0.1", key="x")
+
+
+async def test_a_directory_that_is_removed_ends_the_controller(tmp_path, monkeypatch):
+    monkeypatch.setattr(controller_process, "PRESENCE_LOOK_S", 0.01)
+    node = await ControllerNode.open(tmp_path / "data", address="", now_ms=now_ms)
+    waiting = asyncio.ensure_future(controller_process._until(asyncio.Event(), node, tmp_path / "data"))
+    await node.create_topic("a", queues=1)
+    assert not waiting.done()
+    shutil.rmtree(tmp_path / "data")
+    with pytest.raises(controller_process.ControllerFailed, match="was removed or replaced"):
+        async with asyncio.timeout(20):
+            await waiting
+    await node.close()
 
 
 async def test_the_admin_port_says_how_it_is(tmp_path):
