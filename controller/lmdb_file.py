@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["is_cut_short"]
+__all__ = ["is_cut_short", "is_mapped_beyond"]
 
 _PAGE = struct.Struct("<QHHHH")  # number, pad, flags, lower (the end of the node pointers), upper
 _META = struct.Struct(
@@ -42,7 +42,7 @@ def is_cut_short(path: Path) -> bool:
         meta = _newest_meta(fd)
         if meta is None:
             return False
-        free, main, last_page = meta
+        free, main, last_page, _ = meta
         page_size = _DB.unpack(free)[0]
         if size >= (last_page + 1) * page_size:
             return False
@@ -59,19 +59,36 @@ def is_cut_short(path: Path) -> bool:
         os.close(fd)
 
 
-def _newest_meta(fd: int) -> tuple[bytes, bytes, int] | None:
-    """Free list, main tree and last page of the newest transaction; None when there is none to be read."""
-    found: list[tuple[int, bytes, bytes, int]] = []
+def _newest_meta(fd: int) -> tuple[bytes, bytes, int, int] | None:
+    """Free list, main tree, last page and map size of the newest transaction; None when there is none to be read."""
+    found: list[tuple[int, bytes, bytes, int, int]] = []
     first = os.pread(fd, _PAGE.size + _META.size, 0)
     if len(first) < _PAGE.size + _META.size:
         return None
     page_size = _DB.unpack(_META.unpack_from(first, _PAGE.size)[4])[0]
     for data in (first, os.pread(fd, _PAGE.size + _META.size, page_size)):
         if len(data) == len(first):
-            magic, _, _, _, free, main, last_page, transaction = _META.unpack_from(data, _PAGE.size)
+            magic, _, _, map_size, free, main, last_page, transaction = _META.unpack_from(data, _PAGE.size)
             if magic == _MAGIC:
-                found.append((transaction, free, main, last_page))
+                found.append((transaction, free, main, last_page, map_size))
     return max(found)[1:] if found else None
+
+
+def is_mapped_beyond(path: Path, size: int) -> bool:
+    """Whether an LMDB data file says that it needs more address space than `size` bytes. Raises OSError."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        meta = _newest_meta(fd)
+        if meta is None:
+            return False
+        free, _, last_page, map_size = meta
+        needed: int = max(map_size, (last_page + 1) * _DB.unpack(free)[0])
+        return needed > size
+    finally:
+        os.close(fd)
 
 
 class _Walk:

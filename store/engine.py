@@ -17,7 +17,7 @@ from store.client import OnAppended
 from store.commit import FLUSH_INTERVAL_MS, Committed, Committer, Late
 from store.compaction import RowWatch
 from store.dispatcher import LINGER_S, Dispatcher
-from store.errors import NotMaster, ReplicaIncomplete, StoreError, StoreFailed, StoreFull
+from store.errors import NotMaster, ReplicaIncomplete, StoreError, StoreFailed, StoreFull, ViewsDamaged
 from store.files import Files, OsFiles
 from store.format import LogOffset, QueueNumber, UnplacedFrame
 from store.guards.table import GuardTable, Kept
@@ -56,8 +56,8 @@ class Engine:
     With `on_written` there are other replicas. A master tells how far the log is written, and what is on its disk is
     confirmed by nobody but the owner. A slave tells how far its log is on disk, by `on_flushed`.
 
-    `on_damaged` is called when the log is damaged where that was not known before, and once where it is when opened,
-    `on_repaired` when a range was repaired.
+    `on_damaged` is called when the log, or a view, is damaged where that was not known before, and once where it is
+    when opened, `on_repaired` when a range was repaired.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Engine:
                 linger_s=linger_s,
                 ahead=lambda: self._ahead,
                 applied=on_dispatched,
-                fail=self._fail,
+                fail=self.fail,
             )
             self._space.look()
             self._opened = opened.pop_all()
@@ -163,7 +163,7 @@ class Engine:
                 flush_interval_ms=flush_interval_ms,
                 report=on_committed,
                 before_group=self._wait_for_views,
-                fail=self._fail,
+                fail=self.fail,
                 watch=watch,
                 error=lambda: self.error or self.refusal,
                 written=written if on_written is not None else None,
@@ -178,7 +178,7 @@ class Engine:
                 flushed=on_flushed,
                 report=on_committed,
                 before_run=self._wait_for_views,
-                fail=self._fail,
+                fail=self.fail,
                 error=lambda: self.error,
             )
         self.trimmer = Trimmer(
@@ -198,16 +198,21 @@ class Engine:
                 Chore(STEP_S, Sealer(self.log, self.seals).step),
                 Chore(PRESENCE_LOOK_S, self._look_for_files),
                 Chore(STEP_S, self.scrub.step),
+                *([Chore(STEP_S, lambda: self.views.walk.step(now_ms()))] if scrub_bytes_per_s else []),
                 # What a slave trims off is what its master's records say.
                 Chore(retention_interval_s, self.trimmer.run if role == "master" else self.trimmer.delete),
             ]
         )
-        self.log.damages.on_damage, self.log.damages.on_repair = on_damaged, partial(self._repaired, on_repaired)
-        if self.log.damages.count:
-            on_damaged()
+        self._tell_of_damage(on_damaged, on_repaired)
         self._writer.start()
         self._dispatcher.start()
         self._keeper.start()
+
+    def _tell_of_damage(self, on_damaged: Callable[[], None], on_repaired: Callable[[], None]) -> None:
+        self.log.damages.on_damage = self.views.health.on_damage = on_damaged
+        self.log.damages.on_repair = partial(self._repaired, on_repaired)
+        if self.log.damages.count or self.views.health.is_damaged:
+            on_damaged()
 
     def _recover(
         self,
@@ -231,9 +236,11 @@ class Engine:
         return inherited
 
     @property
-    def error(self) -> StoreFailed | None:
+    def error(self) -> StoreError | None:
         """Why nothing is stored any more, None while all is well."""
-        return None if self._error is None else StoreFailed(str(self._error))
+        if self._error is None or isinstance(self._error, ViewsDamaged):
+            return self._error
+        return StoreFailed(str(self._error))
 
     @property
     def full(self) -> StoreFull | None:
@@ -343,9 +350,9 @@ class Engine:
         gone = None if self._error is not None else self._presence.look()
         if gone is not None:
             logger.critical(gone)
-            self._fail(StoreFailed(gone))
+            self.fail(StoreFailed(gone))
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """Store nothing any more: after a failed sync nobody knows what the disk has, so it is never tried again."""
         with self._failing:
             first = self._error is None

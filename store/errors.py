@@ -37,6 +37,7 @@ __all__ = [
     "TooManyHolds",
     "TransactionTooLarge",
     "TruncationRefused",
+    "ViewsDamaged",
     "WrongGroup",
 ]
 
@@ -222,6 +223,16 @@ class NotRebuildable(StoreError):
     The views of a copy of the data directory can be put in their place, or the loss be accepted
     (`headgate store rebuild-views --force`).
     """
+
+
+class ViewsDamaged(StoreError):
+    """What was asked for lies in the views, and is not what was written there.
+
+    It is never served. The views are made anew from the log when the store is opened again; a replica opens it again
+    by itself.
+    """
+
+    retriable = True
 
 
 class ReplicaIncomplete(StoreError):

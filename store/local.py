@@ -24,20 +24,30 @@ from store.calls.timers import TimerCalls
 from store.client import OnAppended, QueuesListener, StoreClient, TailListener
 from store.clock import RisingClock, SteadyClock, WallClock
 from store.engine import Committed, Engine
-from store.errors import BadArgument, FrameTooLarge, StoreClosed, StoreError, StoreOverloaded
+from store.errors import (
+    AppendOutcomeUnknown,
+    BadArgument,
+    FrameTooLarge,
+    StoreClosed,
+    StoreError,
+    StoreOverloaded,
+    ViewsDamaged,
+)
 from store.finder import Finder
-from store.format import FRAME_BYTES_MAX, ROW, LogOffset, UnplacedFrame
+from store.format import FRAME_BYTES_MAX, ROW, LogOffset, Position, UnplacedFrame
 from store.gate import Gate
 from store.integrity.ledger import Damage
 from store.integrity.seals import Seal
+from store.integrity.views import ViewDamage
 from store.kv.keyvalue import KeyValue, Log
 from store.lease_handles import LeaseHandles
 from store.lending import Lending
 from store.reader import Reader
-from store.recent import Recent
+from store.recent import Outcome, Recent
 from store.recorder import Recorder
 from store.replication_hooks import ReplicationHooks
 from store.retention import UNLIMITED, Limits, LimitsTable
+from store.run import Run
 from store.scrub import Scrubbed
 from store.segment import BadRange
 from store.ticker import Ticker
@@ -235,8 +245,18 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
 
     @property
     def is_damaged(self) -> bool:
-        """Whether the log has open damages: then it is no source of all it should hold."""
-        return bool(self._engine.log.damages.count) and bool(self.damages)
+        """Whether the log has open damages, or the views have: then it is no source of all it should hold."""
+        return self._engine.views.health.is_damaged or (bool(self._engine.log.damages.count) and bool(self.damages))
+
+    @property
+    def view_damages(self) -> Sequence[ViewDamage]:
+        """The damage of the views, which is never served; opening the store again makes them anew, if it can."""
+        return self._engine.views.health.damages
+
+    @property
+    def views_rebuildable(self) -> bool:
+        """Whether the log has all of what the views are made from."""
+        return self._engine.views.rebuildable
 
     @property
     def damages_repaired(self) -> int:
@@ -339,11 +359,17 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
     def _committed(self, committed: Committed) -> None:
         """A group is durable, or has failed: first what reads see, then the senders, then the listeners."""
         self._pending_bytes -= committed.size_bytes
-        run, outcomes = committed.run, {}
+        run = committed.run
+        outcomes: dict[Position, Outcome] = {}
         if run is not None:
             self._cache.put(*run.placed)
-            with self._kv.lookups() as stored:
-                outcomes = self._recent.add(run, stored)
+            decided = self._decide(run)
+            if decided is None:
+                unknown = AppendOutcomeUnknown("it is in the log, and what it does cannot be decided by damaged views")
+                for done, _ in committed.outcomes:
+                    done(unknown)
+                return
+            outcomes = decided
             self._engine.dispatch(run)  # only now: the revisions looked up were those before the run
             self._arrivals.arrived(run)
             if run.records and (due_ms := self._recent.timers.next_due_ms()) is not None:
@@ -362,6 +388,17 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
                 listener(frames)
             except Exception:
                 logger.exception("a listener on the log's tail has failed")
+
+    def _decide(self, run: Run) -> dict[Position, Outcome] | None:
+        """Take a run in; what its records came to. None, from then on, where the views cannot tell what was before."""
+        if isinstance(self._engine.error, ViewsDamaged):
+            return None
+        try:
+            with self._kv.lookups() as stored:
+                return self._recent.add(run, stored)
+        except ViewsDamaged as error:
+            self._engine.fail(error)
+            return None
 
     def _dispatched(self, dispatched: LogOffset) -> None:
         self._recent.trim(dispatched)

@@ -12,6 +12,7 @@ from store.integrity.floor import FLOOR_FILE, Floor
 from store.integrity.ledger import DAMAGES_FILE, DamageLedger
 from store.integrity.sealer import hold_against_seals
 from store.integrity.seals import SEALS_FILE, SealFile
+from store.integrity.views import ViewsHealth
 from store.lock import DataDirLock
 from store.log import CommitLog
 from store.snapshot import filling, finish_install
@@ -70,7 +71,15 @@ def open_data_dir(
     files.sync_directory(path.resolve().parent)
     if log.end > log.first and not (path / "views" / "data.mdb").exists():
         set_aside(path / "views")  # they are gone, and what new ones lack in their place is to be asked for
-    views = Views(path / "views", map_size_bytes=map_size_bytes, rebuildable=log.first == log.origin, origin=log.origin)
+    health = ViewsHealth(path)
+    opened.callback(health.close)
+    views = Views(
+        path / "views",
+        map_size_bytes=map_size_bytes,
+        rebuildable=log.first == log.origin,
+        origin=log.origin,
+        health=health,
+    )
     opened.callback(views.close)
     if views.dispatched < log.first:
         raise NotRebuildable(f"{path / 'views'} ends where the log does not begin yet: {log.first}")

@@ -15,11 +15,11 @@ from typing import NamedTuple, TypeAlias
 
 import lmdb
 
-from controller.lmdb_file import is_cut_short
-from store.errors import NotRebuildable, StoreError
+from store.errors import NotRebuildable, StoreError, ViewsDamaged
 from store.files import OsFiles
 from store.format import Frame, LogOffset, QueueNumber
 from store.integrity.ledger import Damage
+from store.integrity.views import ViewsHealth
 from store.lock import DataDirLock
 from store.log import CommitLog
 from store.recovery import OnProgress, keep_offsets, recover, replay
@@ -27,12 +27,12 @@ from store.replication.epoch_file import EPOCH_FILE
 from store.run import QueueEnd, RunBuilder
 from store.segment import BadRange, segment_start, split_at
 from store.snapshot import filling
-from store.views import MAP_SIZE_BYTES, Views
-from store.views.old import Entry, OldViews, entries, old_path, opened_to_read, read_marks, set_aside
+from store.views import Views
+from store.views.layout import Entry, entries, marks_in, opened_to_read, read_marks
+from store.views.old import OldViews, old_path, set_aside
 
 __all__ = ["NoDataDir", "NotRebuildable", "Stats", "StoppedStore", "Verified", "ViewStats", "ViewsVerified"]
 
-_VIEWS_DBS_MAX = 64
 _BY_VERIFY = "verify"
 
 OnBytes: TypeAlias = Callable[[LogOffset], None]  # how far a reader of the log is
@@ -177,6 +177,8 @@ class StoppedStore:
         if marks is None:
             missing = not (self._views_path / "data.mdb").exists()
             return ViewsVerified(0, {}, "the views are missing" if missing else "the views cannot be read")
+        if marks.dispatched <= self._log.origin < self.end:
+            return ViewsVerified(0, {}, "the views are empty")
         if not marks.is_current:
             return ViewsVerified(0, {}, "the views are of another format")
         with TemporaryDirectory(dir=self._data_dir, prefix="verify-") as directory:
@@ -186,7 +188,7 @@ class StoppedStore:
                     closing(self._replayed(Path(directory) / "views", marks.dispatched, on_progress)) as rebuilt,
                 ):
                     return _compared(entries(there), rebuilt.entries())
-            except lmdb.Error as error:
+            except (lmdb.Error, ViewsDamaged) as error:
                 return ViewsVerified(0, {}, f"the views cannot be read: {error}")
 
     def _replayed(self, path: Path, end: LogOffset, on_progress: OnProgress) -> Views:
@@ -218,6 +220,7 @@ class StoppedStore:
         if not force:
             self._check_rebuildable()
         set_aside(self._views_path)
+        ViewsHealth(self._data_dir).renewed()
         if (self._data_dir / EPOCH_FILE).exists():
             return self.first
         try:
@@ -250,29 +253,17 @@ class StoppedStore:
         return Stats(self.first, self.end, len(segments), log_bytes, dispatched, size, views)
 
     def _view_stats(self) -> tuple[LogOffset, list[ViewStats]]:
-        if is_cut_short(self._views_path / "data.mdb"):
-            return self._log.origin, []
         try:
-            env = lmdb.open(
-                str(self._views_path),
-                map_size=MAP_SIZE_BYTES,
-                max_dbs=_VIEWS_DBS_MAX,
-                readonly=True,
-                create=False,
-                lock=False,
-            )
+            with opened_to_read(self._views_path) as env, env.begin() as txn:
+                views = []
+                for name in [key for key, _ in txn.cursor()]:
+                    stat = txn.stat(env.open_db(name, txn=txn, create=False))
+                    pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+                    views.append(ViewStats(name.decode(), stat["entries"], pages * stat["psize"]))
+                marks = marks_in(env, txn)
         except lmdb.Error:
             return self._log.origin, []
-        with env, env.begin() as txn:
-            names = [key for key, _ in txn.cursor()]
-            views = []
-            for name in names:
-                stat = txn.stat(env.open_db(name, txn=txn, create=False))
-                pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-                views.append(ViewStats(name.decode(), stat["entries"], pages * stat["psize"]))
-            meta = env.open_db(b"meta", txn=txn, create=False) if b"meta" in names else None
-            dispatched = txn.get(b"dispatched", db=meta) if meta is not None else None
-        return self._log.origin if dispatched is None else LogOffset(int.from_bytes(dispatched, "big")), views
+        return self._log.origin if marks is None else marks.dispatched, views
 
 
 def _builder(views: Views) -> RunBuilder:

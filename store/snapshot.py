@@ -27,6 +27,7 @@ from store.format import LogOffset, group_of, origin_of
 from store.integrity.floor import FLOOR_FILE
 from store.integrity.ledger import DAMAGES_FILE
 from store.integrity.seals import SEALS_FILE
+from store.integrity.views import ViewsHealth
 from store.lock import DataDirLock
 from store.log import CommitLog
 from store.small_file import read_small_file, write_small_file
@@ -195,6 +196,7 @@ def finish_install(data_dir: Path) -> None:
         with suppress(FileNotFoundError):
             shutil.rmtree(data_dir / "views")
         shutil.rmtree(old_path(data_dir / "views"), ignore_errors=True)
+        ViewsHealth(data_dir).renewed()
         (installed / "views").rename(data_dir / "views")
     for name in (_EPOCHS, _FILLING):
         if (installed / name).is_file():

@@ -39,6 +39,7 @@ from store.errors import (
     StoreFailed,
     StoreFull,
     StoreOverloaded,
+    ViewsDamaged,
 )
 from store.format import FRAME_BYTES_MAX, HEADER, ROW, Frame, QueueOffset
 
@@ -230,6 +231,7 @@ STATUS: Mapping[type[Exception], grpc.StatusCode] = {
     NotMaster: grpc.StatusCode.UNAVAILABLE,
     StoreFailed: grpc.StatusCode.INTERNAL,
     CorruptFrame: grpc.StatusCode.DATA_LOSS,
+    ViewsDamaged: grpc.StatusCode.DATA_LOSS,
     StoreError: grpc.StatusCode.INTERNAL,
     UnknownTopic: grpc.StatusCode.NOT_FOUND,
     ControllerError: grpc.StatusCode.FAILED_PRECONDITION,

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from store.errors import ForeignLog, StoreError, StoreFull
+from store.errors import ForeignLog, StoreError, StoreFull, ViewsDamaged
 from store.files import Files, OsFiles
 from store.format import HEADER, Header, LogOffset, parse_header
 from store.identity import log_id, name_log
@@ -156,8 +156,13 @@ class Disk:
 
     def damaged(self) -> None:
         """See `ReplicationHooks`."""
+        store = self.store
         if self.listener is not None:
             self.listener.damaged()
+            if store is not None and store.role == "slave" and store.view_damages and store.views_rebuildable:
+                self.listener.failed(
+                    ViewsDamaged(f"views are damaged: {store.view_damages[0]}")
+                )  # made anew when opened
 
     def failed(self, error: StoreError) -> None:
         """See `ReplicationHooks`."""

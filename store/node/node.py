@@ -20,7 +20,7 @@ import msgspec
 from controller.client import ControllerClient, ControllerError, Group, Replica, UnknownGroup
 from controller.registry import Heartbeat
 from store import pipes
-from store.errors import StoreError, StoreFailed, StoreFull
+from store.errors import StoreError, StoreFailed, StoreFull, ViewsDamaged
 from store.node import wire
 from store.node.disk import Disk
 from store.node.identity import ReplicaIdentity, register
@@ -255,8 +255,8 @@ class StoreNode:
             while True:
                 try:
                     await self._one_time(place)
-                except StoreFull as error:
-                    await self._wait_for_room(error)
+                except (StoreFull, ViewsDamaged) as error:
+                    await self._begin_again(error)
         except (StoreError, OSError) as error:
             logger.critical("this replica has failed, and does nothing any more: %s", error)
             self._fail(error if isinstance(error, StoreError) else StoreFailed(str(error)))
@@ -289,11 +289,11 @@ class StoreNode:
             case Ending.ELECTED:
                 await self._lead(place)
 
-    async def _wait_for_room(self, error: StoreFull) -> None:
-        """Nothing was promised and nobody is served: once there is room, all is as before."""
+    async def _begin_again(self, error: StoreFull | ViewsDamaged) -> None:
+        """Nobody is served: once there is room, all is as before. Damaged views are made anew by opening again."""
         self.role = None
         self._speak()
-        logger.warning("this replica waits for room on its disk: %s", error)
+        logger.warning("this replica waits, and opens its store again: %s", error)
         await self.disk.close()
         await asyncio.sleep(REOPEN_S)
 

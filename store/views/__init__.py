@@ -3,69 +3,81 @@
 The dispatcher applies runs of frames in one transaction together with the log offset behind them, so after any crash
 the views are a prefix of the log. What a view holds depends on the frames alone, not on how they were cut into runs:
 a rebuilt view is the same byte for byte.
+
+Nobody but this package has an LMDB transaction: what `reading` and `snapshot` give checks every value (`sealed`).
 """
 
-import errno
 import logging
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Condition, RLock, local
+from threading import Condition, Lock, RLock, local
 from typing import Any
 
 import lmdb
 
-from controller.lmdb_file import is_cut_short
 from store.chunks import Chunk
-from store.errors import NotRebuildable, StoreFull
-from store.files import FILE_MODE, OsFiles
+from store.errors import NotRebuildable, StoreFull, ViewsDamaged
 from store.format import LogOffset, QueueNumber
+from store.integrity.views import ViewsHealth
 from store.records import LogTrimmed
 from store.run import Run
 from store.views.addresses import AddressesView
 from store.views.compact import CompactView
 from store.views.configs import ConfigsView
 from store.views.consume_queue import ConsumeQueueView
+from store.views.environment import DAMAGED, is_for_want_of_room, open_environment
 from store.views.groups import GroupsView
 from store.views.index import IndexView
 from store.views.kv import KvView
 from store.views.last import LastView
+from store.views.layout import (
+    FORMAT,
+    META,
+    SEALING,
+    TABLES,
+    UNSEALED,
+    UNSUMMED,
+    Entry,
+    entries,
+    read_marks,
+)
 from store.views.leases import SettledView
-from store.views.old import FORMAT, Entry, OldViews, entries, old_path, set_aside
+from store.views.migration import seal_all
+from store.views.old import OldViews, old_path, set_aside
 from store.views.producers import ProducersView
+from store.views.sealed import SUMS_BYTES, ReadTxn, Table, WriteTxn, unseal
 from store.views.snapshots import Snapshot
 from store.views.timers import TimersView
+from store.views.verify import Walk
 
 __all__ = ["MAP_SIZE_BYTES", "Views"]
 
 logger = logging.getLogger(__name__)
 
 MAP_SIZE_BYTES = 64 << 30  # address space, not disk: the file grows as it is used
-_READERS_MAX = 126
-_SPARE_READERS = 8  # read transactions kept for the next reader
 _MARGIN = 8  # the map grows when less than an eighth of it is left
 START = LogOffset(0)
-_ROOM_BYTES_MIN = 1 << 20  # for what LMDB writes through a map: without room for that a signal kills the process
-_SHORT_BYTES = 16 << 20  # LMDB says of a write that was cut short EIO; with less than this it was for want of room
-_NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  # py-lmdb keeps the text alone
+_SUMS, _DISPATCHED, _STORED, _FIRST = b"sums", b"dispatched", b"stored_at_ms", b"first"
+_OPENING_S = 0.25  # that opening may verify; the scrub does the rest
 
 
 class _Reading:
     """A read transaction while it is entered. A generator for it took longer than the look-up that it is for."""
 
-    __slots__ = ("_begin", "_end", "_txn")
+    __slots__ = ("_txn", "_views")
 
-    def __init__(self, begin: Callable[[], Any], end: Callable[[Any], None]) -> None:
-        self._begin = begin
-        self._end = end
+    def __init__(self, views: "Views") -> None:
+        self._views = views
 
-    def __enter__(self) -> Any:
-        self._txn = self._begin()
-        return self._txn
+    def __enter__(self) -> ReadTxn:
+        txn = self._txn = self._views._begin()  # noqa: SLF001 - part of it
+        return ReadTxn(txn)
 
-    def __exit__(self, *_: object) -> None:
-        self._end(self._txn)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._views._end(self._txn)  # noqa: SLF001
+        if isinstance(error, DAMAGED):
+            raise self._views.health.report("", str(error)) from error
 
 
 class Views:
@@ -78,12 +90,16 @@ class Views:
         map_size_bytes: int = MAP_SIZE_BYTES,
         rebuildable: bool = True,
         origin: LogOffset = START,
+        health: ViewsHealth | None = None,
     ) -> None:
         """Open or create the environment, of a log that began at `origin`.
 
-        One that is damaged or of another format is begun anew, empty; where the log cannot give it all again,
-        `NotRebuildable` is raised instead, and `StoreFull` where the disk has no room for a new one.
+        One that is damaged or of another format is begun anew, empty. Where the log cannot give it all again, one with
+        damaged entries is opened, and `health` knows of them; one that cannot be opened raises `NotRebuildable`.
+        `StoreFull` is raised where the disk has no room for a new one.
         """
+        self.health = health if health is not None else ViewsHealth()
+        self.health.rebuildable = rebuildable
         self._path = path
         self._origin = origin
         self._rebuildable = rebuildable
@@ -93,60 +109,73 @@ class Views:
         self._gate = Condition(self._lock)
         self._snapshots: set[Snapshot] = set()
         self._resizing = False
+        self._turn = Lock()  # who has it writes, or verifies
+        if self.health.condemned:
+            self._condemned()
         try:
-            if is_cut_short(path / "data.mdb"):  # LMDB would find out by a signal that kills the process
-                raise lmdb.CorruptedError(f"{path / 'data.mdb'} has lost its end")
-            self._open(map_size_bytes)
-        except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError):
+            with self.health.at_risk():
+                self._open(map_size_bytes)
+                self.walk.run(_OPENING_S)
+        except (*DAMAGED, ViewsDamaged):
             logger.exception("the views are damaged")
+            self._close_env()
             self.reset(map_size_bytes=map_size_bytes)
-        except lmdb.Error as error:
-            if self._is_for_want_of_room(error):
+        except BaseException as error:
+            self._close_env()
+            if isinstance(error, lmdb.Error) and is_for_want_of_room(error, self._path):
                 raise StoreFull(f"the views cannot be opened: {error}") from error
             raise
+        if self.health.is_damaged and rebuildable:
+            self.reset(map_size_bytes=map_size_bytes)
+
+    def _condemned(self) -> None:
+        """Make way for new views, which an earlier process has asked for. Raises `NotRebuildable`."""
+        why, health = self.health.condemned, self.health
+        if self._rebuildable:
+            logger.error("the views are set aside, and made anew from the log: %s", why)
+            set_aside(self._path, readable=not health.is_deadly)
+            health.renewed()
+        elif health.is_deadly:
+            raise NotRebuildable(
+                f"{self._path} is not opened any more: {why}; the log does not have all of what it is made from. "
+                f"Put a copy in its place, or remove {self._path.with_name('views.watch')} to try again"
+            )
+        else:
+            logger.error("the views stay as they are, as the log does not have all they are made from: %s", why)
+            health.remember()
 
     @staticmethod
     def dispatched_of(path: Path) -> LogOffset:
         """How far the views in a copied file are; changes nothing. Raises `lmdb.Error`, also for another format."""
-        with lmdb.open(str(path), subdir=False, readonly=True, create=False, lock=False, max_dbs=1) as env:
-            meta = env.open_db(b"meta", create=False)
-            with env.begin() as txn:
-                if txn.get(b"format", db=meta) != FORMAT:
-                    raise lmdb.VersionMismatchError("the views are of another format")
-                found = txn.get(b"dispatched", db=meta)
-        if found is None:
-            raise lmdb.InvalidError("the views are empty")
-        return LogOffset(int.from_bytes(found, "big"))
+        marks = read_marks(path, subdir=False)
+        if marks is None:
+            raise lmdb.InvalidError("the views are empty, or damaged")
+        if marks.format not in {FORMAT, UNSEALED}:
+            raise lmdb.VersionMismatchError("the views are of another format")
+        return marks.dispatched
 
     def _open(self, map_size_bytes: int) -> None:
-        OsFiles().make_directory(self._path)
-        if not (self._path / "lock.mdb").exists() and (free := OsFiles().free_bytes(self._path)) < _ROOM_BYTES_MIN:
-            raise StoreFull(f"the views need {_ROOM_BYTES_MIN} bytes to begin with, and {free} are free")
-        # metasync off: a crash may take back the newest transaction, which the log then gives again, but never
-        # leaves a torn one; one sync a transaction instead of two.
-        self._env = lmdb.open(
-            str(self._path),
-            map_size=map_size_bytes,
-            max_dbs=32,
-            max_readers=_READERS_MAX,
-            max_spare_txns=_SPARE_READERS,
-            metasync=False,
-            meminit=False,
-            mode=FILE_MODE,
-        )
+        self._env = open_environment(self._path, map_size_bytes)
         self._page_bytes: int = self._env.stat()["psize"]
-        self._meta = self._env.open_db(b"meta")
-        self.queues = ConsumeQueueView(self._env.open_db(b"queues"), self._env.open_db(b"queue_ends"))
-        self.configs = ConfigsView(self._env.open_db(b"configs"))
-        self.compact = CompactView(self._env.open_db(b"compact"))
-        self.last = LastView(self._env.open_db(b"last"))
-        self.kv = KvView(*(self._env.open_db(name) for name in (b"kv", b"kv_expiry", b"kv_spaces", b"kv_void")))
-        self.groups = GroupsView(self._env.open_db(b"groups"))
-        self.settled = SettledView(self._env.open_db(b"settled"))
-        self.producers = ProducersView(self._env.open_db(b"producers"))
-        self.index = IndexView(self._env.open_db(b"index"), self._origin)
-        self.addresses = AddressesView(self._env.open_db(b"addresses"))
-        self.timers = TimersView(self._env.open_db(b"timers"))
+        new = not self._env.info()["last_txnid"]
+        report = self.health.report
+        self.tables = {
+            name: Table(name, self._env.open_db(name.encode()), report, summed=name not in UNSUMMED) for name in TABLES
+        }
+        self._meta = Table(META, self._env.open_db(META.encode()), report)
+        table = self.tables
+        self.queues = ConsumeQueueView(table["queues"], table["queue_ends"])
+        self.configs = ConfigsView(table["configs"])
+        self.compact = CompactView(table["compact"])
+        self.last = LastView(table["last"])
+        self.kv = KvView(*(table[name] for name in ("kv", "kv_expiry", "kv_spaces", "kv_void")))
+        self.groups = GroupsView(table["groups"])
+        self.settled = SettledView(table["settled"])
+        self.producers = ProducersView(table["producers"])
+        self.index = IndexView(table["index"], self._origin)
+        self.addresses = AddressesView(table["addresses"])
+        self.timers = TimersView(table["timers"])
+        self.walk = Walk(self, self._turn)
         self._all = (
             self.timers,
             self.queues,
@@ -160,36 +189,58 @@ class Views:
             self.index,
             self.addresses,
         )
-        with self._env.begin() as txn:
-            found = txn.get(b"format", db=self._meta)
-            self.dispatched = self._offset(txn, b"dispatched")
-            self.stored_at_ms = int.from_bytes(txn.get(b"stored_at_ms", b"", db=self._meta), "big")
-            self.first = self._offset(txn, b"first")
-        if found is None:
+        if new:
             with self._writing() as txn:
                 txn.put(b"format", FORMAT, db=self._meta)
-        elif found != FORMAT:
-            logger.warning("the views are of another format")
-            try:
-                self.reset(map_size_bytes=map_size_bytes)
-            except NotRebuildable:
-                self._env.close()
-                raise
+                for name, number in ((_DISPATCHED, self._origin), (_STORED, 0), (_FIRST, self._origin)):
+                    txn.put(name, number.to_bytes(8, "big"), db=self._meta)
+        else:
+            self._check_format()
+        with self.reading() as txn:
+            self.dispatched, self.first = LogOffset(self._mark(txn, _DISPATCHED)), LogOffset(self._mark(txn, _FIRST))
+            self.stored_at_ms = self._mark(txn, _STORED)
 
-    def _offset(self, txn: Any, name: bytes) -> LogOffset:
+    def _check_format(self) -> None:
+        """Load the sums, of this format; make one without checksums this one. Raises `ViewsDamaged`, `lmdb.Error`."""
+        meta = self._meta
+        with self._env.begin() as raw:
+            held = raw.get(b"format", b"", db=meta.handle)
+            if held != UNSEALED:
+                self._load_sums(ReadTxn(raw))
+        found = unseal(meta.salt, b"format", held)
+        if found == FORMAT:
+            return
+        if held not in {UNSEALED, SEALING}:
+            raise lmdb.VersionMismatchError(f"the views are of another format than this version knows: {held!r}")
+        seal_all(self._writing, self.tables, meta, {_DISPATCHED: self._origin, _STORED: 0, _FIRST: self._origin})
+
+    def _load_sums(self, txn: ReadTxn) -> None:
+        sums = txn.get(_SUMS, db=self._meta)
+        if sums is None or len(sums) != len(TABLES) * SUMS_BYTES:
+            raise self.health.report(META, "the numbers of entries are missing")
+        for i, name in enumerate(TABLES):
+            self.tables[name].load(sums[i * SUMS_BYTES : (i + 1) * SUMS_BYTES])
+
+    def _mark(self, txn: ReadTxn, name: bytes) -> int:
         found = txn.get(name, db=self._meta)
-        return self._origin if found is None else LogOffset(int.from_bytes(found, "big"))
+        if found is None:
+            raise self.health.report(META, f"{name.decode()!r} is missing")
+        return int.from_bytes(found, "big")
 
     def reset(self, *, map_size_bytes: int = MAP_SIZE_BYTES) -> None:
         """Set everything aside and begin where the log began. Nobody may be reading. Raises `NotRebuildable`."""
         if not self._rebuildable:
             raise NotRebuildable(f"the log does not have all of what {self._path} is made from any more")
+        self._close_env()
+        logger.warning("the views are rebuilt from the log")
+        set_aside(self._path)
+        self.health.renewed()
+        self._open(map_size_bytes)
+
+    def _close_env(self) -> None:
         env = getattr(self, "_env", None)
         if env is not None:
             env.close()
-        logger.warning("the views are rebuilt from the log")
-        set_aside(self._path)
-        self._open(map_size_bytes)
 
     def apply(self, runs: Sequence[Run]) -> None:
         """Apply consecutive runs, the first of which begins at `dispatched`, in one durable transaction.
@@ -207,10 +258,10 @@ class Views:
                 with self._writing() as txn:
                     for view in self._all:
                         view.apply(txn, runs)
-                    txn.put(b"dispatched", newest.end.to_bytes(8, "big"), db=self._meta)
-                    txn.put(b"stored_at_ms", newest.stored_at_ms.to_bytes(8, "big"), db=self._meta)
+                    txn.put(_DISPATCHED, newest.end.to_bytes(8, "big"), db=self._meta)
+                    txn.put(_STORED, newest.stored_at_ms.to_bytes(8, "big"), db=self._meta)
                     if first > self.first:
-                        txn.put(b"first", first.to_bytes(8, "big"), db=self._meta)
+                        txn.put(_FIRST, first.to_bytes(8, "big"), db=self._meta)
             except lmdb.MapFullError:
                 self._grow()
             else:
@@ -221,7 +272,7 @@ class Views:
         """Hold chunks of frames that cannot be read, and go on at `end`. Raises as `apply` does."""
         with self._writing() as txn:
             self.queues.put(txn, chunks)
-            txn.put(b"dispatched", end.to_bytes(8, "big"), db=self._meta)
+            txn.put(_DISPATCHED, end.to_bytes(8, "big"), db=self._meta)
         self.dispatched = end
 
     def old(self) -> OldViews | None:
@@ -236,25 +287,35 @@ class Views:
         return old
 
     @contextmanager
-    def _writing(self) -> Iterator[Any]:
-        try:
-            with self._env.begin(write=True) as txn:
-                yield txn
-        except lmdb.Error as error:
-            if self._is_for_want_of_room(error):
-                raise StoreFull(f"the views cannot be written: {error}") from error
-            raise
-
-    def _is_for_want_of_room(self, error: lmdb.Error) -> bool:
-        said = str(error)
-        if isinstance(error, lmdb.DiskError) or any(reason in said for reason in _NO_ROOM):
-            return True
-        return os.strerror(errno.EIO) in said and OsFiles().free_bytes(self._path) < _SHORT_BYTES
+    def _writing(self) -> Iterator[WriteTxn]:
+        tables = self.tables.values()
+        with self._turn:
+            try:
+                with self.health.writing(), self._env.begin(write=True) as raw:
+                    txn = WriteTxn(raw)
+                    yield txn
+                    txn.put(_SUMS, b"".join([table.sums() for table in tables]), db=self._meta)
+            except BaseException as error:
+                for table in tables:
+                    table.abort()
+                if isinstance(error, lmdb.Error) and is_for_want_of_room(error, self._path):
+                    raise StoreFull(f"the views cannot be written: {error}") from error
+                if isinstance(error, DAMAGED):
+                    raise self.health.report("", str(error)) from error
+                raise
+            for table in tables:
+                table.commit()
 
     def _is_nearly_full(self) -> bool:
         info = self._env.info()
-        used: int = info["last_pgno"] * self._page_bytes
-        return used > info["map_size"] - info["map_size"] // _MARGIN
+        used = info["last_pgno"] * self._page_bytes
+        nearly: bool = used > info["map_size"] - info["map_size"] // _MARGIN
+        return nearly
+
+    @property
+    def rebuildable(self) -> bool:
+        """Whether opening them again makes them anew, if they are damaged."""
+        return self._rebuildable
 
     @property
     def growing(self) -> bool:
@@ -278,7 +339,7 @@ class Views:
 
     def reading(self) -> "_Reading":
         """A read transaction, by `with`: everything applied before, nothing applied later."""
-        return _Reading(self._begin, self._end)
+        return _Reading(self)
 
     def _begin(self) -> Any:
         mine = self._mine
@@ -311,7 +372,7 @@ class Views:
         """A read transaction for longer than a call; to be closed."""
         with self._gate:
             self._gate.wait_for(lambda: not self._resizing)
-            snapshot = Snapshot(self._env.begin(), self._gate, self._snapshots.discard)
+            snapshot = Snapshot(ReadTxn(self._env.begin()), self._gate, self._snapshots.discard)
             self._snapshots.add(snapshot)
             return snapshot
 

@@ -28,17 +28,11 @@ class AddressesView:
 
     def apply(self, txn: Any, runs: Sequence[Run]) -> None:
         """Add the addresses that some runs name; those too long to be listed are passed over."""
-        items = [
-            (_PREFIX + address.encode(), at.frame.to_bytes(8, "big"))
-            for run in runs
-            for at, record in run.records
-            if isinstance(record, AddressesSeen)
-            for address in record.addresses
-            if listable(address)
-        ]
-        if items:
-            with txn.cursor(db=self._db) as cursor:
-                cursor.putmulti(items, overwrite=False)
+        for run in runs:
+            for at, record in run.records:
+                if isinstance(record, AddressesSeen):
+                    for address in filter(listable, record.addresses):
+                        txn.put(_PREFIX + address.encode(), at.frame.to_bytes(8, "big"), overwrite=False, db=self._db)
 
     def has(self, txn: Any, address: str) -> bool:
         """Whether an address is known; it has to be `listable`."""

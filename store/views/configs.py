@@ -34,7 +34,7 @@ class ConfigsView:
     def all(self, txn: Any) -> Iterator[QueueConfig]:
         """Every configuration, by queue."""
         with txn.cursor(db=self._db) as cursor:
-            for value in cursor.iternext(keys=False):
+            for _, value in cursor:
                 yield _config(value)
 
 

@@ -18,6 +18,8 @@ from store.chunks import Chunk, ChunkColumns, QueueEnd
 from store.format import LogOffset, QueueNumber, QueueOffset
 from store.records import LogTrimmed, QueueDeleted
 from store.run import Run
+from store.views.columns import Columns
+from store.views.sealed import PUTS
 
 __all__ = ["ConsumeQueueView"]
 
@@ -30,7 +32,6 @@ _VALUE_DTYPE = np.dtype(
 assert (_KEY.size, _VALUE.size) == (_KEY_DTYPE.itemsize, _VALUE_DTYPE.itemsize)
 _END = struct.Struct(">QQ")
 _BEHIND = b"\xff" * 8  # behind every offset, which have 63 bits
-_PUTS = 512  # in one call: the GIL is held that long
 
 
 class ConsumeQueueView:
@@ -74,8 +75,8 @@ class ConsumeQueueView:
         items = [(key(queue, c[0]), value(c[2], c[3], c[1], c[4], c[5])) for queue, c in listed]
         items.sort()
         with txn.cursor(db=self._db) as cursor:
-            for i in range(0, len(items), _PUTS):
-                cursor.putmulti(items[i : i + _PUTS])
+            for i in range(0, len(items), PUTS):
+                cursor.putnew(items[i : i + PUTS])
             if columns:
                 self._put_columns(cursor, ChunkColumns.joined(columns))
 
@@ -86,10 +87,7 @@ class ConsumeQueueView:
         values["frame"], values["size"] = columns.frame[order], columns.frame_size_bytes[order]
         values["count"], values["stored_at"] = columns.row_count[order], columns.stored_at_ms[order]
         values["bytes_end"] = columns.bytes_end[order]
-        key, value, k, v = keys.tobytes(), values.tobytes(), _KEY.size, _VALUE.size
-        for i in range(0, len(order), _PUTS):
-            some = range(i, min(i + _PUTS, len(order)))
-            cursor.putmulti([(key[k * n : k * n + k], value[v * n : v * n + v]) for n in some])
+        cursor.putnew_columns(Columns.seal(self._db.salt, keys, values))
 
     def _delete(self, txn: Any, queue: int) -> None:
         with txn.cursor(db=self._db) as cursor:

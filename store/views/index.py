@@ -20,6 +20,7 @@ from store.client import IndexKind
 from store.format import FIRST_QUEUE, ROW_EXTRA, ROW_INDEX_ADDRESS, ROW_INDEX_KEY, LogOffset, Position
 from store.records import LogTrimmed
 from store.run import Run
+from store.views.sealed import PUTS
 
 __all__ = ["IndexView", "Wanted", "find_in_run"]
 
@@ -33,7 +34,6 @@ _KEY_DTYPE = np.dtype([("part", ">u4"), ("kind", "u1"), ("hash", ">u8"), ("withi
 _PREFIX = struct.Struct(">IBQ")
 _HEAD = struct.Struct(">IB")
 _STORED = struct.Struct(">Q")
-_PUTS = 512  # in one call: the GIL is held that long
 assert _KEY.size == _KEY_DTYPE.itemsize == 17
 
 
@@ -155,9 +155,9 @@ class IndexView:
         key, value, size = keys.tobytes(), words.tobytes(), _KEY.size
         ends = [*(4 * at).tolist(), len(value)]
         with txn.cursor(db=self._db) as cursor:
-            for i in range(0, len(first), _PUTS):
-                some = range(i, min(i + _PUTS, len(first)))
-                cursor.putmulti([(key[size * n : size * n + size], value[ends[n] : ends[n + 1]]) for n in some])
+            for i in range(0, len(first), PUTS):
+                some = range(i, min(i + PUTS, len(first)))
+                cursor.putnew([(key[size * n : size * n + size], value[ends[n] : ends[n + 1]]) for n in some])
 
     def _drop_below(self, txn: Any, part: int) -> None:
         with txn.cursor(db=self._db) as cursor:
@@ -205,7 +205,7 @@ class IndexView:
 
     def entries(self, txn: Any) -> int:
         """How many entries there are."""
-        count: int = txn.stat(self._db)["entries"]
+        count: int = txn.entries(self._db)
         return count
 
 

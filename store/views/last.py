@@ -8,12 +8,12 @@ import numpy as np
 
 from store.format import LogOffset, Position
 from store.run import Run
+from store.views.columns import Columns
 
 __all__ = ["LastView"]
 
 _VALUE = struct.Struct(">QI")
 _VALUE_DTYPE = np.dtype([("frame", ">u8"), ("row", ">u4")])
-_PUTS = 512  # in one call: the GIL is held that long
 assert _VALUE.size == _VALUE_DTYPE.itemsize
 
 
@@ -41,12 +41,8 @@ class LastView:
         values = np.empty(len(found), _VALUE_DTYPE)
         values["frame"] = np.concatenate(starts)[::-1][newest]
         values["row"] = np.concatenate(rows)[::-1][newest]
-        keys, data = found.astype(">u8").tobytes(), values.tobytes()
-        size = _VALUE.size
         with txn.cursor(db=self._db) as cursor:
-            for first in range(0, len(found), _PUTS):
-                some = range(first, min(first + _PUTS, len(found)))
-                cursor.putmulti([(keys[8 * i : 8 * i + 8], data[size * i : size * i + size]) for i in some])
+            cursor.put_columns(Columns.seal(self._db.salt, found.astype(">u8"), values))
 
     def get(self, txn: Any, address_hash: int) -> Position | None:
         """The position, None for an address that has no record."""

@@ -7,73 +7,20 @@ many records of which queue a damaged stretch of it holds, so that what lies beh
 
 import logging
 import shutil
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
 
 import lmdb
 
-from controller.lmdb_file import is_cut_short
 from store.chunks import Chunk
+from store.errors import ViewsDamaged
 from store.files import OsFiles
 from store.format import LogOffset, QueueNumber
 from store.views.consume_queue import ConsumeQueueView
+from store.views.layout import FORMAT, UNSEALED, opened_to_read, plain_table, read_marks
 
-__all__ = ["FORMAT", "Entry", "Marks", "OldViews", "entries", "old_path", "opened_to_read", "read_marks", "set_aside"]
+__all__ = ["OldViews", "old_path", "set_aside"]
 
 logger = logging.getLogger(__name__)
-
-FORMAT = b"4"  # of all views together
-_MAP_BYTES = 1 << 40  # address space: as large as any views are
-_DBS_MAX = 64
-
-
-Entry: TypeAlias = tuple[bytes, bytes, bytes]  # view, key, value
-
-
-class Marks(NamedTuple):
-    """What views say of themselves: how far they have followed the log, from where on they know it to be kept."""
-
-    dispatched: LogOffset
-    first: LogOffset
-    is_current: bool  # of this format
-
-
-@contextmanager
-def opened_to_read(path: Path) -> Iterator[Any]:
-    """An environment that nobody writes, opened without changing anything. Raises `lmdb.Error`."""
-    if is_cut_short(path / "data.mdb"):  # LMDB would find out by a signal that kills the process
-        raise lmdb.CorruptedError(f"{path / 'data.mdb'} has lost its end")
-    env = lmdb.open(str(path), map_size=_MAP_BYTES, max_dbs=_DBS_MAX, readonly=True, create=False, lock=False)
-    with closing(env):
-        yield env
-
-
-def entries(env: Any) -> Iterator[Entry]:
-    """Every entry of every view, in the order of view and key."""
-    with env.begin() as txn:
-        for name in [key for key, _ in txn.cursor()]:
-            for key, value in txn.cursor(db=env.open_db(name, txn=txn, create=False)):
-                yield name, key, value
-
-
-def read_marks(path: Path) -> Marks | None:
-    """The marks of the views in a directory; None where there are none, or none that can be read."""
-    try:
-        with opened_to_read(path) as env, env.begin() as txn:
-            meta = env.open_db(b"meta", txn=txn, create=False)
-            found = {name: txn.get(name, db=meta) for name in (b"format", b"dispatched", b"first")}
-    except lmdb.Error:
-        return None
-    if found[b"dispatched"] is None:
-        return None
-    first = found[b"first"] or b""
-    return Marks(
-        LogOffset(int.from_bytes(found[b"dispatched"], "big")),
-        LogOffset(int.from_bytes(first, "big")),
-        found[b"format"] == FORMAT,
-    )
 
 
 def old_path(path: Path) -> Path:
@@ -81,8 +28,14 @@ def old_path(path: Path) -> Path:
     return path.with_name(path.name + ".old")
 
 
-def set_aside(path: Path) -> None:
-    """Make way for new views. What was already set aside stays: it knows more than views half made. Raises OSError."""
+def set_aside(path: Path, *, readable: bool = True) -> None:
+    """Make way for new views. What was already set aside stays: it knows more than views half made. Raises OSError.
+
+    Nothing is kept of what is not `readable`: whoever looks into it would die.
+    """
+    if not readable:
+        for found in (path, old_path(path)):
+            shutil.rmtree(found, ignore_errors=True)
     if old_path(path).exists():
         shutil.rmtree(path, ignore_errors=True)
         return
@@ -109,27 +62,29 @@ class OldViews:
     @property
     def is_readable(self) -> bool:
         """Whether `chunks` can be asked for."""
-        return self._marks is not None and self._marks.is_current
+        return self._marks is not None and self._marks.format in {FORMAT, UNSEALED}
 
     def chunks(self, start: LogOffset, end: LogOffset) -> list[tuple[QueueNumber, Chunk]] | None:
         """What the frames between two log offsets hold, by queue; None where that is not known.
 
         Costs some searches a queue.
         """
-        if not self.is_readable or end > self.dispatched:
+        if self._marks is None or not self.is_readable or end > self.dispatched:
             return None
         found: list[tuple[QueueNumber, Chunk]] = []
         try:
-            with opened_to_read(self._path) as env, env.begin() as txn:
-                dbs = [env.open_db(name, txn=txn, create=False) for name in (b"queues", b"queue_ends")]
-                view = ConsumeQueueView(*dbs)
+            with opened_to_read(self._path) as env, env.begin() as raw:
+                (txn, queues), (_, ends) = [
+                    plain_table(env, raw, name, self._marks.format) for name in ("queues", "queue_ends")
+                ]
+                view = ConsumeQueueView(queues, ends)
                 for queue in view.queues(txn):
                     first = view.search(txn, queue, lambda chunk: chunk.frame >= start)
                     for chunk in view.chunks(txn, queue, first):
                         if chunk.frame >= end:
                             break
                         found.append((queue, chunk))
-        except lmdb.Error:
+        except (lmdb.Error, ViewsDamaged):
             logger.exception("the old views cannot be read")
             return None
         return found

@@ -99,8 +99,8 @@ class _Newest:
     def _count_stored(self) -> int:
         with self._txn.cursor(db=self._db) as cursor:
             found = cursor.set_range(_FIRST_ONCE)
-            once = sum(1 for _ in cursor.iternext(keys=True, values=False)) if found else 0
-        return once if self._once else int(self._txn.stat(self._db)["entries"]) - once
+            once = sum(1 for _ in cursor.each_key()) if found else 0
+        return once if self._once else int(self._txn.entries(self._db)) - once
 
     def finish(self) -> None:
         """Write it down."""

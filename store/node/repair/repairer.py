@@ -58,6 +58,7 @@ class Repairer:
         self.damages: Sequence[Damage] = ()  # that are open, as it was looked last
         self.stands_aside = False
         self.cut_short = False
+        self.views_damaged = False  # which is for opening the store again, not for the repair
 
     def begin(self, place: Place) -> None:
         """Repair from now on."""
@@ -79,15 +80,18 @@ class Repairer:
         if place is None or store is None:
             return
         self.damages = tuple(store.damages) if store.is_damaged else ()
-        if not self.damages and not self._told:
+        self.views_damaged = bool(store.view_damages)
+        if not self.damages and not self.views_damaged and not self._told:
             return
         end = store.end
         inside = [(one.start, min(one.end, end)) for one in self.damages if one.start < end]
         self._core.look(inside, self._peers(place), now_ms=place.now_ms())
         self.cut_short = any(one.end > end for one in self.damages)  # what is behind the end comes from the master
-        self.stands_aside = self.cut_short or self._core.repairable
+        self.stands_aside = self.cut_short or self._core.repairable or self.views_damaged
         self._say_lost()
-        told = (self.stands_aside, self.cut_short, self.damages, self.lost_bytes, self._asking) if self.damages else ()
+        told: tuple[object, ...] = ()
+        if self.damages or self.views_damaged:
+            told = (self.stands_aside, self.cut_short, self.damages, self.lost_bytes, self._asking)
         if told != self._told:
             self._told = told
             self._changed()
@@ -132,7 +136,7 @@ class Repairer:
     def describe(self) -> str:
         """What is damaged and what is done about it, in a sentence; empty where nothing is."""
         if not self.damages:
-            return ""
+            return "damaged: its views" if self.views_damaged else ""
         said = f"damaged: {len(self.damages)} ranges, {self.damaged_bytes} bytes"
         if self.lost_bytes:
             said += f", {self.lost_bytes} of them lost, as no replica has them"

@@ -188,7 +188,7 @@ def test_views_that_cannot_be_compared_are_told_and_left_as_they_are(data_dir, h
     else:
         views = Views(data_dir / "views")
         with views._env.begin(write=True) as txn:
-            txn.put(b"format", b"0", db=views._meta)
+            txn.put(b"format", b"0", db=views._meta.handle)
         views.close()
     before = files_of(data_dir)
     with StoppedStore(data_dir) as store:

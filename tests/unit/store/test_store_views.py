@@ -293,7 +293,7 @@ def test_another_format_is_begun_anew(tmp_path, caplog):
     feed = Feed(tmp_path / "views")
     feed.apply(frame((16, b"a")))
     with feed.views._env.begin(write=True) as txn:
-        txn.put(b"format", b"0", db=feed.views._meta)
+        txn.put(b"format", b"0", db=feed.views._meta.handle)
     feed.views.close()
     views = Views(tmp_path / "views")
     assert views.dispatched == 0

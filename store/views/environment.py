@@ -1,0 +1,76 @@
+"""The views' LMDB environment: opened with what it needs, and what its errors mean."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from controller.lmdb_file import is_cut_short, is_mapped_beyond
+from store.errors import StoreFull
+from store.files import FILE_MODE, OsFiles
+from store.views.layout import DBS_MAX, MAP_BYTES_MAX
+
+__all__ = ["DAMAGED", "is_for_want_of_room", "open_environment"]
+
+DAMAGED = (
+    lmdb.BadDbiError,
+    lmdb.BadTxnError,
+    lmdb.BadValsizeError,
+    lmdb.CorruptedError,
+    lmdb.CursorFullError,
+    lmdb.IncompatibleError,
+    lmdb.InvalidError,
+    lmdb.NotFoundError,
+    lmdb.PageFullError,
+    lmdb.PageNotFoundError,
+    lmdb.PanicError,
+    lmdb.VersionMismatchError,
+)  # what LMDB raises of pages that are not what it has written
+_READERS_MAX = 126
+_SPARE_READERS = 8  # read transactions kept for the next reader
+_OTHER_FORMAT = "data format"  # py-lmdb says so in an error that has no class of its own
+_ROOM_BYTES_MIN = 1 << 20  # for what LMDB writes through a map: without room for that a signal kills the process
+_SHORT_BYTES = 16 << 20  # LMDB says of a write that was cut short EIO; with less than this it was for want of room
+_NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  # py-lmdb keeps the text alone
+
+
+def open_environment(path: Path, map_size_bytes: int) -> Any:
+    """Open or create the environment. Raises one of `DAMAGED`, `StoreFull`, other `lmdb.Error`, OSError."""
+    file = path / "data.mdb"
+    if is_cut_short(file):  # LMDB would find out by a signal that kills the process
+        raise lmdb.CorruptedError(f"{file} has lost its end")
+    if is_mapped_beyond(file, MAP_BYTES_MAX):
+        raise lmdb.CorruptedError(f"{file} says that it is larger than any views are")
+    files = OsFiles()
+    files.make_directory(path)
+    if not (path / "lock.mdb").exists() and (free := files.free_bytes(path)) < _ROOM_BYTES_MIN:
+        raise StoreFull(f"the views need {_ROOM_BYTES_MIN} bytes to begin with, and {free} are free")
+    # metasync off: a crash may take back the newest transaction, which the log then gives again, but never
+    # leaves a torn one; one sync a transaction instead of two.
+    try:
+        return lmdb.open(
+            str(path),
+            map_size=map_size_bytes,
+            max_dbs=DBS_MAX,
+            max_readers=_READERS_MAX,
+            max_spare_txns=_SPARE_READERS,
+            metasync=False,
+            meminit=False,
+            mode=FILE_MODE,
+        )
+    except lmdb.MapResizedError as error:
+        raise lmdb.CorruptedError(str(error)) from error
+    except lmdb.Error as error:
+        if _OTHER_FORMAT in str(error):
+            raise lmdb.VersionMismatchError(str(error)) from error
+        raise
+
+
+def is_for_want_of_room(error: lmdb.Error, path: Path) -> bool:
+    """Whether LMDB could not write because the disk of the environment at `path` has no room."""
+    said = str(error)
+    if isinstance(error, lmdb.DiskError) or any(reason in said for reason in _NO_ROOM):
+        return True
+    return os.strerror(errno.EIO) in said and OsFiles().free_bytes(path) < _SHORT_BYTES

@@ -1,0 +1,146 @@
+"""The sub-databases of the views' environment, and what the views say of themselves, in every format there has been.
+
+Format 5 seals every value (`store.views.sealed`); format 4 did not. In the sub-database `meta`:
+
+    format        which format it is; while format 4 is being made format 5, and in format 4, without a checksum
+    dispatched    log offset u64 that the views have followed the log to
+    stored_at_ms  when the last frame before it was stored, u64
+    first         log offset u64 from which on the log is kept; missing: from its beginning
+    sums          of each table of `TABLES`, in that order: number of entries u64 | sum of their checksums u64,
+                  which is 0 for those that are not summed
+    sealing       while format 4 is being made format 5: which table of `TABLES` u8 | the key that is sealed last
+
+All numbers are big-endian.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import lmdb
+from google_crc32c import value
+
+from controller.lmdb_file import is_cut_short
+from store.errors import ViewsDamaged
+from store.format import LogOffset
+from store.views.sealed import ReadTxn, Table, unseal
+
+__all__ = [
+    "DBS_MAX",
+    "FORMAT",
+    "MAP_BYTES_MAX",
+    "META",
+    "SEALING",
+    "TABLES",
+    "UNSEALED",
+    "UNSUMMED",
+    "Entry",
+    "Marks",
+    "entries",
+    "marks_in",
+    "opened_to_read",
+    "plain_table",
+    "read_marks",
+]
+
+FORMAT: Final = b"5"  # of all views together
+UNSEALED: Final = b"4"  # the one before: without checksums
+SEALING: Final = b"4>5"  # in between
+META: Final = "meta"
+TABLES: Final = (
+    "addresses",
+    "compact",
+    "configs",
+    "groups",
+    "index",
+    "kv",
+    "kv_expiry",
+    "kv_spaces",
+    "kv_void",
+    "last",
+    "producers",
+    "queue_ends",
+    "queues",
+    "settled",
+    "timers",
+)
+UNSUMMED: Final = frozenset({"last"})  # whose entries are replaced all the time, in batches, without looking at them
+DBS_MAX: Final = 64
+MAP_BYTES_MAX = 1 << 40  # address space: as large as any views are
+_META_SALT = value(META.encode())
+_OFFSET_BYTES = 8
+
+Entry: TypeAlias = tuple[bytes, bytes, bytes]  # view, key, value as it lies there
+
+
+class Marks(NamedTuple):
+    """What views say of themselves: how far they have followed the log, from where on they know it to be kept."""
+
+    dispatched: LogOffset
+    first: LogOffset
+    format: bytes
+
+    @property
+    def is_current(self) -> bool:
+        """Whether they are of this format."""
+        return self.format == FORMAT
+
+
+@contextmanager
+def opened_to_read(path: Path, *, subdir: bool = True) -> Iterator[Any]:
+    """An environment that nobody writes, opened without changing anything. Raises `lmdb.Error`."""
+    file = path / "data.mdb" if subdir else path
+    if is_cut_short(file):  # LMDB would find out by a signal that kills the process
+        raise lmdb.CorruptedError(f"{file} has lost its end")
+    options: dict[str, Any] = {"map_size": MAP_BYTES_MAX, "max_dbs": DBS_MAX, "readonly": True, "create": False}
+    with closing(lmdb.open(str(path), subdir=subdir, lock=False, **options)) as env:
+        yield env
+
+
+def entries(env: Any) -> Iterator[Entry]:
+    """Every entry of every view, in the order of view and key."""
+    with env.begin() as txn:
+        for name in [key for key, _ in txn.cursor()]:
+            for key, held in txn.cursor(db=env.open_db(name, txn=txn, create=False)):
+                yield name, key, held
+
+
+def marks_in(env: Any, txn: Any) -> Marks | None:
+    """The marks of an environment; None where there are none, or none that can be read. Raises `lmdb.Error`."""
+    meta = env.open_db(META.encode(), txn=txn, create=False)
+    found = {name: txn.get(name, b"", db=meta) for name in (b"format", b"dispatched", b"first")}
+    marks = {name: unseal(_META_SALT, name, held) for name, held in found.items()}
+    if marks[b"format"] is None:  # of a format without checksums
+        marks = {
+            name: data or (found[name] if len(found[name]) == _OFFSET_BYTES else b"") for name, data in marks.items()
+        }
+    dispatched, first = marks[b"dispatched"], marks[b"first"]
+    if not dispatched or (first is None and found[b"first"]):
+        return None
+    return Marks(
+        LogOffset(int.from_bytes(dispatched, "big")),
+        LogOffset(int.from_bytes(first or b"", "big")),
+        marks[b"format"] or found[b"format"],
+    )
+
+
+def read_marks(path: Path, *, subdir: bool = True) -> Marks | None:
+    """The marks of the views in a directory, or in a file; None where there are none, or none that can be read."""
+    try:
+        with opened_to_read(path, subdir=subdir) as env, env.begin() as txn:
+            return marks_in(env, txn)
+    except lmdb.Error:
+        return None
+
+
+def plain_table(env: Any, txn: Any, name: str, format_: bytes) -> tuple[Any, Any]:
+    """A transaction and a table to read a view of an older format, or of this one, by the same methods."""
+    handle = env.open_db(name.encode(), txn=txn, create=False)
+    if format_ == FORMAT:
+        return ReadTxn(txn), Table(name, handle, _damaged)
+    return txn, handle
+
+
+def _damaged(view: str, why: str, _found_by: str = "") -> ViewsDamaged:
+    return ViewsDamaged(f"the old view {view!r} is damaged: {why}")

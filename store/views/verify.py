@@ -1,0 +1,83 @@
+"""Verification of the views: a walk over every entry, some at a time, while they are in use.
+
+It checks the checksum of every entry, and of every view the number of entries and the sum of their checksums with what
+was counted as they were written. So entries that are missing are found too, and pages that are older than they should
+be. A step keeps the writer waiting; what is written between two steps to where the walk has been is counted there.
+"""
+
+from collections.abc import Callable
+from threading import Lock
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import lmdb
+from google_crc32c import extend
+
+from store.views.layout import TABLES
+from store.views.sealed import RESIDUE, crc_of
+
+if TYPE_CHECKING:
+    from store.views import Views
+
+__all__ = ["BUSY_S_MAX", "PASS_INTERVAL_MS", "Walk"]
+
+BUSY_S_MAX = 0.02  # of a step; the writer waits for its end
+PASS_INTERVAL_MS = 3600 * 1000  # from the beginning of one pass to that of the next
+_LOOK = 64  # entries between two looks at the clock
+_MASK = (1 << 64) - 1
+
+
+class Walk:
+    """A pass over all views, again and again. `step` is called by one thread."""
+
+    def __init__(self, views: "Views", turn: Lock) -> None:
+        self._views = views
+        self._turn = turn  # the writer has it in a transaction
+        self._number = 0  # of the table in `TABLES` that the walk is in; their number: at the end
+        self._began_ms: int | None = None
+        self.passes = 0
+
+    def step(self, now_ms: int) -> None:
+        """Verify for a moment, or wait for the next pass to be due."""
+        if self._number == len(TABLES):
+            if self._began_ms is not None and 0 <= now_ms - self._began_ms < PASS_INTERVAL_MS:
+                return
+            self._number, self._began_ms = 0, now_ms
+        elif self._began_ms is None:
+            self._began_ms = now_ms
+        self.run(BUSY_S_MAX)
+
+    def run(self, busy_s: float) -> bool:
+        """Verify for so long at most; whether the pass has come to its end."""
+        deadline = perf_counter() + busy_s
+        with self._turn, self._views.health.at_risk(), self._views.reading() as txn:
+            while self._number < len(TABLES):
+                if not self._table(txn, TABLES[self._number], lambda: perf_counter() >= deadline):
+                    return False
+                self._number += 1
+        self.passes += 1
+        self._views.health.verified()
+        return True
+
+    def _table(self, txn: object, name: str, over: Callable[[], bool]) -> bool:
+        """Go on in a table; whether it is done."""
+        table = self._views.tables[name]
+        count, total, at = table.walked_count, table.walked_total, table.walked_to
+        salt = table.salt
+        try:
+            for key, held in txn.held(table, at):  # type: ignore[attr-defined]
+                if extend(salt, key + held) != RESIDUE:
+                    table.hurt(key, held, "verification")
+                count, total, at = count + 1, total + crc_of(held), key + b"\0"
+                if not count % _LOOK and over():
+                    table.walked_count, table.walked_total, table.walked_to = count, total, at
+                    return False
+        except lmdb.Error as error:
+            table.broken = table.broken or f"it cannot be read: {error}"
+        else:
+            if count != table.count or (table.summed and total & _MASK != table.total):
+                table.broken = f"{table.count} entries should be there, and {count} are, or older ones in their place"
+        table.walked_count, table.walked_total, table.walked_to = 0, 0, b""
+        if table.broken:
+            table.report(name, table.broken, "verification")
+        return True
