@@ -61,16 +61,20 @@ def started(
     *,
     roles: Sequence[str] = ROLES,
     proxies: str = "",
+    stores: str = "",
     under: Callable[[str], Sequence[str]] = lambda name: (),
 ) -> Iterator[LocalCluster]:
     """A cluster whose processes are all ready, those of these roles at least; stopped in the end.
 
     `prepare`, a function of a module, is called in a process of its own as soon as there are controllers. `proxies` is
-    configuration of every proxy's, `under` as for `LocalCluster`.
+    configuration of every proxy's, `stores` of every store's section `[store]`, `under` as for `LocalCluster`.
     """
     cluster = LocalCluster(plan, under=under)
     cluster.write()
     for node in cluster.nodes:
+        if node.role == "store" and stores:
+            path = plan.directory / f"{node.name}.toml"
+            path.write_text(path.read_text().replace("[store]\n", f"[store]\n{stores}"))
         if node.role == "proxy":
             with (plan.directory / f"{node.name}.toml").open("a") as file:
                 file.write(proxies)

@@ -1,0 +1,153 @@
+"""A store group of real processes whose disks lie: what is damaged is repaired from a replica, and no message is lost."""
+
+import asyncio
+import contextlib
+import json
+import shutil
+import urllib.request
+
+import pytest
+from controllers import until
+from local_clusters import controller_of, on_free_ports, one_group, started
+from node_kit import Load
+from replica_kit import log_bytes
+from store_kit import bodies
+
+from controller.client import ControllerError
+from gateway.local_cluster import Plan
+from gateway.switching import CannotHandOver, switch_over
+from store.remoting import RemoteStore
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(300)]
+
+PATIENCE_S = 60.0
+SMALL = "segment_size_bytes = 65536\n"
+COUNT = 500  # messages, in some ten segments
+MESSAGE_BYTES = 1_000
+
+
+class Group:
+    """One group of three processes, and one controller."""
+
+    def __init__(self, cluster, controller):
+        self.cluster, self.controller = cluster, controller
+        self.names = [node.name for node in cluster.nodes if node.role == "store"]
+
+        def resolve():
+            replica = self.group.replica(self.group.master) if self.group.master is not None else None
+            return replica.address if replica is not None else None
+
+        self.store = RemoteStore(0, resolve, budget_s=PATIENCE_S)
+        controller.watch(self.store.moved)
+
+    @property
+    def group(self):
+        return self.controller.group(0)
+
+    @property
+    def master(self):
+        replica = self.group.replica(self.group.master) if self.group.master is not None else None
+        return replica.node if replica is not None else ""
+
+    @property
+    def in_sync(self):
+        return {self.group.replica(id_).node for id_ in self.group.sync_set}
+
+    def status(self, name):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.cluster.node(name).admin_port}/status", timeout=5) as page:
+            return json.load(page)
+
+    def segments(self, name):
+        return sorted((self.cluster.plan.directory / "data" / name / "log").iterdir())
+
+    async def whole(self):
+        await until(lambda: self.in_sync == set(self.names), PATIENCE_S)
+
+    async def stop(self, name):
+        await asyncio.to_thread(self.cluster.stop, name)
+        await until(lambda: self.master not in {name, ""}, PATIENCE_S)
+
+    async def lead(self, name):
+        """Switch over to a replica, as soon as its master takes it for sound."""
+        async with asyncio.timeout(PATIENCE_S):
+            while self.master != name:
+                ids = [one.id for one in self.group.replicas if one.node == name]
+                with contextlib.suppress(CannotHandOver, ControllerError):
+                    await switch_over(self.controller, 0, max(ids))
+                await asyncio.sleep(0.05)
+
+    async def ready(self, name):
+        await until(lambda: self.cluster.ready(name), PATIENCE_S)
+
+
+@pytest.fixture
+async def group(tmp_path):
+    plan = on_free_ports(Plan(tmp_path, controllers=1, groups=1, proxies=0))
+    with started(plan, one_group, stores=SMALL) as cluster:
+        async with controller_of(plan) as controller:
+            found = Group(cluster, controller)
+            await found.whole()
+            yield found
+            await found.store.close()
+
+
+async def filled(group):
+    """Acknowledged messages, in several segments of all replicas; their bodies."""
+    load = Load(group.store, window=32, size=MESSAGE_BYTES)
+    await load.until(COUNT)
+    acknowledged = await load.stop()
+    assert not load.errors
+    return [load.body(one) for one in acknowledged]
+
+
+def flip(path):
+    """Flip a bit in the middle of a file."""
+    with path.open("r+b") as file:
+        file.seek(at := path.stat().st_size // 2)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 16]))
+
+
+async def test_a_replica_with_a_flipped_byte_or_a_cut_segment_loses_no_message_when_it_is_master(group):
+    expected = await filled(group)
+    first, second = (name for name in group.names if name != group.master)
+
+    await group.stop(first)
+    flip(group.segments(first)[2])
+    group.cluster.start(first)
+    await group.lead(first)
+    assert await bodies(group.store, 16) == expected
+
+    await group.stop(second)
+    cut = group.segments(second)[1]
+    size = cut.stat().st_size
+    with cut.open("r+b") as file:
+        file.truncate(size // 3)
+    group.cluster.start(second)
+    await group.lead(second)
+    assert await bodies(group.store, 16) == expected
+    await group.ready(second)
+    assert group.status(second)["damages"] == []
+    assert cut.stat().st_size == size
+    await group.whole()
+
+
+async def test_an_empty_replica_is_filled_from_a_master_whose_log_has_a_flipped_byte(group):
+    expected = await filled(group)
+    master, empty = (name for name in group.names if name != group.master)
+    await group.stop(master)
+    group.cluster.start(master)  # with nothing of its log in memory
+    await group.lead(master)
+    await group.stop(empty)
+    flip(group.segments(master)[3])
+    shutil.rmtree(group.cluster.plan.directory / "data" / empty)
+    group.cluster.start(empty)
+    await group.whole()
+    await group.ready(master)
+    await group.lead(empty)
+    assert await bodies(group.store, 16) == expected
+    await group.store.close()
+    await asyncio.to_thread(group.cluster.stop_all)
+    data = group.cluster.plan.directory / "data"
+    assert len({log_bytes(data / name) for name in group.names}) == 1
