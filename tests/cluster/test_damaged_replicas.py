@@ -1,4 +1,4 @@
-"""A store group of real processes whose disks lie: what is damaged is repaired from a replica, and no message is lost."""
+"""A store group of real processes whose disks lie: what is damaged is repaired from a replica; nothing is lost."""
 
 import asyncio
 import contextlib
