@@ -80,7 +80,7 @@ class Faults:
         self._disks = disks
         self.kinds: list[Callable[[], Fault]] = [self.killed, self.killed, self.frozen, self.restarted]
         if network is not None:
-            self.kinds += [self.cut_off, self.one_way, self.lossy, self.leaderless, self.masterless]
+            self.kinds += [self.cut_off, self.one_way, self.lossy, self.leaderless, self.masterless, self.grey]
         if disks:
             self.kinds += [self.full]
         self._left: list[Callable[[], Fault]] = []
@@ -141,6 +141,14 @@ class Faults:
         master = self._master()
         proxies = [node.name for node in self._cluster.nodes if node.role == "proxy"]
         return self._torn("cut off from proxies", master, lambda network: network.cut([master], proxies))
+
+    def grey(self) -> Fault:
+        """A master that the controllers hear and nobody else, in one direction or both."""
+        master = self._master()
+        others = [node.name for node in self._cluster.nodes if node.role != "controller" and node.name != master]
+        back = self._chance.random() < 0.5
+        some, rest = ([master], others) if self._chance.random() < 0.5 else (others, [master])
+        return self._torn("grey", master, lambda network: network.cut(some, rest, back=back))
 
     # ---- disks
 

@@ -155,6 +155,26 @@ async def test_a_master_cut_off_with_a_proxy_acknowledges_nothing(setting):
             await asyncio.to_thread(one.check)
 
 
+async def test_a_master_that_only_the_controllers_reach_is_succeeded(setting):
+    """It stayed master for as long as its heartbeats came, and `elect` was done and had no effect."""
+    cluster, network = setting.cluster, setting.network
+    if network is None:
+        pytest.skip(f"needs a network to cut: {missing()}")
+    master, epoch = await asyncio.to_thread(only_master, cluster)
+    others = [node.name for node in cluster.nodes if node.role != "controller" and node.name != master]
+    async with at_work(cluster, "grey") as run:
+        try:
+            await asyncio.to_thread(network.cut, [master], others)
+            began = time.monotonic()
+            assert await run.keep_going(until=lambda: only_master(cluster)[0] != master), run.report()
+            print(f"\nanother master after {time.monotonic() - began:.1f} s", flush=True)
+            assert not await run.all_going(), run.report()  # and the old one is cut off still
+            assert only_master(cluster)[1] == epoch + 1
+        finally:
+            await asyncio.to_thread(network.heal)
+        assert await run.keep_going(until=run.whole), run.not_ready()
+
+
 async def test_a_proxy_that_alone_does_not_reach_the_home_group_stops_and_others_do_what_it_has_left(setting):
     cluster, network = setting.cluster, setting.network
     if network is None:
@@ -209,6 +229,8 @@ async def elect(cluster, name):
         async with asyncio.timeout(60):
             while True:
                 replica = next(one.id for one in controller.group(number).replicas if one.node == name)
+                if controller.group(number).master == replica:
+                    return
                 with contextlib.suppress(NotElectable, StaleEpoch):
                     await controller.elect(number, replica)
                     return
