@@ -29,6 +29,7 @@ class Reach:
         self._group: Group | None = None  # whose master is listened for
         self._reaches: dict[int, None] = {}  # replicas that answered the newest probe; no more than the group has
         self._probing: asyncio.Task[None] | None = None
+        self._told = (False, False)  # whether there was a complaint, and one that counts, at the last look
         self._probed_ms = 0  # of the silence, when the newest probe began
 
     def heard(self) -> None:
@@ -40,7 +41,7 @@ class Reach:
 
         `group` None: nobody is listened for at present. `me` is the replica that listens, if it is one.
         """
-        before, silence = self._worth(), self._silence
+        before, silence = self._told, self._silence
         silence.tick(now_ms)
         if group is None or group.master in {None, me}:
             self._group = None
@@ -57,7 +58,8 @@ class Reach:
         else:
             self._reaches.clear()
             self._probed_ms = 0
-        return self._worth() != before
+        self._told = self._worth()
+        return self._told != before
 
     @property
     def complaint(self) -> Complaint | None:
