@@ -1,0 +1,426 @@
+"""Every way in and out, as tables: what a user hears who may do nothing, or too little, and what it must not tell.
+
+The ways are derived from the code. One that is not in its table fails here: whoever adds an endpoint, a packet, a
+method or a remote call says what it is to answer somebody without a right. Each answer is taken twice, before there is
+anything hidden and after, and compared byte by byte: statuses, headers, bodies, counts, cursors, texts of errors.
+"""
+
+import asyncio
+import re
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import httpx
+import pika
+import pytest
+from aiocoap import Context
+from aiocoap import Message as CoapMessage
+from aiocoap.numbers.codes import Code
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from pamqp.commands import Basic, Channel, Confirm, Exchange, Queue, Tx
+from prometheus_client import CollectorRegistry
+from test_access_paths import DENIED, TIMEOUT_S, Mqtt, Served
+from test_rights_side_channels import ruled
+
+from adapters.amqp.methods import _METHODS
+from adapters.coap.request import ROOTS
+from adapters.http import groups, routes
+from adapters.mqtt import session
+from adapters.mqtt.codec import packets
+from controller.service import ControllerService
+from gateway import access_requests, port
+from gateway.admin import AdminServer
+from store.node.replication_service import ReplicationService
+from store.rpc import StoreService
+from store.service import NodeService
+
+pytestmark = pytest.mark.slow
+
+NOBODY, LITTLE = "nobody", "little"  # who may do nothing, and who may do all below `mine/`
+MINE = [f"all:{root}mine/#" for root in ("", "$queue/", "$exchange/", "$kv/default/", "$group/")]
+SECRET = "closed/there"
+EVENT = {"ce-specversion": "1.0", "ce-id": "secret-id", "ce-source": "/s", "ce-type": "secret"}
+
+
+# ---- HTTP
+
+
+class Http(NamedTuple):
+    """Requests of one endpoint: what they are answered to who may do nothing, and to who may do too little."""
+
+    nobody: int
+    little: int
+    requests: tuple[tuple[str, Mapping[str, Any]], ...]  # targets, and what goes with them
+
+
+def http(nobody: int, little: int, *requests: str | tuple[str, Mapping[str, Any]]) -> Http:
+    return Http(nobody, little, tuple((one, {}) if isinstance(one, str) else one for one in requests))
+
+
+_HIDDEN = quote(SECRET)
+_SEARCHES = [
+    f"/messages?{one}={text}{more}"
+    for one, text in (("key", "secret-key"), ("id", "secret-id"))
+    for more in (
+        "",
+        "&limit=1",
+        "&limit=1&where=type='secret'",
+        "&type=secret&limit=2",
+        "&from=0&limit=1",
+        "&wait=0.05",
+    )
+]
+HTTP: dict[str, Http] = {
+    "POST /events": http(403, 403, ("/events", {"headers": {**EVENT, "ce-subject": SECRET}, "content": b"x"})),
+    "GET /topics": http(
+        200, 200, "/topics", "/topics?limit=1", "/topics?prefix=closed", "/topics?prefix=closed/there&limit=1"
+    ),
+    "GET /subscribe": http(403, 403, "/subscribe?filter=closed/%23", f"/subscribe?filter={_HIDDEN}&where=qos>0"),
+    "GET /messages": http(200, 200, *_SEARCHES),
+    "GET /kv": http(
+        403,
+        200,
+        "/kv?limit=1",
+        "/kv?limit=2&keys=true",
+        "/kv?prefix=closed/",
+        "/kv?prefix=mine/&limit=1",
+        "/kv?start=a&end=z",
+    ),
+    "POST /kv": http(
+        403,
+        403,
+        (
+            "/kv",
+            {"json": {"compare": [{"key": SECRET, "revision": 0}], "operations": [{"put": "mine/b", "value": ""}]}},
+        ),
+        (
+            "/kv",
+            {"json": {"compare": [{"key": SECRET, "revision": -1}], "operations": [{"put": "mine/b", "value": ""}]}},
+        ),
+        ("/kv", {"json": {"operations": [{"delete": SECRET}]}}),
+    ),
+    "POST /kv-holds": http(201, 201, "/kv-holds"),  # tells how much is written in all
+    "DELETE /kv-holds": http(404, 404, "/kv-holds?revision=1"),
+    "GET /groups": http(200, 200, "/groups", "/groups?limit=1"),
+    "GET /topics/*": http(403, 403, f"/topics/{_HIDDEN}", "/topics/closed/%23", "/topics/closed/%2B?limit=1"),
+    "POST /topics/*": http(
+        403,
+        403,
+        (f"/topics/{_HIDDEN}", {"content": b"x"}),
+        (f"/topics/{_HIDDEN}?delay=9", {"content": b"x"}),
+        (f"/topics/{_HIDDEN}?retain=true", {"content": b""}),
+        (f"/topics/{_HIDDEN}", {"content": b"x", "headers": {"idempotency-key": "secret-id"}}),
+    ),
+    "DELETE /timers/*": http(404, 404, "/timers/1.0.0_x"),
+    "DELETE /kv/*": http(403, 403, f"/kv/{SECRET}", (f"/kv/{SECRET}", {"headers": {"if-match": "*"}})),
+    "GET /kv/*": http(403, 403, f"/kv/{SECRET}", (f"/kv/{SECRET}", {"headers": {"if-none-match": "*"}})),
+    "PUT /kv/*": http(
+        403,
+        403,
+        (f"/kv/{SECRET}", {"content": b"x"}),
+        (f"/kv/{SECRET}", {"content": b"x", "headers": {"if-none-match": "*"}}),
+        (f"/kv/{SECRET}", {"content": b"x", "headers": {"if-match": '"1"'}}),
+    ),
+    "DELETE /groups/*": http(403, 403, "/groups/secret"),
+    "GET /groups/*": http(403, 403, "/groups/secret"),
+    "POST /groups/*/members": http(403, 403, ("/groups/secret/members", {"json": {"topic": "closed"}})),
+    "POST /groups/*/reset": http(403, 403, ("/groups/secret/reset", {"json": {"to": "latest"}})),
+    "DELETE /groups/*/members/*": http(403, 403, "/groups/secret/members/0123"),
+    "PUT /groups/*/members/*": http(403, 403, "/groups/secret/members/0123"),
+    "GET /groups/*/members/*/messages": http(403, 403, "/groups/secret/members/0123/messages?wait=0.05"),
+    "POST /groups/*/members/*/commit": http(
+        403, 403, ("/groups/secret/members/0123/commit", {"json": {"after": "1~16.1"}})
+    ),
+}
+# Where the status depends on the request: a count needs the right to all of its range, a filter that to some of it.
+MORE: dict[str, Http] = {
+    "GET /kv": http(403, 403, "/kv?count=true", "/kv?count=true&prefix=closed/"),
+    "GET /topics/*": http(403, 200, "/topics/%23", "/topics/%23?limit=1", "/topics/%2B/there?limit=1"),
+    "HEAD /topics/*": http(403, 403, f"/topics/{_HIDDEN}"),
+}
+
+
+def http_endpoints() -> set[str]:
+    """Every method and path that is served, `*` for what a path names."""
+    found = {f"{method} {path}" for path, methods in routes.EXACT.items() for method in methods}
+    found |= {f"{method} {root}*" for root, methods in routes.BELOW.items() for method in methods}
+    for below, table in (("", groups._GROUP), ("/members/*", groups._MEMBERS)):
+        found |= {
+            f"{method} {routes.GROUPS}*{below}{rest and f'/{rest}'}"
+            for rest, methods in table.items()
+            for method in methods
+        }
+    return found
+
+
+def test_every_endpoint_of_http_is_in_the_table():
+    assert http_endpoints() == HTTP.keys()
+
+
+# ---- AMQP: None is what concerns a connection's own channel, consumers and deliveries, or is not there at all
+
+AMQP: dict[str, Callable[[Any], Any] | None] = {
+    "Exchange.Declare": lambda one: one.exchange_declare("closed-x", "topic", passive=True),
+    "Exchange.Delete": lambda one: one.exchange_delete("closed-x"),
+    "Exchange.Bind": None,
+    "Exchange.Unbind": None,
+    "Queue.Declare": lambda one: one.queue_declare("closed-q", passive=True),
+    "Queue.Bind": lambda one: one.queue_bind("closed-q", "closed-x", "#"),
+    "Queue.Unbind": lambda one: one.queue_unbind("closed-q", "closed-x", "#"),
+    "Queue.Purge": lambda one: one.queue_purge("closed-q"),
+    "Queue.Delete": lambda one: one.queue_delete("closed-q", if_empty=True),
+    "Basic.Consume": lambda one: one.basic_consume("closed-q", lambda *_: None),
+    "Basic.Get": lambda one: one.basic_get("closed-q"),
+    "Basic.Publish": lambda one: (one.confirm_delivery(), one.basic_publish("", "closed-q", b"x", mandatory=True)),
+    **dict.fromkeys(
+        [
+            *(
+                "Channel.Close",
+                "Channel.Flow",
+                "Channel.FlowOk",
+                "Confirm.Select",
+                "Tx.Select",
+                "Tx.Commit",
+                "Tx.Rollback",
+            ),
+            *("Basic.Qos", "Basic.Cancel", "Basic.CancelOk", "Basic.Ack", "Basic.Nack", "Basic.Reject"),
+            *("Basic.Recover", "Basic.RecoverAsync"),
+        ]
+    ),
+}
+AMQP_MORE: list[Callable[[Any], Any]] = [
+    lambda one: one.exchange_declare("closed-x", "topic"),
+    lambda one: one.exchange_declare("closed-x", "fanout"),
+    lambda one: one.queue_declare("closed-q"),
+    lambda one: one.queue_declare("closed-q", durable=True),
+    lambda one: one.queue_delete("closed-q"),
+    lambda one: one.queue_bind("mine/q", "amq.topic", "closed.#"),
+    lambda one: (one.confirm_delivery(), one.basic_publish("amq.topic", "closed.there", b"x", mandatory=True)),
+    lambda one: (one.confirm_delivery(), one.basic_publish("closed-x", "k", b"x", mandatory=True)),
+]
+
+
+def test_every_method_of_amqp_is_in_the_table():
+    found = set()
+    for methods in (Channel, Exchange, Queue, Basic, Confirm, Tx):
+        class_name = methods.__name__
+        found |= {
+            f"{class_name}.{name}" for name, one in vars(methods).items() if getattr(one, "index", None) in _METHODS
+        }
+    assert found | {"Basic.Publish"} == AMQP.keys()
+
+
+# ---- MQTT
+
+MQTT: dict[str, str] = {
+    "Connect": "a will's address: 0x87",
+    "Publish": "0x87, and so is what a message names",
+    "Subscribe": "0x87 where nothing may be read, or shared, not all",
+    **dict.fromkeys(
+        ["Puback", "Pubrec", "Pubrel", "Pubcomp", "Unsubscribe", "Pingreq", "Disconnect", "Auth"], "its own"
+    ),
+}
+
+
+def test_every_packet_of_mqtt_is_in_the_table():
+    sent = {one.__name__ for one in session._HANDLERS}
+    sent |= {"Connect", "Publish", "Pingreq", "Disconnect", "Auth"}
+    kinds = {
+        name for name, one in vars(packets).items() if isinstance(one, type) and one.__module__ == packets.__name__
+    }
+    answers = {"Connack", "Suback", "Unsuback", "Pingresp"}
+    assert {name for name in kinds if name.capitalize() in {*MQTT, *answers}} - answers == MQTT.keys()
+    assert sent <= MQTT.keys()
+
+
+# ---- CoAP: nobody has a name there
+
+
+COAP: dict[str, tuple[str, ...]] = {
+    **{f"{method} /{root}/*": ("4.03",) for root in ROOTS for method in ("GET", "POST", "PUT")},
+    **{f"GET /{root}": ("2.05",) for root in ROOTS},
+    "GET /.well-known/core": ("2.05",),
+    **{f"{method} /*": ("4.03",) for method in ("GET", "POST", "PUT")},
+    **{f"{method} /t/*": ("4.05",) for method in ("DELETE", "FETCH", "PATCH", "iPATCH")},
+}
+
+
+# ---- remote calls: for nodes and those who read for a whole cluster, who have no rules (docs/operations.md)
+
+GRPC = {
+    "StoreService": {"Topics", "Bounds", "OffsetAtTime", "Health", "Fetch"},
+    "NodeService": {"Calls", "Append", "Tail"},
+    "ReplicationService": {"Replicate", "Snapshot", "FetchRange", "SwitchOver"},
+    "ControllerService": {"Follow", "Command", "Heartbeat", "Peer", "Install", "Status", "Routes", "Identify"},
+}
+ADMIN = {"/healthz", "/readyz", "/metrics", "/status"}  # by where it listens, and browsers by Host and Origin
+EFFECTS = {
+    "Publish": "Badge.refused",
+    "Subscribe": "Badge.check_filter by the adapter, and each address by the fan-out",
+    "Consume": "access_requests.check_consume, and the pump",
+    "Call": "access_requests.check",
+    **dict.fromkeys(["Unsubscribe", "Settled", "SettleLeased", "Ready", "Cancel", "Close"], "its own"),
+}
+
+
+def test_every_method_of_coap_is_in_the_table():
+    methods = {one.name for one in Code if one.is_request()}
+    assert {way.partition(" ")[0] for way in COAP} == methods
+    assert {way.partition(" ")[2] for way in COAP} >= {f"/{root}/*" for root in ROOTS}
+
+
+def test_every_remote_call_page_and_effect_is_in_the_table():
+    for service in (StoreService, NodeService, ReplicationService, ControllerService):
+        empty = object.__new__(service)
+        calls = empty.handlers() if hasattr(empty, "handlers") else empty._handlers()
+        assert set(calls) == GRPC[service.__name__]
+    assert AdminServer(lambda: None, lambda: None, CollectorRegistry())._pages.keys() == ADMIN
+    assert {one.__name__ for one in typing.get_args(port.Effect)} == EFFECTS.keys()
+    assert set(access_requests.ON_GRID) <= access_requests._NEEDS.keys()
+    assert set(access_requests.SIFTED) <= access_requests._NEEDS.keys()
+
+
+# ---- the answers, before there is anything hidden and after
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Served(Path(tmp_path_factory.mktemp("table")) / "data") as one:
+        for name, rules in ((NOBODY, ruled()), (LITTLE, ruled(*MINE))):
+            one.do(one.set_user(name, rules))
+        with one.http("admin") as admin:  # what is not hidden, and makes the topics
+            for address in ("closed/else", "mine/a", "mine/z"):
+                assert admin.post(f"/topics/{address}", content=b"x").is_success
+            for key in ("mine/a", "mine/z"):
+                assert admin.put(f"/kv/{key}", content=b"x").is_success
+        yield one
+
+
+def hide(served: Served) -> None:
+    """Put something into every place that the requests above ask of."""
+    with served.http("admin") as admin:
+        for n in range(3):
+            query = {"key": "secret-key", "retain": "true"}
+            assert admin.post(f"/topics/{SECRET}", params=query, headers=EVENT, content=b"%d" % n).is_success
+        assert admin.post(f"/topics/{SECRET}", params={"delay": "3600"}, content=b"x").is_success
+        for key in (SECRET, "b", "closed/a", "minf"):
+            assert admin.put(f"/kv/{key}", content=b"x").is_success
+        assert admin.post("/groups/secret/members", json={"topic": "closed"}).is_success
+    channel = amqp(served, "admin").channel()
+    channel.exchange_declare("closed-x", "topic", durable=True)
+    channel.queue_declare("closed-q", durable=True)
+    channel.queue_bind("closed-q", "closed-x", "#")
+    channel.confirm_delivery()
+    for _ in range(3):
+        channel.basic_publish("closed-x", "k", b"x")
+    channel.connection.close()
+
+
+def amqp(served: Served, name: str) -> pika.BlockingConnection:
+    credentials = pika.PlainCredentials(name, "a secret")
+    return pika.BlockingConnection(
+        pika.ConnectionParameters("127.0.0.1", served.ports["amqp"], credentials=credentials)
+    )
+
+
+def http_answers(served: Served, name: str) -> dict[str, Any]:
+    """All that HTTP says to a user, with what is counted in all taken out."""
+    found: dict[str, Any] = {}
+    with served.http(name) as client:
+        for table in (HTTP, MORE):
+            for endpoint, row in table.items():
+                for number, (target, given) in enumerate(row.requests):
+                    answer = client.request(endpoint.partition(" ")[0], target, **given)
+                    wanted = row.nobody if name == NOBODY else row.little
+                    assert answer.status_code == wanted, f"{endpoint} {target}: {answer.text}"
+                    found[f"{endpoint} {target} {number}"] = masked(answer)
+    return found
+
+
+def masked(answer: httpx.Response) -> tuple[int, list[tuple[str, str]], str]:
+    """A revision is how much is written in all: that is not hidden. Nor is the day."""
+    headers = [(name, value) for name, value in answer.headers.multi_items() if name not in {"date", "content-length"}]
+    return answer.status_code, headers, re.sub(r'^\{"revision":\d+', '{"revision":*', answer.text)
+
+
+def amqp_answers(served: Served, name: str) -> list[str]:
+    """What the channel is closed with, method by method."""
+    found, connection = [], amqp(served, name)
+    for method, work in (*AMQP.items(), *(("more", one) for one in AMQP_MORE)):
+        if work is None:
+            continue
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
+            work(connection.channel())
+        assert closed.value.reply_code == 403, method
+        found.append(f"{method} {closed.value.reply_text}")
+    connection.close()
+    return found
+
+
+def mqtt_answers(served: Served, name: str) -> list[Any]:
+    """Codes, and the texts that come with them."""
+    client = Mqtt(served, name, f"table-{name}")
+    will = Mqtt(served, name, f"will-{name}")
+    will.paho.will_set(SECRET, b"x", 1)
+    found: list[Any] = [will.connect(), client.connect()]
+    filters = ("closed/#", SECRET, "#", "+/there", "$share/g/closed/#", "$share/g/#", f"$share/g/{SECRET}", "$SYS/#")
+    found += [client.subscribe(pattern) for pattern in filters]
+    for address in (SECRET, "$delayed/9/closed/there"):
+        found += [client.publish(address, qos) for qos in (1, 2)]
+    asked = Properties(PacketTypes.PUBLISH)
+    asked.ResponseTopic = SECRET
+    found.append(client.publish("mine/a", 1, properties=asked))
+    assert client.heard.empty() or name == LITTLE
+    while not client.heard.empty():
+        assert client.heard.get().topic.startswith("mine/")
+    for one in (client, will):
+        one.close()
+    granted = [name == LITTLE and pattern in {"#", "+/there"} for pattern in filters]
+    assert found[2:10] == [[1 if one else DENIED] for one in granted]
+    assert found[0] == DENIED
+    return found
+
+
+async def coap_answers(served: Served) -> dict[str, Any]:
+    """Codes and payloads."""
+    context = await Context.create_client_context()
+    found: dict[str, Any] = {}
+    try:
+        for way, (code, *_) in COAP.items():
+            method, _, path = way.partition(" ")
+            message = CoapMessage(
+                code=Code[method],
+                uri=f"coap://127.0.0.1:{served.ports['coap']}{path.replace('*', SECRET)}",
+                payload=b"" if method in {"GET", "DELETE"} else b"x",
+            )
+            async with asyncio.timeout(TIMEOUT_S):
+                answer = await context.request(message).response
+            assert Code(answer.code).dotted == code, way
+            found[way] = Code(answer.code).dotted, answer.payload, answer.opt.encode()
+    finally:
+        await context.shutdown()
+    return found
+
+
+def all_answers(served: Served) -> dict[str, Any]:
+    found: dict[str, Any] = {"coap": asyncio.run(coap_answers(served))}
+    for name in (NOBODY, LITTLE):
+        found[f"http {name}"] = http_answers(served, name)
+        found[f"amqp {name}"] = amqp_answers(served, name)
+        found[f"mqtt {name}"] = mqtt_answers(served, name)
+    return found
+
+
+def test_nothing_that_is_answered_tells_what_is_hidden(gateway):
+    before = all_answers(gateway)
+    hide(gateway)
+    after = all_answers(gateway)
+    for way, said in before.items():
+        if isinstance(said, dict):
+            for one, answer in said.items():
+                assert after[way][one] == answer, f"{way}: {one}"
+        assert after[way] == said, way
