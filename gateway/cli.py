@@ -170,12 +170,20 @@ def main() -> None:
 def _explain(errors: list[BaseException]) -> int:
     """Say errors that were to be expected, a line each; the exit code of the first."""
     for error in errors:
-        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-        for line in text.splitlines() or [type(error).__name__]:
+        for line in _sentence(error).splitlines():
             print(f"headgate: {line}", file=sys.stderr)  # noqa: T201 - the one way out of every command
     if isinstance(errors[0], ConfigError):
         return EXIT_USAGE
     return EXIT_UNREACHABLE if isinstance(errors[0], Unreachable) else EXIT_FAILED
+
+
+def _sentence(error: BaseException) -> str:
+    """What an error says; of one that only names something, what its kind means besides."""
+    text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+    if " " in text.strip():
+        return text
+    meaning = (type(error).__doc__ or type(error).__name__).splitlines()[0].rstrip(".")
+    return f"{meaning}: {text}" if text else meaning
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from controller.client import ControllerError, Topic
+from controller.client import ControllerError, ControllerUnreachable, Topic, UnknownQueue
 from controller.local import LocalController
 from gateway import cli, cli_cluster
 from gateway.local_cluster import LocalCluster, NodeFailed, Plan
@@ -76,3 +76,16 @@ def test_a_process_that_has_ended_is_not_waited_for(tmp_path):
 def test_the_reason_of_a_process_is_what_it_says_itself(tmp_path):
     cluster = LocalCluster(Plan(tmp_path, 1, 1, 1, 1, 1, 20_000))
     assert cluster.trouble("store-0-1") == "does not answer yet"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (UnknownQueue("24"), "headgate: No topic has a queue of that number: 24"),
+        (ControllerUnreachable(""), "headgate: No controller has answered in time. A command may have happened"),
+        (UnknownQueue("no topic has a queue 24"), "headgate: no topic has a queue 24"),
+    ],
+)
+def test_an_error_that_only_names_something_is_said_in_a_sentence(error, line, capsys):
+    assert cli._explain([error]) == 1
+    assert capsys.readouterr().err.startswith(line)
