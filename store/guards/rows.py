@@ -18,7 +18,7 @@ import numpy as np
 from google_crc32c import extend, value
 from msgspec.structs import replace
 
-from store.format import ROW, ROW_FENCE, ROW_ONCE, ROWS_DTYPE, Buffer, UnplacedFrame
+from store.format import FEW_ROWS, ROW, ROW_FENCE, ROW_ONCE, ROWS_DTYPE, Buffer, UnplacedFrame
 from store.records import KV_QUEUE, VOID_QUEUE, KvPut, encode
 
 __all__ = ["FENCES", "NAME_BYTES", "ONCES", "Guard", "epoch_in", "fence_record", "guard_row", "guards_of", "without"]
@@ -54,10 +54,16 @@ def guard_row(pos: int, size: int, name: bytes, *, covers: int, epoch: int = 0, 
 
 def guards_of(rows: Buffer) -> list[Guard]:
     """Returns the guards among some rows, in their order."""
-    table = np.frombuffer(rows, ROWS_DTYPE)  # at 10 us whatever their number; a frame may have thousands
     found: list[Guard] = []
-    for row in np.flatnonzero((table["queue"] == KV_QUEUE) & (table["flags"] & _GUARDS != 0)).tolist():
-        _, _, _, flags, low, high, epoch, covers = ROW.unpack_from(rows, row * ROW.size)
+    if len(rows) <= FEW_ROWS * ROW.size:
+        some: Iterable[int] = range(len(rows) // ROW.size)
+    else:
+        table = np.frombuffer(rows, ROWS_DTYPE)
+        some = np.flatnonzero((table["queue"] == KV_QUEUE) & (table["flags"] & _GUARDS != 0)).tolist()
+    for row in some:
+        queue, _, _, flags, low, high, epoch, covers = ROW.unpack_from(rows, row * ROW.size)
+        if queue != KV_QUEUE or not flags & _GUARDS:
+            continue
         name = low.to_bytes(_HALF, "big") + high.to_bytes(_HALF, "big")
         found.append(Guard(row, max(row - covers, 0), name, epoch, bool(flags & ROW_ONCE)))
     return found
