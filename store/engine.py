@@ -119,7 +119,13 @@ class Engine:
             self._views_at = self.views.dispatched  # when it was opened
             self._inherited = self._recover(directory, confirmed, truncate_to, on_recovering)
             self.scrub = Scrub(
-                self.log, files=files, path=data_dir / "scrub", now_ms=now_ms, bytes_per_s=scrub_bytes_per_s
+                self.log,
+                files=files,
+                path=data_dir / "scrub",
+                now_ms=now_ms,
+                bytes_per_s=scrub_bytes_per_s,
+                seals=self.seals,
+                at_start=True,
             )
             producers = ProducerTable()
             with self.views.reading() as txn:

@@ -259,6 +259,11 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
         return self._engine.views.rebuildable
 
     @property
+    def verifying(self) -> bool:
+        """Whether a log of up to `START_BYTES_MAX` is being read for the first time since the start."""
+        return self._engine.scrub.verifying
+
+    @property
     def damages_repaired(self) -> int:
         """The number of damages that were repaired in place since the directory was begun."""
         return self._engine.log.damages.repaired_count

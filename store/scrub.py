@@ -1,6 +1,7 @@
 """The scrub: reads the log slowly, again and again, so that a flipped bit is found before somebody needs it.
 
-Of the segment that is written to it reads what has been on disk for a while.
+Of the segment that is written to it reads what has been on disk for a while. After a start the whole log is read once,
+at a higher rate: nobody knows what happened to the files while the store was stopped.
 
 A step at a time, bounded in bytes and in time. Where it is outlives the process, in the file `scrub` of the data
 directory: a pass over a large log takes days.
@@ -9,16 +10,19 @@ directory: a pass over a large log takes days.
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import NamedTuple
 
 import msgspec
 
 from store.files import Files
-from store.format import Frame, LogOffset
+from store.format import HEADER, Frame, LogOffset
+from store.integrity.ledger import BY_SEAL
+from store.integrity.seals import SealFile, Sealing
 from store.log import CommitLog
+from store.segment import BadRange
 
-__all__ = ["PASS_INTERVAL_MS", "SCRUB_BYTES_PER_S", "STEP_S", "Scrub", "Scrubbed"]
+__all__ = ["PASS_INTERVAL_MS", "SCRUB_BYTES_PER_S", "START_BYTES_MAX", "START_FACTOR", "STEP_S", "Scrub", "Scrubbed"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +32,10 @@ BUSY_S_MAX = 0.05  # of one step: small frames cost more time than their bytes s
 PASS_INTERVAL_MS = 24 * 3600 * 1000  # from the beginning of one pass to that of the next
 READ_BYTES = 256 << 10
 REST_MS = 10 * 60 * 1000  # what was on disk so long ago is not in the way of whoever writes behind it
+START_FACTOR = 8  # times the usual rate, for the first pass after a start: 64 MiB/s
+START_BUSY_S_MAX = 0.5  # of one step of that pass
+WORK_S, PAUSE_S = 2e-3, 2e-3  # of that pass while somebody writes
+START_BYTES_MAX = 256 << 20  # a log that is no larger counts as `verifying` until its first pass is over
 SAVE_BYTES = 64 << 20  # read again, at most, after a crash
 
 
@@ -58,8 +66,13 @@ class Scrub:
         path: Path,
         now_ms: Callable[[], int],
         bytes_per_s: int = SCRUB_BYTES_PER_S,
+        seals: SealFile | None = None,
+        at_start: bool = False,
     ) -> None:
-        """Go on where `path` says the last process was. `bytes_per_s` 0: never."""
+        """Go on where `path` says the last process was. `bytes_per_s` 0: never.
+
+        With `at_start` the whole log is read first. Segments are compared with their `seals`, too.
+        """
         self._log = log
         self._files = files
         self._path = path
@@ -72,6 +85,13 @@ class Scrub:
         self._to = LogOffset(min(self._saved.to, log.flushed))
         self._marked_ms, self._marked = now_ms(), log.flushed  # what was on disk then
         self._rested = log.first  # on disk for REST_MS, <= _marked
+        self._seals = seals
+        self._sealing: Sealing | None = None  # of the sealed segment under way, read from its beginning
+        self._starting = at_start and bytes_per_s > 0  # until the first pass is over
+        self._start_size = log.flushed - log.first
+        self._seen_end = log.end  # at the step before
+        if self._starting:
+            self._at = self._to = log.first
         self._passes = self._saved.passes
         self._began_ms = self._saved.began_ms
 
@@ -80,31 +100,67 @@ class Scrub:
         """Where the pass is. Any thread may ask."""
         return Scrubbed(self._at, self._to, self._passes, self._began_ms)
 
+    @property
+    def verifying(self) -> bool:
+        """Whether the first pass after a start is under way, over a log that is small enough to wait for."""
+        return self._starting and self._start_size <= START_BYTES_MAX
+
     def step(self) -> None:
         """Verify what a second allows, or wait for the next pass to be due."""
         if not self._bytes_per_step:
             return
         self._look()
         if self._at >= self._to and not self._begin_pass():
+            self._starting = False  # there is nothing to read
             return
-        self._left = min(self._left, 0) + self._bytes_per_step
+        self._left = min(self._left, 0) + self._bytes_per_step * (START_FACTOR if self._starting else 1)
         if self._left <= 0:
             return
-        deadline = perf_counter() + BUSY_S_MAX
+        writing, self._seen_end = self._log.end != self._seen_end, self._log.end
+        began = perf_counter()
+        deadline = began + (START_BUSY_S_MAX if self._starting else BUSY_S_MAX)
+        rest = began + WORK_S if self._starting and writing else deadline
         self._at = max(self._at, self._log.first)
         for item in self._log.scan(self._at, self._to, read_bytes=READ_BYTES):
-            if not isinstance(item, Frame):
-                self._log.damaged(item, "scrub")
+            self._take(item)
             self._left -= item.end - self._at
             self._at = item.end
-            if self._left <= 0 or perf_counter() >= deadline:
+            now = perf_counter()
+            if self._left <= 0 or now >= deadline:
                 break
+            if now >= rest:
+                sleep(PAUSE_S)
+                rest = now + PAUSE_S + WORK_S
         if self._at >= self._to:
+            self._starting = False
             self._passes += 1
             logger.info("the log was scrubbed", extra={"to": self._to, "damaged": self._log.damages.count})
             self.save()
         elif self._at - self._saved.at >= SAVE_BYTES:
             self.save()
+
+    def _take(self, item: Frame | BadRange) -> None:
+        """Report what is damaged, and compare the digest of a sealed segment that was read from end to end."""
+        if not isinstance(item, Frame):
+            self._sealing = None
+            self._log.damaged(item, "scrub")
+            return
+        if self._log.damages.count:
+            self._log.damages.verified(item.start, item.end)
+        segment = self._log.segment_of(item.start)
+        if segment is not None and segment.start == item.start:
+            self._sealing = Sealing(item.start)
+        if self._sealing is None:
+            return
+        if self._sealing.at != item.start:  # trimmed meanwhile
+            self._sealing = None
+            return
+        self._sealing.add(item.data[: HEADER.size], item.end)
+        seal = None if self._seals is None else self._seals.of(self._sealing.start)
+        if seal is not None and seal.end == item.end:
+            if self._sealing.digest != seal.digest:
+                self._log.damaged(BadRange(seal.start, seal.end, "the frames are not those that were sealed"), BY_SEAL)
+            self._sealing = None
 
     def save(self) -> None:
         """Remember where it is, for the next process. A failure is no harm: that one reads some of it again."""
@@ -136,7 +192,10 @@ class Scrub:
     def _begin_pass(self) -> bool:
         """Begin anew when that is due and there is something."""
         now_ms, to = self._now_ms(), max(self._log.sealed, self._rested)
-        if to <= self._log.first or (self._began_ms and 0 <= now_ms - self._began_ms < PASS_INTERVAL_MS):
+        if self._starting:
+            to = self._log.flushed
+        recent = self._began_ms and 0 <= now_ms - self._began_ms < PASS_INTERVAL_MS
+        if to <= self._log.first or (recent and not self._starting):
             return False
         self._at, self._to, self._began_ms = self._log.first, to, now_ms
         return True

@@ -16,6 +16,7 @@ digest.
 
 import logging
 import struct
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import pairwise
@@ -65,9 +66,14 @@ class Sealing:
         self._digest.update(header)
         self.at = end
 
+    @property
+    def digest(self) -> bytes:
+        """The digest of what was added."""
+        return self._digest.digest()
+
     def seal(self, before: Seal | None) -> Seal:
         """The seal of what was added, behind another one."""
-        digest = self._digest.digest()
+        digest = self.digest
         return Seal(self.start, self.at, digest, chain_of(before, digest))
 
 
@@ -120,6 +126,12 @@ class SealFile:
     def all(self) -> Sequence[Seal]:
         """The seals, oldest first."""
         return self._seals
+
+    def of(self, start: LogOffset) -> Seal | None:
+        """The seal of the segment that begins at a log offset."""
+        seals = self._seals
+        i = bisect_left(seals, start, key=lambda seal: seal.start)
+        return seals[i] if i < len(seals) and seals[i].start == start else None
 
     def add(self, seal: Seal) -> None:
         """Keep one more. A file that cannot be written is logged: the seal is made again after a restart."""
