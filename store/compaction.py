@@ -6,7 +6,7 @@ commit thread; and the frame of the copies is made there too, when its place in 
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import NamedTuple
@@ -100,7 +100,15 @@ class Copy(NamedTuple):
 class Compaction:
     """What compacted queues need of the log's oldest segments, as the views know it."""
 
-    def __init__(self, log: CommitLog, views: Views, compacted: Mapping[int, LogOffset]) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        views: Views,
+        compacted: Mapping[int, LogOffset],
+        *,
+        lost: Callable[[LogOffset], bool] = lambda _at: True,
+    ) -> None:
+        self._lost = lost
         self._log = log
         self._views = views
         self._compacted = compacted
@@ -168,11 +176,17 @@ class Compaction:
         return Copy(one.key, row, frame.record(one.at.row), newest)
 
     def _frame(self, at: LogOffset) -> Frame | None:
+        """A frame that the index names. Raises `CorruptFrame` where it is damaged here, and not lost for good."""
         try:
-            return self._log.read(at)
+            found = self._log.read(at)
+            if found is None:
+                raise CorruptFrame(at, "the index names a frame that the log does not have")
         except CorruptFrame:
+            if not self._lost(at):
+                raise
             logger.exception("records of a compacted queue are damaged and are not kept")
             return None
+        return found
 
 
 def copies_frame(copies: Sequence[Copy], watch: RowWatch) -> UnplacedFrame:

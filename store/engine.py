@@ -57,7 +57,8 @@ class Engine:
     confirmed by nobody but the owner. A slave tells how far its log is on disk, by `on_flushed`.
 
     `on_damaged` is called when the log, or a view, is damaged where that was not known before, and once where it is
-    when opened, `on_repaired` when a range was repaired.
+    when opened, `on_repaired` when a range was repaired; `lost` says whether no replica has what is damaged at a log
+    offset.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Engine:
         on_flushed: Callable[[LogOffset], None] = lambda _end: None,
         on_damaged: Callable[[], None] = lambda: None,
         on_repaired: Callable[[], None] = lambda: None,
+        lost: Callable[[LogOffset], bool] = lambda _at: True,
         files: Files | None = None,
         group: int = 0,
         role: Role = "master",
@@ -196,6 +198,7 @@ class Engine:
             append=self.append_own,
             hurry=self.hurry,
             gone=lambda: self._keeper.stopped or self._error is not None,
+            lost=lost,
         )
         self._presence = Presence(files, data_dir, lambda: self.log.segments[-1].path)
         self._keeper = Keeper(

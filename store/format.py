@@ -64,6 +64,7 @@ __all__ = [
     "QueueOffset",
     "UnplacedFrame",
     "group_of",
+    "looks_like_frame",
     "origin_of",
     "parse_header",
 ]
@@ -304,6 +305,14 @@ def parse_header(data: Buffer, *, log_offset: int) -> Header | None:
     if header.size_bytes > FRAME_BYTES_MAX:
         raise CorruptFrame(log_offset, f"{header.size_bytes} bytes")
     return header
+
+
+def looks_like_frame(data: Buffer, log_offset: int) -> bool:
+    """Whether bytes that are no sound header may have been one of a frame at a log offset."""
+    if len(data) < HEADER.size:
+        return False
+    header = Header._make(HEADER.unpack(data[: HEADER.size]))
+    return header.magic == MAGIC or header.log_offset == log_offset
 
 
 def _plain_size(header: Header, payload: Buffer) -> int:

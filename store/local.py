@@ -85,6 +85,8 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
         self._pending_bytes_max = pending_bytes_max
         self._pending_bytes = 0  # handed to the engine and not yet answered
         self._hooks = replication
+        self._repairs = 0
+        self._repair_waiters = []
         self._gate: Gate | None = None
         gated = replication is not None and engine.get("role", "master") == "master"
         self._engine = Engine(
@@ -96,6 +98,8 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
             on_written=partial(self._post, replication.written) if replication is not None and gated else None,
             on_flushed=partial(self._post, self._flushed),
             on_damaged=partial(self._post, self._damaged),
+            on_repaired=partial(self._post, self._repaired),
+            lost=self._is_lost,
             retention=retention,
             **engine,
         )
@@ -108,7 +112,7 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
         self._received = log.end
         self._logs: Mapping[int, StoreClient] = {self.group: self}
         self._cache = FrameCache(cache_bytes_max)
-        self._reader = Reader(log, views, self._cache, busy=lambda: self._pending_bytes > 0)
+        self._reader = Reader(log, views, self._cache, busy=lambda: self._pending_bytes > 0, lost=self._is_lost)
         with views.reading() as txn:
             limits = LimitsTable(retention, views.configs.all(txn))
         # A replica's views may be further than its log, and segments of its own end elsewhere than its master's.
@@ -262,6 +266,11 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
     def verifying(self) -> bool:
         """Whether a log of up to `START_BYTES_MAX` is being read for the first time since the start."""
         return self._engine.scrub.verifying
+
+    @property
+    def messages_lost(self) -> int:
+        """The number of messages that consumers with leases were not given because they are lost, since the start."""
+        return self._reader.lost_count
 
     @property
     def damages_repaired(self) -> int:

@@ -13,7 +13,18 @@ import msgspec
 
 from store.errors import CorruptFrame, TruncationRefused
 from store.files import Files
-from store.format import HEADER, Buffer, Frame, Header, LogOffset, UnplacedFrame, group_of, origin_of, parse_header
+from store.format import (
+    HEADER,
+    Buffer,
+    Frame,
+    Header,
+    LogOffset,
+    UnplacedFrame,
+    group_of,
+    looks_like_frame,
+    origin_of,
+    parse_header,
+)
 from store.integrity.floor import Floor
 from store.integrity.ledger import Damage, DamageLedger
 from store.segment import SCAN_BYTES, BadRange, OpenFiles, Segment, segment_name, segment_start, split_at
@@ -26,6 +37,7 @@ logger = logging.getLogger(__name__)
 SEGMENT_SIZE_BYTES = 256 << 20
 START = LogOffset(0)
 END = LogOffset(1 << 63)  # behind every log
+INNOCENT_COUNT_MAX = 1_000
 _by_start = attrgetter("start")
 
 
@@ -136,6 +148,7 @@ class CommitLog:
         self.confirmed = self.first  # of what readers may see; confirmed <= flushed
         self.corruptions: list[BadRange] = []  # met by recovery in front of valid frames
         self.damages = damages if damages is not None else DamageLedger()
+        self._innocent: set[LogOffset] = set()  # inside sound frames, where a reader looked; <= INNOCENT_COUNT_MAX
         self._floor = floor
         self._lacking: tuple[LogOffset, LogOffset] | None = None  # the end it has lost, until it is written again
 
@@ -357,17 +370,21 @@ class CommitLog:
         """The frame at a log offset, verified; None when nothing confirmed is there.
 
         With `size` there is known to be one, of that size: anything else raises `CorruptFrame`. Without, None where
-        no sound header is, and `CorruptFrame` where only the rest is damaged.
+        nothing looks like a frame, and `CorruptFrame` where something does that is none, or where damage is known.
         """
         if not self.first <= log_offset < self.confirmed:
             return None
         segment = self.segment_of(log_offset)
         if segment is None:
             return None
+        raw = b""
         if not size:
             try:
-                header = parse_header(segment.read(log_offset, HEADER.size), log_offset=log_offset)
-            except (CorruptFrame, FileNotFoundError):
+                raw = segment.read(log_offset, HEADER.size)
+                header = parse_header(raw, log_offset=log_offset)
+            except (CorruptFrame, FileNotFoundError) as error:
+                if self._is_damaged(log_offset, segment, suspicious=looks_like_frame(raw, log_offset)):
+                    raise CorruptFrame(log_offset, getattr(error, "why", "the segment's file is missing")) from error
                 return None
             if header is None:
                 return None
@@ -376,13 +393,33 @@ class CommitLog:
             frame = Frame.parse(segment.read(log_offset, size), log_offset=log_offset)
             if frame is None:
                 raise CorruptFrame(log_offset, "cut short")
-        except CorruptFrame as error:
+        except CorruptFrame:
             if log_offset >= self.first:
-                self.damaged(BadRange(log_offset, LogOffset(log_offset + size), error.why), "read")
+                self._is_damaged(log_offset, segment, suspicious=True)
             raise
         except FileNotFoundError as error:
             raise CorruptFrame(log_offset, "the segment's file is gone") from error
         return frame
+
+    def _is_damaged(self, at: LogOffset, segment: Segment, *, suspicious: bool) -> bool:
+        """Whether the log is damaged at a log offset, which a reader has named; where it is not known, look.
+
+        A record may hold the bytes of a frame, and who names that place is not to have sound bytes called damaged.
+        """
+        if self.damages.overlapping(at, LogOffset(at + 1)):
+            return True
+        if not suspicious or at in self._innocent:
+            return False
+        for item in self.scan(segment.start, segment.end):
+            if item.end > at:
+                if isinstance(item, BadRange):
+                    self.damaged(item, "read")
+                    return True
+                break
+        if len(self._innocent) >= INNOCENT_COUNT_MAX:
+            self._innocent.clear()
+        self._innocent.add(at)
+        return False
 
     def scan(self, start: LogOffset, end: LogOffset, *, read_bytes: int = SCAN_BYTES) -> Iterator[Frame | BadRange]:
         """Frames in order from one log offset up to another, and the ranges between them that hold none."""

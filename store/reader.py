@@ -59,9 +59,20 @@ class Reader:
     """
 
     def __init__(
-        self, log: CommitLog, views: Views, cache: FrameCache, *, busy: Callable[[], bool] = lambda: False
+        self,
+        log: CommitLog,
+        views: Views,
+        cache: FrameCache,
+        *,
+        busy: Callable[[], bool] = lambda: False,
+        lost: Callable[[LogOffset], bool] = lambda _at: True,
     ) -> None:
-        """`busy` says whether somebody waits for a write: then one thread at a time reads from disk, with rests."""
+        """`busy` says whether somebody waits for a write: then one thread at a time reads from disk, with rests.
+
+        `lost` says whether no replica has what is damaged at a log offset.
+        """
+        self._lost = lost
+        self.lost_count = 0  # messages that `locate` has passed over, for good
         self._busy = busy
         self._turn = Lock()
         self._rested = 0.0  # when who had the turn last rested
@@ -189,7 +200,8 @@ class Reader:
                 if frames:  # what is sound comes first; the next fetch meets the damage
                     break
                 end = chunk.frame + chunk.frame_size_bytes
-                raise CorruptFrame(error.log_offset, error.why, chunk.next, end) from error
+                why = f"{error.why}: offsets {offset} to {chunk.next - 1} of queue {queue} cannot be read"
+                raise CorruptFrame(error.log_offset, why, chunk.next, end) from error
             picked = found[at - chunk.first :][: max_rows - (at - offset)]
             frames.append(frame)
             rows.append(picked)
@@ -240,7 +252,11 @@ class Reader:
         max_bytes: int,
         in_memory: bool = False,
     ) -> Located:
-        """The records at some offsets, in order, until they come to `max_bytes`; at least one when there is one."""
+        """The records at some offsets, in order, until they come to `max_bytes`; at least one when there is one.
+
+        Damaged ones that are lost for good are passed over, loudly; where another replica may have them and nothing is
+        in front of them it raises `CorruptFrame`.
+        """
         records: list[tuple[int, Frame, int]] = []
         unreadable: list[Range] = []
         left = max_bytes
@@ -255,8 +271,17 @@ class Reader:
                 at = high
                 try:
                     frame, rows = self._chunk_frame(chunk, queue, in_memory=in_memory)
-                except CorruptFrame:
-                    logger.exception("records of a queue are damaged and passed over", extra={"queue": queue})
+                except CorruptFrame as error:
+                    if chunk.frame >= self._log.first:
+                        if not self._lost(chunk.frame):
+                            if records:
+                                return Located(records, unreadable)
+                            raise
+                        logger.error(
+                            "messages are lost and passed over: the log is damaged",
+                            extra={"queue": queue, "first": low, "next": high, "error": str(error)},
+                        )
+                        self.lost_count += high - low
                     unreadable.append((low, high))
                     continue
                 picked = rows[low - chunk.first : high - chunk.first]
@@ -276,7 +301,7 @@ class Reader:
     def scan(
         self, start: LogOffset, end: LogOffset, *, max_bytes: int, in_memory: bool = False
     ) -> tuple[list[Frame], LogOffset]:
-        """All frames in log order; see `StoreClient.scan`. Damaged stretches are passed over and reported."""
+        """All frames in log order; see `StoreClient.scan`. Raises `CorruptFrame` where the first one is damaged."""
         frames: list[Frame] = []
         at = max(start, self._log.first)
         size = 0
@@ -292,9 +317,13 @@ class Reader:
             raise NotInMemory
         for item in self._log.scan(at, end, read_bytes=min(max(max_bytes, READ_BYTES_MIN), SCAN_BYTES)):
             if not isinstance(item, Frame):
-                logger.warning("a stretch of the log that holds no frame is passed over", extra=item._asdict())
-                at = item.end
-                continue
+                if item.end <= self._log.first:  # deleted meanwhile
+                    at = item.end
+                    continue
+                self._log.damaged(item, "read")
+                if frames:
+                    break
+                raise CorruptFrame(item.start, f"{item.why}, up to {item.end}", end=item.end)
             size += item.end - item.start
             if frames and size > max_bytes:
                 break
@@ -319,7 +348,7 @@ class Reader:
         """The frames that hold a row of one of the queues, in log order, by merging the queues' chunks.
 
         From `recent_start` on, `recent` has all there is. A frame comes with all its rows, also those that are past
-        their queue's limits when others are not.
+        their queue's limits when others are not. Raises `CorruptFrame` where the first one is damaged.
         """
         if start >= end:
             return [], start
@@ -335,15 +364,20 @@ class Reader:
                 looked = chunk.frame
                 break
             wanted.append(chunk)
-        frames = []
+        frames: list[Frame] = []
         for chunk in wanted:
             try:
                 frame = self.frame(chunk.frame, chunk.frame_size_bytes, in_memory=in_memory)
-            except CorruptFrame:
-                logger.exception("a damaged frame is passed over")
-                continue
-            if frame is not None:
-                frames.append(frame)
+                if frame is None:
+                    raise CorruptFrame(chunk.frame, "the index names a frame that the log does not have")
+            except CorruptFrame as error:
+                if chunk.frame < self._log.first:  # deleted meanwhile
+                    continue
+                if frames:
+                    return frames, chunk.frame
+                size = chunk.frame_size_bytes
+                raise CorruptFrame(chunk.frame, error.why, end=chunk.frame + size) from error
+            frames.append(frame)
         return frames, looked
 
     def _merged(

@@ -5,10 +5,10 @@ from typing import Protocol
 from store.errors import StoreError
 from store.format import LogOffset
 
-__all__ = ["ReplicationHooks"]
+__all__ = ["ReplicationHooks", "StoreListener"]
 
 
-class ReplicationHooks(Protocol):
+class StoreListener(Protocol):
     """Told on the event loop, in the order of the log; must neither wait nor raise.
 
     `written` comes before the `flushed` of the same end, and both may leave out ends that the next one passes.
@@ -28,3 +28,13 @@ class ReplicationHooks(Protocol):
 
     def failed(self, error: StoreError) -> None:
         """Nothing is stored any more until the store is opened again. Once."""
+
+
+class ReplicationHooks(StoreListener, Protocol):
+    """What a store with replicas is given: it is told of the log, and asked of damage."""
+
+    def lost(self, at: LogOffset) -> bool:
+        """Whether no replica has what is damaged at a log offset: readers get an error then, instead of waiting.
+
+        Any thread may ask.
+        """

@@ -23,7 +23,7 @@ import msgspec
 from controller.listening import admit
 from store import wire
 from store.client import StoreClient
-from store.errors import NotMaster, StoreError, StoreOverloaded
+from store.errors import CorruptFrame, NotMaster, StoreError, StoreOverloaded
 from store.format import Frame, LogOffset, Position
 from store.remoting.awaiting import Awaiting
 from store.remoting.budget import Budget
@@ -315,7 +315,13 @@ async def _follow(context: Any, store: StoreClient, at: LogOffset, grown: asynci
         grown.clear()
         confirmed = store.confirmed
         while at < confirmed:
-            frames, following = await store.scan(Position(at, 0), None, max_bytes=TAIL_BYTES)
+            try:
+                frames, following = await store.scan(Position(at, 0), None, max_bytes=TAIL_BYTES)
+            except CorruptFrame as error:  # no replica has it: whoever follows the tail is not to stand there for ever
+                if error.end is None:
+                    raise
+                logger.error("a damaged range is left out of a tail", extra={"start": at, "end": error.end})
+                frames, following = (), LogOffset(error.end)
             await context.write(encode_tailed(frames, following, store.confirmed))
             at = following
         await grown.wait()

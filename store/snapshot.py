@@ -52,7 +52,7 @@ SNAPSHOT_S_MAX = 600.0  # for one copy: while it is made, the views cannot use a
 _PIPE_BYTES = 1 << 20
 SNAPSHOT_VIEWS = "data.mdb"
 _INFO, _FILLING, _EPOCHS = "snapshot", "filling", "epochs"
-_OF_THE_LOG = (DAMAGES_FILE, FLOOR_FILE, SEALS_FILE)
+_OF_THE_LOG = (DAMAGES_FILE, FLOOR_FILE, SEALS_FILE, "scrub")
 _INCOMING, _INSTALLED = "incoming", "installed"
 
 

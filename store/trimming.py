@@ -18,7 +18,7 @@ from typing import Protocol
 from store.client import Appended, OnAppended
 from store.commit import Late
 from store.compaction import Compaction, RowWatch, copies_frame
-from store.errors import StoreError
+from store.errors import CorruptFrame, StoreError
 from store.format import FIRST_QUEUE, ROW, LogOffset, QueueNumber, QueueOffset, UnplacedFrame
 from store.log import CommitLog
 from store.records import LogTrimmed, encode, queue_of
@@ -45,7 +45,8 @@ class Trimmer:
     """Decides where the log should begin, and brings it there. `run` is for one thread; it may take long.
 
     `append` stores a frame that is made when its place is certain, `watch` sees rows as they are placed, `hurry` makes
-    the views follow at once, `gone` says that waiting makes no sense any more.
+    the views follow at once, `gone` says that waiting makes no sense any more, `lost` that no replica has what is
+    damaged at a log offset.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Trimmer:
         append: Callable[[Late, OnAppended], None],
         hurry: _Hurry,
         gone: Callable[[], bool],
+        lost: Callable[[LogOffset], bool],
     ) -> None:
         self._log = log
         self._views = views
@@ -68,6 +70,7 @@ class Trimmer:
         self._append = append
         self._hurry = hurry
         self._gone = gone
+        self._lost = lost
         self._tried = LogOffset(0), LogOffset(0)  # the ends of log and segments when compaction was not worth while
 
     def run(self) -> None:
@@ -84,6 +87,8 @@ class Trimmer:
                 self._trim(first)
         except _Abandoned:
             logger.info("trimming the log is put off")
+        except CorruptFrame as error:
+            logger.warning("trimming the log waits for its repair: %s", error)
 
     def delete(self) -> None:
         """Delete the files of what was trimmed off, as far as the views know of it."""
@@ -138,7 +143,7 @@ class Trimmer:
             return log.first
         with self._watch.of(compacted):
             self._until(log.end)  # from here on all that the views lack is watched
-            compaction = Compaction(log, self._views, compacted)
+            compaction = Compaction(log, self._views, compacted, lost=self._lost)
             first = compaction.choose(ends)
             if first == log.first:
                 self._tried = log.end, ends[-1]

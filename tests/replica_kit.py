@@ -15,6 +15,7 @@ class Hooks:
 
     def __init__(self, on_flushed=lambda end: None):
         self.told: list = []
+        self.beyond_repair = False
         self.on_flushed = on_flushed
 
     def written(self, end):
@@ -23,6 +24,9 @@ class Hooks:
     def flushed(self, end):
         self.told.append(("flushed", end))
         self.on_flushed(end)
+
+    def lost(self, at):
+        return self.beyond_repair
 
     def damaged(self):
         self.told.append(("damaged", 0))

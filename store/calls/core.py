@@ -8,11 +8,12 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from store.engine import Engine
-from store.errors import BadArgument, StoreClosed
+from store.errors import BadArgument, CorruptFrame, ReplicaIncomplete, StoreClosed
 from store.format import FIRST_QUEUE, LogOffset, QueueNumber
 from store.reader import NotInMemory, Reader
 from store.recent import Recent
 from store.recorder import Recorder
+from store.replication_hooks import ReplicationHooks
 
 __all__ = ["Calls", "check_messages_queue"]
 
@@ -22,6 +23,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+REPAIR_S_MAX = 5.0  # that a read waits for the repair of what it needs
+LOST_LOOK_S = 0.25  # in which somebody who waits learns that it is lost
 _QUEUE_MAX = (1 << 32) - 1
 
 
@@ -44,6 +47,9 @@ class Calls:
     _inherited_end: LogOffset
     _dispatch_waiters: list[tuple[LogOffset, asyncio.Future[None]]]
     _now_ms: Callable[[], int]
+    _hooks: ReplicationHooks | None
+    _repairs: int  # how often something was repaired
+    _repair_waiters: list[asyncio.Future[None]]
 
     def _post(self, call: Callable[..., None], *args: object) -> None:
         try:
@@ -77,8 +83,41 @@ class Calls:
             return await self._blocking(call, *args, **kwargs)
 
     async def _blocking(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        self._check_open()
-        return await self._loop.run_in_executor(self._pool, partial(call, *args, **kwargs))
+        """Ask in a thread. Where the log is damaged and another replica may have it, wait for the repair."""
+        until = 0.0
+        while True:
+            self._check_open()
+            repairs = self._repairs
+            try:
+                return await self._loop.run_in_executor(self._pool, partial(call, *args, **kwargs))
+            except CorruptFrame as error:
+                until = until or self._loop.time() + REPAIR_S_MAX
+                await self._until_repaired(error, repairs, until)
+
+    async def _until_repaired(self, error: CorruptFrame, repairs: int, until: float) -> None:
+        """Wait until something is repaired. Raises the error where it is lost, `ReplicaIncomplete` after a time."""
+        while self._repairs == repairs:
+            if self._is_lost(LogOffset(error.log_offset)):
+                raise error
+            self._check_running()
+            left = until - self._loop.time()
+            if left <= 0:
+                raise ReplicaIncomplete(f"{error}; it is being repaired from another replica") from error
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._repair_waiters.append(waiter)
+            await asyncio.wait([waiter], timeout=min(left, LOST_LOOK_S))
+            self._repair_waiters.remove(waiter)
+
+    def _is_lost(self, at: LogOffset) -> bool:
+        """Whether what is damaged at a log offset is nowhere else. Any thread may ask."""
+        return self._hooks is None or self._hooks.lost(at)
+
+    def _repaired(self) -> None:
+        """A damaged range is sound again: whoever waits for one tries again."""
+        self._repairs += 1
+        for waiter in self._repair_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     @property
     def _inherits(self) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from store.node.reads import MasterStore
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
 from store.replication.errors import BadEpochs
-from store.replication_hooks import ReplicationHooks
+from store.replication_hooks import StoreListener
 from store.space import NO_ROOM
 
 __all__ = ["Disk"]
@@ -36,7 +36,8 @@ class Disk:
     def __init__(self, data_dir: Path, group: int, options: Mapping[str, Any]) -> None:
         self.data_dir = data_dir
         self.group = group
-        self.listener: ReplicationHooks | None = None
+        self.listener: StoreListener | None = None
+        self.lost_ranges: Sequence[tuple[LogOffset, LogOffset]] = ()  # damages that no replica can repair
         self.store: LocalStore | None = None
         self.epochs = EpochList()
         self.promised = 0
@@ -163,6 +164,10 @@ class Disk:
                 self.listener.failed(
                     ViewsDamaged(f"views are damaged: {store.view_damages[0]}")
                 )  # made anew when opened
+
+    def lost(self, at: LogOffset) -> bool:
+        """See `ReplicationHooks`."""
+        return any(start <= at < end for start, end in self.lost_ranges)
 
     def failed(self, error: StoreError) -> None:
         """See `ReplicationHooks`."""

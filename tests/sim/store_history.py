@@ -116,6 +116,9 @@ class Others:
     def damaged(self):
         pass
 
+    def lost(self, at):
+        return False
+
     def failed(self, error):
         pass
 

@@ -157,6 +157,7 @@ class Repairer:
                 one.end,
             )
         self._lost = lost
+        self._disk.lost_ranges = tuple(sorted(lost))
 
     # ---- the work
 

@@ -349,8 +349,12 @@ async def test_damage_is_never_served(data_dir):
         await store.read(Position(at[1], 0))
     for queues in (None, [20]):
         frames, looked = await store.scan(Position(0, 0), queues, max_bytes=1 << 20)
-        assert [found.start for found in frames] == [at[0], at[2], at[3]]
-        assert looked == store.confirmed
+        assert ([found.start for found in frames], looked) == ([at[0]], at[1])
+        with pytest.raises(CorruptFrame) as caught:
+            await store.scan(Position(looked, 0), queues, max_bytes=1 << 20)
+        assert caught.value.end == at[2]
+        frames, looked = await store.scan(Position(at[2], 0), queues, max_bytes=1 << 20)
+        assert ([found.start for found in frames], looked) == ([at[2], at[3]], store.confirmed)
     assert [lease.offset for lease in await store.take(20, 1, max_count=9)] == [0, 2, 3]
     assert store.release(1) == [20]
     assert [lease.offset for lease in await store.take(20, 1, max_count=9)] == [0, 2, 3]

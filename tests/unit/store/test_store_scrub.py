@@ -250,8 +250,13 @@ async def test_a_flip_is_found_reported_and_never_served(tmp_path, region, caplo
         assert [b[:3] for b in await bodies(store, 16, 14)] == [b"%03d" % n for n in range(14, 40)]
         fetched = await store.fetch(16, 0, max_bytes=1 << 20)
         assert fetched.next == 13
-        scanned, _ = await store.scan(Position(LogOffset(0), 0), None, max_bytes=1 << 20)
-        assert scanned == [one for one in frames if one is not hurt]
+        scanned, at = await store.scan(Position(LogOffset(0), 0), None, max_bytes=1 << 20)
+        assert (scanned, at) == (frames[:13], hurt.start)
+        with pytest.raises(CorruptFrame) as caught:
+            await store.scan(Position(at, 0), None, max_bytes=1 << 20)
+        assert caught.value.end == hurt.end
+        scanned, _ = await store.scan(Position(LogOffset(hurt.end), 0), None, max_bytes=1 << 20)
+        assert scanned == frames[14:]
     (tmp_path / "damages").unlink()  # who found it first is known as long as it is damaged
     async with await LocalStore.open(tmp_path, segment_size_bytes=2_000, scrub_bytes_per_s=1 << 30) as store:
         (tmp_path / "scrub").unlink(missing_ok=True)
