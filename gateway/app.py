@@ -107,6 +107,7 @@ class Gateway:
         self.footing.watch(self.metrics)
         self.metrics.subscribers.set_function(lambda: self.hub.fanout.subscriber_count)
         self.metrics.subscribers_behind.set_function(lambda: self.hub.fanout.behind_count)
+        self.metrics.damages_passed.set_function(lambda: self.hub.fanout.damages_passed)
         self.metrics.topics.set_function(lambda: len(self.controller.topics()))
         await self.hub.start()
         watch_users(self.hub)
@@ -276,6 +277,7 @@ class Gateway:
             data_dir=self.footing.where,
             log=self.footing.log(),
             damages=tuple(self.footing.damages()),
+            lost=tuple(await self.footing.lost()),
             scrub=self.footing.scrub(),
             groups=tuple(self.footing.groups()),
             listeners=tuple(self.listening),

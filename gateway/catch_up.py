@@ -9,7 +9,7 @@ from gateway.batch import Batch
 from gateway.lanes import Lane, Subscriber
 from gateway.port import Deliveries, SubscriptionId
 from gateway.sifting import sift
-from store.errors import StoreError
+from store.errors import CorruptFrame, StoreError
 from store.format import Frame, LogOffset, Position, QueueNumber
 
 __all__ = ["CatchUp"]
@@ -43,6 +43,7 @@ class CatchUp:
         self._heard = heard
         self._live = live
         self._batches: OrderedDict[LogOffset, Batch] = OrderedDict()
+        self.damages_passed = 0  # lost ranges of the log that lanes were led past
 
     def forget(self) -> None:
         """What was read may not be in the logs any more."""
@@ -61,6 +62,8 @@ class CatchUp:
                     if lane.behind and lane.cursor == before:  # whoever was asked is itself not so far
                         await asyncio.sleep(retry_s)
                 except (StoreError, OSError) as error:
+                    if self._passed(lane, error):
+                        continue
                     log.warning(
                         "a subscriber cannot catch up yet", group=lane.tail.group, error=str(error), retry_s=retry_s
                     )
@@ -68,6 +71,20 @@ class CatchUp:
                     retry_s = min(retry_s * 2, RETRY_MAX_S)
         finally:
             lane.running = False
+
+    def _passed(self, lane: Lane, error: Exception) -> bool:
+        """Go on behind what is lost: a session that stood there for ever would lose the rest as well."""
+        if not isinstance(error, CorruptFrame) or error.end is None or error.end <= lane.cursor.frame:
+            return False
+        self.damages_passed += 1
+        log.error(
+            "messages for a subscriber are lost: the log is damaged, and nobody has another copy",
+            group=lane.tail.group,
+            start=error.log_offset,
+            end=error.end,
+        )
+        lane.cursor = Position(LogOffset(error.end), 0)
+        return True
 
     async def _read_on(self, lane: Lane) -> bool:
         """Deliver the next part of the log; False when the subscriber takes no more for now."""

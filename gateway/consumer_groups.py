@@ -56,7 +56,7 @@ from gateway.lost_ends import LostEnds
 from gateway.owners import Spawn
 from gateway.port import Principal, Random, Request
 from store.client import EXISTS, Delete, Put, StoreClient
-from store.errors import AppendOutcomeUnknown, OffsetOutOfRange, RevisionConflict
+from store.errors import AppendOutcomeUnknown, CorruptFrame, OffsetOutOfRange, RevisionConflict
 from store.format import QueueNumber, QueueOffset
 
 __all__ = ["GROUP_REQUESTS", "ConsumerGroups"]
@@ -296,6 +296,10 @@ class ConsumerGroups:
                     await self._renew(group, member)
                 if read.failed and len(read.failed) == len(positions):
                     raise next(iter(read.failed.values()))
+                if not read.messages:  # a member that gets nothing else learns of what is lost, and commits behind it
+                    for error in read.failed.values():
+                        if isinstance(error, CorruptFrame):
+                            raise error
                 cursor = cursor_of(group, member, cursor, read.positions)
                 left_s = until_s - self._clock()
                 if read.messages or left_s <= 0 or self._stopping or asker.connection.gone:

@@ -23,6 +23,7 @@ class Cause(Enum):
     RATE = "rate"  # too much in too short a time
     OVERLOAD = "overload"
     UNAVAILABLE = "unavailable"  # not stored: trying again is safe
+    DAMAGED = "damaged"  # what was asked for is lost: the log is damaged, and nobody has another copy
     UNKNOWN = "unknown"  # may have been stored: only an idempotent retry is safe
 
 

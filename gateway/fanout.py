@@ -85,6 +85,11 @@ class Fanout:
         self.behind_count = 0  # subscribers that are, in one log at least
 
     @property
+    def damages_passed(self) -> int:
+        """The number of times that a subscriber was led past a lost range of a log."""
+        return self._catch_up.damages_passed
+
+    @property
     def subscriber_count(self) -> int:
         """How many connections have a subscription."""
         return len(self._subscribers)

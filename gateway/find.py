@@ -52,8 +52,9 @@ async def find_messages(
     """The answer to a request. Raises `Refusal`.
 
     `indexed` says whether messages are found by a key or an address at all, `readable` whether the asker may read what
-    is at an address; None: everything. What expired or is damaged is left out. The cursor is that of the last message
-    that may be read, so it does not tell of others, but where `PASSED_OVER_MAX` of them were met.
+    is at an address; None: everything. What expired is left out. What is lost to damage is refused with
+    `Cause.DAMAGED`, or left out where it is not certain that the asker may read it. The cursor is that of the last
+    message that may be read, so it does not tell of others, but where `PASSED_OVER_MAX` of them were met.
     """
     kind, text = _asked(request)
     where = compile_where(request.where) if request.where is not None else None
@@ -73,7 +74,20 @@ async def find_messages(
             kind, hash64(text), from_ms=request.from_ms, until_ms=request.until_ms, below=below, limit=PAGE
         )
         for position in positions:
-            message, below = await _read(store, position), position
+            try:
+                message = await _read(store, position)
+            except CorruptFrame as error:
+                if readable is None or (kind is IndexKind.ADDRESS and readable(text)):
+                    if found:  # they come first, and the next page begins with the error
+                        return FoundMessages(messages=found, after=None if below is None else cursors.seal(below))
+                    raise Refusal(
+                        Cause.DAMAGED,
+                        f"the message at {position} is lost: {error}; reading can go on with "
+                        f"after={cursors.seal(position)}",
+                    ) from error
+                log.error("a damaged message is left out", position=str(position), error=str(error))
+                message = None
+            below = position
             if readable is not None and (message is None or not readable(message.address)):
                 passed_over += 1
                 if passed_over == PASSED_OVER_MAX:
@@ -117,17 +131,19 @@ async def _by_position(store: StoreClient, text: str) -> Message | None:
         position = Position.parse(text)
     except ValueError:
         return None
-    message = await _read(store, position)
+    try:
+        message = await _read(store, position)
+    except CorruptFrame as error:
+        log.error("a damaged message is left out", position=str(position), error=str(error))
+        return None
     return None if message is None or message.id else _with_id(message, position)
 
 
 async def _read(store: StoreClient, position: Position) -> Message | None:
-    """The message at a position; None where nothing is any more, where it is damaged, or no message."""
+    """The message at a position; None where nothing is any more, or no message. Raises `CorruptFrame`."""
     try:
         record = await store.read(position)
         return None if record is None else decode(record)
-    except CorruptFrame as error:
-        log.error("a damaged message is left out", position=str(position), error=str(error))
     except msgspec.MsgspecError:
         log.warning("a record that is no message is left out", position=str(position))
     return None

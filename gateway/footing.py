@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from random import SystemRandom
 from typing import Protocol
 
-from controller.client import ControllerClient
+from controller.client import ControllerClient, Topic
 from controller.front import Limits
 from controller.local import LocalController
 from controller.remote import RemoteController
@@ -20,7 +20,7 @@ from gateway.health.groups import ClusterHealth, GroupHealth, cluster_health, gr
 from gateway.health.watch import GroupWatch
 from gateway.metrics import Metrics
 from gateway.owners import LocalOwners, Owners
-from gateway.status import DamageStatus, GroupStatus, LogStatus, ScrubStatus
+from gateway.status import DamageStatus, GroupStatus, LogStatus, LostStatus, ScrubStatus
 from gateway.store_options import store_options
 from store.client import StoreClient
 from store.cluster import ClusterStore, Connect, connect_remote
@@ -69,6 +69,9 @@ class Footing(Protocol):
     def damages(self) -> Sequence[DamageStatus]:
         """What is known to be damaged on this process's disk."""
 
+    async def lost(self) -> Sequence[LostStatus]:
+        """The messages that this damage has taken. Raises `StoreError`."""
+
     def scrub(self) -> ScrubStatus:
         """How far the search for damage is."""
 
@@ -80,10 +83,11 @@ class Footing(Protocol):
 
 
 class StoreFigures:
-    """What is to be said of a store in this process."""
+    """What is to be said of a store in this process; `topics` gives the names of its queues."""
 
-    def __init__(self, store: LocalStore) -> None:
+    def __init__(self, store: LocalStore, topics: Callable[[], Sequence[Topic]]) -> None:
         self.store = store
+        self._topics = topics
 
     def troubles(self) -> Sequence[str]:
         """See `Footing`."""
@@ -93,7 +97,11 @@ class StoreFigures:
 
     def warnings(self) -> Sequence[str]:
         """See `Footing`."""
-        return ()
+        damages = self.store.damages
+        if not damages:
+            return ()
+        size = sum(one.end - one.start for one in damages)
+        return [f"the log is damaged: {size} bytes in {len(damages)} ranges are lost; /status lists topics and offsets"]
 
     def log(self) -> LogStatus:
         """See `Footing`."""
@@ -104,6 +112,14 @@ class StoreFigures:
         """See `Footing`."""
         return [DamageStatus(**damage._asdict()) for damage in self.store.damages]
 
+    async def lost(self) -> Sequence[LostStatus]:
+        """See `Footing`."""
+        found = await self.store.lost()
+        names = {queue: topic.name for topic in self._topics() for queue in topic.queues} if found else {}
+        return [
+            LostStatus(topic=names.get(queue, ""), queue=queue, first=first, next=end) for queue, first, end in found
+        ]
+
     def scrub(self) -> ScrubStatus:
         """See `Footing`."""
         return ScrubStatus(**self.store.scrubbed._asdict())
@@ -112,14 +128,18 @@ class StoreFigures:
         """See `Footing`."""
         store = self.store
         metrics.watch_log(end=lambda: store.end, confirmed=lambda: store.confirmed, pending=lambda: store.pending_bytes)
-        metrics.watch_damage(damages=lambda: len(store.damages), scrubbed=lambda: store.scrubbed.at)
+        metrics.watch_damage(
+            damages=lambda: len(store.damages),
+            scrubbed=lambda: store.scrubbed.at,
+        )
+        metrics.watch_repairs(repaired=lambda: store.damages_repaired, lost=lambda: store.messages_lost)
 
 
 class LocalFooting(StoreFigures):
     """Everything in this process."""
 
     def __init__(self, config: Config, store: LocalStore, controller: LocalController) -> None:
-        super().__init__(store)
+        super().__init__(store, controller.topics)
         self.controller = controller
         self.owners: Owners = LocalOwners(store)
         self.where = str(config.store.data_dir)
@@ -197,6 +217,10 @@ class ClusterFooting:
 
     def damages(self) -> Sequence[DamageStatus]:
         """See `Footing`: store nodes say what is theirs."""
+        return ()
+
+    async def lost(self) -> Sequence[LostStatus]:
+        """See `Footing`."""
         return ()
 
     def scrub(self) -> ScrubStatus:

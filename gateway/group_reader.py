@@ -65,7 +65,7 @@ class QueueReader:
     async def read(self, positions: Mapping[int, int], wanted: Wanted) -> Reading:
         """As many messages as there are and are wanted, at least one if there is any.
 
-        At first each queue has an equal share. What is damaged is passed over. Queues that cannot be read now are in
+        At first each queue has an equal share. Queues that cannot be read now, or whose next messages are lost, are in
         `failed`.
         """
         found = Reading(dict(positions))
@@ -141,10 +141,6 @@ def _took(found: Reading, queue: int, fetched: Fetched | StoreError, wanted: Wan
             return False
         found.positions[queue] = max(at, fetched.first)
         return found.positions[queue] > at
-    if isinstance(fetched, CorruptFrame) and fetched.next is not None and fetched.next > at:
-        log.error("damaged messages are left out", queue=queue, offset=at, next=fetched.next, error=str(fetched))
-        found.positions[queue] = fetched.next
-        return True
     if isinstance(fetched, StoreError):
         found.failed[queue] = fetched
         return False

@@ -14,6 +14,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from gateway.flow import Flow, Flows
+from gateway.health.damage import DamageFigures
 from gateway.health.figures import GroupFigures
 from gateway.health.groups import GroupHealth
 
@@ -100,6 +101,9 @@ class Metrics:
             "Stretches of the log that hold no valid frame, by whoever met them",
             registry=registry,
         )
+        self.damages_passed = Gauge(
+            "headgate_damages_passed", "Times that a subscriber was led past a lost range of the log", registry=registry
+        )
         self.scrub_bytes = Gauge(
             "headgate_scrub_bytes", "Log offset up to which the scrub has read in this pass", registry=registry
         )
@@ -176,6 +180,10 @@ class Metrics:
     def watch_groups(self, groups: Callable[[], Sequence[GroupHealth]]) -> None:
         """Have each store group's health among the metrics."""
         self.registry.register(GroupFigures(groups))
+
+    def watch_repairs(self, *, repaired: Callable[[], float], lost: Callable[[], float]) -> None:
+        """Have what became of damage among the metrics."""
+        self.registry.register(DamageFigures(repaired, lost))
 
     def stored_by_protocol(self) -> dict[str, int]:
         """How many messages of each protocol were stored since the start."""

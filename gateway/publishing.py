@@ -15,7 +15,7 @@ from gateway.port import DONE, Outcome, Publish, Token
 from gateway.session_marks import marks_change
 from gateway.storing.once import KeyRepeated, OnceKey, once_record
 from store.client import Appended
-from store.errors import AppendOutcomeUnknown, FrameTooLarge, StoreError, StoreFull, StoreOverloaded
+from store.errors import AppendOutcomeUnknown, CorruptFrame, FrameTooLarge, StoreError, StoreFull, StoreOverloaded
 from store.format import Position
 from store.guards.rows import guard_row
 
@@ -288,4 +288,7 @@ def refusal_of(error: StoreError) -> Refusal:
         return Refusal(Cause.TOO_LARGE, "too many queues want so many messages at once")
     if isinstance(error, AppendOutcomeUnknown):
         return Refusal(Cause.UNKNOWN, str(error), retry_after_ms=5000)
+    if isinstance(error, CorruptFrame):
+        on = "" if error.next is None else f"; they are lost, and reading can go on at offset {error.next}"
+        return Refusal(Cause.DAMAGED, f"{error}{on}")
     return Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=5000)

@@ -41,7 +41,7 @@ class SharedStore(StoreFigures):
     """What the workers stand on."""
 
     def __init__(self, store: LocalStore, controller: ControllerNode, sockets: Path) -> None:
-        super().__init__(store)
+        super().__init__(store, controller.topics)
         self.controller = controller
         self.sockets = sockets  # the directory for them
 

@@ -10,6 +10,7 @@ __all__ = [
     "GroupStatus",
     "Listening",
     "LogStatus",
+    "LostStatus",
     "ScrubStatus",
     "Status",
     "TopicStatus",
@@ -45,6 +46,18 @@ class LogStatus(msgspec.Struct, frozen=True, kw_only=True):
     pending_bytes: int = 0
 
 
+class LostStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of a queue that damage has taken: the first offset and the one behind the last.
+
+    `topic` is empty for a queue of sessions or of AMQP.
+    """
+
+    topic: str
+    queue: int
+    first: int
+    next: int
+
+
 class DamageStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of the log, from one log offset to another, that hold no valid frame and are never served."""
 
@@ -52,7 +65,7 @@ class DamageStatus(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     end: int
     why: str
-    found_by: str  # "recovery", "read", "scrub"
+    found_by: str  # "recovery", "start", "read", "scrub", "seal", "replication"
 
 
 class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +128,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: str = ""
     log: LogStatus = LogStatus(end=0, confirmed=0)
     damages: tuple[DamageStatus, ...] = ()
+    lost: tuple[LostStatus, ...] = ()  # the messages in the damages
     scrub: ScrubStatus = ScrubStatus()
     groups: tuple[GroupStatus, ...] = ()
     listeners: tuple[Listening, ...] = ()

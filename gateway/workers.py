@@ -141,6 +141,7 @@ class Workers:
             data_dir=str(self.config.store.data_dir),
             log=base.log(),
             damages=tuple(base.damages()),
+            lost=tuple(await base.lost()),
             scrub=base.scrub(),
             listeners=tuple(self.listening),
             connections=_sum([one.connections for one in said]),

@@ -37,6 +37,7 @@ from store.finder import Finder
 from store.format import FRAME_BYTES_MAX, ROW, LogOffset, Position, UnplacedFrame
 from store.gate import Gate
 from store.integrity.ledger import Damage
+from store.integrity.lost import LostRange, lost_ranges
 from store.integrity.seals import Seal
 from store.integrity.views import ViewDamage
 from store.kv.keyvalue import KeyValue, Log
@@ -86,6 +87,7 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
         self._pending_bytes = 0  # handed to the engine and not yet answered
         self._hooks = replication
         self._repairs = 0
+        self._lost_known: tuple[tuple[Damage, ...], tuple[LostRange, ...]] = (), ()
         self._repair_waiters = []
         self._gate: Gate | None = None
         gated = replication is not None and engine.get("role", "master") == "master"
@@ -266,6 +268,15 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
     def verifying(self) -> bool:
         """Whether a log of up to `START_BYTES_MAX` is being read for the first time since the start."""
         return self._engine.scrub.verifying
+
+    async def lost(self) -> Sequence[LostRange]:
+        """The messages in the open damages, by queue and offsets: of a store alone they are lost."""
+        damages = tuple(self.damages)
+        if damages and damages != self._lost_known[0]:
+            self._check_running()
+            found = await self._loop.run_in_executor(self._pool, lost_ranges, self._engine.views, damages)
+            self._lost_known = damages, tuple(found)
+        return self._lost_known[1] if damages else ()
 
     @property
     def messages_lost(self) -> int:

@@ -44,6 +44,7 @@ REPLY_CODES: Final = {
     Cause.RATE: RESOURCE_ERROR,
     Cause.OVERLOAD: RESOURCE_ERROR,
     Cause.UNAVAILABLE: INTERNAL_ERROR,
+    Cause.DAMAGED: INTERNAL_ERROR,
     Cause.UNKNOWN: INTERNAL_ERROR,
 }
 _CONFIRM = struct.Struct(">BHIHHQBB")  # a whole frame of basic.ack or basic.nack

@@ -7,6 +7,7 @@ from adapters.coap.registry import (
     CONFLICT,
     FORBIDDEN,
     GATEWAY_TIMEOUT,
+    INTERNAL_SERVER_ERROR,
     MAX_AGE,
     NOT_FOUND,
     PRECONDITION_FAILED,
@@ -36,6 +37,7 @@ _CODES = {
     Cause.RATE: TOO_MANY_REQUESTS,
     Cause.OVERLOAD: SERVICE_UNAVAILABLE,
     Cause.UNAVAILABLE: SERVICE_UNAVAILABLE,
+    Cause.DAMAGED: INTERNAL_SERVER_ERROR,
     Cause.UNKNOWN: GATEWAY_TIMEOUT,  # may have been stored, so not simply "try again"
 }
 _WITH_MAX_AGE = frozenset({TOO_MANY_REQUESTS, SERVICE_UNAVAILABLE})

@@ -28,6 +28,7 @@ STATUS_OF = {
     Cause.RATE: 429,
     Cause.OVERLOAD: 503,
     Cause.UNAVAILABLE: 503,
+    Cause.DAMAGED: 500,
     Cause.UNKNOWN: 504,  # it may have been stored: a 503 would say that it has not
 }
 RETRY_AFTER_S = 1  # where a refusal may pass and does not say when

@@ -79,6 +79,7 @@ CONNACK_CODES: dict[Cause, ReasonCode] = {
     Cause.RATE: ReasonCode.CONNECTION_RATE_EXCEEDED,
     Cause.OVERLOAD: ReasonCode.SERVER_BUSY,
     Cause.UNAVAILABLE: ReasonCode.SERVER_UNAVAILABLE,
+    Cause.DAMAGED: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
     Cause.UNKNOWN: ReasonCode.SERVER_UNAVAILABLE,
 }
 
@@ -111,6 +112,7 @@ PUBACK_CODES: dict[Cause, ReasonCode] = {
     Cause.QUOTA: ReasonCode.QUOTA_EXCEEDED,
     Cause.RATE: ReasonCode.QUOTA_EXCEEDED,
     Cause.OVERLOAD: ReasonCode.QUOTA_EXCEEDED,
+    Cause.DAMAGED: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
 }
 
 # What a DISCONNECT says where there is no PUBACK: for QoS 0, and for causes that get none. A PUBACK, whatever its code,
@@ -139,6 +141,7 @@ SUBACK_CODES: dict[Cause, ReasonCode] = {
     Cause.MALFORMED: ReasonCode.TOPIC_FILTER_INVALID,
     Cause.QUOTA: ReasonCode.QUOTA_EXCEEDED,
     Cause.OVERLOAD: ReasonCode.QUOTA_EXCEEDED,
+    Cause.DAMAGED: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
 }
 
 assert PUBACK_CODES.keys() | DISCONNECTING.keys() == set(Cause) == CONNACK_CODES.keys()

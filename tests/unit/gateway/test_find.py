@@ -134,20 +134,36 @@ async def find_messages_with(store, *, readable, cursors, **asked):
     )
 
 
-async def test_what_is_damaged_is_left_out(store, monkeypatch):
-    first = await append(store, frame(Message("a", b"1", device="d")))
+async def test_what_is_lost_is_an_error_that_says_how_to_go_on(store, monkeypatch):
+    hurt = await append(store, frame(Message("a", b"1", device="d")))
     await append(store, frame(Message("a", b"2", device="d")))
     junk = UnplacedFrame.build(ROW.pack(16, 0, 4, BOTH, hash64("d"), 1, 0, 0), b"junk")
     await append(store, junk)
+    await append(store, frame(Message("a", b"0", device="e")))
     real = store.read
 
     async def read(position):
-        if position.frame == first.frame:
-            raise CorruptFrame(first.frame, "body checksum")
+        if position.frame == hurt.frame:
+            raise CorruptFrame(hurt.frame, "body checksum")
         return await real(position)
 
     monkeypatch.setattr(store, "read", read)
-    assert said(await find(store, key="d")) == [b"2"]
+    first = await find(store, key="d")  # the newest first: what is sound in front of it
+    assert said(first) == [b"2"]
+    with pytest.raises(Refusal, match=r"is lost.*after=") as caught:
+        await find(store, key="d", after=first.after)
+    assert caught.value.cause is Cause.DAMAGED
+    behind = str(caught.value).rpartition("after=")[2]
+    assert said(await find(store, key="d", after=behind)) == []
+    # Who may not read everything is not told of what may be somebody else's.
+    seen = await find_messages(
+        store,
+        FindMessages(key="d"),
+        now_ms=0,
+        indexed=lambda _kind, _text: True,
+        readable=lambda address: address == "a",
+    )
+    assert said(seen) == [b"2"]
 
 
 async def test_refused(store):

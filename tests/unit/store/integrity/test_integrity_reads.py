@@ -123,3 +123,18 @@ async def test_bytes_of_a_frame_in_a_record_are_no_damage(tmp_path):
         with pytest.raises(CorruptFrame):
             await store.read(Position(HEADER.size + 48, 0))
         assert not store.is_damaged
+
+
+async def test_a_store_says_which_offsets_of_which_queues_are_lost(tmp_path):
+    frames = await damaged(tmp_path)
+    (path, *_) = sorted((tmp_path / "log").iterdir())
+    path.unlink()
+    async with await LocalStore.open(tmp_path, **{**OPTIONS, "scrub_bytes_per_s": 1 << 30}) as store:
+        await until(lambda: len(store.damages) == 2)
+        in_file = sum(1 for one in frames if one.start < store.damages[0].end)
+        assert list(await store.lost()) == [(16, 0, in_file), (16, HURT, HURT + 1)]
+        for damage in store.damages:
+            await store.mend(
+                damage.start, b"".join(one.data for one in frames if damage.start <= one.start < damage.end)
+            )
+        assert await store.lost() == ()

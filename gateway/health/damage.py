@@ -1,0 +1,25 @@
+"""Counters of damage that a store keeps, as metrics."""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+__all__ = ["DamageFigures"]
+
+
+class DamageFigures(Collector):
+    """The damages that were repaired, and the messages that consumers were led past because damage has taken them."""
+
+    def __init__(self, repaired: Callable[[], float], lost: Callable[[], float]) -> None:
+        self._repaired = repaired
+        self._lost = lost
+
+    def collect(self) -> Iterator[Metric]:
+        """Both, as they are now."""
+        yield CounterMetricFamily(
+            "headgate_log_damages_repaired", "Damaged ranges of the log that were repaired", self._repaired()
+        )
+        yield CounterMetricFamily(
+            "headgate_messages_lost", "Messages that consumers were led past because damage has taken them", self._lost()
+        )
