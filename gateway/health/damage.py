@@ -21,5 +21,7 @@ class DamageFigures(Collector):
             "headgate_log_damages_repaired", "Damaged ranges of the log that were repaired", self._repaired()
         )
         yield CounterMetricFamily(
-            "headgate_messages_lost", "Messages that consumers were led past because damage has taken them", self._lost()
+            "headgate_messages_lost",
+            "Messages that consumers were led past because damage has taken them",
+            self._lost(),
         )
