@@ -32,6 +32,7 @@ from gateway.owners import LocalOwners, Owners
 from gateway.port import AdapterFactory, Authenticate, Call, Consume, OpenSession, Outcome, Request, SettleLeased
 from gateway.queues import NamedQueues
 from gateway.requests import answer, outcome
+from gateway.rights.topics import UsedShares
 from gateway.rights.wills import WaitingWills
 from gateway.router import AMQP_TOPIC, Router, TopicRule
 from gateway.session_record import session_key
@@ -120,6 +121,7 @@ class Hub:
         self._calls: dict[int, int] = {}  # endpoint id -> requests under way
         self._paused: dict[Endpoint, None] = {}  # not read from while it is crowded
         self._relief: asyncio.TimerHandle | None = None
+        self._used_shares = UsedShares(time.monotonic)
         self._topics_changed = False  # since the store was told of their queues
         self._work: set[asyncio.Task[None]] = set()
         self._releasing = 0  # connections that have ended and still hold something
@@ -406,14 +408,16 @@ class Hub:
         self.spawn(self._created(name, creator))
 
     async def _created(self, name: str, creator: str) -> None:
-        refusal = None
+        refusal = self._used_shares.refusal(creator)
         try:
+            if refusal is not None:
+                return
             if not self._config.topics.auto_create:
                 refusal = Refusal(Cause.NOT_FOUND, f"there is no topic {name!r}")
             else:
                 await self.controller.create_topic(name, creator="" if name == AMQP_TOPIC else creator)
         except TopicLimit as full:
-            refusal = Refusal(Cause.QUOTA, str(full))
+            refusal = self._used_shares.note(creator, Refusal(Cause.QUOTA, str(full)))
         except ControllerError as refused:
             refusal = Refusal(Cause.MALFORMED, str(refused))
         except BaseException:

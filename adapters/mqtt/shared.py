@@ -16,7 +16,7 @@ from adapters.mqtt.keeper import Keeper
 from adapters.mqtt.link import Link
 from adapters.mqtt.session_state import Exchanges
 from adapters.mqtt.subscriptions import Plan, Subscription, Subscriptions
-from gateway.errors import ProtocolError, Refusal
+from gateway.errors import Cause, ProtocolError, Refusal
 from gateway.message import encode
 from gateway.port import (
     Cancel,
@@ -36,6 +36,7 @@ from store.format import QueueOffset
 __all__ = ["OFFERS_COUNT_MAX", "SharedFeed"]
 
 REJOIN_INTERVAL_MS = 1_000  # between two attempts to be lent messages again
+DENIED_INTERVAL_MS = 10_000  # the same, of a session that may not read what it shares any more
 CHANGES_COUNT_MAX = 1_024  # SUBSCRIBE and UNSUBSCRIBE packets whose answers wait
 OFFERS_COUNT_MAX = 16  # of a message too large for a client before it is given up (MQTT-3.1.2-25)
 CLAIMED_COUNT_MAX = 1_024  # remembered after a crash of the gateway
@@ -182,7 +183,8 @@ class SharedFeed:
                 if isinstance(said, str):
                     member.queue = said
                 elif answer is None:
-                    self._lost(member, now_ms)
+                    denied = said.cause is Cause.FORBIDDEN
+                    self._lost(member, now_ms, DENIED_INTERVAL_MS if denied else REJOIN_INTERVAL_MS)
                 else:
                     member.refused = said
                     if self._members.get(member.sub) is member:  # else it has been left, and perhaps wanted again
@@ -242,14 +244,14 @@ class SharedFeed:
             del self._by_consumer[member.consumer]
             member.consumer = None
 
-    def _lost(self, member: _Member, now_ms: int) -> None:
+    def _lost(self, member: _Member, now_ms: int, after_ms: int = REJOIN_INTERVAL_MS) -> None:
         """Nothing is lent to a member any more: it joins again in a while."""
         if member.consumer is not None:
             self._by_consumer.pop(member.consumer, None)
             self._link.effects.append(Cancel(consumer=member.consumer))
         member.consumer, member.queue = None, ""
-        if self._rejoin_at_ms is None:
-            self._rejoin_at_ms = now_ms + REJOIN_INTERVAL_MS
+        at_ms = now_ms + after_ms
+        self._rejoin_at_ms = at_ms if self._rejoin_at_ms is None else min(self._rejoin_at_ms, at_ms)
 
     def deliver(self, lent: Leased | ConsumerCancelled, now_ms: int) -> int:
         """Take as many messages as the client has room for; how many that were."""

@@ -19,7 +19,7 @@ from adapters.mqtt.codec.packets import (
 )
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.options import Options
-from adapters.mqtt.shared import OFFERS_COUNT_MAX, REJOIN_INTERVAL_MS
+from adapters.mqtt.shared import DENIED_INTERVAL_MS, OFFERS_COUNT_MAX, REJOIN_INTERVAL_MS
 from gateway import port
 from gateway.errors import Cause, Refusal
 from gateway.message import Message
@@ -566,6 +566,19 @@ def test_a_member_whose_queue_is_gone_joins_again(how):
     member.joined()
     assert member.lend(message()) == 1
     assert member.driver.adapter.deadline_ms() is None
+
+
+def test_a_session_that_may_not_read_what_it_shares_any_more_asks_seldom_and_is_a_member_again():
+    member = Member()
+    member.subscribe(request())
+    member.driver.adapter.deliver(ConsumerCancelled(member.consume.consumer), now_ms=member.driver.now_ms)
+    member.driver.tick(REJOIN_INTERVAL_MS)
+    (call,) = member.driver.calls(JoinShared)
+    member.driver.complete(call, Outcome(value=[Refusal(Cause.FORBIDDEN, "no")]))
+    assert member.driver.adapter.deadline_ms() == member.driver.now_ms + DENIED_INTERVAL_MS
+    member.driver.tick(DENIED_INTERVAL_MS)
+    member.joined()
+    assert member.lend(message()) == 1
 
 
 def test_a_consumer_stopped_before_it_began_is_cancelled_when_it_has(member):
