@@ -8,7 +8,7 @@ import pika.exceptions
 __all__ = ["LOCKED", "codes", "connect", "take"]
 
 LOCKED = 405  # resource-locked
-PATIENCE_S = 40
+PATIENCE_S = 60
 # What nobody but its connection may do with an exclusive queue.
 ASKS = {
     "declare": lambda channel, queue: channel.queue_declare(queue, exclusive=True),

@@ -8,7 +8,7 @@ from typing import Any
 from paho.mqtt import client as paho
 from paho.mqtt.properties import Properties
 
-TIMEOUT_S = 15
+TIMEOUT_S = 60
 VERSIONS = {"3.1": paho.MQTTv31, "3.1.1": paho.MQTTv311, "5.0": paho.MQTTv5}
 
 _names = itertools.count()

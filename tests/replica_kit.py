@@ -7,7 +7,7 @@ from store_kit import begin
 
 from store.local import LocalStore
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 class Hooks:

@@ -20,7 +20,7 @@ from store.errors import StoreUnreachable
 from store.format import LogOffset, UnplacedFrame
 from store.local import LocalStore
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 T = TypeVar("T")
 
 

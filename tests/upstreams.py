@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 
 
 class Mosquitto:

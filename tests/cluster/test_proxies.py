@@ -20,7 +20,7 @@ from gateway.local_cluster import Plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 class Client:

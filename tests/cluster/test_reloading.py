@@ -27,7 +27,7 @@ from gateway.passwords import hash_password
 
 pytestmark = pytest.mark.slow
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 HASHED = hash_password(b"bob-secret")
 ADMINISTRATIVE, DENIED, ACCEPTED = 0x98, 0x87, 0
 CLIENTS = 4  # of a name: over two workers some are at each, most likely

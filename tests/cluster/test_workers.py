@@ -19,7 +19,7 @@ from senders import MqttSender, stored
 pytestmark = pytest.mark.slow
 
 WORKERS = 2
-WAIT_S = 20
+WAIT_S = 60
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ from gateway.passwords import hash_password
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 SHARE = 30  # topics that one user may make
 DENIED, ADMINISTRATIVE = 0x87, 0x98
 PASSWORD = b"a secret"

@@ -23,7 +23,7 @@ from paho.mqtt.properties import Properties
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 BODY = b'{"celsius": 21.5}'
 JSON = "application/json"
 COAP_CLIENT = next(filter(None, map(shutil.which, ("coap-client", "coap-client-notls", "coap-client-openssl"))), None)

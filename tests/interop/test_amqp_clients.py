@@ -21,7 +21,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 OPENSSL = shutil.which("openssl")
 _numbers = itertools.count()
 

@@ -12,7 +12,7 @@ from adapters.mqtt.codec.packets import Connack, Connect
 
 PROXY, DIRECT = "127.0.0.2", "127.0.0.1"
 NEAR, FAR, OTHER = "127.0.0.1", "192.0.2.7", "192.0.2.8"
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 CONFIG = """
 [forwarding]
 proxies = ["127.0.0.2", "10.0.0.0/8"]

@@ -24,7 +24,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 CURL = shutil.which("curl")
 OPENSSL = shutil.which("openssl")
 LARGE = bytes(range(256)) * 3000  # 768 kB: more than any window that a client begins with

@@ -18,7 +18,7 @@ from two_logs import Served
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 class Client:

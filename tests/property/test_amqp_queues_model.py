@@ -27,7 +27,7 @@ from store.format import ROW, ROW_EXTRA, UnplacedFrame
 from store.local import LocalStore
 
 CLIENTS, QUEUES, KEYS = range(3), ("a", "b", "own"), ("k", "l")
-PATIENCE_S = 5
+PATIENCE_S = 60
 REFUSED = ("settle", "take", "kv_put", "kv_delete", "delete_queue", "waiting")
 
 

@@ -49,7 +49,7 @@ from store.local import LocalStore
 
 SHARE = "$share/g/a"
 NAMES = range(3)
-PATIENCE_S = 5
+PATIENCE_S = 60
 
 
 class Client:

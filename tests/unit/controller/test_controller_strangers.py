@@ -13,7 +13,7 @@ from controller.remote import RemoteController
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 SILENT_COUNT = 2_000
 FILES = 3 * SILENT_COUNT
 

@@ -10,7 +10,7 @@ from gateway.fair_work import FairWork
 
 pytestmark = pytest.mark.anyio
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Held:

@@ -16,7 +16,7 @@ from gateway.tls_listener import Handshakes, TlsListener
 
 pytestmark = pytest.mark.anyio
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")

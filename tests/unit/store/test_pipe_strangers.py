@@ -25,7 +25,7 @@ from store.pipes.pipe import OPENING, Pipe
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 TLS = b"\x16"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\0\0\0\x04\0\0\0\0\0"

@@ -17,7 +17,7 @@ from store.pipes.pipe import OPENING, End, Pipe
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 EOF = grpc.aio.EOF
 
 

@@ -15,7 +15,7 @@ from store.engine import Engine
 from store.errors import AppendOutcomeUnknown, StoreFailed, StoreFull
 from store.format import FRAME_ASYNC, UnplacedFrame
 
-WAIT_S = 10
+WAIT_S = 60
 RESERVE = 1 << 20
 
 

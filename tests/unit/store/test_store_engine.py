@@ -15,7 +15,7 @@ from store.engine import Engine
 from store.errors import AppendOutcomeUnknown, DataDirLocked, SequenceOutOfOrder, StoreFailed, StoreFull
 from store.records import KvPut
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 class Harness:

@@ -15,7 +15,7 @@ from store.space import Space
 from store.views import Views
 from store.views.producers import ProducersView
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 class Refusing:

@@ -14,7 +14,7 @@ from store.files import File, OsFiles
 from store.log import CommitLog
 
 FRAMES = 60
-WAIT_S = 10
+WAIT_S = 60
 
 
 class VolatileFile:

@@ -11,7 +11,7 @@ from store.local import LocalStore
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 async def refused(store):
