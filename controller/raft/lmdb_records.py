@@ -6,6 +6,7 @@
     "B"            index u64 | term u64 of the entry before the first
     "S"            the snapshot without its data
     "D"            the snapshot's data
+    "T"            the number u64 of the newest transaction; missing until a version that knows it has written
     "E" index u64  an entry
 
 Integers are big-endian, the rest is msgpack, and every value begins with the CRC32C of its key and itself. A
@@ -31,7 +32,9 @@ __all__ = [
     "Held",
     "Identity",
     "begin",
+    "check_number",
     "is_new",
+    "number",
     "put_identity",
     "read_entries",
     "read_identity",
@@ -43,6 +46,8 @@ __all__ = [
 VERSION = 1
 
 _NODE, _IDENTITY, _HARD, _BASE, _SNAPSHOT, _DATA, _ENTRY = b"N", b"I", b"H", b"B", b"S", b"D", b"E"
+_TRANSACTION = b"T"
+_NUMBER = struct.Struct(">Q")
 _OWNER = struct.Struct(">BQ")
 _AT = struct.Struct(">QQ")
 _CRC = struct.Struct(">I")
@@ -110,6 +115,23 @@ def read_identity(txn: lmdb.Transaction) -> Identity | None:
 def put_identity(txn: lmdb.Transaction, identity: Identity) -> None:
     """Write which memory this is."""
     _put(txn, _IDENTITY, _encode(identity))
+
+
+def number(txn: lmdb.Transaction) -> None:
+    """Write which transaction this is."""
+    _put(txn, _TRANSACTION, _NUMBER.pack(txn.id()))
+
+
+def check_number(txn: lmdb.Transaction, path: Path, *, sealed: bool) -> int:
+    """The number of the newest transaction. Raises `StorageDamaged` where that is not the one that its records say.
+
+    A directory that is `sealed` says it; one of an older version does not.
+    """
+    if sealed or txn.get(_TRANSACTION) is not None:
+        (said,) = _NUMBER.unpack(_get(txn, _TRANSACTION))
+        if said != txn.id():
+            raise StorageDamaged(f"{path} says it is of transaction {txn.id()}, and its records are of {said}")
+    return int(txn.id())
 
 
 def is_new(txn: lmdb.Transaction) -> bool:

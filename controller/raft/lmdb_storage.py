@@ -17,11 +17,16 @@ from controller.raft.file_mark import FileMark, mark_of
 from controller.raft.lmdb_records import Held, Identity
 from controller.raft.messages import Entry, HardState, Index, Snapshot, Term, entry_bytes
 from controller.raft.ready import Ready
+from controller.raft.sealing import SealFile
 
 __all__ = ["LmdbStorage", "new_incarnation"]
 
 MAP_SIZE_BYTES = 4 << 30  # of address space, not of disk
 LOCK = "raft.lock"
+ADVICE = (
+    "This controller takes no part, as it might vote twice: start it with an empty directory, and the others take it "
+    'in again and send it all (docs/cluster.md, "When controllers are lost")'
+)
 INCARNATION_BYTES = 16  # by chance
 
 
@@ -33,8 +38,9 @@ class LmdbStorage:
     `copied` says that the directory was copied or restored since it was written, so it may be an old one.
     """
 
-    def __init__(self, env: lmdb.Environment, lock: int, held: Held, identity: Identity) -> None:
+    def __init__(self, env: lmdb.Environment, lock: int, held: Held, identity: Identity, seal: SealFile) -> None:
         self._env = env
+        self._seal = seal
         self._lock = lock
         self._held = held
         self._identity = identity
@@ -61,25 +67,37 @@ class LmdbStorage:
             lock = _lock(directory)
             undo.callback(os.close, lock)
             if is_cut_short(directory / "data.mdb"):  # LMDB would find out by a signal that kills the process
-                raise StorageDamaged(f"{directory / 'data.mdb'} has lost its end")
+                raise StorageDamaged(f"{directory / 'data.mdb'} has lost its end. {ADVICE}")
             with _failures(directory, StorageDamaged):
+                seal = SealFile(directory)
+                undo.callback(seal.close)
                 env = lmdb.open(str(directory), map_size=map_size_bytes, max_dbs=0, mode=0o600)
                 undo.callback(env.close)
                 with env.begin() as txn:
                     new = lmdb_records.is_new(txn)
+                if new and seal.newest is not None:
+                    raise StorageDamaged(f"{directory} has lost all that it held")
                 if new:
                     with env.begin(write=True) as txn:
                         identity = Identity(incarnation=incarnation or new_incarnation(), file=_file_of(env))
                         lmdb_records.begin(txn, node_id, identity, first or Snapshot())
+                        lmdb_records.number(txn)
                 with env.begin() as txn:
                     held = lmdb_records.recover(txn, directory, node_id)
+                    seal.check(lmdb_records.check_number(txn, directory, sealed=seal.newest is not None), held)
+                if seal.newest is None:  # of an older version, or new
+                    with env.begin(write=True) as txn:
+                        lmdb_records.number(txn)
                 identity = _identity(env)
+            storage = cls(env, lock, held, identity, seal)
+            storage._write_seal(held)
             undo.pop_all()
-        return cls(env, lock, held, identity)
+        return storage
 
     def close(self) -> None:
         """Close. What did not have to be synced yet is forgotten."""
         self._env.close()
+        self._seal.close()
         os.close(self._lock)
 
     # ---- which memory this is
@@ -103,6 +121,8 @@ class LmdbStorage:
     def _identify(self, identity: Identity) -> None:
         with _failures(self._env.path(), StorageFailed), self._env.begin(write=True) as txn:
             lmdb_records.put_identity(txn, identity)
+            lmdb_records.number(txn)
+        self._write_seal(self._held)
         self._identity, self.copied = identity, False
 
     # ---- what the core reads
@@ -162,7 +182,12 @@ class LmdbStorage:
             return
         with _failures(self._env.path(), StorageFailed), self._env.begin(write=True) as txn:
             held = lmdb_records.write(txn, self._held, ready, hard)
+            lmdb_records.number(txn)
+        self._write_seal(held)
         self._held, self._unwritten = held, None
+
+    def _write_seal(self, held: Held) -> None:
+        self._seal.write(self._env.info()["last_txnid"], held)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[lmdb.Transaction]:
@@ -187,6 +212,7 @@ def _identity(env: lmdb.Environment) -> Identity:
         found = Identity(incarnation=new_incarnation(), legacy=True, file=_file_of(env))
         with env.begin(write=True) as txn:
             lmdb_records.put_identity(txn, found)
+            lmdb_records.number(txn)
     return found
 
 
@@ -195,10 +221,13 @@ def _failures(path: Path | str, kind: type[StorageFailed]) -> Iterator[None]:
     """What LMDB and its records' decoding raise, as ours."""
     try:
         yield
+    except StorageDamaged as error:
+        raise StorageDamaged(f"{error}. {ADVICE}") from error
     except lmdb.DiskError as error:  # ENOSPC: the transaction was given up before anything of it counted
         raise StorageFull(f"{path}: {error}") from error
     except (lmdb.Error, msgspec.MsgspecError) as error:
-        raise kind(f"{path}: {error}") from error
+        advice = f". {ADVICE}" if kind is StorageDamaged else ""
+        raise kind(f"{path}: {error}{advice}") from error
 
 
 def _lock(directory: Path) -> int:

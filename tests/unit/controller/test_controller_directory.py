@@ -30,6 +30,7 @@ async def test_nobody_else_reads_what_is_created(tmp_path):
         "new/controller/raft/data.mdb": 0o600,
         "new/controller/raft/lock.mdb": 0o600,
         "new/controller/raft/raft.lock": 0o600,
+        "new/controller/raft/raft.seal": 0o600,
     }
 
 
