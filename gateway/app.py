@@ -278,6 +278,7 @@ class Gateway:
             log=self.footing.log(),
             damages=tuple(self.footing.damages()),
             lost=tuple(await self.footing.lost()),
+            damaged_views=tuple(self.footing.damaged_views()),
             scrub=self.footing.scrub(),
             groups=tuple(self.footing.groups()),
             listeners=tuple(self.listening),

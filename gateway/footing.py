@@ -20,7 +20,7 @@ from gateway.health.groups import ClusterHealth, GroupHealth, cluster_health, gr
 from gateway.health.watch import GroupWatch
 from gateway.metrics import Metrics
 from gateway.owners import LocalOwners, Owners
-from gateway.status import DamageStatus, GroupStatus, LogStatus, LostStatus, ScrubStatus
+from gateway.status import DamageStatus, GroupStatus, LogStatus, LostStatus, ScrubStatus, ViewDamageStatus
 from gateway.store_options import store_options
 from store.client import StoreClient
 from store.cluster import ClusterStore, Connect, connect_remote
@@ -72,6 +72,9 @@ class Footing(Protocol):
     async def lost(self) -> Sequence[LostStatus]:
         """The messages that this damage has taken. Raises `StoreError`."""
 
+    def damaged_views(self) -> Sequence[ViewDamageStatus]:
+        """What is known to be damaged in the views on this process's disk."""
+
     def scrub(self) -> ScrubStatus:
         """How far the search for damage is."""
 
@@ -97,11 +100,16 @@ class StoreFigures:
 
     def warnings(self) -> Sequence[str]:
         """See `Footing`."""
-        damages = self.store.damages
-        if not damages:
-            return ()
+        damages, views = self.store.damages, self.store.view_damages
         size = sum(one.end - one.start for one in damages)
-        return [f"the log is damaged: {size} bytes in {len(damages)} ranges are lost; /status lists topics and offsets"]
+        said = []
+        if damages:
+            said.append(
+                f"the log is damaged: {size} bytes in {len(damages)} ranges are lost; /status lists topics and offsets"
+            )
+        if views:
+            said.append(f"{len(views)} places of views are damaged, and not served: the first is in {views[0].view!r}")
+        return said
 
     def log(self) -> LogStatus:
         """See `Footing`."""
@@ -120,6 +128,10 @@ class StoreFigures:
             LostStatus(topic=names.get(queue, ""), queue=queue, first=first, next=end) for queue, first, end in found
         ]
 
+    def damaged_views(self) -> Sequence[ViewDamageStatus]:
+        """See `Footing`."""
+        return [ViewDamageStatus(**damage._asdict()) for damage in self.store.view_damages]
+
     def scrub(self) -> ScrubStatus:
         """See `Footing`."""
         return ScrubStatus(**self.store.scrubbed._asdict())
@@ -128,6 +140,7 @@ class StoreFigures:
         """See `Footing`."""
         store = self.store
         metrics.watch_log(end=lambda: store.end, confirmed=lambda: store.confirmed, pending=lambda: store.pending_bytes)
+        metrics.watch_views(damages=lambda: len(store.view_damages))
         metrics.watch_damage(
             damages=lambda: len(store.damages),
             scrubbed=lambda: store.scrubbed.at,
@@ -225,6 +238,10 @@ class ClusterFooting:
 
     async def lost(self) -> Sequence[LostStatus]:
         """See `Footing`."""
+        return ()
+
+    def damaged_views(self) -> Sequence[ViewDamageStatus]:
+        """See `Footing`: store nodes say what is theirs."""
         return ()
 
     def scrub(self) -> ScrubStatus:

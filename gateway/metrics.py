@@ -104,6 +104,9 @@ class Metrics:
         self.damages_passed = Gauge(
             "headgate_damages_passed", "Times that a subscriber was led past a lost range of the log", registry=registry
         )
+        self.view_damages = Gauge(
+            "headgate_view_damages", "Damage of the views that is known, by whoever met it", registry=registry
+        )
         self.scrub_bytes = Gauge(
             "headgate_scrub_bytes", "Log offset up to which the scrub has read in this pass", registry=registry
         )
@@ -176,6 +179,10 @@ class Metrics:
             self.registry.unregister(self.scrub_bytes)
         else:
             self.scrub_bytes.set_function(scrubbed)
+
+    def watch_views(self, *, damages: Callable[[], float]) -> None:
+        """Read how much damage of the views is known when somebody looks."""
+        self.view_damages.set_function(damages)
 
     def watch_groups(self, groups: Callable[[], Sequence[GroupHealth]]) -> None:
         """Have each store group's health among the metrics."""

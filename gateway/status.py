@@ -14,6 +14,7 @@ __all__ = [
     "ScrubStatus",
     "Status",
     "TopicStatus",
+    "ViewDamageStatus",
     "WorkerStatus",
 ]
 
@@ -66,6 +67,14 @@ class DamageStatus(msgspec.Struct, frozen=True, kw_only=True):
     end: int
     why: str
     found_by: str  # "recovery", "start", "read", "scrub", "seal", "replication"
+
+
+class ViewDamageStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Entries of a view that are not what was written; they are never served."""
+
+    view: str
+    why: str
+    found_by: str  # "read", "verification", "restart"
 
 
 class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +138,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     log: LogStatus = LogStatus(end=0, confirmed=0)
     damages: tuple[DamageStatus, ...] = ()
     lost: tuple[LostStatus, ...] = ()  # the messages in the damages
+    damaged_views: tuple[ViewDamageStatus, ...] = ()
     scrub: ScrubStatus = ScrubStatus()
     groups: tuple[GroupStatus, ...] = ()
     listeners: tuple[Listening, ...] = ()

@@ -142,6 +142,7 @@ class Workers:
             log=base.log(),
             damages=tuple(base.damages()),
             lost=tuple(await base.lost()),
+            damaged_views=tuple(base.damaged_views()),
             scrub=base.scrub(),
             listeners=tuple(self.listening),
             connections=_sum([one.connections for one in said]),

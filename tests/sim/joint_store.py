@@ -204,6 +204,14 @@ class SimStore:
         return self._surface.damages
 
     @property
+    def view_damages(self):
+        return ()
+
+    @property
+    def views_rebuildable(self) -> bool:
+        return True
+
+    @property
     def is_damaged(self) -> bool:
         return bool(self._surface.known) or self._surface.is_short
 
