@@ -262,3 +262,40 @@ async def test_a_group_of_two_refuses_writes_while_one_is_damaged(tmp_path, cont
         monkeypatch.setattr(RangeServer, "send", sending)
         await repaired(group, hurt)
         await append(group.store(), frame((16, b"yes")))
+
+
+async def test_a_slave_that_has_lost_the_end_of_its_log_is_filled_again_and_joins(tmp_path, controllers):
+    group = group_of(tmp_path, controllers)
+    async with group:
+        await fill(group)
+        master = await group.master()
+        hurt = next(name for name in group.names if name != master)
+        await group.kill(hurt)
+        paths = sorted((tmp_path / hurt / "log").iterdir())
+        for path in paths[-2:]:
+            path.unlink()
+        with paths[-3].open("r+b") as file:
+            file.truncate(700)
+        await group.start(hurt)
+        await repaired(group, hurt, 0)
+        await until(lambda: not group.nodes[hurt].repairer.cut_short, PATIENCE_S)
+        await group.in_sync()
+        await same(group)
+        await group.hand_over(hurt)
+        assert await bodies(group.store(), 16) == BODIES
+
+
+async def test_a_slave_whose_whole_log_is_gone_is_filled_again_and_is_not_elected_before(tmp_path, controllers):
+    group = group_of(tmp_path, controllers)
+    async with group:
+        await fill(group)
+        master = await group.master()
+        hurt = next(name for name in group.names if name != master)
+        await group.kill(hurt)
+        shutil.rmtree(tmp_path / hurt / "log")
+        await group.start(hurt)
+        await repaired(group, hurt, 0)
+        await group.in_sync()
+        await same(group)
+        await group.hand_over(hurt)
+        assert await bodies(group.store(), 16) == BODIES
