@@ -220,24 +220,30 @@ class Elections:
             found = self._successor_by_quorum(group, heard, now_ms, time_ms)
             return found or self._unclean(group, now_ms, time_ms, only)
         heard = {id_: said for id_, said in heard.items() if only in {None, id_} and (among is None or id_ in among)}
-        heard = self._able(group, heard, now_ms, after=after, wait=only is None)
+        heard = self._able(group, heard, now_ms, after=after, wait=only is None, sound_only=among is not None)
         if heard:
             return self._command(group, self._best(group, heard, now_ms), time_ms)
         return self._unclean(group, now_ms, time_ms, only) if among is None else None
 
     def _able(
-        self, group: Group, heard: Mapping[int, Heartbeat], now_ms: int, *, after: int | None = None, wait: bool = True
+        self,
+        group: Group,
+        heard: Mapping[int, Heartbeat],
+        now_ms: int,
+        *,
+        after: int | None = None,
+        wait: bool = True,
+        sound_only: bool = False,
     ) -> dict[int, Heartbeat]:
         """Of those heard of, who may be elected: the sound ones; where there are none, the damaged ones.
 
         The latter only when the rest of the set has been silent for a while: one of them may be sound, and come back.
-        Whoever is elected with damage answers readers of it with errors until somebody has it.
         """
         if not group.sync_set:
             return dict(heard)
         sound = {id_: said for id_, said in heard.items() if not said.damaged}
         sound = {id_: said for id_, said in sound.items() if id_ != after} or sound
-        if sound:
+        if sound or sound_only:
             return sound
         silent = [id_ for id_ in group.sync_set if self._said(group, id_, now_ms) is None]
         dead_ms = max((self._registry.dies_ms(group.number, id_) for id_ in silent), default=now_ms - DAMAGED_AFTER_MS)
@@ -250,8 +256,7 @@ class Elections:
         self, group: Group, heard: Mapping[int, Heartbeat], now_ms: int, time_ms: int
     ) -> ElectMaster | None:
         enough = majority(len(group.sync_set))
-        # Who has lost the end of its log keeps its promise, and tells nothing of what was acknowledged: so many others
-        # have to be heard that none of what a majority had is missed.
+        # Who has lost the end of its log keeps its promise, and tells nothing of what was acknowledged: others have to.
         whole_min = len(group.sync_set) - len(group.sync_set) // 2
         if sum(not said.cut_short for said in heard.values()) < whole_min:
             return None

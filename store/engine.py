@@ -201,10 +201,11 @@ class Engine:
             lost=lost,
         )
         self._presence = Presence(files, data_dir, lambda: self.log.segments[-1].path)
+        self.sealer = Sealer(self.log, self.seals)
         self._keeper = Keeper(
             [
                 Chore(LOOK_S, self._space.look),
-                Chore(STEP_S, Sealer(self.log, self.seals).step),
+                Chore(STEP_S, self.sealer.step),
                 Chore(PRESENCE_LOOK_S, self._look_for_files),
                 Chore(STEP_S, self.scrub.step),
                 *([Chore(STEP_S, lambda: self.views.walk.step(now_ms()))] if scrub_bytes_per_s else []),

@@ -8,9 +8,11 @@ from store.engine import Role
 from store.errors import CorruptFrame, NotMaster, OffsetOutOfRange, StoreError, StoreFull, StoreOverloaded
 from store.format import LogOffset
 from store.gate import Gate
+from store.integrity.ledger import BY_SEAL
 from store.integrity.mending import mend
 from store.log import Placed
 from store.replication_hooks import ReplicationHooks
+from store.segment import BadRange
 from store.snapshot import SnapshotInfo, take_snapshot
 
 __all__ = ["RECEIVED_BYTES_MAX", "ReplicaCalls"]
@@ -155,6 +157,13 @@ class ReplicaCalls(Calls):
         """
         self._check_running()
         return await self._loop.run_in_executor(self._pool, self._engine.log.sound, start, end, max_bytes)
+
+    async def distrust(self, start: LogOffset, end: LogOffset) -> None:
+        """Take a closed segment for damaged as a whole, as other replicas have other frames there, and so its seal."""
+        self._check_running()
+        self._engine.sealer.distrust(start)
+        bad = BadRange(start, end, "the other replicas have other frames there")
+        await self._loop.run_in_executor(self._pool, self._engine.log.damaged, bad, BY_SEAL)
 
     async def mend(self, start: LogOffset, frames: bytes) -> None:
         """Write whole frames of another replica in place of the damage that `start` lies in, from there on.

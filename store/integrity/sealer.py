@@ -72,9 +72,18 @@ class Sealer:
         self._seals = seals
         self._sealing: Sealing | None = None  # of the segment under way
         self._end = LogOffset(0)  # of it
+        self._distrusted: LogOffset | None = None  # from here on, seals are made again
+
+    def distrust(self, at: LogOffset) -> None:
+        """Have the seals from a log offset on made again, with the next step. Any thread may call."""
+        self._distrusted = at
 
     def step(self, seconds: float = SEALING_S_MAX) -> None:
         """Read on in the segment under way, for as long as allowed, and seal it at its end."""
+        distrusted, self._distrusted = self._distrusted, None
+        if distrusted is not None:
+            self._seals.drop_from(distrusted)
+            self._sealing = None
         self._seals.drop_before(self._log.first)
         deadline = perf_counter() + seconds
         while self._begun() and perf_counter() < deadline:

@@ -39,6 +39,9 @@ class Ranges(Protocol):
     async def send(self, request: bytes, context: Any) -> None:
         """Send the sound frames of a range. Raises `StoreError`, OSError."""
 
+    def seals(self, request: bytes) -> bytes:
+        """The digests of closed segments. Raises `StoreError`."""
+
 
 class Repairing(Protocol):
     """The repair of the log's damages, beside the roles.

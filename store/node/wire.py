@@ -3,6 +3,7 @@
 Replicate   slave -> master      messages of `store.replication.messages`, both ways; a Hello comes first
 Snapshot    slave -> master      a `SnapshotRequest`; back come a `SnapshotHead` and the views in parts
 FetchRange  replica -> replica   a `RangeRequest`; back come `RangePart`s and a `RangeEnd`
+Seals       replica -> replica   a `SealsRequest`; back comes a `SealsAnswer`, unary
 SwitchOver  operator -> master   a `SwitchRequest`, unary, over gRPC
 """
 
@@ -23,12 +24,16 @@ __all__ = [
     "MESSAGE_BYTES_MAX",
     "PART_BYTES",
     "REPLICATE",
+    "SEALS",
+    "SEALS_MAX",
     "SERVICE",
     "SNAPSHOT",
     "SWITCH_OVER",
     "RangeEnd",
     "RangePart",
     "RangeRequest",
+    "SealsAnswer",
+    "SealsRequest",
     "SnapshotHead",
     "SnapshotPart",
     "SnapshotRequest",
@@ -42,6 +47,8 @@ __all__ = [
 
 SERVICE = "headgate.store.v1.Replication"
 REPLICATE, SNAPSHOT, SWITCH_OVER, FETCH_RANGE = "Replicate", "Snapshot", "SwitchOver", "FetchRange"
+SEALS = "Seals"
+SEALS_MAX = 256  # in one request
 MESSAGE_BYTES_MAX = DATA_BYTES_MAX + (1 << 20)
 PART_BYTES = 1 << 20  # of a snapshot in one message
 
@@ -112,6 +119,23 @@ class RangeEnd(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """All that the replica has of the range was sent, perhaps not all of it. `common` is how far both logs agree."""
 
     common: Offset
+
+
+class SealsRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A replica asks another one of its group for the digests of closed segments, by where they begin and end."""
+
+    group: Group
+    replica: Number
+    segments: Annotated[tuple[tuple[Offset, Offset], ...], Meta(max_length=SEALS_MAX)]
+    cluster: Paper = ""
+    log: Paper = ""
+    check: Paper = ""
+
+
+class SealsAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """The digests, in the order of the request; empty where there is no seal of just that segment."""
+
+    digests: Annotated[tuple[bytes, ...], Meta(max_length=SEALS_MAX)]
 
 
 class SwitchRequest(msgspec.Struct, frozen=True, array_like=True):

@@ -215,6 +215,9 @@ class SimStore:
     def is_damaged(self) -> bool:
         return bool(self._surface.known) or self._surface.is_short
 
+    def seals(self):
+        return []
+
     def _scrub(self) -> None:
         if self._closing is None:
             self._surface.scrub()

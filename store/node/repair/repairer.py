@@ -13,6 +13,7 @@ from store.integrity.ledger import Damage
 from store.local import LocalStore
 from store.node.disk import Disk
 from store.node.place import Place
+from store.node.repair.agreement import Agreement
 from store.node.repair.fetching import fetch_range
 from store.replication.errors import BadMessage
 from store.replication.repairs import Ask, Found, Range, Repairs
@@ -54,7 +55,7 @@ class Repairer:
         self._lost: frozenset[Range] = frozenset()  # as it was logged
         self._told: tuple[object, ...] = ()
         self._news = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.damages: Sequence[Damage] = ()  # that are open, as it was looked last
         self.stands_aside = False
         self.cut_short = False
@@ -64,13 +65,17 @@ class Repairer:
         """Repair from now on."""
         self._place = place
         self.look()
-        self._task = asyncio.create_task(self._run(place), name="repair of the log")
+        self.agreement = Agreement(place)
+        self._tasks = [
+            asyncio.create_task(self._run(place), name="repair of the log"),
+            asyncio.create_task(self.agreement.run(), name="comparison of seals"),
+        ]
 
     async def close(self) -> None:
         """Repair nothing any more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # ---- how it stands
 

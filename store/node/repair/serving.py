@@ -15,7 +15,7 @@ from store.local import LocalStore
 from store.node import wire
 from store.node.papers import stranger
 from store.node.place import Place
-from store.node.wire import RangeEnd, RangePart, RangeRequest
+from store.node.wire import RangeEnd, RangePart, RangeRequest, SealsAnswer, SealsRequest
 from store.replication.epochs import EpochList
 from store.replication.errors import BadEpochs, BadMessage
 from store.replication.messages import Hello
@@ -41,6 +41,8 @@ class RangeServer:
         """Send the sound frames of a range. Raises `StoreError`, OSError."""
         asked = wire.decode(request, RangeRequest)
         self._check(asked)
+        if not asked.start < asked.end <= asked.log_end:
+            raise BadMessage(f"no range from {asked.start} to {asked.end} in a log that ends at {asked.log_end}")
         if asked.replica in self._busy or len(self._busy) >= RANGES_MAX:
             raise StoreOverloaded(f"{len(self._busy)} ranges of the log are being sent, {RANGES_MAX} at most")
         self._busy.add(asked.replica)
@@ -51,8 +53,15 @@ class RangeServer:
         finally:
             self._busy.discard(asked.replica)
 
-    def _check(self, asked: RangeRequest) -> None:
-        """Raises `NotMaster`, `BadMessage`: whoever asks is none of this group, or there can be no such range."""
+    def seals(self, request: bytes) -> bytes:
+        """The digests of closed segments. Raises `StoreError`."""
+        asked = wire.decode(request, SealsRequest)
+        self._check(asked)
+        known: dict[tuple[int, int], bytes] = {(one.start, one.end): one.digest for one in self._store().seals()}
+        return wire.encode(SealsAnswer(tuple([known.get(one, b"") for one in asked.segments])))
+
+    def _check(self, asked: RangeRequest | SealsRequest) -> None:
+        """Raises `NotMaster`, `BadMessage`: whoever asks is no other replica of this group."""
         place = self._place
         if asked.group != place.group:
             raise NotMaster(f"this node is of store group {place.group}, not {asked.group}")
@@ -73,8 +82,6 @@ class RangeServer:
             raise BadMessage(refused.text)
         if place.known().replica(asked.replica) is None or asked.replica == place.replica:
             raise BadMessage(f"there is no other replica {asked.replica}")
-        if not asked.start < asked.end <= asked.log_end:
-            raise BadMessage(f"no range from {asked.start} to {asked.end} in a log that ends at {asked.log_end}")
 
     async def _send(self, asked: RangeRequest, context: Any) -> None:
         common = self._common(asked)

@@ -17,8 +17,9 @@ from store.log import CommitLog
 from store.node import wire
 from store.node.identity import ReplicaIdentity
 from store.node.repair import fetching
+from store.node.repair.agreement import Agreement
 from store.node.repair.repairer import Repairer
-from store.node.wire import RangeEnd, RangePart, RangeRequest
+from store.node.wire import RangeEnd, RangePart, RangeRequest, SealsAnswer, SealsRequest
 from store.replication.epochs import EpochList
 
 pytestmark = pytest.mark.anyio
@@ -71,6 +72,8 @@ class Rig:
     def __init__(self, store, epochs):
         self.asked = []  # (replica, start, end)
         self.answers = {}
+        self.compared = []  # replicas that were asked for their seals
+        self.digests = {}
         self.changes = 0
         replicas = tuple(Replica(id=id_, node=f"n{id_}", address=f"n{id_}") for id_ in (1, LIAR, HONEST))
         self.group = Group(number=0, config=GroupConfig(), replicas=replicas, master=LIAR, sync_set=(LIAR, HONEST))
@@ -83,8 +86,9 @@ class Rig:
             known=lambda: self.group,
             now_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
             dial=self.dial,
+            repairing=None,
         )
-        self.repairer = Repairer(self.disk, self.change)
+        self.repairer = self.place.repairing = Repairer(self.disk, self.change)
 
     def change(self):
         self.changes += 1
@@ -99,10 +103,18 @@ class Rig:
 
             return call
 
+        def unary_unary(_path):
+            async def call(request, timeout):
+                self.compared.append((int(address[1:]), timeout))
+                asked = wire.decode(request, SealsRequest)
+                return wire.encode(SealsAnswer(tuple(self.digests[int(address[1:])](one) for one in asked.segments)))
+
+            return call
+
         async def close():
             pass
 
-        return SimpleNamespace(unary_stream=unary_stream, close=close)
+        return SimpleNamespace(unary_stream=unary_stream, unary_unary=unary_unary, close=close)
 
 
 @pytest.fixture
@@ -172,7 +184,7 @@ async def test_replicas_that_all_lie_are_asked_seldom_and_complained_of_once(rig
     complaints = [one for one in caplog.records if "does not help with the repair" in one.getMessage()]
     assert [one.levelname for one in complaints] == ["ERROR", "ERROR"]
     assert rig.repairer.stands_aside
-    assert "waiting for a replica to repair from" in rig.repairer.describe()
+    await until(lambda: "waiting for a replica to repair from" in rig.repairer.describe())
     assert not rig.same()
 
 
@@ -201,3 +213,64 @@ async def test_the_status_says_from_whom_and_since_when(rig):
     assert rig.repairer.blocks(damage.start)
     assert not rig.repairer.blocks(damage.end)
     assert not rig.repairer.blocks(LogOffset(damage.start - 1))
+
+
+@pytest.fixture
+async def sealed(rig):
+    """The rig, repaired, with the seals of all closed segments."""
+    store = rig.disk.store
+    rig.repairer.begin(rig.place)
+    await until(lambda: not rig.repairer.stands_aside)
+    store.confirm(store.end)
+    await until(lambda: store.confirmed == store.end)
+    await until(lambda: store.seals() and store.seals()[-1].end == store._engine.log.sealed)
+    rig.own = {(seal.start, seal.end): seal.digest for seal in store.seals()}
+    rig.asked.clear()
+    rig.agreement = Agreement(rig.place)
+    return rig
+
+
+async def test_seals_that_agree_are_compared_once(sealed, caplog):
+    sealed.digests = dict.fromkeys((LIAR, HONEST), lambda one: sealed.own[one])
+    await sealed.agreement.look()
+    assert [replica for replica, _ in sealed.compared] == [LIAR, HONEST]
+    await sealed.agreement.look()
+    assert len(sealed.compared) == 2
+    assert not [one for one in caplog.records if one.levelname == "CRITICAL"]
+
+
+async def test_a_segment_of_which_the_others_have_other_frames_is_repaired_and_sealed_again(sealed, caplog):
+    store = sealed.disk.store
+    other = next(iter(sealed.own))
+    sealed.digests = dict.fromkeys((LIAR, HONEST), lambda one: b"x" * 16 if one == other else sealed.own[one])
+    await sealed.agreement.look()
+    assert store.is_damaged
+    assert sealed.repairer.stands_aside
+    await until(lambda: not store.is_damaged)
+    assert [(start, end) for _, start, end in sealed.asked] == [other]
+    assert "the other replicas have other frames than this one" in caplog.text
+    await until(lambda: {(one.start, one.end): one.digest for one in store.seals()} == sealed.own)
+    sealed.digests = dict.fromkeys((LIAR, HONEST), lambda one: sealed.own[one])
+    await sealed.agreement.look()
+    assert not store.is_damaged
+    assert sealed.same()
+
+
+async def test_who_is_right_repairs_nothing_and_says_so_once(sealed, caplog):
+    other = next(iter(sealed.own))
+    sealed.digests = {LIAR: lambda one: b"x" * 16 if one == other else sealed.own[one], HONEST: sealed.own.get}
+    await sealed.agreement.look()
+    await sealed.agreement.look()
+    assert not sealed.disk.store.is_damaged
+    assert caplog.text.count("it repairs it from this one") == 1
+
+
+async def test_nothing_is_decided_before_all_have_answered(sealed, caplog):
+    def away(_one):
+        raise StoreUnreachable("away")
+
+    other = next(iter(sealed.own))
+    sealed.digests = {LIAR: lambda one: b"x" * 16 if one == other else sealed.own[one], HONEST: away}
+    await sealed.agreement.look()
+    assert not sealed.disk.store.is_damaged
+    assert "is decided when all have answered" in caplog.text

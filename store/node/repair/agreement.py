@@ -1,0 +1,143 @@
+"""Agreement on seals: each replica compares the digests of its closed segments with those of the others.
+
+Equal segments have equal digests. Where they differ, frames with sound checksums are not the ones that the group has:
+no scrub finds that. The one that is in the minority has the whole segment repaired from the others.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+
+import grpc
+import grpc.aio
+
+from store.errors import CorruptFrame, StoreError, StoreUnreachable
+from store.format import LogOffset
+from store.integrity.seals import Seal
+from store.local import LocalStore
+from store.node import wire
+from store.node.place import Place
+from store.node.wire import SEALS_MAX, SealsAnswer, SealsRequest
+from store.replication.errors import BadMessage
+from store.replication.sealing import Verdict, judge
+
+__all__ = ["Agreement"]
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 10.0  # between two looks for seals that are not compared yet
+ANSWER_S = 5.0  # that a replica takes to answer
+READ_BYTES = 4 << 20  # of a segment at a time, where it is read again
+
+
+class Agreement:
+    """Of one node, in either role. `run` does it."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._agreed: dict[tuple[LogOffset, LogOffset], bytes] = {}  # digests by segment, no more than there are seals
+        self._said: set[tuple[LogOffset, LogOffset]] = set()  # segments that differ, as it was logged
+
+    async def run(self) -> None:
+        """Compare new seals now and then."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self.look()
+            except StoreError as error:
+                logger.debug("seals are not compared: %s", error)
+            except Exception:
+                logger.exception("the comparison of seals has failed")
+
+    async def look(self) -> None:
+        """Compare the seals that are not compared yet. Raises `StoreError`."""
+        store = self._place.disk.store
+        if store is None:
+            return
+        seals = store.seals()
+        known = {(seal.start, seal.end): seal.digest for seal in seals}
+        self._agreed = {one: digest for one, digest in self._agreed.items() if known.get(one) == digest}
+        self._said &= known.keys()
+        confirmed = store.confirmed
+        new = [one for one in seals if one.end <= confirmed and self._agreed.get((one.start, one.end)) != one.digest]
+        if new:
+            await self._compare(store, new[:SEALS_MAX])
+
+    async def _compare(self, store: LocalStore, seals: Sequence[Seal]) -> None:
+        place, group = self._place, self._place.known()
+        others: dict[int, Sequence[bytes]] = {}
+        for one in group.replicas:
+            if one.id != place.replica:
+                with suppress(StoreUnreachable, BadMessage):
+                    others[one.id] = await self._ask(one.address, seals)
+        for i, seal in enumerate(seals):
+            digests = {id_: answered[i] for id_, answered in others.items()}
+            verdict = judge(
+                seal.digest,
+                digests,
+                replica=place.replica,
+                replicas=[one.id for one in group.replicas],
+                master=group.master,
+            )
+            if verdict is Verdict.SAME:
+                self._agreed[seal.start, seal.end] = seal.digest
+            elif verdict is not Verdict.UNKNOWN and await self._is_sound(store, seal):
+                await self._differ(store, seal, verdict)
+
+    async def _differ(self, store: LocalStore, seal: Seal, verdict: Verdict) -> None:
+        """Replicas have different frames with sound checksums: say so, and repair the one that is wrong."""
+        if verdict is Verdict.OWN:
+            logger.critical(
+                "the other replicas have other frames than this one in the segment from %d to %d, all with sound "
+                "checksums: it is repaired from them",
+                seal.start,
+                seal.end,
+            )
+            await store.distrust(seal.start, seal.end)
+            self._place.repairing.look()
+        elif (seal.start, seal.end) not in self._said:
+            self._said.add((seal.start, seal.end))
+            undecided = verdict is Verdict.UNDECIDED
+            logger.critical(
+                "another replica has other frames than this one in the segment from %d to %d, all with sound "
+                "checksums: %s",
+                seal.start,
+                seal.end,
+                "which are right is decided when all have answered" if undecided else "it repairs it from this one",
+            )
+
+    async def _is_sound(self, store: LocalStore, seal: Seal) -> bool:
+        """Read a segment again; what is damaged is reported, and repaired as anything else."""
+        at = seal.start
+        try:
+            while at < seal.end and (data := await store.read_log(at, READ_BYTES, end=seal.end)):
+                at = LogOffset(at + len(data))
+        except CorruptFrame:
+            self._place.repairing.look()
+            return False
+        return at == seal.end
+
+    async def _ask(self, address: str, seals: Sequence[Seal]) -> Sequence[bytes]:
+        """The digests that a replica has. Raises `StoreUnreachable`, `BadMessage`."""
+        place = self._place
+        request = SealsRequest(
+            group=place.group,
+            replica=place.replica,
+            segments=tuple([(one.start, one.end) for one in seals]),
+            cluster=place.identity.cluster,
+            log=place.disk.log,
+            check=place.identity.check,
+        )
+        channel = place.dial(address)
+        try:
+            ask = channel.unary_unary(wire.path(wire.SEALS))
+            answer = wire.decode(await ask(wire.encode(request), timeout=ANSWER_S), SealsAnswer)
+        except (grpc.RpcError, grpc.aio.BaseError) as error:
+            raise StoreUnreachable(str(error)) from error
+        finally:
+            with suppress(Exception):
+                await channel.close()
+        if len(answer.digests) != len(seals):
+            raise BadMessage(f"{len(answer.digests)} digests, where {len(seals)} were asked for")
+        return answer.digests

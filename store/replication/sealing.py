@@ -1,0 +1,39 @@
+"""Agreement on the seals of closed segments: who of a group has other frames than the rest. No input or output."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from enum import Enum
+
+__all__ = ["Verdict", "judge"]
+
+
+class Verdict(Enum):
+    """What follows from the digests of one segment."""
+
+    UNKNOWN = "unknown"  # nobody else has said what it has
+    SAME = "same"  # whoever has said it has the same
+    UNDECIDED = "undecided"  # they differ, and not everybody has answered
+    OTHERS = "others"  # another replica has other frames than this one and the rest
+    OWN = "own"  # this replica is the one
+
+
+def judge(
+    own: bytes, others: Mapping[int, bytes], *, replica: int, replicas: Collection[int], master: int | None
+) -> Verdict:
+    """Compare a digest with those of other replicas of a group; who does not have just that segment has an empty one.
+
+    The minority has the wrong frames. Where there is none, those are right that the master has. Every replica comes to
+    the same verdict, as nothing is decided before all have answered: a sound one could give its frames away.
+    """
+    votes = {replica: own} | {id_: digest for id_, digest in others.items() if digest}
+    if len(votes) == 1:
+        return Verdict.UNKNOWN
+    counts = Counter(votes.values())
+    if len(counts) == 1:
+        return Verdict.SAME
+    most = max(counts.values())
+    leading = [digest for digest, count in counts.items() if count == most]
+    right = leading[0] if len(leading) == 1 else votes.get(master) if master is not None else None
+    if right not in leading or not set(replicas) <= others.keys() | {replica}:
+        return Verdict.UNDECIDED
+    return Verdict.OTHERS if own == right else Verdict.OWN
