@@ -25,6 +25,7 @@ LINGERING_MAX = 256  # connections at a time that wait for their peers to go; be
 CLOSE_TIMEOUT_S = 5.0  # a peer that does not read what is left to be written is cut off after this
 TURNED_AWAY_S = 5.0  # how long a peer that is not let in may take to ask and be told why
 LONG_READ_S = 0.01  # a read that takes more processor time than this is followed by a turn of the others
+HELD_S = 60.0  # until input is read that nobody has asked for again: never, as `gateway.waking` ends sooner
 STALL_TIMEOUT_S = 60.0  # a peer that reads nothing of what waits for it is cut off after this
 
 log = logs.get(__name__)
@@ -100,6 +101,22 @@ class Connection(asyncio.Protocol, Endpoint):
         """Bytes from the peer."""
         if self.gone:
             return
+        if self.has_session and self.hub.awake.holds(self, data):
+            if self._pause is None:
+                self._pause = self.hub.later(HELD_S, self._rested)
+            self.flush()
+            return
+        self._receive(data)
+
+    def wake(self, data: bytes) -> None:
+        """See `gateway.waking.awake.Reader`."""
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        if not self.gone:
+            self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
         self.flow.bytes_in += len(data)
         began_s = thread_time()
         if self.pace is not None:
@@ -165,6 +182,8 @@ class Connection(asyncio.Protocol, Endpoint):
         """The connection is gone."""
         if not hasattr(self, "hub"):
             return  # never admitted
+        if self.has_session and not self.gone and (held := self.hub.awake.give_back(self)):
+            self._receive(held)
         if exc is not None and not self._secure and not self.gone:
             self._read_the_rest()
         self.gone = True

@@ -41,6 +41,7 @@ from gateway.shared_subscriptions import SWEEP_SHARED_INTERVAL_MS, SharedSubscri
 from gateway.sys_topics import SAMPLE_INTERVAL_MS, SysTopics
 from gateway.timer_secrets import TimerSecrets
 from gateway.topic_settings import TopicSettings
+from gateway.waking.awake import Awake
 from gateway.wills import Wills
 from store.client import StoreClient
 from store.errors import StoreError
@@ -110,6 +111,7 @@ class Hub:
             config.access, controller, metrics, clock=time.monotonic, changed=self._access_has_changed
         )
         self.owners = owners or LocalOwners(store)
+        self.awake = Awake(self.owners.beat)
         self.limits, self.forwarding = config.limits, Forwarding.of(config.forwarding)
         self.offences = Offences()
         self.door = Door(config.limits, config.gateway.connections_max, now_ms=now_ms())
@@ -178,6 +180,8 @@ class Hub:
         await self.shared.begin()
         self._waiting_wills.look()
         await self.owners.start(self.spawn)
+        if not self.owners.alone:
+            self.spawn(self.awake.run())
         self.spawn(self.queues.follow())
         self.spawn(self.queues.follow_members())
         self.spawn(self._every(SWEEP_SHARED_INTERVAL_MS, self.shared.sweep))

@@ -124,6 +124,9 @@ class Owners(Protocol):
     async def start(self, spawn: Spawn) -> None:
         """Begin; `spawn` runs a coroutine as a supervised task. Raises `StoreError`."""
 
+    async def beat(self) -> None:
+        """Be heard of by the others once more; own nothing any more if that comes too late. Takes a second or two."""
+
     async def close(self) -> None:
         """Everything is released: say good-bye."""
 
@@ -215,6 +218,9 @@ class LocalOwners:
     async def start(self, spawn: Spawn) -> None:
         """See `Owners`."""
         self._shared = bool(await self._store.kv_prefix(f"{CURSORS}/", limit=1))
+
+    async def beat(self) -> None:
+        """See `Owners`."""
 
     async def close(self) -> None:
         """See `Owners`."""
