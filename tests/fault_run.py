@@ -14,6 +14,7 @@ import httpx
 from faults import Fault
 from kv_workload import Client, Conflict
 from linearizability import NotDone, Recording, check_history
+from readiness import Readiness
 from senders import KINDS, Refused, Sender, stored
 
 from gateway.local_cluster import LocalCluster, Node
@@ -55,6 +56,7 @@ class Publisher:
         self.errors: Counter[str] = Counter()
         self.refused: list[str] = []
         self._sends, self._proxies, self._chance = kind, proxies, chance
+        self.readiness: Readiness | None = None
         self._next = 0
         self._firsts: list[int] = []  # of each life
         self._rest_until = 0.0
@@ -86,10 +88,17 @@ class Publisher:
             self.acked += self._sender.acked
             if self._sender.ended is not None:
                 self.errors[type(self._sender.ended).__name__] += 1
+            if self._sender.ended is not None and self.readiness is not None:
+                self.readiness.refused(self._sender.gateway.name)
             if isinstance(self._sender.ended, Refused):
                 self.refused.append(str(self._sender.ended))
                 self._rest_until = time.monotonic() + REST_S
             self._sender = None
+
+    def served(self) -> None:
+        """It was acknowledged something more."""
+        if self._sender is not None and self.readiness is not None:
+            self.readiness.served(self._sender.gateway.name)
 
     def life(self, number: int) -> int:
         """Which life sent a number."""
@@ -166,6 +175,7 @@ class FaultRun:
         self.silences: dict[str, float] = {}
         self.key_errors: Counter[str] = Counter()
         self._label = label
+        self.readiness = Readiness([proxy.name for proxy in self.proxies], cluster.ready)
         self._keys = Keys(self.proxies, self.chance)
         self._clients: list[Client] = []
         self._working: list[asyncio.Task[None]] = []
@@ -178,6 +188,9 @@ class FaultRun:
         """Let clients of the KV work until `stop_clients`."""
         self._clients = [Client(n, self._keys, Recording(), self.chance) for n in range(count)]
         self._turn_the_page()
+        for one in self.publishers:
+            one.readiness = self.readiness
+        self.readiness.start()
         self._working = [asyncio.ensure_future(self._work(client)) for client in self._clients]
 
     def _turn_the_page(self) -> None:
@@ -194,6 +207,8 @@ class FaultRun:
         await self._keys.close()
         for one in self.publishers:
             await asyncio.to_thread(one.stop)
+        if self.readiness.is_alive():
+            await asyncio.to_thread(self.readiness.stop)
 
     async def _work(self, client: Client) -> None:
         while True:
@@ -224,6 +239,7 @@ class FaultRun:
                 count, last = self._last[one.name]
                 if one.count > count:
                     self._last[one.name] = one.count, now
+                    one.served()
                 self.silences[what] = max(self.silences.get(what, 0.0), now - last)
             if now - began >= seconds and await asyncio.to_thread(until):
                 return True
@@ -273,6 +289,15 @@ class FaultRun:
     def check(self) -> None:
         """Everything acknowledged is there, in order and once, and keys and values are linearizable. To be called when
         nobody works any more."""
+        wrong = self.readiness.wrong
+        assert not wrong, f"seed {self.seed}: proxies said that they were ready and served nobody: {wrong}; {self.done}"
+        self.check_stored()
+        for page, recording in enumerate(self._recordings):
+            broken = check_history(recording.history)
+            assert not broken, f"seed {self.seed}, behind fault {page}: {broken} are not linearizable; {self.done}"
+
+    def check_stored(self) -> None:
+        """Everything acknowledged is read back, in order and once, from whoever are masters now."""
         found = stored(self.proxies[0])
         for one in self.publishers:
             numbers = found.get(f"kill/{one.name}/n", [])
@@ -286,9 +311,6 @@ class FaultRun:
             # What a proxy that was out of reach had of one life may come behind what the next life sent by another.
             for a, b in itertools.pairwise(numbers):
                 assert a < b or one.life(a) != one.life(b), f"{where}: {b} behind {a}; {self.done}"
-        for page, recording in enumerate(self._recordings):
-            wrong = check_history(recording.history)
-            assert not wrong, f"seed {self.seed}, behind fault {page}: {wrong} are not linearizable; {self.done}"
 
     def report(self) -> str:
         """For people."""
@@ -296,6 +318,7 @@ class FaultRun:
         lines = [
             f"seed {self.seed}: {sum(self.said.values())} faults: {dict(self.said)}",
             f"longest silences: {', '.join(f'{seconds:.1f} s ({what})' for what, seconds in worst)}",
+            f"readiness: {dict(self.readiness.report())}",
             f"operations on keys: {sum(len(one.history) for one in self._recordings)}, failed: {dict(self.key_errors)}",
         ]
         lines += [

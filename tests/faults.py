@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import urllib.request
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lying_disk import LyingDisk, Mode
 from network import Network
 
 from gateway.local_cluster import LocalCluster
@@ -21,6 +23,9 @@ HURT_S = (0.5, 4.0)  # how long something stays away
 DISK_BYTES = 1 << 30
 LOSS = 0.2
 SLOW_MS = (1.0, 20.0)  # what packets take longer where the network is bad
+ASLEEP_S = (4.5, 8.0)  # a pause around the time after which others take over what a proxy has
+GREY_S = (6.0, 9.0)  # longer than it takes to move a master that only some reach
+FLIPS = 3  # bytes that are flipped at once
 
 
 class SmallDisk:
@@ -72,17 +77,29 @@ class Faults:
     """Every fault that is possible here. With a network those of networks, with small disks those of full disks."""
 
     def __init__(
-        self, cluster: LocalCluster, seed: int, network: Network | None, disks: Mapping[str, SmallDisk]
+        self,
+        cluster: LocalCluster,
+        seed: int,
+        network: Network | None,
+        disks: Mapping[str, SmallDisk],
+        lying: Mapping[str, LyingDisk] | None = None,
     ) -> None:
         self._cluster = cluster
         self._chance = random.Random(seed)
         self._network = network
         self._disks = disks
-        self.kinds: list[Callable[[], Fault]] = [self.killed, self.killed, self.frozen, self.restarted]
+        self._lying = lying or {}
+        self.kinds: list[Callable[[], Fault]] = [
+            *(self.killed, self.killed, self.frozen, self.restarted, self.asleep),
+            *(self.flipped, self.shortened, self.removed, self.views_flipped, self.forgetful),
+        ]
         if network is not None:
-            self.kinds += [self.cut_off, self.one_way, self.lossy, self.leaderless, self.masterless, self.grey]
+            self.kinds += [self.cut_off, self.one_way, self.lossy, self.leaderless, self.masterless]
+            self.kinds += [self.separated, self.separated_one_way, self.grey]
         if disks:
             self.kinds += [self.full]
+        if self._lying:
+            self.kinds += [self.failing, self.misdirected, self.without_power, self.all_without_power]
         self._left: list[Callable[[], Fault]] = []
 
     def any(self) -> Fault:
@@ -108,6 +125,123 @@ class Faults:
         """A restart as an operator makes it."""
         name, cluster = name or self._node(), self._cluster
         return self._fault("restarted", name, lambda: cluster.stop(name), lambda: cluster.start(name), seconds=0.0)
+
+    def asleep(self) -> Fault:
+        """A proxy that sleeps so long that others may take over what it has, and wakes with full socket buffers."""
+        fault = self.frozen(self._chance.choice(self._named("proxy")))
+        seconds = self._chance.uniform(*ASLEEP_S)
+        return fault._replace(kind="asleep", what=f"{fault.what} (asleep {seconds:.1f} s)", seconds=seconds)
+
+    # ---- what lies on disks
+
+    def flipped(self) -> Fault:
+        """Bytes of a replica's log are not what they were when it is started again."""
+        return self._damaged("log flipped", self._store(), self._flip_log)
+
+    def shortened(self) -> Fault:
+        """A file of a replica's log, closed or not, has lost its end."""
+        return self._damaged("log shortened", self._store(), self._shorten)
+
+    def removed(self) -> Fault:
+        """A file of a replica's log is gone."""
+        return self._damaged("log file removed", self._store(), self._remove)
+
+    def views_flipped(self) -> Fault:
+        """Bytes of a replica's views are not what they were."""
+        return self._damaged("views flipped", self._store(), self._flip_views)
+
+    def forgetful(self) -> Fault:
+        """A controller comes back with an empty directory."""
+        return self._damaged("emptied", self._chance.choice(self._named("controller")), self._empty)
+
+    def failing(self) -> Fault:
+        """A disk that answers with errors for a while; whoever looks after processes starts this one again."""
+        name = self._chance.choice(sorted(self._lying))
+        mode = self._chance.choice([Mode.EIO_READ, Mode.EIO_WRITE, Mode.EIO_SYNC])
+        part = self._chance.choice(["", "/log/", "/views/"])
+        disk, cluster = self._lying[name], self._cluster
+
+        def end() -> None:
+            disk.lie(Mode.NONE)
+            cluster.stop(name, kill=True)
+            cluster.start(name)
+
+        return self._fault(f"disk {mode.name} {part}".strip(), name, lambda: disk.lie(mode, part), end)
+
+    def misdirected(self) -> Fault:
+        """One write goes elsewhere, or nowhere, and its process is killed a moment later."""
+        name = self._chance.choice(sorted(self._lying))
+        mode = self._chance.choice([Mode.MISDIRECT_ONCE, Mode.LOSE_ONCE])
+        disk, cluster = self._lying[name], self._cluster
+
+        def end() -> None:
+            disk.lie(Mode.NONE)
+            cluster.stop(name, kill=True)
+            cluster.start(name)
+
+        return self._fault(f"disk {mode.name}", name, lambda: disk.lie(mode, "/log/"), end)
+
+    def without_power(self) -> Fault:
+        """A machine loses its power, and with it what was not synced."""
+        return self._powerless([self._chance.choice(sorted(self._lying))])
+
+    def all_without_power(self) -> Fault:
+        """All machines of the stores lose their power at once."""
+        return self._powerless(sorted(self._lying))
+
+    def _powerless(self, names: Sequence[str]) -> Fault:
+        cluster = self._cluster
+
+        def begin() -> None:
+            for name in names:
+                cluster.stop(name, kill=True)
+            for name in names:
+                self._lying[name].lose_power()
+
+        def end() -> None:
+            for name in names:
+                cluster.start(name)
+
+        return self._fault("power lost", names[0] if len(names) == 1 else "by all stores", begin, end)
+
+    def _damaged(self, kind: str, name: str, damage: Callable[[Path], None]) -> Fault:
+        cluster = self._cluster
+        directory = cluster.plan.directory / "data" / name
+
+        def begin() -> None:
+            cluster.stop(name, kill=True)
+            damage(directory)
+
+        return self._fault(kind, name, begin, lambda: cluster.start(name), seconds=self._chance.uniform(0.0, 1.0))
+
+    def _segments(self, directory: Path) -> Sequence[Path]:
+        return sorted(path for path in (directory / "log").glob("*.log") if path.stat().st_size)
+
+    def _flip_log(self, directory: Path) -> None:
+        for path in self._chance.choices(self._segments(directory), k=FLIPS):
+            self._flip(path)
+
+    def _flip_views(self, directory: Path) -> None:
+        for _ in range(FLIPS):
+            self._flip(directory / "views" / "data.mdb")
+
+    def _flip(self, path: Path) -> None:
+        at = self._chance.randrange(path.stat().st_size)
+        with path.open("r+b") as file:
+            file.seek(at)
+            (byte,) = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte ^ 1 << self._chance.randrange(8)]))
+
+    def _shorten(self, directory: Path) -> None:
+        path = self._chance.choice(self._segments(directory))
+        os.truncate(path, self._chance.randrange(path.stat().st_size))
+
+    def _remove(self, directory: Path) -> None:
+        self._chance.choice(self._segments(directory)).unlink()
+
+    def _empty(self, directory: Path) -> None:
+        shutil.rmtree(directory)
 
     # ---- the network
 
@@ -142,6 +276,16 @@ class Faults:
         proxies = [node.name for node in self._cluster.nodes if node.role == "proxy"]
         return self._torn("cut off from proxies", master, lambda network: network.cut([master], proxies))
 
+    def separated(self) -> Fault:
+        """Two processes that do not reach each other, and all others do."""
+        one, other = self._chance.sample([node.name for node in self._cluster.nodes], 2)
+        return self._torn("separated", f"{one} and {other}", lambda network: network.cut([one], [other]))
+
+    def separated_one_way(self) -> Fault:
+        """A process that another one hears, and does not hear it."""
+        one, other = self._chance.sample([node.name for node in self._cluster.nodes], 2)
+        return self._torn("deaf", f"{other} to {one}", lambda network: network.cut([one], [other], back=False))
+
     def grey(self) -> Fault:
         """A master that the controllers hear and nobody else, in one direction or both."""
         master = self._master()
@@ -173,6 +317,12 @@ class Faults:
 
     def _node(self) -> str:
         return self._chance.choice(self._cluster.nodes).name
+
+    def _named(self, role: str) -> Sequence[str]:
+        return [node.name for node in self._cluster.nodes if node.role == role]
+
+    def _store(self) -> str:
+        return self._chance.choice(self._named("store"))
 
     def _master(self) -> str:
         """A group's master, by chance one of those there are."""

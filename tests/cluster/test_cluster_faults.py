@@ -15,6 +15,8 @@ import pytest
 from fault_run import FaultRun
 from faults import Faults, masters, small_disk, status
 from local_clusters import controller_of, on_free_ports, started
+from lying_disk import LyingDisk
+from lying_disk import missing as no_lying_disk
 from network import Network, missing
 from test_proxies import Client
 
@@ -30,13 +32,14 @@ GROUPS = 2 if LONG else 1
 CLIENTS = 6
 WITHOUT_CONTROLLERS_S = 4.0
 CUT_S = 5.0
+SMALL_SEGMENTS = "segment_size_bytes = 1_048_576\n"  # many are closed, and can be damaged
 
 
 class Setting:
-    """A cluster with its network and its small disks, where there are any."""
+    """A cluster with its network, its small disks and its disks that lie, where there are any."""
 
-    def __init__(self, cluster, network, disks):
-        self.cluster, self.network, self.disks = cluster, network, disks
+    def __init__(self, cluster, network, disks, lying):
+        self.cluster, self.network, self.disks, self.lying = cluster, network, disks, lying
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +57,23 @@ def setting(tmp_path_factory):
             plan = on_free_ports(plan)
         small = f"store-{GROUPS - 1}-2"
         disk = stack.enter_context(small_disk(directory / "data" / small))
-        under = network.under if network is not None else lambda name: ()
-        cluster = stack.enter_context(started(plan, prepare, under=under))
-        yield Setting(cluster, network, {small: disk} if disk is not None else {})
+        lying = lying_disks(directory, [name for name in names if name.startswith("store-")]) if LONG else {}
+        for one in lying.values():
+            stack.callback(one.close)
+
+        def under(name):
+            inside = network.under(name) if network is not None else ()
+            return (*inside, *(lying[name].under() if name in lying else ()))
+
+        cluster = stack.enter_context(started(plan, prepare, under=under, stores=SMALL_SEGMENTS))
+        yield Setting(cluster, network, {small: disk} if disk is not None else {}, lying)
+
+
+def lying_disks(directory, names):
+    """A disk that lies for each store, where there can be one."""
+    if no_lying_disk() is not None:
+        return {}
+    return {name: LyingDisk(directory / "data" / name, directory / "lying" / name) for name in names}
 
 
 async def prepare(plan):
@@ -82,9 +99,20 @@ async def at_work(cluster, label):
 
 async def test_nothing_acknowledged_is_lost_whatever_breaks(setting):
     async with at_work(setting.cluster, "any") as run:
-        faults = Faults(setting.cluster, SEED, setting.network, setting.disks)
+        faults = Faults(setting.cluster, SEED, setting.network, setting.disks, setting.lying)
         while sum(run.said.values()) < FAULTS:
             await run.hurt(await asyncio.to_thread(faults.any))
+    if LONG:
+        await every_replica_has_everything(setting.cluster, run)
+
+
+async def every_replica_has_everything(cluster, run):
+    """Whoever is master, what was acknowledged is read back."""
+    for n in range(1, 4):
+        for group in range(GROUPS):
+            await elect(cluster, f"store-{group}-{n}")
+        await asyncio.to_thread(lambda: list(cluster.until_ready([node.name for node in cluster.nodes])))
+        await asyncio.to_thread(run.check_stored)
 
 
 async def test_without_controllers_everything_that_is_there_goes_on(setting):
