@@ -29,7 +29,7 @@ FUZZ_SEED ?= $(shell date +%y%j)
 CHAOS_S ?= 600
 CHAOS_SEED ?= $(shell date +%y%j%H%M)
 
-.PHONY: help setup run serve test interop nightly fuzz faults chaos check format bench chart lock java clean
+.PHONY: help setup run serve test interop nightly campaign fuzz faults chaos check format bench chart lock java clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ interop: $(STAMP) ## MQTT.js against the gateway, over TCP, TLS and WebSocket (n
 
 nightly: $(STAMP) ## Simulate failing stores, Raft, store groups and whole clusters, otherwise every day (SIM_SEEDS=20000)
 	HEADGATE_SIM_SEEDS=$(SIM_SEEDS) HEADGATE_SIM_FIRST=$(SIM_FIRST) $(BIN)/python -m pytest tests/sim $(ARGS)
+
+campaign: $(STAMP) ## Simulate whole clusters, resumable; the count is kept in tests/sim/results (SIM_SEEDS=20000)
+	$(BIN)/python -m tests.sim.campaign --first $(SIM_FIRST) --seeds $(SIM_SEEDS) $(ARGS)
 
 fuzz: $(STAMP) ## Hurt MQTT packets for its decoder and for whole connections (FUZZ_INPUTS=1000000 FUZZ_SEED=1)
 	$(BIN)/python -m tests.fuzz.mqtt_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)

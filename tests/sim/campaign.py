@@ -1,0 +1,107 @@
+"""A long run of joint histories that can be interrupted: `python -m tests.sim.campaign --first 1 --seeds 20000`.
+
+Where it is lies in a file, so a run that was stopped goes on behind the last block of seeds that was finished. The file
+is the record of the run too: which seeds, of which commit, how many failed. One process for each core takes blocks.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+RECORD = HERE / "results" / "joint.json"
+BLOCK = 50  # seeds a process plays before it ends, and that are played again when the run is interrupted
+
+
+def play_block(first: int, count: int) -> dict[str, str]:
+    """The seeds that fail, with why, of a block played in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.sim.campaign", "--block", str(first), "--seeds", str(count)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        return {str(first): f"the block's process ended with {done.returncode}: {done.stderr[-500:]}"}
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def say_block(first: int, count: int) -> None:
+    """Plays a block and prints which seeds have failed."""
+    sys.path[:0] = [str(HERE), str(HERE.parent)]
+    from test_joint_sim import play  # noqa: PLC0415 - as pytest finds it
+
+    failed = {}
+    for seed in range(first, first + count):
+        try:
+            play(seed)
+        except Exception as error:  # noqa: BLE001 - all that fail are named
+            failed[str(seed)] = f"{type(error).__name__}: {error}"[:300]
+    print(json.dumps(failed))
+
+
+def blocks(first: int, seeds: int, done: list[int]) -> Iterator[tuple[int, int]]:
+    """Blocks that are not done, with their sizes."""
+    finished = set(done)
+    for start in range(first, first + seeds, BLOCK):
+        if start not in finished:
+            yield start, min(BLOCK, first + seeds - start)
+
+
+def commit() -> str:
+    """The commit that is tested, with a mark when the tree differs from it."""
+    said = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    return subprocess.run(said, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def run(first: int, seeds: int, processes: int, record: Path) -> int:
+    """Plays what is left of a run; how many seeds have failed in all of it."""
+    before: dict[str, Any] = json.loads(record.read_text()) if record.exists() else {}
+    if (before.get("first"), before.get("seeds")) != (first, seeds):
+        before = {"first": first, "seeds": seeds, "commits": [], "blocks": [], "failed": {}}
+    if commit() not in before["commits"]:
+        before["commits"].append(commit())
+    record.parent.mkdir(exist_ok=True)
+    with ThreadPoolExecutor(processes) as pool:
+        playing = {
+            pool.submit(play_block, start, count): (start, count)
+            for start, count in blocks(first, seeds, before["blocks"])
+        }
+        for future in as_completed(playing):
+            start, _ = playing[future]
+            before["failed"].update(future.result())
+            before["blocks"] = sorted([*before["blocks"], start])
+            played = sum(min(BLOCK, first + seeds - at) for at in before["blocks"])
+            kept = {**before, "played": played}
+            record.with_suffix(".new").write_text(json.dumps(kept) + "\n")
+            record.with_suffix(".new").rename(record)
+            print(f"{played} of {seeds}, {len(before['failed'])} failed", flush=True)
+    return len(before["failed"])
+
+
+def main() -> int:
+    """Plays a run, or one block of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=20_000)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--record", type=Path, default=RECORD)
+    parser.add_argument("--block", type=int, help=argparse.SUPPRESS)
+    said = parser.parse_args()
+    if said.block is not None:
+        say_block(said.block, said.seeds)
+        return 0
+    return 1 if run(said.first, said.seeds, said.processes, said.record) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
