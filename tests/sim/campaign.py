@@ -38,7 +38,7 @@ def play_block(first: int, count: int) -> dict[str, str]:
 def say_block(first: int, count: int) -> None:
     """Plays a block and prints which seeds have failed."""
     sys.path[:0] = [str(HERE), str(HERE.parent)]
-    from test_joint_sim import play  # noqa: PLC0415 - as pytest finds it
+    from test_joint_sim import play
 
     failed = {}
     for seed in range(first, first + count):
