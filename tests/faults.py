@@ -115,11 +115,13 @@ class Faults:
         name, cluster = name or self._node(), self._cluster
         return self._fault("killed", name, lambda: cluster.stop(name, kill=True), lambda: cluster.start(name))
 
-    def frozen(self, name: str | None = None) -> Fault:
+    def frozen(self, name: str | None = None, *, kind: str = "frozen", seconds: float | None = None) -> Fault:
         """A process that does nothing for a while, as a machine that is suspended."""
         name = name or self._node()
         pid = self._cluster.pid(name)
-        return self._fault("frozen", name, lambda: os.kill(pid, signal.SIGSTOP), lambda: os.kill(pid, signal.SIGCONT))
+        return self._fault(
+            kind, name, lambda: os.kill(pid, signal.SIGSTOP), lambda: os.kill(pid, signal.SIGCONT), seconds=seconds
+        )
 
     def restarted(self, name: str | None = None) -> Fault:
         """A restart as an operator makes it."""
@@ -128,9 +130,9 @@ class Faults:
 
     def asleep(self) -> Fault:
         """A proxy that sleeps so long that others may take over what it has, and wakes with full socket buffers."""
-        fault = self.frozen(self._chance.choice(self._named("proxy")))
-        seconds = self._chance.uniform(*ASLEEP_S)
-        return fault._replace(kind="asleep", what=f"{fault.what} (asleep {seconds:.1f} s)", seconds=seconds)
+        return self.frozen(
+            self._chance.choice(self._named("proxy")), kind="asleep", seconds=self._chance.uniform(*ASLEEP_S)
+        )
 
     # ---- what lies on disks
 
@@ -292,7 +294,8 @@ class Faults:
         others = [node.name for node in self._cluster.nodes if node.role != "controller" and node.name != master]
         back = self._chance.random() < 0.5
         some, rest = ([master], others) if self._chance.random() < 0.5 else (others, [master])
-        return self._torn("grey", master, lambda network: network.cut(some, rest, back=back))
+        seconds = self._chance.uniform(*GREY_S)
+        return self._torn("grey", master, lambda network: network.cut(some, rest, back=back), seconds=seconds)
 
     # ---- disks
 
@@ -304,10 +307,10 @@ class Faults:
 
     # ---- who is who
 
-    def _torn(self, kind: str, name: str, begin: Callable[[Network], None]) -> Fault:
+    def _torn(self, kind: str, name: str, begin: Callable[[Network], None], *, seconds: float | None = None) -> Fault:
         network = self._network
         assert network is not None
-        return self._fault(kind, name, lambda: begin(network), network.heal)
+        return self._fault(kind, name, lambda: begin(network), network.heal, seconds=seconds)
 
     def _fault(
         self, kind: str, name: str, begin: Callable[[], None], end: Callable[[], None], *, seconds: float | None = None
