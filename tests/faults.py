@@ -100,6 +100,8 @@ class Faults:
             self.kinds += [self.full]
         if self._lying:
             self.kinds += [self.failing, self.misdirected, self.without_power, self.all_without_power]
+        if only := os.environ.get("HEADGATE_FAULTS_KINDS"):
+            self.kinds = [getattr(self, name) for name in only.split(",")]
         self._left: list[Callable[[], Fault]] = []
 
     def any(self) -> Fault:

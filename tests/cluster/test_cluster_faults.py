@@ -3,7 +3,7 @@ linearizable, and everything goes on after each fault.
 
 Where it is allowed each process has a network namespace of its own and one replica a small disk, so that networks can
 fail and disks be full. HEADGATE_FAULTS says how many faults by chance (`make faults`: 100), HEADGATE_FAULTS_SEED which;
-a failure names both.
+a failure names both. HEADGATE_FAULTS_KINDS chooses among them, by the names of methods of `Faults`: "grey,flipped".
 """
 
 import asyncio
