@@ -173,10 +173,14 @@ class Metrics:
         self.pending_bytes.set_function(pending)
 
     def watch_damage(self, *, damages: Callable[[], float], scrubbed: Callable[[], float] | None) -> None:
-        """Read how much damage is known, and how far the scrub is, when somebody looks; None: it is done elsewhere."""
+        """Read how much damage is known, and how far the scrub is, when somebody looks.
+
+        `scrubbed` is None where log and views are another process's, which says what only it knows.
+        """
         self.log_damages.set_function(damages)
         if scrubbed is None:
             self.registry.unregister(self.scrub_bytes)
+            self.registry.unregister(self.view_damages)
         else:
             self.scrub_bytes.set_function(scrubbed)
 

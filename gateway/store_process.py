@@ -27,6 +27,7 @@ from gateway.controller_process import NodeCredentials, node_credentials
 from gateway.endpoint import now_ms
 from gateway.errors import HeadgateError
 from gateway.file_limit import raise_file_limit
+from gateway.health.damage import DamageFigures
 from gateway.health.groups import group_health
 from gateway.roles.checks import check_store
 from gateway.signals import stop_on_signals
@@ -269,6 +270,21 @@ class _Process:
         store = None if self._node is None else self._node.disk.store
         return float(0 if store is None else len(store.damages))
 
+    def view_damages(self) -> float:
+        """How many places of the views are damaged."""
+        store = None if self._node is None else self._node.disk.store
+        return float(0 if store is None else len(store.view_damages))
+
+    def repaired(self) -> float:
+        """How many damaged ranges of the log were repaired."""
+        store = None if self._node is None else self._node.disk.store
+        return float(0 if store is None else store.damages_repaired)
+
+    def lost(self) -> float:
+        """How many messages consumers were led past."""
+        store = None if self._node is None else self._node.disk.store
+        return float(0 if store is None else store.messages_lost)
+
     def scrubbed(self) -> float:
         """How far the scrub is."""
         store = None if self._node is None else self._node.disk.store
@@ -335,9 +351,11 @@ def _metrics(process: _Process) -> CollectorRegistry:
     for name, what, value in (
         ("headgate_log_damages", "Ranges of the log that hold no valid frame", process.damages),
         ("headgate_scrub_bytes", "Log offset up to which the scrub has read in this pass", process.scrubbed),
+        ("headgate_view_damages", "Damage of the views that is known, by whoever met it", process.view_damages),
         ("headgate_store_full", "Whether the disk has no room for more", process.is_full),
     ):
         Gauge(name, what, registry=registry).set_function(value)
+    registry.register(DamageFigures(process.repaired, process.lost))
     lag = Gauge("headgate_store_lag_bytes", "What the slave that is furthest behind does not have", registry=registry)
     lag.set_function(lambda: float(max(process.lags().values(), default=0)))
     return registry

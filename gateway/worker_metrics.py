@@ -20,6 +20,7 @@ OURS = frozenset(  # figures of the store and its metadata, which no worker has
         "headgate_log_confirmed_bytes",
         "headgate_log_damages",
         "headgate_log_damages_repaired",
+        "headgate_view_damages",
         "headgate_messages_lost",
         "headgate_scrub_bytes",
         "headgate_topics",
