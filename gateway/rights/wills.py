@@ -25,7 +25,7 @@ from store.errors import StoreError
 __all__ = ["WaitingWills"]
 
 PAGE: Final = 500  # records asked of the store at a time
-RETRY_S: Final = 1.0  # after the store has failed
+PAUSE_S: Final = 1.0  # between two looks, while rights change again and again, and after the store has failed
 
 log = logs.get(__name__)
 _decode = msgspec.msgpack.Decoder(WillRecord).decode
@@ -61,9 +61,10 @@ class WaitingWills:
                 try:
                     await self._look()
                 except StoreError as error:
-                    log.warning("wills that wait are looked at later", error=str(error), retry_s=RETRY_S)
-                    await asyncio.sleep(RETRY_S)
+                    log.warning("wills that wait are looked at later", error=str(error), retry_s=PAUSE_S)
                     self._due = True
+                if self._due:
+                    await asyncio.sleep(PAUSE_S)
         finally:
             self._running = False
 
