@@ -25,6 +25,7 @@ __all__ = [
     "GroupExists",
     "GroupNotEmpty",
     "Member",
+    "MetadataForgotten",
     "NamedQueue",
     "NoMaster",
     "NotElectable",
@@ -63,6 +64,10 @@ class ControllerDamaged(ControllerError):
 
 class ControllerClosed(ControllerError):
     """This client, or this node, is shut down."""
+
+
+class MetadataForgotten(ControllerError):
+    """The controllers do not have metadata that is known here to have been agreed on: they have lost their memory."""
 
 
 class ControllerUnreachable(ControllerError):

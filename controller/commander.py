@@ -76,7 +76,9 @@ class _Pending:
 class Commander:
     """A client's requests. Belongs to the event loop.
 
-    `addresses` says where there are controllers, "host:port", `cluster` of which cluster they are, once that is known.
+    `addresses` says where there are controllers, "host:port", `cluster` of which cluster they are, once that is known,
+    `applied` the index of the newest command that is known here, and the digest of all: whoever leads has them, or has
+    forgotten them.
     """
 
     def __init__(
@@ -84,9 +86,11 @@ class Commander:
         addresses: Callable[[], Sequence[str]],
         *,
         cluster: Callable[[], str] = str,
+        applied: Callable[[], tuple[int, bytes]] = lambda: (0, b""),
         credentials: Any = None,
         budget_s: float = BUDGET_S,
     ) -> None:
+        self._applied = applied
         self._addresses = addresses
         self._cluster = cluster
         self._credentials = credentials
@@ -205,7 +209,7 @@ class Commander:
             stream = channel.stream_stream(path(COMMAND))()
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    await write(stream, encode(CommandHello(self._client, self._cluster())))
+                    await write(stream, encode(CommandHello(self._client, self._cluster(), *self._applied())))
                     greeting: Greeting = decode(await read(stream), Greeting)
             except TimeoutError as error:
                 raise ControllerUnreachable(f"{target} has not answered within {CONNECT_S:g} s") from error

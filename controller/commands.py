@@ -32,6 +32,7 @@ __all__ = [
     "MoveQueue",
     "NameCluster",
     "NameQueue",
+    "RaiseQueues",
     "RegisterReplica",
     "RemoveGroup",
     "RetireReplica",
@@ -263,6 +264,16 @@ class DeleteMember(msgspec.Struct, frozen=True, kw_only=True, tag="delete_member
     time_ms: int
 
 
+class RaiseQueues(msgspec.Struct, frozen=True, kw_only=True, tag="raise_queues"):
+    """Give no queue number below this one any more: stores know of some that this metadata has lost. Answer: None.
+
+    With 0 it does nothing but begin the digest of what follows (see `MetadataState.chain`).
+    """
+
+    next_queue: int
+    time_ms: int
+
+
 Command: TypeAlias = (
     CreateTopic
     | ConfigureTopic
@@ -283,6 +294,7 @@ Command: TypeAlias = (
     | AlterSyncSet
     | ElectMaster
     | NameCluster
+    | RaiseQueues
     | SetUser
     | DeleteUser
     | SetMember

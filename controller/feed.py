@@ -18,19 +18,23 @@ class Feed:
         self.start = self.end = 0
         self._indexes: list[int] = []  # ascending
         self._commands: list[bytes] = []  # one for each index
+        self._digests: list[bytes] = []  # of all commands up to each of them
+        self._first = b""  # of all before the first one
         self._gone = 0  # how many in front of both lists are forgotten, and not cut off yet
         self._bytes = 0
         self._wakes: dict[asyncio.Event, None] = {}  # in order: whom it wakes first speaks first
 
-    def restart(self, index: int) -> None:
+    def restart(self, index: int, digest: bytes = b"") -> None:
         """The state has come to `index` by a snapshot."""
+        self._first, self._digests = digest, []
         self.start = self.end = index
         self._indexes, self._commands = [], []
         self._gone = self._bytes = 0
 
-    def add(self, index: int, command: bytes) -> None:
-        """A command was applied."""
+    def add(self, index: int, command: bytes, digest: bytes = b"") -> None:
+        """A command was applied; `digest` is of all commands with it."""
         self._indexes.append(index)
+        self._digests.append(digest)
         self._commands.append(command)
         self._bytes += len(command) + ENTRY_BYTES
         self.end = index
@@ -40,7 +44,8 @@ class Feed:
             self._commands[self._gone] = b""
             self._gone += 1
         if 2 * self._gone > len(self._indexes):
-            del self._indexes[: self._gone], self._commands[: self._gone]
+            self._first = self._digests[self._gone - 1]
+            del self._indexes[: self._gone], self._commands[: self._gone], self._digests[: self._gone]
             self._gone = 0
 
     def reached(self, index: int) -> None:
@@ -48,6 +53,13 @@ class Feed:
         self.end = max(self.end, index)
         for wake in self._wakes:
             wake.set()
+
+    def digest_at(self, index: int) -> bytes:
+        """The digest of all commands up to an index; empty: it is not known here."""
+        if not self.start <= index <= self.end:
+            return b""
+        at = bisect_right(self._indexes, index)
+        return self._digests[at - 1] if at else self._first
 
     def since(self, index: int, bytes_max: int) -> tuple[int, tuple[bytes, ...]] | None:
         """Commands after `index`, of about so many bytes, and up to which index they go; None: too far behind."""

@@ -14,6 +14,7 @@ from controller.commands import (
     DeleteMember,
     ElectMaster,
     NameCluster,
+    RaiseQueues,
     RegisterReplica,
     encode_command,
 )
@@ -127,6 +128,9 @@ class Leadership:
                 await self._driver.barrier()
                 if not self._metadata.state.cluster:
                     await self._driver.propose(name_cluster(self._now_ms()), term=term)
+                if not self._metadata.state.digest:
+                    begin = RaiseQueues(next_queue=0, time_ms=self._now_ms())
+                    await self._driver.propose(encode_command(begin), term=term)
             except (NotLeader, ControllerClosed):
                 return
             except RaftError:

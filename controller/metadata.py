@@ -28,7 +28,8 @@ class Metadata:
     def apply(self, entry: Entry) -> Answer:
         """Apply a command. Raises `ControllerError`: refused, `ControllerDamaged`: a newer version's."""
         command = decode_command(entry.data)
-        self.feed.add(entry.index, entry.data)
+        self.state.chain(entry.data)
+        self.feed.add(entry.index, entry.data, self.state.digest)
         self.news = True
         self._applied = entry.index
         if isinstance(command, ForgetReplica | RetireReplica):
@@ -40,7 +41,7 @@ class Metadata:
     def restore(self, snapshot: Snapshot) -> None:
         """Be what a snapshot says. Raises `ControllerDamaged`."""
         self.state = MetadataState.restore(snapshot.data) if snapshot.data else MetadataState()
-        self.feed.restart(snapshot.index)
+        self.feed.restart(snapshot.index, self.state.digest)
         self.news = True
         self._applied = snapshot.index
         self._shown = None

@@ -18,11 +18,13 @@ from controller.client import (
     ControllerError,
     ControllerUnreachable,
     Group,
+    MetadataForgotten,
     WrongCluster,
 )
 from controller.commander import BUDGET_S, CONNECT_S, Commander, broken, read, write
 from controller.commands import Command, decode_command
 from controller.front import Limits, StateClient
+from controller.incarnations.growth import check_growth
 from controller.peers import open_channel
 from controller.registry import Route
 from controller.state import Answer, MetadataState
@@ -81,9 +83,14 @@ class RemoteController(StateClient):
         self._credentials = credentials
         self._budget_s = budget_s
         self._commander = Commander(
-            self.addresses, cluster=lambda: self.cluster, credentials=credentials, budget_s=budget_s
+            self.addresses,
+            cluster=lambda: self.cluster,
+            applied=lambda: (self.index, self._state.digest),
+            credentials=credentials,
+            budget_s=budget_s,
         )
         self.index = 0  # how far the state is; 0: there is none yet
+        self.distrust = ""  # why the controllers are not believed: they know less than what is known here
         self.connected = False  # to any controller
         self._turn = random.randrange(1 << 16)  # so that followers are spread over the controllers
         self._strangers: dict[str, None] = {}  # of another cluster, which is said once; no more than were named
@@ -244,6 +251,8 @@ class RemoteController(StateClient):
                 if not self._following.cancelled():
                     self._following.result()
             except ControllerError as error:
+                if isinstance(error, MetadataForgotten):
+                    self._doubt(error)
                 if isinstance(error, WrongCluster) and target not in self._strangers:
                     self._strangers[target] = None
                     logger.error("not following %s: %s", target, error)
@@ -270,7 +279,8 @@ class RemoteController(StateClient):
         channel = open_channel(target, self._credentials)
         try:
             stream = channel.stream_stream(path(FOLLOW))()
-            await self._timely(write(stream, encode(FollowRequest(self.index, self.cluster))), CONNECT_S)
+            request = FollowRequest(self.index, self.cluster, self._state.digest)
+            await self._timely(write(stream, encode(request)), CONNECT_S)
             whole = bytearray()  # of a snapshot; <= SNAPSHOT_BYTES_MAX
             since_s = self._loop.time()
             aim: int | None = None  # how far it was when it was asked
@@ -286,6 +296,7 @@ class RemoteController(StateClient):
                 if aim is not None and self.index >= aim:
                     self._ready.set()
                 if fed.leader and fed.applied >= self.index:
+                    self.distrust = ""
                     self._good_s = since_s = self._loop.time()
                 elif self._loop.time() - since_s > BETTER_S and len(self.addresses()) > 1:
                     raise ControllerUnreachable("it knows no leader, or less than is known here")
@@ -310,12 +321,15 @@ class RemoteController(StateClient):
         data = bytes(whole)
         whole.clear()
         if fed.index >= self.index:  # else it is older than what is here
-            self._state = MetadataState.restore(data)
+            state = MetadataState.restore(data)
+            check_growth(self._state, state)
+            self._state = state
             self._reached(fed.index)
 
     def _take_commands(self, fed: Fed) -> None:
         for data in fed.commands:
             command = decode_command(data)
+            self._state.chain(data)
             try:
                 self._state.apply(command)
             except ControllerDamaged:
@@ -323,6 +337,11 @@ class RemoteController(StateClient):
             except ControllerError:
                 continue  # refused there, and so here
         self._reached(fed.index, news=bool(fed.commands))
+
+    def _doubt(self, error: MetadataForgotten) -> None:
+        if not self.distrust:
+            logger.critical("%s", error)
+        self.distrust = str(error)
 
     def _reached(self, index: int, *, news: bool = True) -> None:
         self.index = index

@@ -226,7 +226,8 @@ class ControllerService:
 
     async def _follow(self, context: Any, loop: asyncio.AbstractEventLoop) -> None:
         node = self._node
-        index = (await self._greeted(context, FollowRequest)).index
+        request: FollowRequest = await self._greeted(context, FollowRequest)
+        index = request.index
         while not node.current.is_set():
             await _write(context, encode(Fed(index, **self._lead())))
             await _wait(node.current, ALIVE_S)
@@ -236,6 +237,8 @@ class ControllerService:
             while True:
                 wake.clear()
                 self._check_node()
+                if index == request.index:
+                    node.standing.check_history(index, request.digest)
                 found = node.feed.since(index, MESSAGE_BYTES) if index else None
                 if found is None:
                     index = await self._send_state(context)
@@ -269,10 +272,11 @@ class ControllerService:
 
     async def _command(self, context: Any, loop: asyncio.AbstractEventLoop) -> None:
         node = self._node
-        client = (await self._greeted(context, CommandHello)).client
-        term = node.leading
+        hello: CommandHello = await self._greeted(context, CommandHello)
+        client, term = hello.client, node.leading
         if term is None:
             raise NotLeading(node.leader_address)
+        node.standing.check_history(hello.index, hello.digest)
         task = asyncio.current_task()
         assert task is not None
         before = self._commanders.get(client)

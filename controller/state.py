@@ -6,6 +6,7 @@ idempotent. Replicas that apply the same commands in the same order hold equal s
 """
 
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, TypeAlias
 
 import msgspec
@@ -43,6 +44,7 @@ from controller.commands import (
     MoveQueue,
     NameCluster,
     NameQueue,
+    RaiseQueues,
     RegisterReplica,
     RemoveGroup,
     RetireReplica,
@@ -77,6 +79,10 @@ RIGHTS_BYTES_MAX = 64 * 1024
 MEMBERS_MAX = 16  # controllers, those included that are to replace others
 ADDRESS_BYTES_MAX = 255
 CLUSTER_BYTES_MAX = 64  # of its id
+QUEUE_NUMBER_MAX = (1 << 32) - 1  # 32 bits in every row of a frame
+DIGEST_BYTES = 16
+RECOVERED_QUEUES = 1 << 24  # numbers of queues left out after a recovery, for those that were given and are lost
+RECOVERED_EPOCHS = 10_000  # likewise, epochs of each group
 SNAPSHOT_VERSION = 3  # 1 had neither groups nor users, and did not say its number; 2 did not name the cluster
 
 Answer: TypeAlias = Topic | NamedQueue | Group | User | Member | Service | None
@@ -94,6 +100,8 @@ class _Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     removed_members: tuple[int, ...] = ()
     cluster: str = ""
     dropped: tuple[tuple[int, int], ...] = ()
+    generation: int = 0
+    digest: bytes = b""
 
 
 class MetadataState:
@@ -115,11 +123,24 @@ class MetadataState:
         self.members: dict[int, Member] = {}
         self.removed_members: dict[int, None] = {}  # ids that are never given again (see raft.Change)
         self.cluster = ""  # empty: it has no id yet
+        self.digest = b""  # of all commands since one that began it, refused ones too; empty: none has
+        self.generation = 0  # how often the metadata was recovered from one controller
 
     @property
     def next_queue(self) -> int:
         """Greater than every queue number ever given."""
         return self._topics.next_queue
+
+    def chain(self, command: bytes) -> None:
+        """Count a command that is applied next into the digest, by which two histories are told apart.
+
+        Counting begins with a command that says so, the same one for everybody: snapshots of older versions have none.
+        """
+        if self.digest:
+            self.digest = blake2b(self.digest + command, digest_size=DIGEST_BYTES).digest()
+
+    def _begin_digest(self) -> None:
+        self.digest = self.digest or blake2b(self.cluster.encode(), digest_size=DIGEST_BYTES).digest()
 
     def check(self, command: Command) -> None:
         """Whether a command can be applied now. Raises `ControllerError`, as `apply` would."""
@@ -132,6 +153,8 @@ class MetadataState:
                 check_name(command.id, CLUSTER_BYTES_MAX)
             case DeleteUser() | DeleteMember():
                 return
+            case RaiseQueues():
+                self._check_raise(command)
             case (
                 AddGroup()
                 | ConfigureGroup()
@@ -169,6 +192,11 @@ class MetadataState:
             case NameCluster():
                 self._name(command)
                 return None
+            case RaiseQueues():
+                self._check_raise(command)
+                self._topics.next_queue = max(self._topics.next_queue, command.next_queue)
+                self._begin_digest()
+                return None
             case DeleteUser():
                 self.users.pop(command.name, None)
                 return None
@@ -198,8 +226,28 @@ class MetadataState:
                 removed_members=tuple(sorted(self.removed_members)),
                 cluster=self.cluster,
                 dropped=tuple(self.dropped.items()),
+                generation=self.generation,
+                digest=self.digest,
             )
         )
+
+    def recover(self, member: Member) -> None:
+        """Go on from what one controller has kept, though others may have known more (docs/decisions/0033).
+
+        Numbers are given from far beyond those that were known. Each group elects its master as a new one does, when
+        all of its replicas are heard: who was in sync since is not known.
+        """
+        self.generation += 1
+        self.members = {member.id: member}
+        self._topics.next_queue = min(self._topics.next_queue + RECOVERED_QUEUES, QUEUE_NUMBER_MAX)
+        for number, group in self.groups.items():
+            self._groups.groups[number] = msgspec.structs.replace(
+                group,
+                master=None,
+                master_epoch=group.master_epoch + RECOVERED_EPOCHS,
+                sync_set=(),
+                sync_epoch=group.sync_epoch + RECOVERED_EPOCHS,
+            )
 
     @classmethod
     def restore(cls, snapshot: bytes) -> "MetadataState":
@@ -226,6 +274,7 @@ class MetadataState:
         state.removed_members = dict.fromkeys(held.removed_members)
         state.cluster = held.cluster
         state._topics.dropped.update(held.dropped)
+        state.generation, state.digest = held.generation, held.digest
         return state
 
     def _name(self, command: NameCluster) -> None:
@@ -233,6 +282,7 @@ class MetadataState:
         if not self.cluster:
             self.cluster = command.id
             self._groups.name_logs()
+        self._begin_digest()
 
     def _log_id(self, group: int) -> str:
         """An id for the log of a group: their numbers are given once in a cluster."""
@@ -260,6 +310,10 @@ class MetadataState:
             raise ControllerError(f"a user's rights have at most {RIGHTS_BYTES_MAX} bytes, not {size}")
         if user.name not in self.users and len(self.users) >= USERS_MAX:
             raise ControllerError(f"there are {len(self.users)} users, and no more are allowed")
+
+    def _check_raise(self, command: RaiseQueues) -> None:
+        if not 0 <= command.next_queue <= QUEUE_NUMBER_MAX:
+            raise ControllerError(f"a queue's number has 32 bits: {command.next_queue}")
 
     def _check_member(self, member: Member) -> None:
         check_name(member.node, ADDRESS_BYTES_MAX)

@@ -101,6 +101,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
 _T = TypeVar("_T")
 Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
 Number = Annotated[int, Meta(ge=0, le=1 << 62)]
+Digest = Annotated[bytes, Meta(max_length=64)]
 
 
 class BadRequest(ControllerError):
@@ -148,6 +149,7 @@ class Acquaintance(_Wire, frozen=True, array_like=True):
 
     `fresh`: it has never had to do with a cluster. `named` is the incarnation by which it knows the asker. The witness
     is how far it has heard this very incarnation to be: in which term, and what it had acknowledged to its leader.
+    `generation` is how often the metadata was recovered from one controller.
     """
 
     id: Number
@@ -162,16 +164,18 @@ class Acquaintance(_Wire, frozen=True, array_like=True):
     named: Text
     witness_term: Number
     witness_index: Number
+    generation: Number = 0
 
 
 # ---- following the state
 
 
 class FollowRequest(_Wire, frozen=True, array_like=True):
-    """Everything after `index`, which the asker has applied; 0: it has nothing."""
+    """Everything after `index`, which the asker has applied; 0: it has nothing. `digest` is of all until then."""
 
     index: Number
     cluster: Text = ""
+    digest: Digest = b""
 
 
 class Fed(_Wire, frozen=True, array_like=True):
@@ -248,6 +252,8 @@ class CommandHello(_Wire, frozen=True, array_like=True):
 
     client: Annotated[str, Meta(min_length=1, max_length=64)]
     cluster: Text = ""
+    index: Number = 0  # which it has applied, and the digest of all commands until then
+    digest: Digest = b""
 
 
 class Greeting(_Wire, frozen=True, array_like=True):

@@ -11,11 +11,25 @@ __all__ = ["register"]
 Load = Callable[[Path | None, Path | None, int | None, str | None], Any]
 
 
+def _settings(load: Load, config: Path | None, data_dir: Path | None, id_: int | None, port_offset: int | None) -> Any:
+    """The configuration of a controller, with what the command line says."""
+    import msgspec  # noqa: PLC0415
+
+    settings = load(config, None, port_offset, None)
+    mine = settings.controller
+    mine = msgspec.structs.replace(mine, id=id_ or mine.id, data_dir=data_dir or mine.data_dir)
+    return msgspec.structs.replace(settings, controller=mine)
+
+
 def register(app: typer.Typer, load: Load) -> None:
     """Add the commands. `load` reads the configuration: file, data directory, port offset, host."""
 
-    @app.command()
+    controllers = typer.Typer()
+    app.add_typer(controllers, name="controller")
+
+    @controllers.callback(invoke_without_command=True)
     def controller(
+        context: typer.Context,
         config: Annotated[Path | None, typer.Option("--config", "-c", help="The TOML file.")] = None,
         data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Overrides controller.data_dir.")] = None,
         port_offset: Annotated[int | None, typer.Option("--port-offset", min=0, help="Added to every port.")] = None,
@@ -27,16 +41,33 @@ def register(app: typer.Typer, load: Load) -> None:
         ] = False,
     ) -> None:
         """Run one of the cluster's controllers in this process until SIGTERM or SIGINT."""
-        import msgspec  # noqa: PLC0415 - here and below: what only a server needs is loaded by servers
-
-        from gateway import logs  # noqa: PLC0415
+        if context.invoked_subcommand is not None:
+            return
+        from gateway import logs  # noqa: PLC0415 - here and below: what only a server needs is loaded by servers
         from gateway.controller_process import serve  # noqa: PLC0415
 
-        settings = load(config, None, port_offset, None)
-        mine = settings.controller
-        mine = msgspec.structs.replace(mine, id=id_ or mine.id, data_dir=data_dir or mine.data_dir)
+        settings = _settings(load, config, data_dir, id_, port_offset)
         logs.configure(settings.log)
-        raise typer.Exit(serve(msgspec.structs.replace(settings, controller=mine), join=join))
+        raise typer.Exit(serve(settings, join=join))
+
+    @controllers.command()
+    def recover(
+        config: Annotated[Path | None, typer.Option("--config", "-c", help="The controller's TOML file.")] = None,
+        data_dir: Annotated[Path | None, typer.Option("--dir", help="Overrides controller.data_dir.")] = None,
+        id_: Annotated[int | None, typer.Option("--id", min=1, help="Overrides controller.id.")] = None,
+        address: Annotated[
+            str | None, typer.Option("--address", help="host:port where it will be reached, if not as configured.")
+        ] = None,
+        *,
+        yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    ) -> None:
+        """Make a cluster of this controller alone, when a majority of the controllers is lost for good.
+
+        It has to be stopped, and so have the others. What only they knew is lost.
+        """
+        from gateway.cli_recover import recover as recovered  # noqa: PLC0415
+
+        recovered(_settings(load, config, data_dir, id_, None), address, confirmed=yes)
 
     @app.command(hidden=True)
     def worker() -> None:

@@ -199,6 +199,8 @@ class ClusterFooting:
         One group of several that takes nothing is no reason to send clients to another proxy: it takes nothing there.
         """
         found = list(self._health().reasons)
+        if self.controller.distrust:
+            found.append(self.controller.distrust)
         if not self._proxies.presence.present:
             found.append("this proxy is not one of the others: sessions are refused")
         return found

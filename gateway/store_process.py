@@ -17,6 +17,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from controller.client import Group
 from controller.heartbeats import Heartbeats
+from controller.known import KnownControllers
 from controller.registry import Heartbeat
 from controller.remote import RemoteController
 from gateway import logs
@@ -108,6 +109,7 @@ class _Process:
         self._began_s = time.monotonic()
         self._node: StoreNode | None = None
         self._beats: Heartbeats | None = None
+        self._controller: RemoteController | None = None
         self._stopping = False
 
     async def run(self, stack: contextlib.AsyncExitStack, stopped: asyncio.Event) -> None:
@@ -115,12 +117,12 @@ class _Process:
         config = self._config
         admin = await self._admin()
         stack.push_async_callback(admin.stop)
-        controller = RemoteController(
-            [str(at) for at in config.cluster.addresses.values()],
-            now_ms=now_ms,
-            credentials=self._credentials.channel,
+        known = KnownControllers(config.store.data_dir, [str(at) for at in config.cluster.addresses.values()])
+        controller = self._controller = RemoteController(
+            known.addresses(), now_ms=now_ms, credentials=self._credentials.channel
         )
         stack.push_async_callback(controller.close)
+        controller.watch(lambda: known.learn([one.address for one in controller.members()]))
         starting = asyncio.ensure_future(self._start(controller))
         stopping = asyncio.ensure_future(stopped.wait())
         try:
@@ -129,6 +131,7 @@ class _Process:
                 return
             node = self._node = starting.result()
             stack.push_async_callback(node.close)
+            known.learn([one.address for one in controller.members()])
             gc.collect()
             gc.freeze()  # what a start leaves behind stays; a full collection need not walk it
             assert node.identity is not None
@@ -215,6 +218,8 @@ class _Process:
             reasons.append("the disk is full: nothing is written until it has room (store.disk_reserve_bytes)")
         if node is not None and node.repairer is not None and node.repairer.damages:
             reasons.append(node.repairer.describe())
+        if self._controller is not None and self._controller.distrust:
+            reasons.append(self._controller.distrust)
         failed = node is not None and node.failed.done()
         warnings = () if node is None else _warnings(node)
         return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=not failed, warnings=warnings)

@@ -21,8 +21,9 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any, Protocol
 
-from controller.client import ControllerError, Member
+from controller.client import ControllerError, Member, MetadataForgotten
 from controller.driver import Driver
+from controller.feed import Feed
 from controller.incarnations import words
 from controller.incarnations.census import ask_all
 from controller.members import Members
@@ -57,6 +58,18 @@ class Home(Protocol):
     address: str
     node: str
     current: asyncio.Event
+
+    @property
+    def applied(self) -> int:
+        """The index of the last entry that is applied."""
+
+    @property
+    def feed(self) -> Feed:
+        """The newest commands."""
+
+    @property
+    def leading(self) -> int | None:
+        """The term in which this controller leads, and knows all that was done before."""
 
     @property
     def cluster(self) -> str:
@@ -114,6 +127,17 @@ class Standing:
 
     # ---- others ask
 
+    def check_history(self, index: int, digest: bytes) -> None:
+        """Compare what a client has applied with what is known here. Raises `MetadataForgotten`.
+
+        A controller that lags lacks what its clients know, the leader never does. Terms do not tell histories apart:
+        where all controllers went back, they are given again.
+        """
+        lacks = index > self._home.applied and self._home.leading is not None
+        known = self._home.feed.digest_at(index)
+        if lacks or (digest and known not in {b"", digest}):
+            raise MetadataForgotten(words.FORGOTTEN.format(index=index))
+
     def identify(self, asker: Introduction) -> Acquaintance:
         """Say who this is, and what is known of who asks."""
         status = self._driver.status
@@ -134,6 +158,7 @@ class Standing:
             named="" if named is None else named.incarnation,
             witness_term=witness.term if witness is not None and same else 0,
             witness_index=witness.index if witness is not None and same else 0,
+            generation=self._home.state.generation,
         )
 
     def _notice(self, status: Status, id_: int, incarnation: str, address: str) -> None:
@@ -222,7 +247,10 @@ class Standing:
         found = await self._ask(others)
         there = [one for one in found.values() if isinstance(one, Acquaintance)]
         lacks = next((text for one in there if (text := self._lacks(one))), None)
-        if lacks is not None:
+        newer = next((one for one in there if one.generation > self._home.state.generation), None)
+        if newer is not None:
+            self._say(words.RECOVERED.format(id=newer.id, address=others[newer.id]))
+        elif lacks is not None:
             await self.went_back(lacks)
         elif self._doubt is Doubt.STARTED:
             self._doubt = Doubt.NONE

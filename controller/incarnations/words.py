@@ -1,6 +1,6 @@
 """What an operator is told of a controller that does not vote; docs/cluster.md has the same sentences."""
 
-__all__ = ["ANOTHER", "COPIED", "EMPTY", "FORMING", "LOST", "MISSING", "REPLACED", "WAITING"]
+__all__ = ["ANOTHER", "COPIED", "EMPTY", "FORGOTTEN", "FORMING", "LOST", "MISSING", "RECOVERED", "REPLACED", "WAITING"]
 
 _ADVICE = (
     "the cluster's leader adds it again by itself, and where no leader can be elected any more, stop all controllers "
@@ -19,6 +19,14 @@ COPIED = (
 MISSING = (
     "a new cluster begins when all of cluster.controllers have been started, and these do not answer: {missing}; to "
     "begin without them, name fewer in cluster.controllers and add the others later by `headgate cluster members add`"
+)
+FORGOTTEN = (
+    "the controllers have forgotten what was agreed on, up to entry {index}: nothing of them is believed; start the "
+    "controllers that have it"
+)
+RECOVERED = (
+    "the cluster was recovered from controller {id} at {address} without this one: stop this controller, empty its "
+    "directory and start it again"
 )
 FORMING = "a new cluster begins with controller {id}, which has not begun it yet"
 WAITING = "this controller waits to be added by the leader of the cluster it is to join"

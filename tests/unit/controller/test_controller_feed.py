@@ -74,6 +74,7 @@ def test_a_snapshot_is_made_once_for_all_who_come_together_as_long_as_the_comman
     metadata.apply(entry(3, creating("b")))
     assert metadata.shown() == (2, data)
     replica = MetadataState.restore(data)
+    replica.chain(encode_command(creating("b")))
     replica.apply(creating("b"))
     assert replica.snapshot() == metadata.state.snapshot()
     monkeypatch.setattr(feeds, "FEED_BYTES_MAX", 1)

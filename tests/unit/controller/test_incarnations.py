@@ -92,7 +92,7 @@ async def test_one_with_an_empty_directory_is_added_again_by_the_leader(three):
 
 def test_what_a_controller_says_is_what_the_documentation_says():
     text = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text("utf-8").replace("`", "")
-    shown = {"cluster": "X", "id": "N", "address": "HOST:PORT", "missing": "N at HOST:PORT"}
+    shown = {"cluster": "X", "id": "N", "address": "HOST:PORT", "missing": "N at HOST:PORT", "index": "I"}
     for name in words.__all__:
         assert getattr(words, name).replace("`", "").format(**shown) in text, name
 

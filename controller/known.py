@@ -1,0 +1,50 @@
+"""Where controllers were last, kept by a node beside its data: its configuration may name some that are gone.
+
+The file `controllers` holds an address a line. It may be lost: then the configuration has to name one that is there.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["KnownControllers"]
+
+logger = logging.getLogger(__name__)
+
+_NAME = "controllers"
+_BYTES_MAX = 64 * 1024
+
+
+class KnownControllers:
+    """The addresses in the configuration, and those that were heard of since."""
+
+    def __init__(self, directory: Path, configured: Sequence[str]) -> None:
+        self._path = directory / _NAME
+        self._configured = tuple(configured)
+        self._kept = self._load()
+
+    def addresses(self) -> Sequence[str]:
+        """All of them, those of the configuration first."""
+        return tuple(dict.fromkeys([*self._configured, *self._kept]))
+
+    def learn(self, addresses: Sequence[str]) -> None:
+        """Keep where the controllers are now, if that is known and is news. What cannot be kept is logged."""
+        found = tuple(dict.fromkeys(address for address in addresses if address))
+        if not found or found == self._kept or not self._path.parent.is_dir():
+            return
+        new = self._path.with_name(_NAME + ".new")
+        try:
+            new.write_text("".join(f"{address}\n" for address in found), "utf-8")
+            new.replace(self._path)
+        except OSError as error:
+            logger.warning("%s cannot be written: %s; the configuration has to name a controller", self._path, error)
+        else:
+            self._kept = found
+
+    def _load(self) -> tuple[str, ...]:
+        try:
+            with self._path.open("rb") as file:
+                text = file.read(_BYTES_MAX).decode("utf-8", errors="replace")
+        except OSError:
+            return ()
+        return tuple(line for line in text.splitlines() if line)
