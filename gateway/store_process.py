@@ -194,7 +194,8 @@ class _Process:
     def ready(self) -> ReadyState:
         """Whether it serves in a role, and if not, why."""
         node = self._node
-        reasons = []
+        distrust = "" if self._controller is None else self._controller.distrust
+        reasons = [distrust] * bool(distrust)
         if self._stopping:
             reasons.append("shutting down")
         elif node is None:
@@ -218,8 +219,6 @@ class _Process:
             reasons.append("the disk is full: nothing is written until it has room (store.disk_reserve_bytes)")
         if node is not None and node.repairer is not None and node.repairer.damages:
             reasons.append(node.repairer.describe())
-        if self._controller is not None and self._controller.distrust:
-            reasons.append(self._controller.distrust)
         failed = node is not None and node.failed.done()
         warnings = () if node is None else _warnings(node)
         return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=not failed, warnings=warnings)
