@@ -179,16 +179,17 @@ async def test_a_directory_that_went_back_unseen_is_found_by_the_others(three, t
     """Its files are the same ones, with what they held before, as after a volume was reset to a snapshot."""
     await ready(three)
     lost = (await three.followers())[0]
-    file = tmp_path / str(lost) / "raft" / "data.mdb"
     await three.stop(lost)
-    old = file.read_bytes()
+    files = [path for path in (tmp_path / str(lost) / "raft").iterdir() if path.is_file()]
+    old = {path: path.read_bytes() for path in files}
     await three.start(lost)
     await ready(three)
     topic = await create(three, "later")
     await until(lambda: three.nodes[lost].topic("later") is not None)
     before = voters(three, lost)
     await three.stop(lost)
-    file.write_bytes(old)
+    for path, data in old.items():
+        path.write_bytes(data)
     await three.start(lost)
     await until(lambda: three.nodes[lost].topic("later") == topic)
     await until(lambda: voters(three, 1).get(lost) not in {None, before[lost]})
@@ -205,4 +206,7 @@ async def test_directories_from_before_there_were_incarnations_are_named(tmp_pat
     async with old:
         await ready(old)
         await until(lambda: all(voters(old, 1).values()))
+        await old.stop(1)
+        await old.start(1)
+        await ready(old)
         assert voters(old, 1) == {id_: node._storage.incarnation() for id_, node in old.nodes.items()}
