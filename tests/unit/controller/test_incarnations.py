@@ -202,7 +202,7 @@ async def test_directories_from_before_there_were_incarnations_are_named(tmp_pat
     for id_ in old.addresses:
         LmdbStorage.open(tmp_path / str(id_) / "raft", id_, first=first_snapshot(members)).close()
         with lmdb.open(str(tmp_path / str(id_) / "raft")) as env, env.begin(write=True) as txn:
-            assert all([txn.delete(key) for key in (b"I", b"T")])
+            assert all(txn.delete(key) for key in (b"I", b"T"))
         (tmp_path / str(id_) / "raft" / "raft.seal").unlink()
     async with old:
         await ready(old)
