@@ -1,10 +1,10 @@
-"""`headgate cluster replicas`: those that leave a group for good."""
+"""`headgate cluster replicas`: those that leave a group for good, or are to look for damage."""
 
 from typing import Annotated
 
 import typer
 
-from gateway.cli_controllers import ConfigOption, ControllersOption, ask
+from gateway.cli_controllers import ConfigOption, ControllersOption, ask, channel
 
 __all__ = ["app"]
 
@@ -47,6 +47,23 @@ def forget(
 
     ask(config, controllers, lambda controller: replicas.forget(controller, group, replica))
     typer.echo(f"group {group}: replica {replica} is forgotten")
+
+
+@app.command("repair")
+def repair(
+    group: GroupArgument,
+    replica: ReplicaArgument,
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+) -> None:
+    """Have a replica read all of its log now; what is damaged it repairs from another one."""
+    from gateway.operating import replicas  # noqa: PLC0415
+
+    found = ask(config, controllers, lambda controller: replicas.verify(controller, group, replica, channel(config)))
+    damaged = f"{found.damages} damaged ranges are being repaired" if found.damages else "nothing is damaged"
+    typer.echo(f"group {group}: replica {replica} has read {found.end - found.first} bytes of its log: {damaged}")
+    if found.repaired:
+        typer.echo(f"repaired so far: {found.repaired}")
 
 
 def _ids(ids: tuple[int, ...]) -> str:

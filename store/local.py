@@ -269,6 +269,16 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
         """Whether a log of up to `START_BYTES_MAX` is being read for the first time since the start."""
         return self._engine.scrub.verifying
 
+    def verify(self) -> None:
+        """Have the whole log read now, for damage; `hastened` until it has. Raises `StoreError`."""
+        if not self._engine.scrub.hasten():
+            raise StoreError("store.scrub_bytes_per_s is 0: stop the node, and use headgate store verify")
+
+    @property
+    def hastened(self) -> bool:
+        """Whether the whole log is being read now, after a start or because of `verify`."""
+        return self._engine.scrub.hastened
+
     async def lost(self) -> Sequence[LostRange]:
         """The messages in the open damages, by queue and offsets: of a store alone they are lost."""
         damages = tuple(self.damages)

@@ -94,6 +94,17 @@ class Scrub:
             self._at = self._to = log.first
         self._passes = self._saved.passes
         self._began_ms = self._saved.began_ms
+        self._hastened = False  # a pass over everything is to begin with the next step
+
+    def hasten(self) -> bool:
+        """Read the whole log now, as after a start; whether that is allowed. Any thread may ask."""
+        self._hastened = self._bytes_per_step > 0
+        return self._hastened
+
+    @property
+    def hastened(self) -> bool:
+        """Whether the whole log is being read now, or is about to be."""
+        return self._hastened or self._starting
 
     @property
     def progress(self) -> Scrubbed:
@@ -109,6 +120,10 @@ class Scrub:
         """Verify what a second allows, or wait for the next pass to be due."""
         if not self._bytes_per_step:
             return
+        if self._hastened:
+            self._starting, self._start_size = True, START_BYTES_MAX + 1  # nobody waits for it with serving
+            self._at = self._to = self._log.first
+            self._hastened = False
         self._look()
         if self._at >= self._to and not self._begin_pass():
             self._starting = False  # there is nothing to read

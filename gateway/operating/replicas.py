@@ -1,9 +1,25 @@
-"""Replicas that leave a group for good."""
+"""Replicas that leave a group for good, and those that are to look for damage in their logs."""
 
-from controller.client import Group, ReplicaInSync, UnknownGroup
+import asyncio
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from controller.client import Group, ReplicaInSync, UnknownGroup, UnknownReplica
 from controller.remote import RemoteController
+from gateway.errors import HeadgateError
+from store.node import wire
+from store.node.wire import Verified, VerifyRequest
 
-__all__ = ["forget", "retire"]
+__all__ = ["CannotVerify", "forget", "retire", "verify"]
+
+ANSWER_S = 5.0  # that a replica has for saying how far it is
+LOOK_S = 0.2  # between two questions
+
+
+class CannotVerify(HeadgateError):
+    """The replica has not read its log."""
 
 
 async def retire(controller: RemoteController, number: int, replica: int, *, forced: bool) -> Group:
@@ -24,3 +40,32 @@ async def forget(controller: RemoteController, number: int, replica: int) -> Gro
                 f"replica {replica} of group {number} is alive at {alive.address}: stop it first, or retire it"
             )
     return await controller.forget_replica(number, replica)
+
+
+async def verify(controller: RemoteController, number: int, replica: int, credentials: Any = None) -> Verified:
+    """Have a replica read all of its log; what it found. Raises `ControllerError`, `CannotVerify`.
+
+    It repairs what is damaged by itself, from another replica, and goes on reading when nobody waits for it any more.
+    """
+    await controller.barrier()
+    there = controller.group(number)
+    if there is None:
+        raise UnknownGroup(f"there is no store group {number}")
+    one = there.replica(replica)
+    if one is None:
+        raise UnknownReplica(f"group {number} has no replica {replica}")
+    channel = wire.open_channel(one.address, credentials)
+    begin = True
+    try:
+        ask = channel.unary_unary(wire.path(wire.VERIFY))
+        while True:
+            answer = await ask(wire.encode(VerifyRequest(number, begin)), timeout=ANSWER_S)
+            found = wire.decode(answer, Verified)
+            if not found.running:
+                return found
+            begin = False
+            await asyncio.sleep(LOOK_S)
+    except grpc.aio.AioRpcError as error:
+        raise CannotVerify(f"replica {replica} of group {number} at {one.address}: {error.details()}") from error
+    finally:
+        await channel.close()

@@ -10,9 +10,10 @@ from controller.client import ControllerError
 from controller.listening import admit
 from store import wire as store_wire
 from store.errors import NotMaster, StoreClosed, StoreError
+from store.local import LocalStore
 from store.node import wire
 from store.node.place import Front
-from store.node.wire import SwitchRequest
+from store.node.wire import SwitchRequest, Verified, VerifyRequest
 from store.replication.errors import BadMessage
 from store.replication.messages import Hello, Refused, Why, decode, encode
 
@@ -40,6 +41,7 @@ class ReplicationService:
             wire.SEALS: grpc.unary_unary_rpc_method_handler(self._seals),
             wire.FETCH_RANGE: grpc.unary_stream_rpc_method_handler(self._fetch_range),
             wire.SWITCH_OVER: grpc.unary_unary_rpc_method_handler(self._switch_over),
+            wire.VERIFY: grpc.unary_unary_rpc_method_handler(self._verify),
         }
 
     async def _replicate(self, _requests: object, context: Any) -> None:
@@ -108,6 +110,20 @@ class ReplicationService:
                 raise NotMaster(f"this node is not the master of store group {asked.group}")
             return wire.encode(await self._front.leading.switch_over(asked.target))
         except (StoreError, ControllerError) as error:
+            await _refuse(context, error)
+
+    async def _verify(self, request: bytes, context: Any) -> bytes:
+        try:
+            asked = wire.decode(request, VerifyRequest)
+            admit(context)
+            store = None if self._front.rpc is None else self._front.rpc.store
+            if asked.group != self._group or not isinstance(store, LocalStore):
+                raise StoreClosed(f"this node has no replica of store group {asked.group} open")
+            if asked.begin:
+                store.verify()
+            open_, ever = len(store.damages), store.damages_repaired
+            return wire.encode(Verified(store.first, store.end, store.hastened, open_, ever))
+        except StoreError as error:
             await _refuse(context, error)
 
 

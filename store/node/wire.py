@@ -5,6 +5,7 @@ Snapshot    slave -> master      a `SnapshotRequest`; back come a `SnapshotHead`
 FetchRange  replica -> replica   a `RangeRequest`; back come `RangePart`s and a `RangeEnd`
 Seals       replica -> replica   a `SealsRequest`; back comes a `SealsAnswer`, unary
 SwitchOver  operator -> master   a `SwitchRequest`, unary, over gRPC
+Verify      operator -> replica  a `VerifyRequest`, likewise; back comes a `Verified`
 """
 
 from typing import Annotated, Any, TypeVar
@@ -29,6 +30,7 @@ __all__ = [
     "SERVICE",
     "SNAPSHOT",
     "SWITCH_OVER",
+    "VERIFY",
     "RangeEnd",
     "RangePart",
     "RangeRequest",
@@ -38,6 +40,8 @@ __all__ = [
     "SnapshotPart",
     "SnapshotRequest",
     "SwitchRequest",
+    "Verified",
+    "VerifyRequest",
     "decode",
     "encode",
     "open_channel",
@@ -47,7 +51,7 @@ __all__ = [
 
 SERVICE = "headgate.store.v1.Replication"
 REPLICATE, SNAPSHOT, SWITCH_OVER, FETCH_RANGE = "Replicate", "Snapshot", "SwitchOver", "FetchRange"
-SEALS = "Seals"
+SEALS, VERIFY = "Seals", "Verify"
 SEALS_MAX = 256  # in one request
 MESSAGE_BYTES_MAX = DATA_BYTES_MAX + (1 << 20)
 PART_BYTES = 1 << 20  # of a snapshot in one message
@@ -143,6 +147,26 @@ class SwitchRequest(msgspec.Struct, frozen=True, array_like=True):
 
     group: Group
     target: Number | None = None
+
+
+class VerifyRequest(msgspec.Struct, frozen=True, array_like=True):
+    """A replica is to read all of its log now; without `begin` it only says how far it is."""
+
+    group: Group
+    begin: bool = False
+
+
+class Verified(msgspec.Struct, frozen=True, array_like=True):
+    """A replica's log lies from `first` to `end`, and is being read while `running`.
+
+    `damages` are the damaged ranges that are known and not repaired, `repaired` how many ever were.
+    """
+
+    first: Offset
+    end: Offset
+    running: bool
+    damages: Number
+    repaired: Number
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -194,6 +194,29 @@ async def test_a_replica_is_forgotten_when_it_is_gone(group, headgate):
     assert said.output == f"group {GROUP}: replica {id_} is forgotten\n"
 
 
+async def test_a_replica_reads_its_log_now_and_repairs_what_is_damaged(group, headgate):
+    store = group.store()
+    for i in range(20):
+        await append(store, frame((16, b"%03d" % i + bytes(1_000))))
+    await group.settled()
+    master = await group.master()
+    hurt = next(name for name in group.names if name != master)
+    id_ = group.id(hurt)
+    said = await headgate("replicas", "repair", GROUP, id_)
+    assert said.output.startswith(f"group {GROUP}: replica {id_} has read ")
+    assert said.output.endswith(" bytes of its log: nothing is damaged\n")
+    (path,) = [one for one in (group.directory / hurt / "log").iterdir() if one.stat().st_size > 10_000]
+    data = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(10_000)
+        file.write(bytes([data[10_000] ^ 1]))
+    await headgate("replicas", "repair", GROUP, id_)
+    await until(lambda: path.read_bytes()[: len(data)] == data)
+    await until(lambda: group.nodes[hurt].disk.store.damages_repaired == 1)
+    said = await headgate("replicas", "repair", GROUP, id_)
+    assert said.output.endswith("nothing is damaged\nrepaired so far: 1\n")
+
+
 # ---- topics
 
 
