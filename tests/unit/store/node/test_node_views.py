@@ -1,0 +1,91 @@
+"""Replicas whose views are damaged: nobody is told what is not so, and they are made anew while others serve."""
+
+import contextlib
+
+import pytest
+from controllers import Controllers, until
+from node_kit import PATIENCE_S, StoreGroup
+from store_kit import append, bodies, frame
+
+from store.errors import StoreError
+
+pytestmark = pytest.mark.anyio
+
+VALUE = b"a value that nobody else has"
+
+
+@pytest.fixture
+async def controllers(tmp_path):
+    async with Controllers(tmp_path / "controllers", count=1) as found:
+        await found.leader()
+        yield found
+
+
+@pytest.fixture
+async def group(tmp_path, controllers):
+    async with StoreGroup(tmp_path, controllers, scrub_bytes_per_s=0) as found:
+        await found.in_sync()
+        yield found
+
+
+async def filled(group):
+    """A client; what it has put is in the views of all nodes, and not in memory."""
+    store = group.store()
+    await append(store, frame((16, b"a message")))
+    await store.kv_put("key", VALUE)
+    await group.settled()
+    for node in group.nodes.values():
+        await node.disk.store._until_dispatched(node.disk.store.confirmed)
+    return store
+
+
+def flip(directory, what):
+    """Flip a bit of every copy of some bytes in a node's views, which LMDB's map shows at once."""
+    path = directory / "views" / "data.mdb"
+    data = path.read_bytes()
+    at = data.find(what)
+    assert at >= 0
+    with path.open("r+b") as file:
+        while at >= 0:
+            file.seek(at + 5)
+            file.write(bytes((data[at + 5] ^ 4,)))
+            at = data.find(what, at + 1)
+
+
+def is_sound(group, name):
+    store = group.nodes[name].disk.store
+    return store is not None and not store.is_damaged
+
+
+async def test_a_master_whose_views_are_damaged_hands_over_and_makes_them_anew(group, tmp_path):
+    store = await filled(group)
+    old = await group.master()
+    flip(tmp_path / old, VALUE)
+    found = None
+    while found is None:
+        with contextlib.suppress(StoreError):
+            found = await store.kv_get("key")
+            assert found.value == VALUE
+    await until(lambda: is_sound(group, old), PATIENCE_S)
+    await group.in_sync()
+    assert (await store.kv_get("key")).value == VALUE
+    await store.kv_put("key", b"next")
+    assert (await store.kv_get("key")).value == b"next"
+    assert await group.master() != old
+
+
+async def test_a_slave_makes_its_views_anew_from_its_own_log(group, tmp_path):
+    store = await filled(group)
+    master = await group.master()
+    slave = next(name for name in group.names if name != master)
+    flip(tmp_path / slave, VALUE)
+    hurt = group.nodes[slave].disk.store
+    hurt._engine.views.walk.step(0)
+    assert hurt.is_damaged
+    await until(lambda: group.nodes[slave].disk.store is not hurt and is_sound(group, slave), PATIENCE_S)
+    await append(store, frame((16, b"another")))
+    await group.in_sync()
+    await group.settled()
+    assert await bodies(group.nodes[slave].disk.store, 16) == [b"a message", b"another"]
+    await group.hand_over(slave)
+    assert (await store.kv_get("key")).value == VALUE
