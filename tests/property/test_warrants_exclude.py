@@ -17,6 +17,13 @@ class Heard:
     def __init__(self, chance):
         self.chance = chance
         self.served = chance.random() < 0.5
+        self.complaints = self
+
+    def voters(self, _group, _now_ms):
+        return {}
+
+    def is_out_of_reach(self, _group, _voters, _now_ms):
+        return self.chance.random() < 0.02
 
     def heard(self, _group, _replica, _now_ms):
         if self.chance.random() < 0.02:
