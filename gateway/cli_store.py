@@ -42,7 +42,7 @@ def verify(
         typer.echo(json.dumps(report.verified_document(found, compared)))
     else:
         report.print_verified(found, compared)
-    if found.damages or (compared is not None and not compared.is_sound):
+    if not found.is_sound or (compared is not None and not compared.is_sound):
         raise typer.Exit(EXIT_DAMAGED)
 
 

@@ -26,11 +26,12 @@ BODY_BYTES_SHOWN = 200
 def verified_document(found: Verified, compared: ViewsVerified | None) -> dict[str, Any]:
     """What `--json` says of a verified directory."""
     document: dict[str, Any] = {
-        "sound": not found.damages and (compared is None or compared.is_sound),
+        "sound": found.is_sound and (compared is None or compared.is_sound),
         "frames": found.frames,
         "records": found.records,
         "sound_bytes": found.sound_bytes,
         "damages": [damage._asdict() for damage in found.damages],
+        "longer": list(found.longer),
         "torn": None if found.torn is None else found.torn._asdict(),
     }
     return document if compared is None else {**document, "views": compared._asdict()}
@@ -47,6 +48,8 @@ def print_verified(found: Verified, compared: ViewsVerified | None) -> None:
         typer.echo(f"DAMAGED {damage.segment}: {size:,} bytes at log offset {damage.start}: {damage.why}")
     if len(found.damages) > DAMAGES_SHOWN:
         typer.echo(f"and {len(found.damages) - DAMAGES_SHOWN} more")
+    for name in found.longer:
+        typer.echo(f"LONGER {name}: the file goes on behind what was sealed; the next start cuts it")
     if compared is not None and compared.problem is not None:
         typer.echo(f"NOT COMPARED: {compared.problem}; headgate store rebuild-views makes them anew")
     elif compared is not None:

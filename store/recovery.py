@@ -36,8 +36,11 @@ def recover(
     confirmed: LogOffset | None = None,
     on_progress: OnProgress = lambda _at, _end: None,
     force: bool = False,
+    floor: LogOffset | None = None,
 ) -> list[Run]:
     """Bring the views up, and cut a torn tail off the log; the runs of what is behind `confirmed` (None: nothing is).
+
+    `floor` is how far the log is known to have been on disk, where the log does not know that itself.
 
     Where views are made anew the old ones tell what they know; with `force` what nobody knows is done without. Raises
     `NotRebuildable`, `StoreFull`, OSError.
@@ -67,7 +70,7 @@ def recover(
 
     def applied() -> Iterator[Frame | BadRange]:
         damaged: list[BadRange] = []
-        durable = _durable(log, old)
+        durable = max(_durable(log, old), floor or 0)
         for frame in log.recover(start, confirmed=until, durable=durable, on_damage=damaged.append):
             yield from damaged
             damaged.clear()

@@ -6,7 +6,7 @@ Everything here takes the lock that a running store holds, so it raises `DataDir
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +18,10 @@ import lmdb
 from store.errors import NotRebuildable, StoreError, ViewsDamaged
 from store.files import OsFiles
 from store.format import Frame, LogOffset, QueueNumber
-from store.integrity.ledger import Damage
+from store.integrity.floor import FLOOR_FILE, read_floor
+from store.integrity.ledger import BY_SEAL, Damage
+from store.integrity.sealer import SealCheck, restore_segments
+from store.integrity.seals import SEALS_FILE, Seal, read_seals
 from store.integrity.views import ViewsHealth
 from store.lock import DataDirLock
 from store.log import CommitLog
@@ -50,6 +53,12 @@ class Verified(NamedTuple):
     sound_bytes: int
     damages: list[Damage]
     torn: BadRange | None
+    longer: Sequence[str] = ()  # segments that are longer than they were sealed; the next start cuts them
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong but what a crash has left."""
+        return not self.damages and not self.longer
 
 
 class ViewsVerified(NamedTuple):
@@ -133,17 +142,17 @@ class StoppedStore:
         if marks is None:
             return
         begun = filling(self._data_dir)
-        self._log.look_for_missing(
-            marks.first,
-            self.end if begun is not None and begun.dispatched == marks.dispatched else marks.dispatched,
-            _BY_VERIFY,
-        )
+        reached = self.end if begun is not None and begun.dispatched == marks.dispatched else marks.dispatched
+        floor = read_floor(OsFiles(), self._data_dir / FLOOR_FILE)
+        first = marks.first if begun is None else LogOffset(max(marks.first, begun.first))
+        self._log.look_for_missing(first, max(reached, floor), _BY_VERIFY)
 
     @property
     def _durable(self) -> LogOffset:
         """How far the log is known to have been on disk."""
         found = [read_marks(path) for path in (self._views_path, old_path(self._views_path))]
-        return max((marks.dispatched for marks in found if marks is not None), default=self.first)
+        floor = read_floor(OsFiles(), self._data_dir / FLOOR_FILE)
+        return max([floor, *(marks.dispatched for marks in found if marks is not None)], default=self.first)
 
     # ---- verify
 
@@ -155,7 +164,11 @@ class StoppedStore:
         frames = records = size = 0
         torn = None
         durable = self._durable
+        seals = self._sealed()
+        check = SealCheck(self._log, seals.get)
         for item in self.items():
+            if (other := check.take(item)) is not None:
+                self._log.damaged(other, BY_SEAL)
             if isinstance(item, Frame):
                 frames, records, size = frames + 1, records + item.header.row_count, size + item.header.size_bytes
             else:
@@ -165,7 +178,21 @@ class StoppedStore:
                     self._log.damaged(damage, _BY_VERIFY)
             on_bytes(item.end)
         self._look_for_missing()
-        return Verified(frames, records, size, self._log.damages.open(), torn)
+        return Verified(frames, records, size, self._log.damages.open(), torn, self._longer(seals))
+
+    def _sealed(self) -> dict[LogOffset, Seal]:
+        """The seals, by where their segments begin; what is missing of those is damaged from here on, not gone."""
+        marks = read_marks(self._views_path)
+        first = self.first if marks is None else LogOffset(max(marks.first, self._log.origin))
+        begun = filling(self._data_dir)
+        first = first if begun is None else LogOffset(max(first, begun.first))
+        seals = [one for one in read_seals(OsFiles(), self._data_dir / SEALS_FILE) if one.end > first]
+        return {one.start: one for one in seals} if restore_segments(self._log, seals, first) else {}
+
+    def _longer(self, seals: Mapping[LogOffset, Seal]) -> list[str]:
+        """The segments whose files are longer than they were sealed; the next start cuts them."""
+        segments = [one for one in self._log.segments if one.start in seals]
+        return [one.path.name for one in segments if one.end > seals[one.start].end]
 
     def verify_views(self, on_progress: OnProgress = lambda _at, _end: None) -> ViewsVerified:
         """Compare the views with a rebuild from the log, up to where they have followed it; changes nothing.
@@ -225,7 +252,8 @@ class StoppedStore:
             return self.first
         try:
             with closing(Views(self._views_path, origin=self._log.origin)) as views:
-                recover(self._log, views, _builder(views), on_progress=on_progress, force=force)
+                floor = read_floor(OsFiles(), self._data_dir / FLOOR_FILE)
+                recover(self._log, views, _builder(views), on_progress=on_progress, force=force, floor=floor)
                 return views.dispatched
         except NotRebuildable:
             self._put_back()

@@ -16,9 +16,10 @@ from typing import NamedTuple
 import msgspec
 
 from store.files import Files
-from store.format import HEADER, Frame, LogOffset
+from store.format import Frame, LogOffset
 from store.integrity.ledger import BY_SEAL
-from store.integrity.seals import SealFile, Sealing
+from store.integrity.sealer import SealCheck
+from store.integrity.seals import SealFile
 from store.log import CommitLog
 from store.segment import BadRange
 
@@ -85,8 +86,7 @@ class Scrub:
         self._to = LogOffset(min(self._saved.to, log.flushed))
         self._marked_ms, self._marked = now_ms(), log.flushed  # what was on disk then
         self._rested = log.first  # on disk for REST_MS, <= _marked
-        self._seals = seals
-        self._sealing: Sealing | None = None  # of the sealed segment under way, read from its beginning
+        self._check = SealCheck(log, seals.of if seals is not None else lambda _start: None)
         self._starting = at_start and bytes_per_s > 0  # until the first pass is over
         self._start_size = log.flushed - log.first
         self._seen_end = log.end  # at the step before
@@ -156,26 +156,13 @@ class Scrub:
 
     def _take(self, item: Frame | BadRange) -> None:
         """Report what is damaged, and compare the digest of a sealed segment that was read from end to end."""
+        other = self._check.take(item)
+        if other is not None:
+            self._log.damaged(other, BY_SEAL)
         if not isinstance(item, Frame):
-            self._sealing = None
             self._log.damaged(item, "scrub")
-            return
-        if self._log.damages.count:
+        elif self._log.damages.count:
             self._log.damages.verified(item.start, item.end)
-        segment = self._log.segment_of(item.start)
-        if segment is not None and segment.start == item.start:
-            self._sealing = Sealing(item.start)
-        if self._sealing is None:
-            return
-        if self._sealing.at != item.start:  # trimmed meanwhile
-            self._sealing = None
-            return
-        self._sealing.add(item.data[: HEADER.size], item.end)
-        seal = None if self._seals is None else self._seals.of(self._sealing.start)
-        if seal is not None and seal.end == item.end:
-            if self._sealing.digest != seal.digest:
-                self._log.damaged(BadRange(seal.start, seal.end, "the frames are not those that were sealed"), BY_SEAL)
-            self._sealing = None
 
     def save(self) -> None:
         """Remember where it is, for the next process. A failure is no harm: that one reads some of it again."""

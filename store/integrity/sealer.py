@@ -1,15 +1,16 @@
 """Sealing closed segments in the background, and holding a log against its seals when it is opened."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from time import perf_counter
 
 from store.format import HEADER, Frame, LogOffset
 from store.integrity.seals import Seal, SealFile, Sealing
 from store.log import CommitLog
+from store.segment import BadRange
 
-__all__ = ["SEALING_S_MAX", "Sealer", "hold_against_seals"]
+__all__ = ["SEALING_S_MAX", "SealCheck", "Sealer", "hold_against_seals", "restore_segments"]
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,9 @@ def hold_against_seals(log: CommitLog, seals: SealFile, first: LogOffset, reache
     Raises OSError.
     """
     seals.drop_before(first)
-    if _restore_segments(log, seals.all, first):
+    if restore_segments(log, seals.all, first, behind=True):
+        if seals.all and log.segments[-1].start < seals.all[-1].end:
+            log.begin_segment(seals.all[-1].end)  # the files behind the last sealed one are missing too
         for seal in seals.all:
             segment = log.segment_of(seal.start)
             if segment is not None and segment.start == seal.start and segment.end > seal.end:
@@ -47,21 +50,53 @@ def hold_against_seals(log: CommitLog, seals: SealFile, first: LogOffset, reache
                     log.damaged(item, _BY_START)
 
 
-def _restore_segments(log: CommitLog, seals: Sequence[Seal], first: LogOffset) -> bool:
-    """List the segments that should be there; False where the seals speak of other segments than there are."""
+def restore_segments(log: CommitLog, seals: Sequence[Seal], first: LogOffset, *, behind: bool = False) -> bool:
+    """List the segments that should be there; False where the seals speak of other segments than there are.
+
+    Those `behind` the last file only on demand: the log has to go on behind them then.
+    """
     starts = {segment.start for segment in log.segments}
     bounds = {seal.start for seal in seals} | {seal.end for seal in seals}
     begin, end = (seals[0].start, seals[-1].end) if seals else (first, first)
     if any(begin < start < end and start not in bounds for start in starts):
         return False
+    last = log.segments[-1].start
     for seal in seals:
-        if seal.start not in starts:
+        if seal.start not in starts and (seal.start < last or behind):
             log.insert_lost(seal.start)
     if log.first > first:
         log.insert_lost(first)
-    if log.segments[-1].start < end:
-        log.begin_segment(end)  # the files behind the last sealed one are missing too
     return True
+
+
+class SealCheck:
+    """Compares the digests of segments that are read from end to end with their seals."""
+
+    def __init__(self, log: CommitLog, seal_of: Callable[[LogOffset], Seal | None]) -> None:
+        self._log = log
+        self._seal_of = seal_of
+        self._sealing: Sealing | None = None  # of the segment under way, read from its beginning
+
+    def take(self, item: Frame | BadRange) -> BadRange | None:
+        """Take what was read next; the segment that ends with it, if its frames are not those that were sealed."""
+        if not isinstance(item, Frame):
+            self._sealing = None
+            return None
+        segment = self._log.segment_of(item.start)
+        if segment is not None and segment.start == item.start:
+            self._sealing = Sealing(item.start)
+        sealing = self._sealing
+        if sealing is None or sealing.at != item.start:  # begun in the middle, or trimmed meanwhile
+            self._sealing = None
+            return None
+        sealing.add(item.data[: HEADER.size], item.end)
+        seal = self._seal_of(sealing.start)
+        if seal is None or seal.end != item.end:
+            return None
+        self._sealing = None
+        if sealing.digest == seal.digest:
+            return None
+        return BadRange(seal.start, seal.end, "the frames are not those that were sealed")
 
 
 class Sealer:

@@ -13,6 +13,7 @@ from store.integrity.sealer import Sealer
 from store.integrity.seals import SealFile, Sealing, chain_of, read_seals
 from store.local import LocalStore
 from store.log import CommitLog
+from store.repair import StoppedStore
 
 pytestmark = pytest.mark.anyio
 
@@ -191,3 +192,44 @@ async def test_a_read_of_a_missing_segment_is_an_error_and_no_gap(tmp_path):
         with pytest.raises(CorruptFrame) as caught:
             await store.fetch(16, 0, max_bytes=1 << 20)
         assert caught.value.next == 1
+
+
+@pytest.mark.parametrize("gone", [(0,), (1, 2), (3, 4), (4,)])
+async def test_verify_names_missing_and_short_segments_and_changes_nothing(tmp_path, gone):
+    frames, _ = await filled(tmp_path)
+    names = segments(tmp_path)
+    for i in gone:
+        names[i].unlink()
+    short = names[1] if 1 not in gone else names[3]
+    if short.exists():
+        short.write_bytes(short.read_bytes()[:700])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with StoppedStore(tmp_path) as store:
+        found = store.verify()
+    lost = {n for one in found.damages for n in range(one.start, one.end)}
+    there = {path.name: path.stat().st_size for path in segments(tmp_path)}
+    kept = sum(whole(f, names, there) for f in frames)
+    assert found.frames == kept
+    assert all((f.start in lost) != whole(f, names, there) for f in frames)
+    assert not found.is_sound
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def whole(one, names, there):
+    """Whether a frame is still in its file."""
+    name = max(path.name for path in names if int(path.stem) <= one.start)
+    return one.end <= int(name[:20]) + there.get(name, 0)
+
+
+async def test_verify_names_a_long_segment_and_one_that_was_exchanged(tmp_path):
+    frames, _ = await filled(tmp_path)
+    names = segments(tmp_path)
+    names[2].write_bytes(names[2].read_bytes() + b"more")
+    first = frames[0]
+    other = record(99)
+    header = other.header(log_offset=0, epoch=1, stored_at_ms=1)
+    names[0].write_bytes(header + other.rows + other.payload + names[0].read_bytes()[first.end :])
+    with StoppedStore(tmp_path) as store:
+        found = store.verify()
+    assert found.longer == [names[2].name]
+    assert [(one.start, one.found_by) for one in found.damages] == [(0, "seal")]

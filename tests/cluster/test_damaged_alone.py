@@ -1,0 +1,68 @@
+"""A gateway alone, killed, whose log is damaged meanwhile: it serves, and says exactly what is lost."""
+
+import json
+import time
+
+import httpx
+
+from store.files import OsFiles
+from store.integrity.floor import read_floor
+
+COUNT = 20
+HURT = 7
+WAIT_S = 30
+
+
+def until(condition):
+    """What a condition gives, as soon as it gives something."""
+    deadline = time.monotonic() + WAIT_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def test_a_gateway_alone_says_what_damage_has_taken(new_gateway):
+    gateway = new_gateway().start()
+    with httpx.Client(base_url=gateway.url, timeout=30) as http:
+        for n in range(COUNT):
+            assert http.post("/topics/plant/site/dev1", content=b"body %04d" % n).status_code == 201
+        end = json.loads(gateway.admin("/status"))["log"]["end"]
+        gateway.kill()
+    assert read_floor(OsFiles(), gateway.data_dir / "floor") == end
+    path = max((gateway.data_dir / "log").iterdir())
+    assert path.stat().st_size == end
+    gateway.start().stop()  # now the views know of all of it
+    data = bytearray(path.read_bytes())
+    data[data.index(b"body %04d" % HURT)] ^= 1
+    path.write_bytes(data)
+
+    gateway.start()
+    status = until(lambda: (found := json.loads(gateway.admin("/status")))["damages"] and found)
+    assert status["ready"]
+    (lost,) = status["lost"]
+    assert lost["topic"] == "plant"
+    assert lost["next"] == lost["first"] + 1
+    (damage,) = status["damages"]
+    assert gateway.admin("/readyz") == (
+        f"degraded\nthe log is damaged: {damage['end'] - damage['start']} bytes in 1 ranges are lost; "
+        "/status lists topics and offsets\n"
+    )
+    metrics = gateway.admin("/metrics")
+    assert "headgate_log_damages 1.0" in metrics
+    assert "headgate_log_damages_repaired_total 0.0" in metrics
+    with httpx.Client(base_url=gateway.url, timeout=30) as http:
+        member = http.post("/groups/g/members", json={"topic": "plant", "start": "earliest"}).json()["member"]
+        path, asked = f"/groups/g/members/{member}", {}
+        seen = []
+        while (answer := http.get(f"{path}/messages", params={"max": 3, **asked})).status_code == 200:
+            seen += [one["offset"] for one in answer.json()["messages"]]
+            asked = {"after": answer.json()["after"]}
+        assert (answer.status_code, seen) == (500, list(range(HURT)))
+        assert f"offsets {HURT} to {HURT} of queue {lost['queue']}" in answer.json()["detail"]
+        assert f"go on at offset {HURT + 1}" in answer.json()["detail"]
+        reset = {"to": "offset", "offsets": {str(lost["queue"]): HURT + 1}}
+        assert http.post("/groups/g/reset", json=reset).status_code in {200, 204}
+        behind = http.get(f"{path}/messages", params={"max": 100}).json()["messages"]
+        assert [one["offset"] for one in behind] == list(range(HURT + 1, COUNT))
+        assert http.post("/topics/plant/site/dev1", content=b"later").status_code == 201
