@@ -70,7 +70,7 @@ def recover(
 
     def applied() -> Iterator[Frame | BadRange]:
         damaged: list[BadRange] = []
-        durable = max(_durable(log, old), floor or 0)
+        durable = LogOffset(max(_durable(log, old), floor or 0))
         for frame in log.recover(start, confirmed=until, durable=durable, on_damage=damaged.append):
             yield from damaged
             damaged.clear()
