@@ -120,11 +120,11 @@ async def test_a_master_is_repaired_from_a_slave_and_stays_master(tmp_path, cont
     async with group:
         await fill(group)
         name = await restarted_master(group)
-        epoch = group.group.master_epoch
+        epoch = group.role(name).core.epoch
         flip(group, name)
         scrub(group, name)
         await repaired(group, name)
-        assert group.group.master_epoch == epoch
+        assert group.role(name).core.epoch == epoch
         assert await bodies(group.store(), 16) == BODIES
         await same(group)
 
@@ -194,7 +194,8 @@ async def test_a_master_that_is_not_repaired_hands_over(tmp_path, controllers, m
     group = group_of(tmp_path, controllers)
     async with group:
         await fill(group)
-        name, epoch = await restarted_master(group), group.group.master_epoch
+        name = await restarted_master(group)
+        epoch = group.role(name).core.epoch
         flip(group, name)
         scrub(group, name)
         assert await group.master(after=epoch) != name

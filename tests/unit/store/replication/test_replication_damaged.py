@@ -1,10 +1,15 @@
 """Replicas with damaged logs: who leaves the SyncStateSet, who joins it, and what a master takes meanwhile."""
 
+import random
+
 import pytest
+from replication_kit import Following, Log
 from test_replication_master import group
 
 from store.replication.agreement import Acknowledge
 from store.replication.errors import CannotSwitchOver, NotEnoughInSync
+from store.replication.messages import Welcome
+from store.replication.slave import Send
 
 
 def damage(leading, number: int, damaged: bool = True):
@@ -88,3 +93,86 @@ def test_damage_that_was_found_before_the_stream_is_said_with_its_first_acknowle
     slave.damaged(True)
     leading.connect(3)
     assert leading.master.sync_set == {1, 2}
+
+
+@pytest.mark.parametrize("stage", ["idle", "greeting", "cutting", "streaming", "snapshot", "diverged"])
+@pytest.mark.parametrize("damaged", [True, False])
+def test_in_every_state_a_slave_may_find_damage_and_says_so_only_while_it_streams(stage, damaged):
+    slave = Following(2, Log().fill(1, 2), [(1, 0)], promised=1, confirmed=400)
+    core, now = slave.slave, 1_000
+    if stage != "idle":
+        core.connect(2, session=7, now_ms=now)
+    if stage not in {"idle", "greeting"}:
+        lacking = stage == "diverged"
+        welcome = Welcome(
+            session=7,
+            epoch=2,
+            epochs=((2, 0),) if lacking else ((1, 0), (2, 400)),
+            first=400 if stage == "snapshot" else 0,
+            end=400,
+            cut_to=0 if lacking else 400,
+            confirmed=400,
+            needs_snapshot=stage == "snapshot",
+        )
+        core.receive(welcome, now_ms=now)
+    if stage == "streaming":
+        slave.work()
+    else:
+        core.take()
+    assert core.stage.name.lower() == stage
+    slave.sent.clear()
+    core.damaged(True)
+    core.damaged(damaged)
+    said = [effect.message for effect in core.take() if isinstance(effect, Send)]
+    assert [one.damaged for one in said] == ([True] if damaged else [True, False]) * (stage == "streaming")
+    assert core.stage.name.lower() == stage
+
+
+@pytest.mark.parametrize("acknowledge", list(Acknowledge))
+@pytest.mark.parametrize("seed", range(30))
+def test_whoever_is_damaged_when_the_rules_of_the_set_hold(acknowledge, seed):
+    """Replicas find damage, are repaired, break off and come back, by chance, under writes."""
+    chance = random.Random(seed)
+    least = chance.choice([1, 2, 3])
+    leading = group(2, 3, min_in_sync=least, acknowledge=acknowledge)
+    master = leading.master
+    hurt = dict.fromkeys((1, 2, 3), False)
+    for _ in range(80):
+        before = master.sync_set
+        match chance.randrange(6):
+            case 0 | 1:
+                number = chance.choice([1, 2, 3])
+                hurt[number] = not hurt[number]
+                if number == 1:
+                    master.damaged(hurt[1])
+                else:
+                    leading.followers[number].slave.damaged(hurt[number])
+            case 2:
+                number = chance.choice([2, 3])
+                leading.followers[number].slave.close()
+                master.left(number)
+                leading.pass_time(chance.choice([100, 700]))
+                leading.connect(number)
+            case 3:
+                if master.writable:
+                    leading.append(chance.randrange(1, 4))
+            case _:
+                leading.pass_time(chance.choice([50, 400]))
+        leading.settle()
+        joined, gone = master.sync_set - before, before - master.sync_set
+        assert not any(hurt[number] for number in joined)
+        assert not gone or len(master.sync_set) >= min(master._least, len(before))
+        sound = sum(not hurt[number] for number in master.sync_set)
+        if master._least > 1 and sound < master._least:
+            assert not master.writable
+        for number in (2, 3):
+            if hurt[number]:
+                with pytest.raises(CannotSwitchOver):
+                    master.hand_over(number, now_ms=leading.now)
+    for number in (2, 3):
+        leading.followers[number].slave.damaged(False)
+    master.damaged(False)
+    leading.pass_time(6_000)
+    assert master.sync_set == {1, 2, 3}
+    assert master.writable
+    assert master.confirmed == leading.log.end
