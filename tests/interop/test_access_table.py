@@ -282,6 +282,8 @@ def test_every_remote_call_page_and_effect_is_in_the_table():
     assert {one.__name__ for one in typing.get_args(port.Effect)} == EFFECTS.keys()
     assert set(access_requests.ON_GRID) <= access_requests._NEEDS.keys()
     assert set(access_requests.SIFTED) <= access_requests._NEEDS.keys()
+    # Retained messages are told of by no answer of their own: who subscribes gets them one by one.
+    assert set(access_requests.SIFTED) - access_requests.ON_GRID == {port.Retained}
 
 
 # ---- the answers, before there is anything hidden and after
