@@ -254,7 +254,7 @@ COAP: dict[str, tuple[str, ...]] = {
 GRPC = {
     "StoreService": {"Topics", "Bounds", "OffsetAtTime", "Health", "Fetch"},
     "NodeService": {"Calls", "Append", "Tail"},
-    "ReplicationService": {"Replicate", "Snapshot", "FetchRange", "Seals", "SwitchOver"},
+    "ReplicationService": {"Replicate", "Snapshot", "FetchRange", "Seals", "SwitchOver", "Verify"},
     "ControllerService": {"Follow", "Command", "Heartbeat", "Peer", "Install", "Status", "Routes", "Identify"},
 }
 ADMIN = {"/healthz", "/readyz", "/metrics", "/status"}  # by where it listens, and browsers by Host and Origin
