@@ -21,7 +21,7 @@ import lmdb
 import msgspec
 
 from controller.lmdb_file import is_cut_short
-from store.errors import SnapshotUnusable
+from store.errors import NotRebuildable, SnapshotUnusable, ViewsDamaged
 from store.files import OsFiles, write_whole
 from store.format import LogOffset, group_of, origin_of
 from store.integrity.floor import FLOOR_FILE
@@ -169,6 +169,7 @@ def install_snapshot(data_dir: Path, snapshot: Path) -> SnapshotInfo:
         with (incoming / "views" / SNAPSHOT_VIEWS).open("rb") as file:
             os.fsync(file.fileno())
         files.sync_directory(incoming / "views")
+        _verify(incoming / "views", info)
         if (snapshot / _EPOCHS).is_file():
             (snapshot / _EPOCHS).rename(incoming / _EPOCHS)
         write_small_file(files, incoming / _FILLING, info)
@@ -180,6 +181,18 @@ def install_snapshot(data_dir: Path, snapshot: Path) -> SnapshotInfo:
     shutil.rmtree(snapshot, ignore_errors=True)
     logger.info("a snapshot of the views was installed", extra=msgspec.structs.asdict(info))
     return info
+
+
+def _verify(path: Path, info: SnapshotInfo) -> None:
+    """Look at every entry of the views that came: its log cannot make them anew. Raises `SnapshotUnusable`."""
+    try:
+        with closing(Views(path, rebuildable=False, origin=origin_of(info.group))) as views:
+            while not views.health.is_damaged and not views.walk.passes:
+                views.walk.run(1.0)
+            if views.health.is_damaged:
+                raise SnapshotUnusable(f"the views that came are damaged: {views.health.damages[0]}")
+    except (NotRebuildable, ViewsDamaged) as error:
+        raise SnapshotUnusable(f"the views that came cannot be read: {error}") from error
 
 
 def finish_install(data_dir: Path) -> None:

@@ -35,7 +35,7 @@ _IDLE, _BUSY = b"-", b"+"
 _REMEDY = {
     True: "It is made anew from the log when the store is opened again",
     False: "The log has lost its beginning, so it is not made anew by itself: put the views of a copy in its place, or "
-    "accept the loss (headgate store rebuild-views --force)",
+    "accept the loss (headgate store rebuild-views --force); start a replica with an empty directory instead",
 }
 
 

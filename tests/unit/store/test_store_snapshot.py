@@ -366,3 +366,19 @@ async def test_trimming_a_replica_that_began_with_a_snapshot(master, tmp_path):
     await caught_up(master, slave)
     await until(lambda: slave.first == master.first)
     await slave.close()
+
+
+async def test_a_snapshot_whose_views_are_damaged_is_not_installed(master, tmp_path):
+    await master.kv_put("key", b"a value that nobody else has")
+    await master._until_dispatched(master.confirmed)
+    info = await master.snapshot(tmp_path / "coming")
+    path = tmp_path / "coming" / "data.mdb"
+    data = bytearray(path.read_bytes())
+    at = data.find(b"a value that nobody else has")
+    assert at > 0
+    data[at] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(SnapshotUnusable, match="damaged"):
+        install_snapshot(tmp_path / "slave", tmp_path / "coming")
+    assert info.group == GROUP
+    assert not (tmp_path / "slave" / "views").exists()
