@@ -218,7 +218,7 @@ def outcome_of(receipt: Receipt) -> Outcome:
         if receipt.marks is not None:
             return Outcome(error=OwnershipLost(receipt.marks.key))
         if len(receipt.failed) == len(receipt.parts):
-            return Outcome(error=KeyRepeated(receipt.failed[0].group, refused))
+            return Outcome(error=KeyRepeated(next(iter(receipt.parts)).group, refused))  # where its answer's place was
     if len(receipt.parts) > 1:
         return _spread_outcome(receipt)
     for frame, first_row in receipt.parts.items():

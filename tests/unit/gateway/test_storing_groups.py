@@ -87,6 +87,16 @@ async def test_what_one_group_has_under_a_key_is_stored_in_the_other(controller)
     assert rig.outcome("p").refused == {}
 
 
+async def test_a_key_is_asked_for_where_the_answers_place_was(controller):  # noqa: F811
+    rig = Rig(controller)
+    (b,) = rig.keys(1)
+    publish_keyed(rig, "p", message(b, retain=True))
+    rig.turn()
+    end_failing(rig.store.logs[0], 0)
+    end_failing(rig.store.logs[1], 0)
+    assert rig.outcome("p").error.group == 1
+
+
 async def test_nothing_is_stored_in_part_again_while_a_group_is_away(controller):  # noqa: F811
     rig = Rig(controller)
     (a,), (b,) = rig.keys(0), rig.keys(1)
