@@ -9,7 +9,7 @@ from gateway.fanout import Fanout, Subscriber
 from gateway.filters import matches
 from gateway.message import Message, encode
 from gateway.port import SubscriptionId
-from store.errors import StoreError
+from store.errors import CorruptFrame, ReplicaIncomplete, StoreError
 from store.format import ROW, Frame, LogOffset, Position, UnplacedFrame
 
 pytestmark = pytest.mark.anyio
@@ -256,6 +256,33 @@ async def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
     await rig.settle()
     assert receiver.bodies == [b"1"]
     assert not subscriber.behind
+
+
+async def test_a_subscriber_is_led_past_what_is_lost_and_waits_for_what_is_repaired(monkeypatch, capsys):
+    rig = Rig()
+    monkeypatch.setattr("gateway.catch_up.RETRY_MIN_S", 0)
+    subscriber, receiver = rig.join("#", credit=0)
+    for n in range(4):
+        rig.log.write(message("a", b"%d" % n))
+    hurt, scan, repairing = rig.log.frames[1], rig.log.scan, [ReplicaIncomplete("being repaired")]
+
+    async def damaged(start, queues, *, max_bytes):
+        if start.frame == hurt.start:
+            if repairing:
+                raise repairing.pop()
+            raise CorruptFrame(hurt.start, "body checksum", end=hurt.end)
+        found, following = await scan(start, queues, max_bytes=max_bytes)
+        if hurt in found:
+            return found[: found.index(hurt)], hurt.start
+        return found, following
+
+    monkeypatch.setattr(rig.log, "scan", damaged)
+    receiver.credit = 100
+    rig.fanout.wake(subscriber)
+    await rig.settle()
+    assert receiver.bodies == [b"0", b"2", b"3"]
+    assert (rig.fanout.damages_passed, repairing, bool(subscriber.behind)) == (1, [], False)
+    assert "messages for a subscriber are lost" in capsys.readouterr().out
 
 
 async def test_frames_that_concern_nobody_are_not_decoded(monkeypatch):

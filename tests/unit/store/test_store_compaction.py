@@ -342,6 +342,31 @@ async def test_a_damaged_record_is_not_kept_and_stops_nothing(open_store, clock,
     assert "are not kept" in caplog.text
 
 
+async def test_a_damaged_record_that_another_replica_may_have_puts_trimming_off(open_store, clock, monkeypatch, caplog):
+    store = await open_store()
+    await store.configure_queues([QueueConfig(QUEUE, compact=True)])
+    hurt = await append(store, keyed((QUEUE, 1, body(1))))
+    for n in range(30):
+        await append(store, keyed((QUEUE, 3, body(n))))
+    await store._until_dispatched(store.confirmed)
+    read = store._engine.log.read
+
+    def damaged(at, size=0):
+        if at == hurt.frame:
+            raise CorruptFrame(at, "flipped")
+        return read(at, size)
+
+    monkeypatch.setattr(store._engine.trimmer, "_lost", lambda _at: False)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(store._engine.log, "read", damaged)
+        await trim(store, clock)
+        assert store._engine.log.first == 0
+        assert "waits for its repair" in caplog.text
+    await trim(store, clock)  # repaired
+    assert store._engine.log.first > 0
+    assert sorted((await newest(store))[0]) == [1, 3]
+
+
 def test_the_frame_of_copies_leaves_out_what_is_newer():
     watch = RowWatch()
     copies = [
