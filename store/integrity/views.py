@@ -204,8 +204,11 @@ class ViewsHealth:
             logger.warning("nobody will know of what kills this process", extra={"error": str(error)})
 
     def close(self) -> None:
-        """Give the file back."""
+        """Give the file back. A process that comes to this, and has looked at all, has not died of it."""
         with self._lock:
+            if self.deaths and self._whole and not self._depth:
+                self.deaths = 0
+                self._watch(_IDLE)
             fd, self._watch_fd = self._watch_fd, None
             if fd is not None:
                 os.close(fd)

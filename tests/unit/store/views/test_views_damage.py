@@ -218,6 +218,14 @@ async def test_a_process_that_is_killed_at_work_leaves_no_doubt_behind(tmp_path)
     assert not list(tmp_path.glob("views.old"))
 
 
+async def test_a_store_that_is_closed_as_it_should_be_forgets_deaths(tmp_path):
+    await (await put(tmp_path)).close()
+    (tmp_path / "views.watch").write_bytes(b"+1")
+    async with await LocalStore.open(tmp_path, scrub_bytes_per_s=0) as store:
+        assert store._engine.views.health.deaths == 2
+    assert (tmp_path / "views.watch").read_bytes() == b"-0"
+
+
 # ---- older formats
 
 
