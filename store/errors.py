@@ -266,6 +266,10 @@ class ForeignLog(StoreError):
     """The data directory has a log that was not written by the store group it is to join."""
 
 
+class MetadataWentBack(StoreError):
+    """The controllers know less of a store group than its replica has heard of them before."""
+
+
 class ForeignCluster(StoreError):
     """A data directory, a client or a node is of another cluster than whom it has to do with."""
 

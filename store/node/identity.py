@@ -19,9 +19,11 @@ from pathlib import Path
 import msgspec
 
 from controller.client import ControllerClient, Group, Replica, ReplicaIdTaken, WrongLog
-from store.errors import ForeignCluster, ForeignLog, WrongGroup
+from store.errors import ForeignCluster, ForeignLog, MetadataWentBack, WrongGroup
 from store.files import Files, OsFiles
 from store.identity import log_id, name_log, new_log_id
+from store.replication.epoch_file import EpochFile
+from store.replication.errors import BadEpochs
 from store.segment import segment_start
 from store.small_file import read_small_file, write_small_file
 
@@ -56,7 +58,7 @@ async def register(
 
     `about` makes the `Replica` of an id and a check code. `opened`: there is a log, though nothing may be in it.
 
-    Raises `ControllerError`, `WrongGroup`, `ForeignCluster`, `ForeignLog`, having changed nothing, OSError.
+    Raises `ControllerError`, `WrongGroup`, `ForeignCluster`, `ForeignLog`, `MetadataWentBack`, OSError.
     """
     files = files if files is not None else OsFiles()
     with_log = opened or await asyncio.to_thread(_has_log, files, data_dir)
@@ -79,6 +81,7 @@ async def register(
             continue
         except WrongLog as wrong:
             raise ForeignLog(f"{data_dir} cannot join: {wrong}; {_INSTEAD}") from wrong
+        await asyncio.to_thread(_check_epoch, files, data_dir, registered)
         identity = msgspec.structs.replace(found, cluster=controller.cluster)
         await asyncio.to_thread(_keep, files, data_dir, identity)
         return identity, registered
@@ -90,6 +93,21 @@ def _check(found: ReplicaIdentity, group: int, cluster: str, data_dir: Path) -> 
         raise WrongGroup(f"{data_dir} is of replica {found.id} of store group {found.group}, not of group {group}")
     if found.cluster not in {"", cluster}:
         raise ForeignCluster(f"{data_dir} is of cluster {found.cluster}, and the controllers are of cluster {cluster}")
+
+
+def _check_epoch(files: Files, data_dir: Path, group: Group) -> None:
+    """What the controllers' leader says is not older than what this directory has heard. Raises `MetadataWentBack`."""
+    try:
+        kept = EpochFile(files, data_dir).load()
+    except BadEpochs:
+        return  # it is looked for in the log
+    promised = 0 if kept is None else kept[1]
+    if group.master_epoch < promised:
+        raise MetadataWentBack(
+            f"the controllers have forgotten what was agreed on: store group {group.number} was at epoch {promised} by "
+            f"{data_dir}, and is at {group.master_epoch}; nothing of them is believed; start the controllers that "
+            "have it"
+        )
 
 
 def _log_of(files: Files, data_dir: Path, group: Group | None, found: ReplicaIdentity | None) -> str:

@@ -22,6 +22,7 @@ from controller.front import Limits
 from controller.heartbeats import Heartbeats
 from controller.node import ControllerNode
 from controller.raft import Member, Membership, Settings, decode, encode, first_snapshot
+from controller.raft.log import Log
 from controller.remote import RemoteController
 from controller.service import ControllerService
 from controller.state import MetadataState
@@ -139,8 +140,9 @@ class Controller(Machine):
     def __init__(self, cluster: "Cluster", number: int) -> None:
         super().__init__(cluster, f"c{number}")
         self.number = number
-        membership = Membership.of(*(Member(id=id_, address=at) for id_, at in CONTROLLERS.items()))
-        self.disk = RaftDisk(first_snapshot(membership, cluster.first_state()))
+        members = (Member(id=id_, address=at, incarnation=f"c{id_}.0") for id_, at in CONTROLLERS.items())
+        self.disk = RaftDisk(first_snapshot(Membership.of(*members), cluster.first_state()), f"c{number}.0")
+        self.forgotten = 0  # how often it has lost its disk
         self.node: ControllerNode | None = None
         self.seen = Seen()
 
@@ -167,6 +169,27 @@ class Controller(Machine):
     async def leave(self) -> None:
         if self.node is not None:
             await self.node.resign()
+
+    def memberships(self) -> list[Membership]:
+        """Those it goes by, or may go by when what it has appended is taken back."""
+        log = self.raft._node.log if self.raft is not None else Log(self.disk, Settings())
+        return [log.history.at(log.committed), *(one for index, one in log.history._held if index > log.committed)]
+
+    def remembers(self, membership: Membership) -> bool:
+        """Whether a membership names it with the memory that it has."""
+        return membership.incarnation_of(self.number) == self.disk.incarnation()
+
+    def lose_disk(self, *, copy: bool) -> None:
+        """While it is down its disk is replaced by an empty one, or by an old copy, which can be seen to be one."""
+        assert self.node is None
+        self.forgotten += 1
+        incarnation = f"c{self.number}.{self.forgotten}"
+        if copy and self.disk.copies:
+            self.disk = self.chance.choice(self.disk.copies)
+            self.disk.renew(incarnation)
+            self.disk.copies = []
+        else:
+            self.disk = RaftDisk(None, incarnation)
 
     def _send(self, messages) -> None:
         for message in messages:

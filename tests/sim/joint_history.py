@@ -46,6 +46,7 @@ FAULTS = [
     *["trim"] * 3,
     *["spoil"] * 6,
     *["lose end"] * 2,
+    *["forget"] * 4,
     "weather",
     "proxy",
     "switch over",
@@ -183,6 +184,10 @@ class History:
                 self.usurp(chance.randrange(GROUP_COUNT), chance.choice(["freeze", "alone", "alone", "followed"]))
             case "rival":
                 self.rival(chance.choice(LASTS_S))
+            case "forget":
+                chosen = chance.choice(cluster.controllers)
+                chance.choice(cluster.controllers).disk.back_up()
+                self.forget(chosen, lasts, how)
             case "controllers":
                 for controller in cluster.controllers:
                     self.crash(controller, lasts * chance.uniform(0.5, 1), how)
@@ -248,6 +253,17 @@ class History:
         net.lates = chance.choice([0, 0, 0.05])
         net.resets = chance.choice([0, 0, 0.001, 0.01])
         net.delay_s = chance.choice([(0.0005, 0.002), (0.0005, 0.002), (0.001, 0.02), (0.02, 0.06)])
+
+    def forget(self, controller: Controller, lasts_s: float, how: End) -> None:
+        """A controller loses its disk, where a majority of those that vote keep theirs: that is what is promised."""
+        everybody = self.cluster.controllers
+        memberships = [one for other in everybody for one in other.memberships()]
+        known = all(everybody[id_ - 1].remembers(one) for one in memberships for id_ in one.voters)
+        if not known or any(len(one.voters) < len(everybody) for one in memberships):
+            return
+        controller.crash(how)
+        controller.lose_disk(copy=self.chance.random() < 0.5)
+        self.later(lasts_s, controller.start)
 
     def crash(self, machine: Machine, lasts_s: float, how: End) -> None:
         """It dies, and is started again later."""
@@ -415,6 +431,8 @@ class History:
         self._check_device()
         states = {one.node.state.snapshot() for one in self.cluster.controllers}
         assert len(states) == 1, "the controllers do not know the same"
+        voters = {one.node.membership.voters for one in self.cluster.controllers}
+        assert voters == {tuple(one.number for one in self.cluster.controllers)}, "a controller was not added again"
 
     def _check_device(self) -> None:
         """What a device was told is stored is there; that nothing is twice every replica's views have seen."""
@@ -444,6 +462,8 @@ class History:
                 return False
             if replica.platter.surface.spoiled or replica.platter.surface.damages:
                 return False
+        if any(len(one.node.membership.voters) < len(self.cluster.controllers) for one in self.cluster.controllers):
+            return False
         return len({one.node.applied for one in self.cluster.controllers}) == 1
 
     def describe(self) -> str:

@@ -8,13 +8,15 @@ from store_kit import append, frame
 
 from controller.client import GroupConfig, Replica, UnknownGroup
 from controller.local import LocalController
-from store.errors import ForeignCluster, ForeignLog, WrongGroup
+from store.errors import ForeignCluster, ForeignLog, MetadataWentBack, WrongGroup
 from store.files import OsFiles
 from store.format import origin_of
 from store.identity import log_id, name_log
 from store.local import LocalStore
 from store.node.disk import Disk
 from store.node.identity import register
+from store.replication.epoch_file import EpochFile
+from store.replication.epochs import EpochList
 from store.segment import segment_name
 from store.small_file import write_small_file
 
@@ -324,3 +326,12 @@ async def test_a_log_with_frames_does_not_become_another_one(home):
     await disk.belong(mine)
     await disk.close()
     assert log_id(OsFiles(), home) == mine
+
+
+async def test_controllers_that_have_forgotten_an_epoch_are_not_believed(controller, home):
+    await register(controller, home, GROUP, about())
+    EpochFile(OsFiles(), home).save(EpochList(), 7)
+    with pytest.raises(MetadataWentBack, match=f"store group {GROUP} was at epoch 7 .* and is at 0"):
+        await register(controller, home, GROUP, about())
+    (home / "epochs").write_bytes(b"damaged")  # which is found out elsewhere
+    assert (await register(controller, home, GROUP, about()))[0].id == 1
