@@ -10,6 +10,8 @@ from replica_kit import log_bytes
 from store_kit import append, bodies, frame
 
 from controller.client import GroupConfig
+from gateway.config import load
+from gateway.store_process import _Process
 from store.errors import NotWritable, StoreUnreachable
 from store.node import strain
 from store.node.master_role import MasterRole
@@ -105,13 +107,19 @@ async def test_a_slave_is_repaired_and_is_out_of_the_set_meanwhile(tmp_path, con
         await group.in_sync(master, other)
         registry = controllers.nodes[1].registry
         assert registry.last(GROUP, group.id(hurt)).damaged
-        assert "damaged: 1 ranges" in group.nodes[hurt].repairer.describe()
+        process = _Process(load(None, {}), None)
+        process._node = group.nodes[hurt]
+        assert not process.ready().ready
+        assert any(one.startswith("damaged: 1 ranges") for one in process.ready().reasons)
+        [damage] = process.status().damages
+        assert (damage.found_by, damage.lost) == ("scrub", False)
         assert group.role(hurt).streaming
         monkeypatch.setattr(RangeServer, "send", sending)
         await repaired(group, hurt)
         await group.in_sync()
         await until(lambda: not registry.last(GROUP, group.id(hurt)).damaged, PATIENCE_S)
-        assert group.nodes[hurt].repairer.describe() == ""
+        assert process.ready().ready
+        assert process.status().damages == ()
         await same(group)
 
 
