@@ -108,7 +108,7 @@ class Surface:
     @property
     def is_short(self) -> bool:
         """Whether the log has lost its end and has not got it back."""
-        return self.floor > self._log.end
+        return self.floor > self._log.durable
 
     @property
     def damages(self) -> list[Damage]:
@@ -120,5 +120,5 @@ class Surface:
             else:
                 found.append([start, end])
         if self.is_short:
-            found.append([self._log.end, self.floor])
+            found.append([self._log.durable, self.floor])
         return [Damage(segment_name(a), LogOffset(a), LogOffset(b), "damaged", "scrub") for a, b in found]

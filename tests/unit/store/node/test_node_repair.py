@@ -65,8 +65,8 @@ def scrub(group, name):
 
 async def repaired(group, name, count=1):
     def whole():
-        store = group.nodes[name].disk.store
-        return store is not None and store.damages_repaired >= count and not store.is_damaged
+        store, aside = group.nodes[name].disk.store, group.nodes[name].repairer.stands_aside
+        return store is not None and store.damages_repaired >= count and not store.is_damaged and not aside
 
     await until(whole, PATIENCE_S)
 
@@ -290,6 +290,7 @@ async def test_a_slave_that_has_lost_the_end_of_its_log_is_filled_again_and_join
         await until(lambda: not group.nodes[hurt].repairer.cut_short, PATIENCE_S)
         await group.in_sync()
         await same(group)
+        await until(lambda: not group.role(master).core.is_damaged(group.id(hurt)), PATIENCE_S)
         await group.hand_over(hurt)
         assert await bodies(group.store(), 16) == BODIES
 
@@ -306,5 +307,6 @@ async def test_a_slave_whose_whole_log_is_gone_is_filled_again_and_is_not_electe
         await repaired(group, hurt, 0)
         await group.in_sync()
         await same(group)
+        await until(lambda: not group.role(master).core.is_damaged(group.id(hurt)), PATIENCE_S)
         await group.hand_over(hurt)
         assert await bodies(group.store(), 16) == BODIES
