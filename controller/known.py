@@ -16,21 +16,16 @@ _BYTES_MAX = 64 * 1024
 
 
 class KnownControllers:
-    """The addresses in the configuration, and those that were heard of since."""
+    """The addresses that were heard of; `kept` are those that were kept last."""
 
-    def __init__(self, directory: Path, configured: Sequence[str]) -> None:
+    def __init__(self, directory: Path) -> None:
         self._path = directory / _NAME
-        self._configured = tuple(configured)
-        self._kept = self._load()
-
-    def addresses(self) -> Sequence[str]:
-        """All of them, those of the configuration first."""
-        return tuple(dict.fromkeys([*self._configured, *self._kept]))
+        self.kept = self._load()
 
     def learn(self, addresses: Sequence[str]) -> None:
         """Keep where the controllers are now, if that is known and is news. What cannot be kept is logged."""
         found = tuple(dict.fromkeys(address for address in addresses if address))
-        if not found or found == self._kept or not self._path.parent.is_dir():
+        if not found or found == self.kept or not self._path.parent.is_dir():
             return
         new = self._path.with_name(_NAME + ".new")
         try:
@@ -39,7 +34,7 @@ class KnownControllers:
         except OSError as error:
             logger.warning("%s cannot be written: %s; the configuration has to name a controller", self._path, error)
         else:
-            self._kept = found
+            self.kept = found
 
     def _load(self) -> tuple[str, ...]:
         try:

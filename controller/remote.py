@@ -108,6 +108,10 @@ class RemoteController(StateClient):
         if not self.index:
             raise ControllerClosed("the connection to the controllers is closed")
 
+    def also(self, addresses: Sequence[str]) -> None:
+        """Look for controllers at these addresses too."""
+        self._given = tuple(dict.fromkeys([*self._given, *addresses]))
+
     async def close(self) -> None:
         """End the connections; what is under way fails."""
         self._closed = True

@@ -41,6 +41,7 @@ from store.node.slave_role import SlaveRole
 __all__ = ["StoreNodeFailed", "StoreStatus", "run", "serve"]
 
 SWITCH_INTERVAL_S = 0.0005  # how long the loop may keep the interpreter from the store's threads
+CONFIGURED_S = 10.0  # until controllers are looked for that the configuration does not name
 GC_THRESHOLD = 50_000  # new containers between two looks for cycles: frames make none, so looks are mostly in vain
 
 log = logs.get(__name__)
@@ -110,6 +111,7 @@ class _Process:
         self._node: StoreNode | None = None
         self._beats: Heartbeats | None = None
         self._controller: RemoteController | None = None
+        self._known = KnownControllers(config.store.data_dir)
         self._stopping = False
 
     async def run(self, stack: contextlib.AsyncExitStack, stopped: asyncio.Event) -> None:
@@ -117,12 +119,12 @@ class _Process:
         config = self._config
         admin = await self._admin()
         stack.push_async_callback(admin.stop)
-        known = KnownControllers(config.store.data_dir, [str(at) for at in config.cluster.addresses.values()])
         controller = self._controller = RemoteController(
-            known.addresses(), now_ms=now_ms, credentials=self._credentials.channel
+            [str(at) for at in config.cluster.addresses.values()],
+            now_ms=now_ms,
+            credentials=self._credentials.channel,
         )
         stack.push_async_callback(controller.close)
-        controller.watch(lambda: known.learn([one.address for one in controller.members()]))
         starting = asyncio.ensure_future(self._start(controller))
         stopping = asyncio.ensure_future(stopped.wait())
         try:
@@ -131,7 +133,8 @@ class _Process:
                 return
             node = self._node = starting.result()
             stack.push_async_callback(node.close)
-            known.learn([one.address for one in controller.members()])
+            self._known.learn([one.address for one in controller.members()])
+            controller.watch(lambda: self._known.learn([one.address for one in controller.members()]))
             gc.collect()
             gc.freeze()  # what a start leaves behind stays; a full collection need not walk it
             assert node.identity is not None
@@ -153,7 +156,7 @@ class _Process:
     async def _start(self, controller: RemoteController) -> StoreNode:
         credentials = Credentials(self._credentials.server, self._credentials.channel)
         try:
-            await controller.ready()
+            await self._found(controller)
             return await StoreNode.start(
                 settings_of(self._config),
                 controller,
@@ -162,6 +165,17 @@ class _Process:
             )
         except OSError as error:
             raise StoreNodeFailed(f"{error.filename or 'store'}: {error.strerror or error}") from error
+
+    async def _found(self, controller: RemoteController) -> None:
+        """Wait for a controller: of the configuration, and when none is there for a while, of those learned before."""
+        try:
+            async with asyncio.timeout(CONFIGURED_S):
+                await controller.ready()
+        except TimeoutError:
+            if self._known.kept:
+                log.warning("no controller of cluster.controllers answers", asking=", ".join(self._known.kept))
+            controller.also(self._known.kept)
+            await controller.ready()
 
     def _connect(
         self,
