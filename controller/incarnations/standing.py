@@ -106,7 +106,7 @@ class Standing:
         self.reason = ""  # why this controller does not count
         status = driver.status
         alone = status.membership.voters == (status.id,) and status.votes
-        self._doubt = Doubt.NONE
+        self._doubt = Doubt.WAITS if alone and copied else Doubt.NONE  # nobody knows better than who is alone
         if status.incarnation and not status.fresh and not alone:
             self._doubt = Doubt.COPIED if copied else Doubt.STARTED
             driver.prove(proven=False)

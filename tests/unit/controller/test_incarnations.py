@@ -175,6 +175,20 @@ async def test_controllers_that_were_all_copied_go_on(three, tmp_path):
     await until(lambda: not any(node._storage.copied for node in three.nodes.values()))
 
 
+async def test_a_copy_of_the_only_controller_counts_at_once(tmp_path):
+    one = Controllers(tmp_path / "now", count=1, limits=ONE_QUEUE)
+    async with one:
+        await ready(one)
+        topic = await create(one, "kept")
+        await one.stop()
+        (tmp_path / "now").rename(tmp_path / "old")
+        shutil.copytree(tmp_path / "old", tmp_path / "now")
+        await one.start()
+        await ready(one)
+        assert one.nodes[1].topic("kept") == topic
+        await until(lambda: not one.nodes[1]._storage.copied)
+
+
 async def test_a_directory_that_went_back_unseen_is_found_by_the_others(three, tmp_path):
     """Its files are the same ones, with what they held before, as after a volume was reset to a snapshot."""
     await ready(three)
