@@ -265,7 +265,7 @@ class FaultRun:
         finally:
             fault.end()  # in this thread: a process ends with the thread that has started it
         whole = await self.keep_going(until=self.whole, what=fault.what)
-        assert whole, f"{where}: not ready: {self.not_ready()}; before: {self.done[-6:-1]}"
+        assert whole, f"{where}: not ready: {self.words_of_the_unready()}; before: {self.done[-6:-1]}"
         standing = await self.all_going()
         assert not standing, f"{where}: {standing} stand still; before: {self.done[-6:-1]}"
         self._turn_the_page()
@@ -280,6 +280,16 @@ class FaultRun:
 
     def not_ready(self) -> list[str]:
         return [node.name for node in self.cluster.nodes if not self.cluster.ready(node.name)]
+
+    def words_of_the_unready(self) -> dict[str, str]:
+        """What `/readyz` says where it does not say 200."""
+        return {name: self._readyz(name) for name in self.not_ready()}
+
+    def _readyz(self, name: str) -> str:
+        try:
+            return httpx.get(f"http://{self.cluster.admin(name)}/readyz", timeout=2, trust_env=False).text[:500]
+        except httpx.HTTPError as error:
+            return str(error)
 
     def whole(self) -> bool:
         return not self.not_ready()
