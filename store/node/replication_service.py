@@ -38,7 +38,7 @@ class ReplicationService:
         return {
             wire.REPLICATE: grpc.stream_stream_rpc_method_handler(self._replicate),
             wire.SNAPSHOT: grpc.unary_stream_rpc_method_handler(self._snapshot),
-            wire.SEALS: grpc.unary_unary_rpc_method_handler(self._seals),
+            wire.SEALS: grpc.unary_stream_rpc_method_handler(self._seals),
             wire.FETCH_RANGE: grpc.unary_stream_rpc_method_handler(self._fetch_range),
             wire.SWITCH_OVER: grpc.unary_unary_rpc_method_handler(self._switch_over),
             wire.VERIFY: grpc.unary_unary_rpc_method_handler(self._verify),
@@ -93,12 +93,12 @@ class ReplicationService:
             logger.warning("a range of the log cannot be sent: %s", error)
             await _refuse(context, StoreError(str(error)))
 
-    async def _seals(self, request: bytes, context: Any) -> bytes:
+    async def _seals(self, request: bytes, context: Any) -> None:
         try:
             if self._front.ranges is None:
                 raise StoreClosed(f"this node has no replica of store group {self._group} open")
             admit(context)
-            return self._front.ranges.seals(request)
+            await context.write(self._front.ranges.seals(request))
         except StoreError as error:
             await _refuse(context, error)
 

@@ -9,9 +9,6 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
-import grpc
-import grpc.aio
-
 from store.errors import CorruptFrame, StoreError, StoreUnreachable
 from store.format import LogOffset
 from store.integrity.seals import Seal
@@ -131,10 +128,11 @@ class Agreement:
         )
         channel = place.dial(address)
         try:
-            ask = channel.unary_unary(wire.path(wire.SEALS))
-            answer = wire.decode(await ask(wire.encode(request), timeout=ANSWER_S), SealsAnswer)
-        except (grpc.RpcError, grpc.aio.BaseError) as error:
-            raise StoreUnreachable(str(error)) from error
+            call = channel.unary_stream(wire.path(wire.SEALS))(wire.encode(request))
+            async with asyncio.timeout(ANSWER_S):
+                answer = wire.decode(await wire.read(call), SealsAnswer)
+        except TimeoutError as error:
+            raise StoreUnreachable(f"{address} does not answer within {ANSWER_S:g} s") from error
         finally:
             with suppress(Exception):
                 await channel.close()

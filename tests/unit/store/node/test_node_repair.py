@@ -15,6 +15,7 @@ from gateway.store_process import _Process
 from store.errors import NotWritable, StoreUnreachable
 from store.node import strain
 from store.node.master_role import MasterRole
+from store.node.repair.agreement import Agreement
 from store.node.repair.serving import RangeServer
 from store.segment import BadRange
 
@@ -310,3 +311,23 @@ async def test_a_slave_whose_whole_log_is_gone_is_filled_again_and_is_not_electe
         await until(lambda: not group.role(master).core.is_damaged(group.id(hurt)), PATIENCE_S)
         await group.hand_over(hurt)
         assert await bodies(group.store(), 16) == BODIES
+
+
+async def test_replicas_compare_their_seals_over_the_streams_that_they_have(tmp_path, controllers):
+    group = group_of(tmp_path, controllers)
+    async with group:
+        await fill(group)
+
+        def sealed():
+            stores = [group.nodes[name].disk.store for name in group.names]
+            return all(
+                store is not None and store.seals() and store.seals()[-1].end == store._engine.log.sealed
+                for store in stores
+            )
+
+        await until(sealed, PATIENCE_S)
+        for name in group.names:
+            node = group.nodes[name]
+            agreement = Agreement(node._place)
+            await agreement.look()
+            assert len(agreement._agreed) == len(node.disk.store.seals())
