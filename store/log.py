@@ -128,6 +128,11 @@ class CommitLog:
                 self.damages.report(Damage(segment_name(start), start, stop, why, found_by))
 
     @property
+    def mendable_end(self) -> LogOffset:
+        """The log offset behind what is repaired in place: what lies behind it, the writer brings."""
+        return self.written if self._lacking is None else min(self._lacking[0], self.written)
+
+    @property
     def segments(self) -> Sequence[Segment]:
         """The segments, oldest first; replaced, never changed."""
         return self._segments
@@ -314,7 +319,7 @@ class CommitLog:
                 raw = segment.read(log_offset, HEADER.size)
                 header = parse_header(raw, log_offset=log_offset)
             except (CorruptFrame, FileNotFoundError) as error:
-                if self._is_damaged(log_offset, segment, suspicious=looks_like_frame(raw, log_offset)):
+                if self._is_damaged(log_offset, segment, suspicious=not any(raw) or looks_like_frame(raw, log_offset)):
                     raise CorruptFrame(log_offset, getattr(error, "why", "the segment's file is missing")) from error
                 return None
             if header is None:
@@ -352,8 +357,13 @@ class CommitLog:
         self._innocent.add(at)
         return False
 
-    def scan(self, start: LogOffset, end: LogOffset, *, read_bytes: int = SCAN_BYTES) -> Iterator[Frame | BadRange]:
-        """Frames in order from one log offset up to another, and the ranges between them that hold none."""
+    def scan(
+        self, start: LogOffset, end: LogOffset, *, read_bytes: int = SCAN_BYTES, around: bool = True
+    ) -> Iterator[Frame | BadRange]:
+        """Frames in order from one log offset up to another, and the ranges between them that hold none.
+
+        What the disk cannot read is such a range; unless it is to be read `around`, it raises OSError.
+        """
         start = max(start, self.first)
         segments = self._segments
         for i in range(max(bisect_right(segments, start, key=_by_start) - 1, 0), len(segments)):
@@ -364,7 +374,7 @@ class CommitLog:
             if i + 1 < len(segments):
                 limit = min(limit, segments[i + 1].start)
             bad = None
-            for item in segment.scan(max(start, segment.start), limit, read_bytes=read_bytes):
+            for item in segment.scan(max(start, segment.start), limit, read_bytes=read_bytes, around=around):
                 if bad is not None:
                     yield bad
                 bad = item if isinstance(item, BadRange) else None
@@ -383,6 +393,10 @@ class CommitLog:
         """
         found: list[Frame] = []
         size = 0
+        for wrong in self.damages.distrusted(start, end)[:1]:
+            if wrong.start <= start:
+                raise CorruptFrame(start, wrong.why)
+            end = wrong.start
         for item in self.scan(start, self.written, read_bytes=min(max(max_bytes, HEADER.size), SCAN_BYTES)):
             size += item.end - item.start
             if item.end > end or (found and size > max_bytes):
@@ -402,6 +416,12 @@ class CommitLog:
         """
         found: list[Frame] = []
         size = 0
+        for wrong in self.damages.distrusted(start, end):
+            if start < wrong.start:
+                at, frames = self.sound(start, wrong.start, max_bytes)
+                if frames:
+                    return at, frames
+            start = min(wrong.end, end)
         for item in self.scan(start, end, read_bytes=min(max(max_bytes, HEADER.size), SCAN_BYTES)):
             if isinstance(item, Frame):
                 size += item.end - item.start
@@ -442,12 +462,13 @@ class CommitLog:
         durable = max(durable, self.floor)
         # A sync that has failed may have left in memory only what the next one takes for written (fsync(2)).
         last.rewrite(max(start, last.start))
-        for found in self.scan(start, last.end):
+        sound = start  # from here on all is
+        for found in self.scan(start, last.end, around=replica):  # views that pass over it would never come back
             if isinstance(found, Frame):
-                if self.damages.count:
-                    self.damages.verified(found.start, found.end)
                 yield found
                 continue
+            self.damages.verified(sound, found.start)
+            sound = found.end
             torn = found.start >= last.start and (replica or found.start >= self._known_synced(found.end))
             damage, tail = split_at(found, durable) if torn else (found, None)
             if torn and replica and found.end == last.end:
@@ -463,6 +484,8 @@ class CommitLog:
                 )
                 last.truncate(tail.start)
                 break
+        if sound < last.end:
+            self.damages.verified(sound, last.end)
         self.end = self.written = self.flushed = last.end
         self.confirmed = self.end if confirmed is None else min(confirmed, self.end)
         if self.end < durable:

@@ -135,9 +135,11 @@ class Scrub:
         began = perf_counter()
         deadline = began + (START_BUSY_S_MAX if self._starting else BUSY_S_MAX)
         rest = began + WORK_S if self._starting and writing else deadline
-        self._at = max(self._at, self._log.first)
+        self._at = sound = max(self._at, self._log.first)
         for item in self._log.scan(self._at, self._to, read_bytes=READ_BYTES):
-            self._take(item)
+            if not self._take(item):
+                self._verified(sound, item.start)
+                sound = item.end
             self._left -= item.end - self._at
             self._at = item.end
             now = perf_counter()
@@ -146,6 +148,7 @@ class Scrub:
             if now >= rest:
                 sleep(PAUSE_S)
                 rest = now + PAUSE_S + WORK_S
+        self._verified(sound, self._at)
         if self._at >= self._to:
             self._starting = False
             self._passes += 1
@@ -154,15 +157,22 @@ class Scrub:
         elif self._at - self._saved.at >= SAVE_BYTES:
             self.save()
 
-    def _take(self, item: Frame | BadRange) -> None:
-        """Report what is damaged, and compare the digest of a sealed segment that was read from end to end."""
+    def _take(self, item: Frame | BadRange) -> bool:
+        """Report what is damaged, and compare the digest of a sealed segment that was read from end to end.
+
+        Whether it is a sound frame.
+        """
         other = self._check.take(item)
         if other is not None:
             self._log.damaged(other, BY_SEAL)
         if not isinstance(item, Frame):
             self._log.damaged(item, "scrub")
-        elif self._log.damages.count:
-            self._log.damages.verified(item.start, item.end)
+        return isinstance(item, Frame)
+
+    def _verified(self, start: LogOffset, end: LogOffset) -> None:
+        """Close what was damaged of a range of sound frames: all at once, as the list is written for each change."""
+        if self._log.damages.count:
+            self._log.damages.verified(start, end)
 
     def save(self) -> None:
         """Remember where it is, for the next process. A failure is no harm: that one reads some of it again."""

@@ -1,7 +1,7 @@
 """One file of the commit log."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -10,6 +10,7 @@ from typing import NamedTuple
 from store.errors import CorruptFrame
 from store.files import File, Files, write_whole
 from store.format import HEADER, MAGIC, Buffer, Frame, LogOffset, parse_header
+from store.integrity.sectors import pieces, read_around
 
 __all__ = ["SCAN_BYTES", "BadRange", "OpenFiles", "Segment", "segment_name", "segment_start", "split_at"]
 
@@ -160,10 +161,14 @@ class Segment:
         self._opened().sync()
 
     def rewrite(self, start: LogOffset) -> None:
-        """Write what lies from a log offset on once more, and sync it: read from memory, it may not be on disk."""
+        """Write what lies from a log offset on once more, and sync it: read from memory, it may not be on disk.
+
+        What the disk cannot read stays as it is.
+        """
         file = self._opened()
-        for at in range(start, self.end, SCAN_BYTES):
-            write_whole(file, self.read(LogOffset(at), min(SCAN_BYTES, self.end - at)), at - self.start)
+        for at in range(start - self.start, self.size_bytes, SCAN_BYTES):
+            for place, data in pieces(file, min(SCAN_BYTES, self.size_bytes - at), at):
+                write_whole(file, data, place)
         file.sync()
 
     def undo(self) -> None:
@@ -180,14 +185,15 @@ class Segment:
     def mend(self, start: LogOffset, parts: Sequence[Buffer], *, sealed: bool) -> None:
         """Write parts back to back from a log offset on, durably, in place of what is there or is missing.
 
-        Raises OSError.
+        Only what is `sealed` can grow: elsewhere the writer may be at it beside this. Raises OSError.
         """
         assert self.start <= start <= self.end
         if sealed:
             self._file = None  # the one that is open may have been deleted since
         end = _write_parts(file := self._again(), parts, start - self.start)
         file.sync()
-        self.size_bytes = max(self.size_bytes, end)
+        if sealed:
+            self.size_bytes = max(self.size_bytes, end)
 
     def _again(self) -> File:
         """The file by its name, made where it is missing."""
@@ -200,20 +206,30 @@ class Segment:
             return file
 
     def read(self, log_offset: LogOffset, size: int) -> bytes:
-        """Up to `size` bytes from a log offset on. Raises `FileNotFoundError` where retention was faster, OSError."""
-        return self._opened().pread(size, log_offset - self.start)
+        """Up to `size` bytes from a log offset on, zeros for those that the disk cannot read.
+
+        Raises `FileNotFoundError` where retention was faster, OSError.
+        """
+        return read_around(self._opened(), size, log_offset - self.start)
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
             self._file.close()
 
-    def scan(self, start: LogOffset, end: LogOffset, *, read_bytes: int = SCAN_BYTES) -> Iterator[Frame | BadRange]:
+    def read_exactly(self, log_offset: LogOffset, size: int) -> bytes:
+        """As `read`, but raises OSError where the disk cannot read all of it."""
+        return self._opened().pread(size, log_offset - self.start)
+
+    def scan(
+        self, start: LogOffset, end: LogOffset, *, read_bytes: int = SCAN_BYTES, around: bool = True
+    ) -> Iterator[Frame | BadRange]:
         """Every valid frame between two log offsets, in order, and what lies between them that is none.
 
-        A bad range is followed by the next frame that is whole and carries its own place, or by nothing.
+        A bad range is followed by the next frame that is whole and carries its own place, or by nothing. What the disk
+        cannot read is a bad range, too; unless it is to be read `around`, it raises OSError.
         """
-        window = _Window(self, end, read_bytes)
+        window = _Window(self.read if around else self.read_exactly, end, read_bytes)
         at = start
         try:
             while at < end:
@@ -231,8 +247,8 @@ class Segment:
 class _Window:
     """A stretch of a segment in memory, moved along by a scan."""
 
-    def __init__(self, segment: Segment, end: LogOffset, read_bytes: int) -> None:
-        self._segment = segment
+    def __init__(self, read: Callable[[LogOffset, int], bytes], end: LogOffset, read_bytes: int) -> None:
+        self._read = read
         self._read_bytes = read_bytes
         self._end = end
         self._data = b""
@@ -243,7 +259,7 @@ class _Window:
         size = min(size, self._end - at)
         skip = at - self._start
         if skip < 0 or skip + size > len(self._data):
-            self._data = self._segment.read(at, min(max(size, self._read_bytes), self._end - at))
+            self._data = self._read(at, min(max(size, self._read_bytes), self._end - at))
             self._start, skip = at, 0
         return self._data[skip : skip + size]
 

@@ -48,6 +48,11 @@ class ReplicaCalls(Calls):
         return self._engine.log.flushed
 
     @property
+    def mendable_end(self) -> LogOffset:
+        """The log offset behind what `mend` may be asked for; what lies behind it, `receive` brings."""
+        return self._engine.log.mendable_end
+
+    @property
     def writable(self) -> bool:
         """Whether appends are taken, but for want of room or too many under way."""
         return self._closing is None and self._engine.refusal is None and self._engine.error is None
@@ -169,7 +174,7 @@ class ReplicaCalls(Calls):
         """Write whole frames of another replica in place of the damage that `start` lies in, from there on.
 
         They are verified, tile what they replace, and are on disk when this returns; `damages` has what is left. Does
-        nothing where nothing is damaged any more. A damage at or behind `end` is for `receive`.
+        nothing where nothing is damaged any more. A damage at or behind `mendable_end` is for `receive`.
         Raises `CorruptFrame` for frames that do not belong there, OSError.
         """
         self._check_running()

@@ -81,6 +81,10 @@ class DamageLedger:
         with self._lock:
             return [one for one in self._open if one.start < end and one.end > start]
 
+    def distrusted(self, start: LogOffset, end: LogOffset) -> list[Damage]:
+        """Those of a range whose frames are sound one by one, and not the ones that belong there."""
+        return [one for one in self.overlapping(start, end) if one.found_by == BY_SEAL]
+
     def report(self, damage: Damage) -> None:
         """Take note of a damage; logged, kept and told when something of it was not known yet."""
         with self._lock:
@@ -114,8 +118,9 @@ class DamageLedger:
 
         Damages that were found by the digest of a whole segment stay: each of its frames is sound by itself.
         """
-        if any(one.found_by != BY_SEAL for one in self.overlapping(start, end)):
-            self.repaired(start, end)
+        for one in self.overlapping(start, end):
+            if one.found_by != BY_SEAL:
+                self.repaired(max(start, one.start), min(end, one.end))
 
     def forget(self, start: LogOffset, end: LogOffset) -> None:
         """Drop what is open of a range that does not belong to the log any more: deleted or cut off."""

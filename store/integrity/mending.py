@@ -29,8 +29,8 @@ def mend(log: CommitLog, start: LogOffset, data: bytes) -> None:
         known = log.damages.overlapping(start, LogOffset(start + max(len(data), 1)))
         if not known:
             return
-        if known[0].start > start or start >= log.end:
-            raise CorruptFrame(start, f"no damage in front of the log's end at {log.end} is here")
+        if known[0].start > start or start >= log.written:
+            raise CorruptFrame(start, f"no damage in front of the log's end at {log.written} is here")
         frames = _whole_frames(data, known[0]._replace(start=start))
         end = frames[-1].end
         for segment, some in _placed(log, frames):
@@ -72,7 +72,7 @@ def _placed(log: CommitLog, frames: Sequence[Frame]) -> Iterator[tuple[Segment, 
         if first.start > segment.end:
             raise CorruptFrame(first.start, f"the file ends at {segment.end}: what comes first is repaired first")
         later = bisect_right(log.segments, segment.start, key=_by_start)
-        limit = log.segments[later].start if later < len(log.segments) else log.end
+        limit = log.segments[later].start if later < len(log.segments) else log.written
         if first.end > limit:
             raise CorruptFrame(first.start, f"the frame reaches into the segment at {limit}")
         full = max(segment.start + log.segment_size_bytes, segment.end)

@@ -190,6 +190,10 @@ class SimStore:
         return self._log.end
 
     @property
+    def mendable_end(self) -> LogOffset:
+        return self.flushed
+
+    @property
     def flushed(self) -> LogOffset:
         return self._log.durable
 

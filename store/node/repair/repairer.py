@@ -88,7 +88,7 @@ class Repairer:
         self.views_damaged = bool(store.view_damages)
         if not self.damages and not self.views_damaged and not self._told:
             return
-        end = store.flushed  # what was lost of the log's end is there again when it is on disk
+        end = store.mendable_end  # what was lost of the log's end is there again when all of it is on disk
         inside = [(one.start, min(one.end, end)) for one in self.damages if one.start < end]
         self._core.look(inside, self._peers(place), now_ms=place.now_ms())
         self.cut_short = any(one.end > end for one in self.damages)  # what is behind the end comes from the master

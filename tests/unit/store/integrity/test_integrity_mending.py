@@ -10,6 +10,7 @@ from store.format import LogOffset
 from store.integrity.mending import mend
 from store.local import LocalStore
 from store.log import CommitLog
+from store.placed import Placed
 from store.segment import BadRange
 
 pytestmark = pytest.mark.anyio
@@ -143,6 +144,33 @@ def test_mend_fills_a_file_that_is_cut_short_from_its_end_only(tmp_path):
         mend(log, missing[2].start, missing[2].data)
     assert path.stat().st_size == 500
     log.close()
+
+
+def test_mend_leaves_what_the_writer_has_under_way_to_the_writer(tmp_path):
+    """A replica that has lost its end is sent that by its master, while others can be asked for it, too."""
+    placed = write(tmp_path)
+    last = files_of(tmp_path)[-1]
+    first = int(last.stem)
+    tail = [Placed.of(one) for one in reopened(tmp_path).scan(first, placed[-1].end)]
+    before = log_bytes(tmp_path)
+    last.write_bytes(last.read_bytes()[: tail[2].start - first])
+    log = CommitLog(OsFiles(), tmp_path / "log", segment_size_bytes=SEGMENT_BYTES)
+    list(log.recover(log.first, replica=True, durable=tail[-1].end))
+    assert [one[1:3] for one in log.damages.open()] == [(tail[2].start, tail[-1].end)]
+    assert log.mendable_end == tail[2].start
+    log.put(tail[2])  # it has a place and is not written yet
+    with pytest.raises(CorruptFrame, match="log's end"):
+        mend(log, tail[2].start, before[tail[2].start : tail[2].end])
+    log.write()
+    log.sync()
+    assert log.mendable_end == tail[2].start
+    for one in tail[3:]:
+        log.put(one)
+    log.write()
+    log.sync()
+    assert log.mendable_end == log.end == tail[-1].end
+    log.close()
+    assert log_bytes(tmp_path) == before
 
 
 async def test_a_replica_is_told_of_damage_and_mended_while_it_serves(tmp_path):

@@ -4,8 +4,10 @@ import pytest
 from replica_kit import open_slave, until
 from store_kit import append, frame
 
+from store.errors import CorruptFrame
 from store.files import OsFiles
-from store.format import HEADER
+from store.format import HEADER, LogOffset
+from store.integrity.ledger import BY_SEAL, DamageLedger
 from store.integrity.sealer import Sealer
 from store.integrity.seals import SealFile
 from store.local import LocalStore
@@ -92,6 +94,32 @@ def test_what_is_found_sound_is_no_damage_any_more(tmp_path):
     log.close()
 
 
+def test_a_range_that_is_found_sound_is_closed_with_one_write_of_the_list(tmp_path, monkeypatch):
+    """As of a segment whose file was put back: frame by frame it took minutes for a megabyte, a restart likewise."""
+    placed = write(tmp_path)
+    saved = []
+    monkeypatch.setattr(DamageLedger, "_save", lambda ledger: saved.append(ledger.count))
+    log, scrub = started(tmp_path)
+    log.damaged(BadRange(placed[3].start, placed[25].end, "missing"), "start")
+    scrub.step()
+    assert log.damages.count == 0
+    log.damaged(BadRange(placed[3].start, placed[25].end, "missing"), "start")
+    list(log.recover(log.first))
+    assert log.damages.count == 0
+    assert saved == [1, 0, 1, 0]
+    log.close()
+
+
+def test_what_is_damaged_by_its_seal_is_not_closed_with_a_sound_range_around_it(tmp_path):
+    placed = write(tmp_path)
+    log, _ = started(tmp_path)
+    log.damaged(BadRange(placed[3].start, placed[4].end, "other frames"), BY_SEAL)
+    log.damaged(BadRange(placed[6].start, placed[7].end, "body checksum"), "read")
+    log.damages.verified(placed[0].start, placed[-1].end)
+    assert [one[1:3] for one in log.damages.open()] == [(placed[3].start, placed[4].end)]
+    log.close()
+
+
 def test_a_sound_frame_that_is_not_the_one_that_was_sealed_is_damage(tmp_path):
     """A write that the disk has lost leaves what was there before: another frame, with sound checksums."""
     placed = write(tmp_path)
@@ -130,3 +158,23 @@ async def test_a_sound_store_says_when_it_is_verified(tmp_path):
         assert store.verifying
         await until(lambda: not store.verifying)
         assert not store.is_damaged
+
+
+def test_frames_that_others_say_are_wrong_are_sent_to_nobody(tmp_path):
+    """Each is sound by itself, and a replica that lacks them would take them for the group's."""
+    placed = write(tmp_path)
+    log, _ = started(tmp_path)
+    wrong = placed[10:20]
+    log.damaged(BadRange(wrong[0].start, wrong[-1].end, "other frames"), BY_SEAL)
+    at, sent = LogOffset(0), []
+    while at < log.end:
+        at, frames = log.sound(at, log.end, 1_000)
+        sent.append((at, frames))
+        at = LogOffset(at + len(frames))
+    assert b"".join(frames for _, frames in sent) == b"".join(one.data for one in (*placed[:10], *placed[20:]))
+    assert not any(start <= wrong[0].start < start + len(frames) for start, frames in sent)
+    assert log.frames(placed[5].start, log.end, 1 << 20)[-1].end == wrong[0].start
+    with pytest.raises(CorruptFrame, match="other frames"):
+        log.frames(wrong[3].start, log.end, 1 << 20)
+    assert log.frames(wrong[-1].end, log.end, 1 << 20)[-1].end == log.end
+    log.close()
