@@ -1,59 +1,64 @@
-"""Checksums of many entries of one size at once: a step for two bytes of all of them, 0.05 to 0.15 us an entry.
+"""Sealing many entries of one size: the loops over them are in C.
 
-One after the other they take 0.4 us, which a view with an entry for each address or queue in a batch would feel.
+An entry takes 0.2 us, of which its checksum is 0.06; sealed one after the other in Python it took 0.5 us, which was a
+tenth of what storing a small frame takes.
 """
 
+from collections.abc import Iterator
+from itertools import chain, repeat
+from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from google_crc32c import extend
 
-from store.views.sealed import CRC_BYTES, POLYNOMIAL
+from store.views.sealed import CRC_BYTES, PUTS, SealedItems
 
 __all__ = ["Columns"]
 
-Bytes = npt.NDArray[np.uint8]
-_LOW = np.uint32(0xFFFF)
-_WORD_BITS = np.uint32(16)
-
-
-def _table() -> npt.NDArray[np.uint32]:
-    """What two bytes make of a checksum (CRC-32C, reflected)."""
-    table = np.arange(1 << 16, dtype=np.uint32)
-    for _ in range(16):
-        table = (table >> np.uint32(1)) ^ np.where(table & np.uint32(1), np.uint32(POLYNOMIAL), np.uint32(0))
-    return table
-
-
-_TABLE = _table()
+_FEW = 16  # up to here Python is cheaper than NumPy's fixed cost
 
 
 class Columns(NamedTuple):
-    """Sealed entries: keys and values back to back, and their checksums."""
+    """Entries whose keys have one size and whose values have another: each key with its value, back to back."""
 
-    keys: bytes
+    rows: bytes
     key_size: int
-    values: bytes
-    value_size: int  # with the checksum
-    crcs: npt.NDArray[np.uint32]
+    value_size: int
 
     @classmethod
-    def seal(cls, salt: int, keys: npt.NDArray[Any], values: npt.NDArray[Any]) -> "Columns":
-        """Seal entries; `keys` and `values` are arrays of one dimension whose items are a key and a value each."""
+    def of(cls, keys: npt.NDArray[Any], values: npt.NDArray[Any]) -> "Columns":
+        """`keys` and `values` are arrays of one dimension whose items are a key and a value each."""
         count, key_size, value_size = len(keys), keys.dtype.itemsize, values.dtype.itemsize
-        assert not (key_size + value_size) % 2
-        whole = np.empty((count, key_size + value_size + CRC_BYTES), np.uint8)
-        whole[:, :key_size] = np.ascontiguousarray(keys).view(np.uint8).reshape(count, key_size)
-        whole[:, key_size:-CRC_BYTES] = np.ascontiguousarray(values).view(np.uint8).reshape(count, value_size)
-        words = np.ascontiguousarray(whole[:, :-CRC_BYTES]).view("<u2").T.astype(np.uint32)
-        crcs = np.full(count, salt ^ 0xFFFF_FFFF, np.uint32)
-        for word in words:
-            crcs = _TABLE[(crcs ^ word) & _LOW] ^ (crcs >> _WORD_BITS)
-        crcs = ~crcs
-        whole[:, -CRC_BYTES:] = crcs.astype("<u4").view(np.uint8).reshape(count, CRC_BYTES)
-        return cls(whole[:, :key_size].tobytes(), key_size, whole[:, key_size:].tobytes(), value_size + CRC_BYTES, crcs)
+        rows = np.empty((count, key_size + value_size), np.uint8)
+        rows[:, :key_size] = np.ascontiguousarray(keys).view(np.uint8).reshape(count, key_size)
+        rows[:, key_size:] = np.ascontiguousarray(values).view(np.uint8).reshape(count, value_size)
+        return cls(rows.tobytes(), key_size, value_size)
 
-    def items(self, first: int, end: int) -> list[tuple[bytes, bytes]]:
-        """Some of the entries."""
-        keys, k, values, v = self.keys, self.key_size, self.values, self.value_size
-        return [(keys[k * n : k * n + k], values[v * n : v * n + v]) for n in range(first, min(end, len(self.crcs)))]
+    def sealed(self, salt: int) -> Iterator[tuple[SealedItems, int]]:
+        """Yields the entries with their checksums, `PUTS` at a time, and the sum of these checksums."""
+        size = self.key_size + self.value_size
+        one = Struct(f"{size}s")
+        for at in range(0, len(self.rows), PUTS * size):
+            some = self.rows[at : at + PUTS * size]
+            rows = chain.from_iterable(one.iter_unpack(some))
+            if len(some) <= _FEW * size:
+                yield self._few(list(rows), salt)
+                continue
+            count = len(some) // size
+            crcs = np.fromiter(map(extend, repeat(salt), rows), np.dtype("<u4"), count)
+            whole = np.empty((count, size + CRC_BYTES), np.uint8)
+            whole[:, :size] = np.frombuffer(some, np.uint8).reshape(count, size)
+            whole[:, size:] = crcs.view(np.uint8).reshape(count, CRC_BYTES)
+            pair = Struct(f"{self.key_size}s{self.value_size + CRC_BYTES}s")
+            yield list(pair.iter_unpack(whole.tobytes())), int(crcs.sum(dtype=np.uint64))
+
+    def _few(self, rows: list[bytes], salt: int) -> tuple[SealedItems, int]:
+        key_size = self.key_size
+        crcs = [extend(salt, row) for row in rows]
+        items = [
+            (row[:key_size], row[key_size:] + crc.to_bytes(CRC_BYTES, "little"))
+            for row, crc in zip(rows, crcs, strict=True)
+        ]
+        return items, sum(crcs)

@@ -19,16 +19,17 @@ from store.format import LogOffset, QueueNumber, QueueOffset
 from store.records import LogTrimmed, QueueDeleted
 from store.run import Run
 from store.views.columns import Columns
-from store.views.sealed import PUTS
 
 __all__ = ["ConsumeQueueView"]
 
 _KEY = struct.Struct(">IQ")
 _VALUE = struct.Struct(">QIIQQ")
+_ENTRY = struct.Struct(">IQQIIQQ")  # both
 _KEY_DTYPE = np.dtype([("queue", ">u4"), ("first", ">u8")])
 _VALUE_DTYPE = np.dtype(
     [("frame", ">u8"), ("size", ">u4"), ("count", ">u4"), ("stored_at", ">u8"), ("bytes_end", ">u8")]
 )
+assert _ENTRY.size == _KEY.size + _VALUE.size
 assert (_KEY.size, _VALUE.size) == (_KEY_DTYPE.itemsize, _VALUE_DTYPE.itemsize)
 _END = struct.Struct(">QQ")
 _BEHIND = b"\xff" * 8  # behind every offset, which have 63 bits
@@ -71,12 +72,13 @@ class ConsumeQueueView:
         self._put(txn, chunks, ())
 
     def _put(self, txn: Any, listed: Sequence[tuple[QueueNumber, Chunk]], columns: Sequence[ChunkColumns]) -> None:
-        key, value = _KEY.pack, _VALUE.pack
-        items = [(key(queue, c[0]), value(c[2], c[3], c[1], c[4], c[5])) for queue, c in listed]
-        items.sort()
+        pack = _ENTRY.pack
+        rows = [
+            pack(queue, first, frame, size, count, at, end) for queue, (first, count, frame, size, at, end) in listed
+        ]
+        rows.sort()
         with txn.cursor(db=self._db) as cursor:
-            for i in range(0, len(items), PUTS):
-                cursor.putnew(items[i : i + PUTS])
+            cursor.putnew_columns(Columns(b"".join(rows), _KEY.size, _VALUE.size))
             if columns:
                 self._put_columns(cursor, ChunkColumns.joined(columns))
 
@@ -87,7 +89,7 @@ class ConsumeQueueView:
         values["frame"], values["size"] = columns.frame[order], columns.frame_size_bytes[order]
         values["count"], values["stored_at"] = columns.row_count[order], columns.stored_at_ms[order]
         values["bytes_end"] = columns.bytes_end[order]
-        cursor.putnew_columns(Columns.seal(self._db.salt, keys, values))
+        cursor.putnew_columns(Columns.of(keys, values))
 
     def _delete(self, txn: Any, queue: int) -> None:
         with txn.cursor(db=self._db) as cursor:

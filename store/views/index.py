@@ -20,6 +20,7 @@ from store.client import IndexKind
 from store.format import FIRST_QUEUE, ROW_EXTRA, ROW_INDEX_ADDRESS, ROW_INDEX_KEY, LogOffset, Position
 from store.records import LogTrimmed
 from store.run import Run
+from store.views.columns import Columns
 from store.views.sealed import PUTS
 
 __all__ = ["IndexView", "Wanted", "find_in_run"]
@@ -34,6 +35,8 @@ _KEY_DTYPE = np.dtype([("part", ">u4"), ("kind", "u1"), ("hash", ">u8"), ("withi
 _PREFIX = struct.Struct(">IBQ")
 _HEAD = struct.Struct(">IB")
 _STORED = struct.Struct(">Q")
+_SINGLE_WORDS = 3  # of a value that names one row
+_SINGLE_DTYPE = np.dtype(f"V{4 * _SINGLE_WORDS}")
 assert _KEY.size == _KEY_DTYPE.itemsize == 17
 
 
@@ -152,12 +155,17 @@ class IndexView:
         words[at], words[at + 1] = stored >> np.uint64(32), stored & np.uint64(0xFFFF_FFFF)
         entry = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(kept))))
         words[np.arange(len(kept)) + 2 * entry + 2] = kept - columns.begins[frame]
-        key, value, size = keys.tobytes(), words.tobytes(), _KEY.size
-        ends = [*(4 * at).tolist(), len(value)]
+        ends = np.append(at, len(words))
+        single = np.diff(ends) == _SINGLE_WORDS  # most: they have one size and are sealed together
+        values = words[at[single][:, np.newaxis] + np.arange(_SINGLE_WORDS)].view(_SINGLE_DTYPE)[:, 0]
         with txn.cursor(db=self._db) as cursor:
-            for i in range(0, len(first), PUTS):
-                some = range(i, min(i + PUTS, len(first)))
-                cursor.putnew([(key[size * n : size * n + size], value[ends[n] : ends[n + 1]]) for n in some])
+            cursor.putnew_columns(Columns.of(keys[single], values))
+            several = np.flatnonzero(~single)
+            key, value = keys[several].tolist(), words.tobytes()
+            spans = list(zip((4 * at[several]).tolist(), (4 * ends[several + 1]).tolist(), strict=True))
+            for i in range(0, len(spans), PUTS):
+                some = zip(key[i : i + PUTS], spans[i : i + PUTS], strict=True)
+                cursor.putnew([(_KEY.pack(*k), value[start:end]) for k, (start, end) in some])
 
     def _drop_below(self, txn: Any, part: int) -> None:
         with txn.cursor(db=self._db) as cursor:

@@ -42,7 +42,7 @@ class LastView:
         values["frame"] = np.concatenate(starts)[::-1][newest]
         values["row"] = np.concatenate(rows)[::-1][newest]
         with txn.cursor(db=self._db) as cursor:
-            cursor.put_columns(Columns.seal(self._db.salt, found.astype(">u8"), values))
+            cursor.put_columns(Columns.of(found.astype(">u8"), values))
 
     def get(self, txn: Any, address_hash: int) -> Position | None:
         """The position, None for an address that has no record."""

@@ -10,10 +10,11 @@ change with it; `store.views.verify` compares them with what a walk finds.
 
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import repeat
+from operator import add
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-import numpy as np
 from google_crc32c import extend, value
 
 from store.errors import ViewsDamaged
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CRC_BYTES",
-    "POLYNOMIAL",
     "PUTS",
     "RESIDUE",
     "SUMS_BYTES",
     "ReadTxn",
+    "SealedItems",
     "Table",
     "WriteTxn",
     "crc_of",
@@ -37,13 +38,17 @@ __all__ = [
 
 CRC_BYTES = 4
 RESIDUE = value(bytes(CRC_BYTES))  # of any data with its checksum behind it
-POLYNOMIAL = 0x82F63B78  # reflected
+_POLYNOMIAL = 0x82F63B78  # reflected
 PUTS = 512  # in one call: the GIL is held that long
 _TRIED_BYTES = 64 << 10  # from the end of a value; takes some 50 ms
 _MASK = (1 << 64) - 1
+_CRC = struct.Struct("<I")
 _SUMS = struct.Struct(">QQ")  # number of entries, sum of their checksums
 SUMS_BYTES = _SUMS.size
 assert RESIDUE == 0x48674BC7
+assert _CRC.size == CRC_BYTES
+
+SealedItems: TypeAlias = Sequence[tuple[bytes, bytes]]  # keys, and values with their checksums
 
 
 class Report(Protocol):
@@ -70,11 +75,11 @@ def _is_in_value(salt: int, key: bytes, held: bytes) -> bool:
     CRC-32C tells all single flips apart; they are tried from the last bit on (Koopman, "32-bit cyclic redundancy
     codes for Internet applications", DSN 2002).
     """
-    found, flip = extend(salt, key + held) ^ RESIDUE, POLYNOMIAL
+    found, flip = extend(salt, key + held) ^ RESIDUE, _POLYNOMIAL
     for _ in range(8 * min(len(held), _TRIED_BYTES)):
         if flip == found:
             return True
-        flip = (flip >> 1) ^ (POLYNOMIAL if flip & 1 else 0)
+        flip = (flip >> 1) ^ (_POLYNOMIAL if flip & 1 else 0)
     return False
 
 
@@ -235,41 +240,37 @@ class _WriteCursor(_Cursor):
         """
         table, cursor = self._table, self._cursor
         assert not table.summed
-        for i in range(0, len(columns.crcs), PUTS):
-            sealed = columns.items(i, i + PUTS)
-            if table.walked_to:
-                there = dict(cursor.getmulti([key for key, _ in sealed]))
-                for key, _ in sealed:
-                    if key not in there:
-                        table.changed(key, 1, 0)
-                cursor.putmulti(sealed)
-            else:
-                before = self._txn.entries(table)
-                cursor.putmulti(sealed)
-                table.changed(b"", self._txn.entries(table) - before, 0)
+        walked = table.walked_to
+        for items, _ in columns.sealed(table.salt):
+            inside = [key for key, _ in items if key < walked] if walked else []
+            new_inside = len(inside) - len(cursor.getmulti(inside)) if inside else 0
+            before = self._txn.entries(table)
+            cursor.putmulti(items)
+            table.changed(b"", new_inside, 0)
+            table.changed(walked, self._txn.entries(table) - before - new_inside, 0)
 
     def putnew_columns(self, columns: "Columns") -> None:
-        """Put entries, sealed, whose keys are not there. Raises `ViewsDamaged` where one is."""
-        for i in range(0, len(columns.crcs), PUTS):
-            total = int(columns.crcs[i : i + PUTS].sum(dtype=np.uint64))
-            self._putnew(columns.items(i, i + PUTS), total)
+        """Put entries whose keys are not there, sealed; costs no look-up. Raises `ViewsDamaged` where one is."""
+        for items, total in columns.sealed(self._table.salt):
+            self._putnew(items, total)
 
     def putnew(self, items: Sequence[tuple[bytes, bytes]]) -> None:
-        """Put entries whose keys are not there; costs no look-up. Raises `ViewsDamaged` where one is."""
-        table = self._table
-        sealed = [(key, seal(table.salt, key, data)) for key, data in items]
-        self._putnew(sealed, sum([crc_of(held) for _, held in sealed]))
+        """Put entries of any size whose keys are not there. Raises `ViewsDamaged` where one is."""
+        if not items:
+            return
+        keys, values = zip(*items, strict=True)
+        crcs = list(map(extend, map(extend, repeat(self._table.salt), keys), values))
+        self._putnew(list(zip(keys, map(add, values, map(_CRC.pack, crcs)), strict=True)), sum(crcs))
 
-    def _putnew(self, sealed: Sequence[tuple[bytes, bytes]], total: int) -> None:
+    def _putnew(self, sealed: SealedItems, total: int) -> None:
         table = self._table
         _, added = self._cursor.putmulti(sealed, overwrite=False)
         if added != len(sealed):
             raise table.report(table.name, f"{len(sealed) - added} entries are there before they are made")
-        if table.walked_to:
-            for key, held in sealed:
-                table.changed(key, 1, crc_of(held))
-        else:
-            table.changed(b"", len(sealed), total)
+        walked = table.walked_to
+        inside = [crc_of(held) for key, held in sealed if key < walked] if walked else []
+        table.changed(b"", len(inside), sum(inside))
+        table.changed(walked, len(sealed) - len(inside), total - sum(inside))
 
 
 class ReadTxn:
