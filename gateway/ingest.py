@@ -183,7 +183,8 @@ class Ingest:
         runs: list[tuple[int, Building]] = []
         elsewhere: list[tuple[int, int, bytes]] = []  # timers in other groups: of which message, where, the record
         topic, began, refused_before = "", 0, 0  # the messages from `began` on belong to this topic
-        away = () if receipt.marks is not None and receipt.marks.stored else self._outgoing.away
+        # Of the whole `Publish`: asked for each message, it took 0.06 us of the 0.8 that routing one takes.
+        away = bool(self._outgoing.away) and not (receipt.marks is not None and receipt.marks.stored)
         pinned = receipt.pinned
         spread = durable = False  # of the topic: whether it lies in several groups, and has to be on disk at once
         frame, group, into = _NOWHERE, SPREAD, SPREAD

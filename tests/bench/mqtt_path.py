@@ -213,7 +213,8 @@ def measure(topics: int, directory: Path, *, turns: int = TURNS, gatherings: int
         # What the store reports has its step too; what it calls in turn is timed on its own.
         pipeline.store._cache.put = watch.timed("report", pipeline.store._cache.put)
         pipeline.store._recent.add = watch.timed("report", pipeline.store._recent.add)
-        pipeline.ingest._done = watch.timed("ingest", pipeline.ingest._done)
+        outgoing = pipeline.ingest._outgoing
+        outgoing._done = watch.timed("ingest", outgoing._done)
         peers = [Peer(number, load, watch) for number in range(CONNECTIONS)]
         for gathering in range(WARM_UP + gatherings):
             if gathering == WARM_UP:
@@ -230,7 +231,7 @@ async def _controller(directory: Path) -> LocalController:
     return controller
 
 
-def _no_topic(name: str) -> None:
+def _no_topic(name: str, _creator: str) -> None:
     raise AssertionError(f"the topic {name!r} should be there")
 
 
