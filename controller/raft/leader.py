@@ -272,7 +272,9 @@ class Leader:
         """Send every follower what it can be sent, and heartbeats for new reads."""
         node = self._node
         for id, progress in self.peers.items():
-            if progress.state is not ProgressState.SNAPSHOT:
+            if progress.state is ProgressState.SNAPSHOT:
+                self._ask_for_snapshot(id, progress)
+            else:
                 try:
                     self._send_entries(id, progress)
                 except Compacted:
@@ -324,6 +326,25 @@ class Leader:
         node.early.append(
             InstallSnapshot(sender=node.id, to=to, addressee=progress.incarnation, term=node.term, snapshot=snapshot)
         )
+
+    def _ask_for_snapshot(self, to: int, progress: Progress) -> None:
+        """Find out whether a snapshot has arrived, and what said so was lost: who has not installed it refuses."""
+        node, prev_index = self._node, progress.next - 1
+        prev_term = node.log.term(prev_index)
+        if progress.nudge and prev_term is not None:
+            node.early.append(
+                Append(
+                    sender=node.id,
+                    to=to,
+                    addressee=progress.incarnation,
+                    term=node.term,
+                    prev_index=prev_index,
+                    prev_term=prev_term,
+                    commit=node.log.committed,
+                    entries=(),
+                )
+            )
+        progress.nudge = False
 
     def _send_heartbeats(self, number: int) -> None:
         node = self._node
