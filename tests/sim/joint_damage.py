@@ -91,7 +91,15 @@ class Surface:
             self.report(start, len(self._log.frames[self._log.starts.index(start)]))
 
     def mend(self, start: int, data: bytes) -> None:
-        """Write it; it has to be what was there."""
+        """Write it; it has to be what was there. As in the product, nothing is done where no damage is known any more.
+
+        Raises `CorruptFrame`: retention has deleted where it begins.
+        """
+        known = [at for at in self.known if start <= at < start + len(data)]
+        if not known:
+            return
+        if min(known) > start:
+            raise CorruptFrame(start, "no damage is here")
         at = start
         while at < start + len(data):
             size = header_of(data[at - start :]).size_bytes

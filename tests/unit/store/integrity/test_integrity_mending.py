@@ -120,6 +120,19 @@ def test_mend_takes_nothing_but_the_frames_that_belong_there(tmp_path):
     log.close()
 
 
+def test_mend_comes_after_retention_has_deleted_what_was_damaged(tmp_path):
+    """Found by the joint simulation, whose own log did not expect it."""
+    placed = write(tmp_path)
+    flip(files_of(tmp_path)[0], 70)
+    log = reopened(tmp_path)
+    (damage,) = log.damages.open()
+    log.trim(log.segments[1].start)
+    before = log_bytes(tmp_path)
+    mend(log, damage.start, between(placed, damage.start, damage.end))
+    assert (log.damages.open(), log_bytes(tmp_path)) == ([], before)
+    log.close()
+
+
 def test_mend_puts_the_middle_of_a_damage_right_where_there_is_a_file(tmp_path):
     placed = write(tmp_path)
     before = log_bytes(tmp_path)
