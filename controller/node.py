@@ -332,14 +332,15 @@ class ControllerNode(StateClient):
         """Catch up with what was done before this start; without a leader, go by what is there after a while."""
         deadline_s = self._loop.time() + CURRENT_S
         while not self.current.is_set():
+            left_s = deadline_s - self._loop.time()
+            if left_s <= 0 and self.applied:
+                self.current.set()
+                return
             with suppress(RaftError, TimeoutError):
-                async with asyncio.timeout(max(0.0, deadline_s - self._loop.time()) or None):
+                async with asyncio.timeout(left_s if left_s > 0 else CURRENT_S):
                     await self._driver.barrier()
                     self.current.set()
                     return
-            if self._loop.time() >= deadline_s and self.applied:
-                self.current.set()
-                return
             await asyncio.sleep(0.02)
 
     # ---- commands

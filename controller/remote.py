@@ -299,7 +299,7 @@ class RemoteController(StateClient):
                     self._take_commands(fed)
                 if aim is not None and self.index >= aim:
                     self._ready.set()
-                if fed.leader and fed.applied >= self.index:
+                if fed.leader and fed.applied >= max(self.index, 1):  # 0: it has nothing to show yet
                     self.distrust = ""
                     self._good_s = since_s = self._loop.time()
                 elif self._loop.time() - since_s > BETTER_S and len(self.addresses()) > 1:

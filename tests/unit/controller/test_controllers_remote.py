@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 from controllers import TICK_S, Controllers, certificates, now_ms, until
 
-from controller import feed, wire
+from controller import feed, remote, wire
 from controller.client import (
     ControllerClosed,
     ControllerOverloaded,
@@ -109,6 +109,20 @@ async def test_a_controller_that_does_not_lead_is_a_client_too(three):
     with pytest.raises(TopicExists):
         await follower.create_topic("a", queues=1)
     await follower.barrier()
+
+
+async def test_a_client_without_a_state_leaves_a_controller_that_has_none_to_show(three, monkeypatch):
+    """Found by the joint simulation: such a controller says that it is there, and who leads, and no more."""
+    monkeypatch.setattr(remote, "BETTER_S", 0.1)
+    ids = [*await three.followers(), await three.leader()]
+    lagging = ids[0]
+    await until(three.nodes[lagging].current.is_set)
+    three.nodes[lagging].current.clear()
+    client = three.remote(lagging, ids[-1])
+    client._turn = 0  # the lagging one is asked first
+    async with asyncio.timeout(10):
+        await client.ready()
+    assert client.index
 
 
 async def test_commands_go_on_when_the_leader_goes(three):
