@@ -189,9 +189,10 @@ class Driver:
         return self._raft.witness(node_id)
 
     def form(self, membership: Membership) -> None:
-        """Begin a new cluster. Raises ValueError where this node knows of one."""
-        self._raft.form(membership)
-        self._wake.set()
+        """Begin a new cluster, unless this node knows of one; with a slow disk `status` says that later."""
+        if self._raft.is_fresh:
+            self._raft.form(membership)
+            self._wake.set()
 
     def prove(self, *, proven: bool, term: int = 0, floor: tuple[int, int] = (0, 0)) -> None:
         """Say whether this node may vote, and for whom (see `Raft.prove`)."""

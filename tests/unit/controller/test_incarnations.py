@@ -6,12 +6,12 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from controllers import Controllers, until
+from controllers import Controllers, Network, until
 
 from controller.client import ControllerError
 from controller.front import Limits
 from controller.incarnations import words
-from controller.raft import Member, Membership, first_snapshot
+from controller.raft import Member, Membership, MemoryStorage, first_snapshot
 from controller.raft.lmdb_storage import LmdbStorage
 from controller.wire import AddMember
 
@@ -51,6 +51,21 @@ async def create(controllers, name):
 
 def wipe(controllers, id_):
     shutil.rmtree(controllers.directory / str(id_))
+
+
+async def test_a_cluster_is_begun_once_though_its_disk_takes_longer_than_the_next_look():
+    network = Network(())
+    try:
+        driver = network.add(1, storage=MemoryStorage(incarnation="a"))
+        first = Membership.of(Member(id=1, address="here", incarnation="a"))
+        driver.form(first)
+        assert driver.status.fresh
+        driver.form(first)
+        await until(lambda: driver.status.membership == first)
+        driver.form(first)
+        assert driver.status.last_index == 1
+    finally:
+        await network.close()
 
 
 async def test_two_of_three_of_which_one_forgot_elect_nobody_and_lose_nothing(three):
