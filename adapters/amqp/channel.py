@@ -164,15 +164,19 @@ class Channel:
     def end(self, state: State) -> None:
         """Deliver no more, and give back what has not been acknowledged."""
         self.state = state
-        if self.content is not None:
-            self.link.assembling_bytes -= len(self.content.body)
-            self.content = None
+        self.drop_content()
         for consumer in self.consumers.values():
             self.link.drop_consumer(consumer)
         self.consumers.clear()
         for consumer, offset in self.unacknowledged.values():
             self.link.settled((consumer.queue, consumer.number), "requeue", offset)
         self.unacknowledged.clear()
+
+    def drop_content(self) -> None:
+        """Forget the message whose body is not whole."""
+        if self.content is not None:
+            self.link.assembling_bytes -= len(self.content.body)
+            self.content = None
 
     # ---- delivering
 

@@ -183,9 +183,12 @@ class AmqpConnection(Link):
         return self._effects_at(now_ms)
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
-        """The connection is gone."""
+        """The connection is gone. Its channels know it: that ring keeps no bodies."""
         self._phase = Phase.CLOSED
         self._pulse.closed()
+        self._input = b""
+        for channel in self.channels.values():
+            channel.drop_content()
         return ()
 
     def take_output(self) -> bytes:

@@ -185,6 +185,8 @@ class HttpConnection:
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
         """The connection is gone; what is still asked for it keeps the object, but none of the bodies."""
         self._closed = True
+        if self._transport is not None:
+            self._transport.let_go()
         self._transport = self._streams = self._keys = None
         self._requests = Requests()
         self._share.holds(0, known=True)

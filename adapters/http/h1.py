@@ -244,6 +244,12 @@ class Http1:
         out, self._out = bytes(self._out), bytearray()
         return out
 
+    def let_go(self) -> None:
+        """The parser knows us, and we know it: that ring would keep what has arrived of a body."""
+        del self._parser
+        self._stop()
+        self._out, self._events = bytearray(), []
+
     # ---- the parser's callbacks
 
     def on_message_begin(self) -> None:
