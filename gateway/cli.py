@@ -158,6 +158,10 @@ def main() -> None:
         sys.exit(EXIT_FAILED)
     except _EXPECTED as error:
         sys.exit(_explain([error]))
+    except UnicodeEncodeError:
+        if "".join(sys.argv).isprintable():  # bytes that are not UTF-8 are lone surrogates in arguments (PEP 383)
+            raise
+        sys.exit(_explain([ConfigError("an argument is not UTF-8")]))
     except BaseExceptionGroup as group:
         expected, bugs = group.split(_EXPECTED)
         if expected is None or bugs is not None:

@@ -29,7 +29,10 @@ def _addresses(config: Path | None, controllers: str | None) -> Sequence[str]:
     from gateway.errors import ConfigError  # noqa: PLC0415
 
     if controllers is not None:
-        return [one.strip() for one in controllers.split(",") if one.strip()]
+        named = [one.strip() for one in controllers.split(",") if one.strip()]
+        if not named:
+            raise ConfigError("--controllers: names none; write host:port,...")
+        return named
     if config is None:
         return ["127.0.0.1:8082"]
     found = list(load(config).cluster.controllers.values())

@@ -300,3 +300,13 @@ def test_the_banner_is_log_lines_elsewhere(capsys):
     announce([Listening(name="mqtt", host="h", port=1)], data_dir="d", console=Console(file=stream))
     assert stream.getvalue() == ""
     assert "listening" in capsys.readouterr().out
+
+
+def test_an_argument_that_is_not_utf_8_is_a_sentence(monkeypatch, capsys, gateway):
+    assert main(monkeypatch, "pub", "a\udcff", "x") == 2
+    assert capsys.readouterr().err == "headgate: an argument is not UTF-8\n"
+
+
+def test_controllers_that_name_nobody_are_a_sentence(monkeypatch, capsys):
+    assert main(monkeypatch, "cluster", "status", "--controllers", " ,") == 2
+    assert capsys.readouterr().err == "headgate: --controllers: names none; write host:port,...\n"
