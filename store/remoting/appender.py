@@ -101,7 +101,7 @@ class Appender:
             return
         self.pending_bytes += size
         self._order += 1
-        since = None if self._down_since is None else self._now_s()
+        since = self._now_s() if self._held or self._down_since is not None else None
         self._waiting.append(_Pending(packed(frame), size, done, frame.producer_id != 0, self._order, since))
         self._wake()
 
@@ -226,6 +226,22 @@ class Appender:
         while waiting and (since := waiting[0].since) is not None and since < limit:
             pending = waiting.popleft()
             self._finish(pending, pending.error or StoreUnreachable(f"no master within reach for {self._budget_s:g} s"))
+
+    def expire_held(self) -> None:
+        """Answer what was refused for too long; to be called now and then while the connection stands.
+
+        It is sent again when all that was sent is answered, which may be never: a frame that the master wrote, and
+        that too few replicas have, is neither stored nor refused.
+        """
+        limit = self._now_s() - self._budget_s
+        held, self._held = self._held, []
+        for pending in held:
+            if pending.since is not None and pending.since < limit and pending.error is not None:
+                self._finish(pending, pending.error)
+            else:
+                self._held.append(pending)
+        if held and not self._held:
+            self._wake()
 
     def refuse(self, why: StoreError) -> None:
         """Take nothing any more."""

@@ -415,7 +415,9 @@ class Connection:
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(EXPIRE_S)
-            if not self.up.is_set():
+            if self.up.is_set():
+                self.appender.expire_held()
+            else:
                 self.caller.expire()
                 self.appender.expire()
 

@@ -116,6 +116,10 @@ class World:
         self.now_s += 1
         self.ring()
 
+    def expire(self):
+        if self.up:
+            self.appender.expire_held()
+
     def ring(self):
         """Timers are due: by their own clock, whatever another one shows."""
         while self.timers:
@@ -168,6 +172,7 @@ WEIGHTS = {
     **{("refuses", name): 1 for name in REFUSALS},
     ("wait",): 3,
     ("ring",): 3,
+    ("expire",): 3,
 }
 
 
@@ -269,6 +274,31 @@ def test_what_was_refused_is_sent_again_when_its_timer_rings_whatever_the_clock_
     world.arrive()
     world.answer(1)
     assert isinstance(world.outcomes[1], Appended)
+
+
+def test_what_is_refused_is_answered_in_time_though_a_frame_before_it_never_is():
+    world = World(budget_s=5)
+    world.connect()
+    world.append()
+    world.send()
+    world.arrive()
+    written = world.back.popleft()  # by the master; no other replica has it
+    world.store.refuses = "waits"
+    for _ in range(2):
+        world.append()
+        world.send()
+        world.arrive()
+        world.answer(1)
+        world.now_s += 6
+        world.appender.expire_held()
+    world.send()
+    world.arrive()
+    world.answer(1)
+    assert {n: type(outcome) for n, outcome in world.outcomes.items()} == {2: NotWritable, 3: NotWritable}
+    world.back.append(written)
+    world.settle()
+    assert isinstance(world.outcomes[1], Appended)
+    assert world.store.log == [b"1"]
 
 
 def test_closing_says_of_each_frame_what_is_known():
