@@ -184,19 +184,17 @@ class HttpConnection:
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
         """The connection is gone; what is still asked for it keeps the object, but none of the bodies."""
-        self._closed = True
+        self._closed, self._requests = True, Requests()
         if self._transport is not None:
             self._transport.let_go()
         self._transport = self._streams = self._keys = None
-        self._requests = Requests()
         self._share.holds(0, known=True)
         return ()
 
     def take_output(self) -> bytes:
         """The bytes to write now."""
         out = self._transport.take_output() if self._transport is not None else b""
-        if self._upgraded:
-            out, self._upgraded = self._upgraded + out, b""
+        out, self._upgraded = self._upgraded + out, b""
         return out
 
     # ---- turns
