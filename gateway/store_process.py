@@ -231,7 +231,7 @@ class _Process:
             reasons.append("not in sync yet: catching up with the master")
         if node is not None and node.disk.full and not node.failed.done():
             reasons.append("the disk is full: nothing is written until it has room (store.disk_reserve_bytes)")
-        if node is not None and node.repairer is not None and node.repairer.damages:
+        if node is not None and node.repairer is not None and node.repairer.damages and node.repairer.stands_aside:
             reasons.append(node.repairer.describe())
         failed = node is not None and node.failed.done()
         warnings = () if node is None else _warnings(node)
@@ -328,10 +328,12 @@ def _is_behind(node: StoreNode) -> bool:
 
 
 def _warnings(node: StoreNode) -> tuple[str, ...]:
-    """What the next failure would meet: at the master, replicas that do not count."""
+    """What no replica has, which waiting does not bring back; at the master, replicas that do not count."""
+    repairer = node.repairer
+    lost = (repairer.describe(),) if repairer and repairer.damages and not repairer.stands_aside else ()
     if not isinstance(node.role, MasterRole) or node.group is None:
-        return ()
-    return group_health(node.group, None).warnings
+        return lost
+    return (*lost, *group_health(node.group, None).warnings)
 
 
 def _role(node: StoreNode | None) -> str:
