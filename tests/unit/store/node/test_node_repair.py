@@ -250,7 +250,7 @@ async def test_what_every_replica_has_damaged_is_said_to_be_lost_and_the_group_g
             assert not node.repairer.stands_aside
             process = _Process(load(None, {}), None)
             process._node = node  # which serves all the rest: whoever waits for it to be ready would wait for ever
-            assert process.ready().ready
+            await until(lambda process=process: process.ready().ready, PATIENCE_S)
             assert any("of them lost, as no replica has them" in one for one in process.ready().warnings)
             assert "of them lost" in node.repairer.describe()
 
