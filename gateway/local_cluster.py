@@ -8,6 +8,7 @@ in the same directory it is the same cluster. Ports are fixed, so that clients f
     proxies      as `headgate serve`, 100 further for each one more
 """
 
+import http.client
 import os
 import signal
 import subprocess
@@ -206,6 +207,8 @@ class LocalCluster:
                 return ", ".join(error.read(TROUBLE_BYTES_MAX).decode("utf-8", "replace").split("\n")).strip(", ")
         except (urllib.error.URLError, OSError):
             return "does not answer yet"
+        except http.client.HTTPException:  # of a process that is not ours
+            return f"{self.admin(name)} does not answer as an admin page"
 
     def admin(self, name: str) -> str:
         """The host:port of a process's admin pages."""

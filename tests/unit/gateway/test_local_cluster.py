@@ -1,5 +1,7 @@
 """The plan of a cluster on one machine, and what is shown of one."""
 
+import http.client
+import urllib.request
 from collections import Counter
 from io import StringIO
 from pathlib import Path
@@ -12,7 +14,7 @@ from controller.complaints.messages import Trouble
 from controller.registry import Route, RouteReplica
 from gateway.cluster_report import Found, document, show
 from gateway.config import load
-from gateway.local_cluster import Plan, nodes
+from gateway.local_cluster import LocalCluster, Plan, nodes
 
 PLAN = Plan(Path("/somewhere"), controllers=3, groups=8, replicas=5, proxies=8, port_offset=50_000 - 10_000)
 
@@ -125,3 +127,13 @@ def test_a_master_that_is_heard_and_not_reached_is_not_shown_as_if_all_were_well
     assert said in line
     assert stream.getvalue().count("unreachable") == 1
     assert document(found)["routes"]["1"]["trouble"]["replicas"] == 2
+
+
+def test_a_port_where_something_else_answers_is_a_sentence(monkeypatch) -> None:
+    def answer(*_: object, **__: object) -> None:
+        raise http.client.BadStatusLine("what is this")
+
+    monkeypatch.setattr(urllib.request, "urlopen", answer)
+    node = nodes(PLAN)[0]
+    at = f"{node.host}:{node.admin_port}"
+    assert LocalCluster(PLAN).trouble(node.name) == f"{at} does not answer as an admin page"
