@@ -44,7 +44,7 @@ class _Half(asyncio.Protocol):
         """Send to this side, as soon as there is one."""
         if self.transport is None:
             self._early.append(data)
-        elif not self.lost.is_set():  # else nobody is there to have it
+        elif not self.transport.is_closing():  # else nobody is there to have it
             self.transport.write(data)
 
     def pause_writing(self) -> None:
