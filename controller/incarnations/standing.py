@@ -247,9 +247,8 @@ class Standing:
         found = await self._ask(others)
         there = [one for one in found.values() if isinstance(one, Acquaintance)]
         lacks = next((text for one in there if (text := self._lacks(one))), None)
-        newer = next((one for one in there if one.generation > self._home.state.generation), None)
-        if newer is not None:
-            self._say(words.RECOVERED.format(id=newer.id, address=others[newer.id]))
+        if any(one.generation > self._home.state.generation for one in there):
+            self._say(words.RECOVERED)
         elif lacks is not None:
             await self.went_back(lacks)
         elif self._doubt is Doubt.STARTED:

@@ -25,8 +25,7 @@ FORGOTTEN = (
     "controllers that have it"
 )
 RECOVERED = (
-    "the cluster was recovered from controller {id} at {address} without this one: stop this controller, empty its "
-    "directory and start it again"
+    "the cluster was recovered without this controller: stop this controller, empty its directory and start it again"
 )
 FORMING = "a new cluster begins with controller {id}, which has not begun it yet"
 WAITING = "this controller waits to be added by the leader of the cluster it is to join"
