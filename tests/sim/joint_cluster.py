@@ -39,7 +39,7 @@ PORT = 1
 GROUP_COUNT, REPLICA_COUNT, CONTROLLER_COUNT, PROXY_COUNT = 2, 3, 3, 2
 TOPIC, QUEUE_COUNT = "t", 4
 CONTROLLERS = {n: f"c{n}:{PORT}" for n in range(1, CONTROLLER_COUNT + 1)}
-TICK_S, ELECTION_TICKS = 0.1, 5  # of Raft
+TICK_S, ELECTION_TICKS, SNAPSHOT_TICKS = 0.1, 5, 20  # of Raft; a snapshot's answer may be lost
 LOOK_S = 0.02  # how often it is looked whether what is waited for is so
 STOP_S = 8.0  # that a process may take to end
 QUICK_S = (0.0, 0.003)  # a disk
@@ -156,7 +156,9 @@ class Controller(Machine):
             limits=Limits(default_queues=4),
             now_ms=self.now_ms,
             clock_ms=self.now_ms,
-            settings=Settings(election_ticks=ELECTION_TICKS, proposal_bytes_max=COMMAND_BYTES_MAX),
+            settings=Settings(
+                election_ticks=ELECTION_TICKS, snapshot_ticks=SNAPSHOT_TICKS, proposal_bytes_max=COMMAND_BYTES_MAX
+            ),
             tick_s=TICK_S * self.rate,
             chance=self.chance,
             send=self._send if self.cluster.datagrams else None,
