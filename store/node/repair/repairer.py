@@ -176,7 +176,7 @@ class Repairer:
         while True:
             self._news.clear()
             self.look()
-            ask = self._core.ask(now_ms=place.now_ms()) if self.damages else None
+            ask = self._core.ask(now_ms=place.now_ms()) if self._can_repair else None
             try:
                 if ask is None:
                     await self._wait(place)
@@ -186,8 +186,13 @@ class Repairer:
                 logger.exception("the repair of a damaged range has failed")
                 await asyncio.sleep(DISK_FAULT_S)
 
+    @property
+    def _can_repair(self) -> bool:
+        """Returns whether there is damage, and an open store to write what repairs it: between two roles there is none."""
+        return bool(self.damages) and self._disk.store is not None
+
     async def _wait(self, place: Place) -> None:
-        due_ms = self._core.due_ms if self.damages else None
+        due_ms = self._core.due_ms if self._can_repair else None
         pause_s = LOOK_S if due_ms is None else min(max((due_ms - place.now_ms()) / 1000, 0.01), LOOK_S)
         try:
             async with asyncio.timeout(pause_s):

@@ -200,6 +200,27 @@ async def test_what_no_replica_has_is_lost_and_nobody_has_to_stand_aside_for_it(
     assert len(rig.asked) == 2
 
 
+async def test_between_two_roles_the_repair_waits_until_the_store_is_open_again(rig, caplog):
+    looked, now_ms, store = 0, rig.place.now_ms, rig.disk.store
+
+    def counted_ms():
+        nonlocal looked
+        looked += 1
+        if looked > 1_000:
+            raise RuntimeError("the repair goes round without a pause")
+        return now_ms()
+
+    rig.repairer.begin(rig.place)
+    rig.place.now_ms, rig.disk.store = counted_ms, None
+    began_s = asyncio.get_running_loop().time()
+    await until(lambda: asyncio.get_running_loop().time() - began_s > 0.1)
+    assert "the repair goes round" not in caplog.text
+    assert not rig.asked
+    rig.disk.store = store
+    await until(lambda: not store.is_damaged)
+    assert rig.same()
+
+
 async def test_the_status_says_from_whom_and_since_when(rig):
     rig.answers[LIAR] = lambda asked: [None]
     fetching.SILENCE_S = 5.0
