@@ -133,6 +133,11 @@ class CommitLog:
         return self.written if self._lacking is None else min(self._lacking[0], self.written)
 
     @property
+    def lost_end(self) -> LogOffset | None:
+        """The log offset up to which this disk once held the log, while it does not again; None: nothing is missing."""
+        return None if self._lacking is None else self._lacking[1]
+
+    @property
     def segments(self) -> Sequence[Segment]:
         """The segments, oldest first; replaced, never changed."""
         return self._segments

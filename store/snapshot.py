@@ -24,7 +24,7 @@ from controller.lmdb_file import is_cut_short
 from store.errors import NotRebuildable, SnapshotUnusable, ViewsDamaged
 from store.files import OsFiles, write_whole
 from store.format import LogOffset, group_of, origin_of
-from store.integrity.floor import FLOOR_FILE
+from store.integrity.floor import FLOOR_FILE, Floor
 from store.integrity.ledger import DAMAGES_FILE
 from store.integrity.seals import SEALS_FILE
 from store.integrity.views import ViewsHealth
@@ -145,11 +145,12 @@ def snapshot_info(directory: Path) -> SnapshotInfo:
     return info
 
 
-def install_snapshot(data_dir: Path, snapshot: Path) -> SnapshotInfo:
+def install_snapshot(data_dir: Path, snapshot: Path, *, lost_end: LogOffset | None = None) -> SnapshotInfo:
     """Make a data directory that nobody has open what a snapshot says, in place of what it holds.
 
-    A file of epochs that the snapshot has with it takes the place of the log's, in the same step. The snapshot's
-    directory is used up. Raises `SnapshotUnusable`, `DataDirLocked`, OSError.
+    A file of epochs that the snapshot has with it takes the place of the log's, in the same step. A log that has lost
+    its end up to `lost_end` goes on lacking it until it has grown so far again. The snapshot's directory is used up.
+    Raises `SnapshotUnusable`, `DataDirLocked`, OSError.
     """
     info = snapshot_info(snapshot)
     path = snapshot / SNAPSHOT_VIEWS
@@ -172,6 +173,9 @@ def install_snapshot(data_dir: Path, snapshot: Path) -> SnapshotInfo:
         _verify(incoming / "views", info)
         if (snapshot / _EPOCHS).is_file():
             (snapshot / _EPOCHS).rename(incoming / _EPOCHS)
+        if lost_end is not None:
+            with closing(Floor(files, incoming / FLOOR_FILE)) as floor:
+                floor.begin(lost_end)
         write_small_file(files, incoming / _FILLING, info)
         incoming.rename(data_dir / _INSTALLED)
         files.sync_directory(data_dir)
@@ -211,7 +215,7 @@ def finish_install(data_dir: Path) -> None:
         shutil.rmtree(old_path(data_dir / "views"), ignore_errors=True)
         ViewsHealth(data_dir).renewed()
         (installed / "views").rename(data_dir / "views")
-    for name in (_EPOCHS, _FILLING):
+    for name in (_EPOCHS, FLOOR_FILE, _FILLING):
         if (installed / name).is_file():
             (installed / name).rename(data_dir / name)
     files.sync_directory(data_dir)

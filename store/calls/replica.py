@@ -53,6 +53,11 @@ class ReplicaCalls(Calls):
         return self._engine.log.mendable_end
 
     @property
+    def lost_end(self) -> LogOffset | None:
+        """The log offset up to which this disk once held the log, while it does not again; None: nothing is missing."""
+        return self._engine.log.lost_end
+
+    @property
     def writable(self) -> bool:
         """Whether appends are taken, but for want of room or too many under way."""
         return self._closing is None and self._engine.refusal is None and self._engine.error is None

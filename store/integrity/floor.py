@@ -95,13 +95,16 @@ class Floor:
                 logger.warning("the floor of the log is not kept", extra={"error": str(error)})
             self._failed = True
 
-    def lower(self, at: LogOffset) -> None:
-        """The log is to end at a log offset; durable when this returns. Raises OSError."""
-        if at >= self.at:
-            return
+    def begin(self, at: LogOffset) -> None:
+        """Sets the floor of a log that takes another one's place; durable when this returns. Raises OSError."""
         self._write(at)
         self._write(at)
         self._file.sync()
+
+    def lower(self, at: LogOffset) -> None:
+        """The log is to end at a log offset; durable when this returns. Raises OSError."""
+        if at < self.at:
+            self.begin(at)
 
     def _write(self, at: LogOffset) -> None:
         self._count += 1

@@ -442,7 +442,9 @@ class SlaveRole:
 
 async def install(place: Place) -> None:
     """Put the snapshot that was fetched in the place of log and views, and open that. Raises `StoreError`, OSError."""
+    store = place.disk.store
+    lost_end = None if store is None else store.lost_end  # a member of the set may have confirmed what it has lost
     await place.disk.close()
     with place.disk.needing_room("a snapshot is"):
-        await install_fetched(place)
+        await install_fetched(place, lost_end)
     await place.disk.open_slave()

@@ -114,11 +114,14 @@ async def _timely(call: Any, timeout_s: float) -> bytes:
         raise SnapshotUnusable(f"nothing has come for {timeout_s:g} s") from error
 
 
-async def install_fetched(place: Place) -> None:
-    """Let what was fetched be the data directory's, with what was promised since. Raises `StoreError`, OSError."""
+async def install_fetched(place: Place, lost_end: LogOffset | None) -> None:
+    """Makes what was fetched the data directory's, with what was promised since and what the log has lost.
+
+    Raises `StoreError`, OSError.
+    """
     directory = place.disk.data_dir / _INCOMING
     file = EpochFile(OsFiles(), directory)
     found = await asyncio.to_thread(file.load)
     assert found is not None
     await asyncio.to_thread(file.save, found[0], max(found[1], place.disk.promised))
-    await asyncio.to_thread(install_snapshot, place.disk.data_dir, directory)
+    await asyncio.to_thread(install_snapshot, place.disk.data_dir, directory, lost_end=lost_end)

@@ -33,10 +33,10 @@ class Surface:
         self._chance = chance
         self.begin_anew()
 
-    def begin_anew(self) -> None:
+    def begin_anew(self, floor: LogOffset | None = None) -> None:
         self.spoiled: dict[int, tuple[Fault, bytes]] = {}  # by where a frame begins: what is read there
         self.known: dict[int, int] = {}  # damages that were reported: from where to where
-        self.floor = LogOffset(0)  # how far the log is known to have been on this disk
+        self.floor = floor or LogOffset(0)  # how far the log is known to have been on this disk
         self.repaired = 0
 
     # ---- what happens to it

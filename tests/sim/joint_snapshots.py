@@ -42,11 +42,11 @@ async def _fetch(place, address: str, epoch: int) -> None:
             await channel.close()
 
 
-async def _install(place) -> None:
+async def _install(place, lost_end: LogOffset | None) -> None:
     """Log, epochs and views are others, in one step."""
     first, epochs, views = place.disk.platter.fetched
     place.disk.keep(epochs)
-    place.disk.platter.begin_anew(first, views)
+    place.disk.platter.begin_anew(first, views, lost_end)
 
 
 @contextmanager

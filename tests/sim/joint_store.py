@@ -74,10 +74,10 @@ class Platter:
         self.log.cuts += 1
         self.touched()
 
-    def begin_anew(self, first: LogOffset, views: Views) -> None:
-        """A snapshot takes the place of all."""
+    def begin_anew(self, first: LogOffset, views: Views, lost_end: LogOffset | None = None) -> None:
+        """A snapshot takes the place of all; what the log has lost it goes on lacking."""
         self.log.reset(first)
-        self.surface.begin_anew()
+        self.surface.begin_anew(lost_end)
         self.views, self.fetched = views, None
         self.touched()
 
@@ -192,6 +192,10 @@ class SimStore:
     @property
     def mendable_end(self) -> LogOffset:
         return self.flushed
+
+    @property
+    def lost_end(self) -> LogOffset | None:
+        return self._surface.floor if self._surface.is_short else None
 
     @property
     def flushed(self) -> LogOffset:

@@ -188,7 +188,7 @@ class Repairer:
 
     @property
     def _can_repair(self) -> bool:
-        """Returns whether there is damage, and an open store to write what repairs it: between two roles there is none."""
+        """Tells whether there is damage, and an open store to mend: between two roles there is none."""
         return bool(self.damages) and self._disk.store is not None
 
     async def _wait(self, place: Place) -> None:

@@ -109,6 +109,24 @@ async def test_a_replica_that_is_too_far_behind_begins_anew(master, tmp_path):
         assert (await new.kv_get("old")).value == b"v"
 
 
+async def test_a_log_that_has_lost_its_end_goes_on_lacking_it_behind_a_snapshot(master, tmp_path):
+    """A member of the SyncStateSet may have confirmed what it has lost: it is not electable before it has it again."""
+    await master.snapshot(tmp_path / "coming")
+    lost_end = master.end
+    install_snapshot(tmp_path / "slave", tmp_path / "coming", lost_end=lost_end)
+    for _ in range(2):  # opened again, it has not forgotten
+        slave = await open_slave(tmp_path / "slave", **OPTIONS)
+        assert slave.lost_end == lost_end
+        assert [(one.start, one.end) for one in slave.damages] == [(slave.end, lost_end)]
+        await slave.close()
+    slave = await open_slave(tmp_path / "slave", **OPTIONS)
+    await caught_up(master, slave)
+    await until(lambda: slave.lost_end is None)
+    assert not slave.is_damaged
+    assert entries(slave) == entries(master)
+    await slave.close()
+
+
 async def test_its_confirmed_end_counts_in_the_log(master, tmp_path):
     """What the master says is confirmed moves what can be read, also while the views are ahead."""
     await master.snapshot(tmp_path / "coming")
