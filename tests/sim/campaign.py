@@ -17,18 +17,23 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RECORD = HERE / "results" / "joint.json"
+BLOCK_S_MAX = 1_800  # a block takes about 10 s; nobody waits for ever for a history without an end
 BLOCK = 50  # seeds a process plays before it ends, and that are played again when the run is interrupted
 
 
 def play_block(first: int, count: int) -> dict[str, str]:
     """The seeds that fail, with why, of a block played in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.sim.campaign", "--block", str(first), "--seeds", str(count)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.sim.campaign", "--block", str(first), "--seeds", str(count)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=BLOCK_S_MAX,
+        )
+    except subprocess.TimeoutExpired:
+        return {str(first): f"the block has not ended after {BLOCK_S_MAX} s: one of its histories has no end"}
     if done.returncode:
         return {str(first): f"the block's process ended with {done.returncode}: {done.stderr[-500:]}"}
     found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
