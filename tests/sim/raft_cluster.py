@@ -87,6 +87,7 @@ class Cluster:
         self._number = 0
         self.hosts = {}
         self.cut = set()  # (from, to): nothing gets through
+        self.lost = lambda message: False  # takes what a story wants lost
         self.drop = self.double = self.late = 0.0  # probabilities
         self.delay_ms = (0.5, 4)
         self.coded = random.random() < 0.25  # messages go through their encoding
@@ -294,7 +295,7 @@ class Cluster:
         random = self.random
         for message in messages:
             self.checks.said(message)
-            if (message.sender, message.to) in self.cut or message.to not in self.hosts:
+            if (message.sender, message.to) in self.cut or message.to not in self.hosts or self.lost(message):
                 continue
             copies = 2 if random.random() < self.double else 1
             for _ in range(copies):

@@ -4,13 +4,18 @@ import os
 import random
 
 import pytest
+from raft_cluster import TICK_MS, Cluster
 from raft_history import History
 
-from controller.raft import BadMessage
+from controller.raft import BadMessage, Settings
+from controller.raft.messages import AppendReply
+from controller.raft.progress import ProgressState
 
 SEEDS = int(os.environ.get("HEADGATE_SIM_SEEDS", "100"))
 FIRST_SEED = int(os.environ.get("HEADGATE_SIM_FIRST", "0"))
 BLOCK = 20  # seeds in one test: small enough for its time limit, large enough not to flood the report
+STORY_SEEDS = 20  # of what is one story, in many orders of events
+SOON_TICKS = 100  # some elections
 
 
 def play(seed):
@@ -30,19 +35,53 @@ def test_what_is_agreed_on_stays_whatever_fails(first):
         play(seed)
 
 
+def scan(found, *, seeds_max):
+    """Plays seeds from FIRST_SEED on until `found(seed)` is true."""
+    seeds = range(FIRST_SEED, FIRST_SEED + seeds_max)
+    assert any(found(seed) for seed in seeds), f"no seed of {seeds} shows it"
+
+
 def test_by_their_ids_alone_nodes_that_forget_lose_what_was_committed():
     """The faults are real: where incarnations say nothing, histories with them break what is promised."""
-    broken = []
-    for seed in range(50):
+
+    def breaks(seed):
         try:
             History(seed, incarnations=False).run(2000)
         except (AssertionError, BadMessage) as error:
-            broken.append(str(error))
-    assert any("lacks entry" in text or "votes twice" in text for text in broken)
+            return "lacks entry" in str(error) or "votes twice" in str(error)
+        return False
+
+    scan(breaks, seeds_max=500)
 
 
 @pytest.mark.timeout(600)
-def test_memories_are_lost_and_replaced_in_these_histories():
-    clusters = [play(seed).cluster for seed in range(FIRST_SEED, FIRST_SEED + BLOCK)]
-    for what in ("forgotten", "rolled_back", "replaced"):
-        assert sum(getattr(cluster, what) for cluster in clusters) > 0, what
+@pytest.mark.parametrize("event", ["forgotten", "rolled_back", "replaced"])
+def test_memories_are_lost_and_replaced_in_these_histories(event):
+    scan(lambda seed: getattr(play(seed).cluster, event) > 0, seeds_max=200)
+
+
+@pytest.mark.parametrize("lose", [Cluster.forget, Cluster.roll_back])
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + STORY_SEEDS))
+def test_one_added_again_is_asked_for_its_snapshot_when_its_answer_was_lost(seed, lose):
+    """A leader sent it nothing until it had given the snapshot up, which is later than this test waits."""
+    cluster = Cluster(random.Random(seed), range(1, 4), Settings(snapshot_ticks=10 * SOON_TICKS))
+    assert cluster.run(SOON_TICKS * TICK_MS, lambda: cluster.leader() and cluster.leader().applied)
+    leader = cluster.leader()
+    lost = cluster.random.choice([host for host in cluster.hosts.values() if host is not leader])
+    lost.disk.back_up()
+    for number in range(20):  # more than a compaction leaves
+        entry = cluster.propose(leader, b"%d" % number)
+    assert cluster.run(SOON_TICKS * TICK_MS, lambda: leader.applied >= entry.index)
+    first = leader.disk.snapshot().index
+    cluster.compact(leader, 0)
+    assert cluster.run(SOON_TICKS * TICK_MS, lambda: leader.disk.snapshot().index > first)
+    compacted = leader.disk.snapshot().index
+    lose(cluster, lost)
+    cluster.lost = lambda said: said.sender == lost.id and isinstance(said, AppendReply) and not said.refused
+    cluster.start(lost)
+    assert cluster.run(SOON_TICKS * TICK_MS, lambda: lost.applied >= compacted), "it is not added again"
+    assert leader.raft.status().progress[lost.id].state is ProgressState.SNAPSHOT
+    cluster.lost = lambda said: False
+    entry = cluster.propose(leader, b"after")
+    assert cluster.run(SOON_TICKS * TICK_MS, lambda: lost.applied >= entry.index), "it is not asked for its snapshot"
+    assert cluster.leader() is leader

@@ -101,25 +101,6 @@ def test_nothing_is_sent_while_a_snapshot_is_under_way_and_it_is_sent_again_when
     assert net[3].data == [b"a", b"b"]
 
 
-def test_a_follower_whose_word_of_its_snapshot_was_lost_is_asked_for_it():
-    """Found by the joint simulation: it was sent nothing until the leader had given the snapshot up."""
-    net = Net(3, cache_bytes_max=0)
-    net.elect(1)
-    net.isolate(3)
-    net.propose(b"a")
-    compacted(net)
-    net.heal()
-    net.lost = lambda message: isinstance(message, AppendReply) and message.sender == 3 and not message.refused
-    net.tick(4)
-    assert net[3].installed == 1
-    assert net[1].status.progress[3].state is ProgressState.SNAPSHOT
-    net.lost = lambda message: False
-    net.propose(b"b")
-    net.tick(4)
-    assert net[3].data == [b"a", b"b"]
-    assert net[3].installed == 1
-
-
 def test_a_snapshot_said_to_be_lost_is_sent_again_at_once():
     net = Net(3, cache_bytes_max=0)
     net.elect(1)
