@@ -207,7 +207,7 @@ class _Process:
 
     def ready(self) -> ReadyState:
         """Whether it serves in a role, and if not, why."""
-        node = self._node
+        node, group = self._node, self._config.store.group
         distrust = "" if self._controller is None else self._controller.distrust
         reasons = [distrust] * bool(distrust)
         if self._stopping:
@@ -216,19 +216,10 @@ class _Process:
             reasons.append("not registered with the controllers yet")
         elif node.failed.done():
             reasons.append(f"the store has failed: {node.failed.result()}")
-        elif node.aside:
-            reasons.append(node.aside)
-        elif isinstance(node.role, MasterRole):
-            if not node.role.serving:
-                reasons.append("about to be the master")
-            elif node.role.core.refusal is not None:
-                reasons.append(f"writes are refused: {node.role.core.refusal}")
-        elif isinstance(node.role, SlaveRole) and node.role.core.diverged_at is not None:
-            reasons.append(f"the group lacks what this replica has as confirmed from {node.role.core.diverged_at} on")
-        elif not isinstance(node.role, SlaveRole) or not node.role.streaming:
-            reasons.append("not connected to a master")
-        elif _is_behind(node):
-            reasons.append("not in sync yet: catching up with the master")
+        elif node.identity is not None and self._controller is not None and self._controller.group(group) is None:
+            reasons.append(f"store group {group} was removed from the cluster: stop this store")
+        elif reason := node.aside or _role_reason(node):
+            reasons.append(reason)
         if node is not None and node.disk.full and not node.failed.done():
             reasons.append("the disk is full: nothing is written until it has room (store.disk_reserve_bytes)")
         if node is not None and node.repairer is not None and node.repairer.damages and node.repairer.stands_aside:
@@ -316,6 +307,20 @@ class _Process:
         """A figure of `status`."""
         found = getattr(self.status(), name)
         return float(len(found) if isinstance(found, tuple) else found)
+
+
+def _role_reason(node: StoreNode) -> str:
+    """Returns why a node does not serve in its role, or ""."""
+    role = node.role
+    if isinstance(role, MasterRole):
+        if not role.serving:
+            return "about to be the master"
+        return "" if role.core.refusal is None else f"writes are refused: {role.core.refusal}"
+    if isinstance(role, SlaveRole) and role.core.diverged_at is not None:
+        return f"the group lacks what this replica has as confirmed from {role.core.diverged_at} on"
+    if not isinstance(role, SlaveRole) or not role.streaming:
+        return "not connected to a master"
+    return "not in sync yet: catching up with the master" if _is_behind(node) else ""
 
 
 def _is_behind(node: StoreNode) -> bool:
