@@ -451,9 +451,10 @@ class Leased(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConsumerCancelled(msgspec.Struct, frozen=True, gc=False):
-    """Offered to `deliver` in place of messages: the consumer has ended because its queue is gone. Takes nothing."""
+    """Offered to `deliver` in place of messages: the consumer has ended, as its queue is gone. Takes nothing."""
 
     consumer: ConsumerId
+    denied: bool = False  # the queue is there, and the right to what its shared subscription matches was revoked
 
 
 Deliverable: TypeAlias = Deliveries | Leased | ConsumerCancelled
@@ -485,10 +486,7 @@ class Adapter(Protocol):
         """Another connection has taken over this one's session."""
 
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
-        """The gateway is going down, or this client is `dismissed`: its user has been removed, or changed.
-
-        Say good-bye in the protocol's words and emit `Close`.
-        """
+        """Says good-bye in the protocol's words and emits `Close`. `dismissed`: the user was removed, or changed."""
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
         """The connection is gone, by either side: only `Publish` (a will), `Settled` and `Call` may still follow."""

@@ -268,8 +268,13 @@ class NamedQueues:
         return self._registry.exchange(name)
 
     def wake(self) -> None:
-        """Who may read what is not as it was."""
-        for queue in self._registry.queues.values():
+        """Tell members of shared subscriptions that their right was revoked; deliver to who may read again."""
+        for queue in list(self._registry.queues.values()):
+            for consumer in list(queue.pump.consumers) if queue.shared else ():
+                if not consumer.gone and not consumer.allowed:  # telling one may end others of its connection
+                    self._consumers.get(consumer.conn.id, {}).pop(consumer.id, None)
+                    self._remove(consumer)
+                    consumer.conn.deliver(ConsumerCancelled(consumer.id, denied=True))
             queue.pump.wake()
 
     def appended(self, queue_numbers: Iterable[int]) -> None:

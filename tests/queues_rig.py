@@ -26,6 +26,7 @@ class Conn:
         self.taken: list[tuple[Message, int, int]] = []  # message, offset, deliveries
         self.offers: list[int] = []
         self.cancelled: list[int] = []
+        self.denied: list[int] = []  # of `cancelled`
         self.number = 0  # of the queue that was delivered last
         self.changed = asyncio.Event()
 
@@ -33,6 +34,7 @@ class Conn:
         self.changed.set()
         if isinstance(offer, ConsumerCancelled):
             self.cancelled.append(offer.consumer)
+            self.denied += [offer.consumer] if offer.denied else []
             return 0
         self.number = offer.number
         count = min(self.credit, len(offer.messages))

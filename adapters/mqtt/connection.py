@@ -145,6 +145,8 @@ class Connection:
         if self._ends_ms is not None and now_ms >= self._ends_ms and self.phase is Phase.CONNECTED:
             expired = self._ends_ms == self._expires_ms
             self._fail(ReasonCode.NOT_AUTHORIZED, "what it was let in by has expired" if expired else "no AUTH in time")
+        if self._session.revoked and self.phase is Phase.CONNECTED:
+            self._fail(ReasonCode.NOT_AUTHORIZED, "the right to what a shared subscription matches was revoked")
         limit_ms = self._silence_limit_ms()
         if limit_ms is not None and now_ms >= limit_ms:
             if self.wants_data:
@@ -169,16 +171,14 @@ class Connection:
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
         """The client has connected again, here or elsewhere (MQTT-3.1.4-3)."""
         self._hear_the_rest(now_ms)
-        connected = self.phase is Phase.CONNECTED  # DISCONNECT knows the code, CONNACK does not
-        code = ReasonCode.SESSION_TAKEN_OVER if connected else ReasonCode.SERVER_BUSY
+        code = ReasonCode.SESSION_TAKEN_OVER if self.phase is Phase.CONNECTED else ReasonCode.SERVER_BUSY  # in CONNACK
         self._fail(code, "the session was taken over")
         self._session.last_words()  # from then on the session is no longer ours to save
         return self._finish(now_ms)
 
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
         """The gateway is going down, or this client is to go."""
-        connected = self.phase is Phase.CONNECTED
-        self._fail(*handshake.leaving(self._options, connected=connected, dismissed=dismissed))
+        self._fail(*handshake.leaving(self._options, connected=self.phase is Phase.CONNECTED, dismissed=dismissed))
         return self._finish(now_ms)
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:

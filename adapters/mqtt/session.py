@@ -110,6 +110,11 @@ class Session:
             return taken
         return 0 if self.shared is None else self.shared.deliver(deliveries, now_ms)
 
+    @property
+    def revoked(self) -> bool:
+        """Returns whether the client may not read any more what a shared subscription of it matches."""
+        return self.shared is not None and self.shared.revoked
+
     def deadline_ms(self) -> int | None:
         """When `advance` is due although nothing has happened: 0 is at once."""
         if self.keeper.owes or self.retained.due or self.intake.tired:

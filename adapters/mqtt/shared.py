@@ -82,6 +82,7 @@ class SharedFeed:
         "_subscriptions",
         "_unsaved",
         "_wanted",
+        "revoked",
     )
 
     def __init__(self, link: Link, keeper: Keeper, subscriptions: Subscriptions, inflight: Inflight) -> None:
@@ -101,6 +102,7 @@ class SharedFeed:
         self._held_back = False  # until what an earlier connection has sent is sent again
         self._claimed: dict[tuple[int, int], None] = {}  # by queue and offset, saved as ours and perhaps not settled
         self._unsaved: dict[int, tuple[int, int]] = {}  # packet identifiers of those that are not saved
+        self.revoked = False  # a member lost its right: the client is to be told
 
     # ---- joining and leaving
 
@@ -260,6 +262,7 @@ class SharedFeed:
         if isinstance(lent, ConsumerCancelled):
             if member is not None:
                 self._lost(member, now_ms)
+                self.revoked = self.revoked or lent.denied
             return 0
         if member is None or plan is None:
             return 0
@@ -364,7 +367,7 @@ class SharedFeed:
 
     def deadline_ms(self) -> int | None:
         """When `report` is due although nothing has happened: 0 is at once."""
-        return 0 if self._due else self._rejoin_at_ms
+        return 0 if self._due or self.revoked else self._rejoin_at_ms
 
     def report(self, now_ms: int) -> None:
         """Settle what is acknowledged, and say what there is room for by now."""

@@ -107,6 +107,21 @@ async def test_a_member_that_loses_a_part_of_its_rights_gets_nothing_and_others_
     assert await one.has(2) == [b"1", b"3"]
 
 
+async def test_members_of_a_shared_subscription_are_told_when_their_right_is_revoked(rig):
+    """They were lent nothing more, and waited."""
+    one, who = await member(rig, "a/#")
+    two, _ = await member(rig, "a/#")
+    who.access = badge("a/1").access
+    rig.queues.wake()
+    assert one.cancelled == one.denied == [1]
+    assert two.cancelled == []
+    await rig.publish_to("a/1", b"1")
+    assert await two.has(1) == [b"1"]
+    rig.queues.wake()
+    await rig.lose(one)
+    assert len(one.cancelled) == 1
+
+
 async def test_what_is_lent_while_a_right_is_revoked_is_kept(rig):
     one, who = await member(rig, "a/#")
     real = rig.store.take

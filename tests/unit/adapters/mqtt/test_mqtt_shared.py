@@ -581,6 +581,18 @@ def test_a_session_that_may_not_read_what_it_shares_any_more_asks_seldom_and_is_
     assert member.lend(message()) == 1
 
 
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_member_whose_right_was_revoked_is_told_and_disconnected(version):
+    member = Member(version=version)
+    member.subscribe(request())
+    cancelled = ConsumerCancelled(member.consume.consumer, denied=True)
+    assert member.driver.adapter.deliver(cancelled, now_ms=member.driver.now_ms) == 0
+    assert member.driver.adapter.deadline_ms() == 0
+    said = member.driver.tick()
+    assert [packet.code for packet in said if isinstance(packet, Disconnect)] == [0x87] * (version == 5)
+    assert len(member.driver.take(port.Close)) == 1
+
+
 def test_a_consumer_stopped_before_it_began_is_cancelled_when_it_has(member):
     member.driver.send(Subscribe(packet_id=1, requests=(request(),)))
     (call,) = member.driver.calls(JoinShared)
