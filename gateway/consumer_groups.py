@@ -164,7 +164,7 @@ class ConsumerGroups:
                     made = await new_group(self._store, self._controller, request, groups_max=limit)
                     await self._store.kv_transact({group_key(group.name): 0}, [*made, entering])
                 else:
-                    self._check_topic(asker, group.header.record.topic)
+                    self._check_topic(asker, group.name, group.header.record.topic)
                     check_same(group, request, members_max=self._config.members_max)
                     await self._store.kv_transact({group_key(group.name): group.header.revision}, [entering])
             except RevisionConflict:
@@ -175,27 +175,30 @@ class ConsumerGroups:
 
     def _check_join(self, asker: Asker, request: JoinGroup) -> None:
         """Raise `Refusal` for what can be no member of any group, or is one too many of this user."""
-        self._check_topic(asker, request.topic)
+        self._check_topic(asker, request.group, request.topic)
         check_asked(self._controller, request, may_come=self._may_come)
         self._forget()
         name, limit = asker.principal.name, self._config.memberships_max
         if sum(1 for one in self._heard.values() if one.principal == name) >= limit:
             raise Refusal(Cause.QUOTA, f"one user has at most {limit} memberships here (groups.memberships_max)")
 
-    def _check_topic(self, asker: Asker, topic: str) -> None:
-        """Raise `Refusal` (FORBIDDEN) unless all of a topic may be read.
+    def _check_topic(self, asker: Asker, group: str, topic: str) -> None:
+        """Raise `Refusal` (FORBIDDEN) unless all of a group's topic may be read. It does not name the topic.
 
         What a member may not read it could only pass over, for the whole group; and offsets count it.
         """
         badge = asker.principal.badge
         if badge.access is not None:
-            for pattern in self._patterns_of(topic):
-                badge.check_all("subscribe", pattern)
+            try:
+                for pattern in self._patterns_of(topic):
+                    badge.check_all("subscribe", pattern)
+            except Refusal:
+                raise Refusal(Cause.FORBIDDEN, f"not allowed: to read what the group {group!r} reads") from None
 
     def _check_reader(self, asker: Asker, group: Group, member: str) -> None:
         """Raise `Refusal` unless this is the asker's member of a group whose topic it may read."""
         if group.header is not None:
-            self._check_topic(asker, group.header.record.topic)
+            self._check_topic(asker, group.name, group.header.record.topic)
         _check_member(asker, group, member)
 
     async def _leave(self, asker: Asker, request: LeaveGroup) -> bool:
@@ -376,10 +379,10 @@ class ConsumerGroups:
         return await list_groups(self._store, request)
 
     async def _describe(self, asker: Asker, request: DescribeGroup) -> Any:
-        return await describe(self._store, self._controller, request, partial(self._check_topic, asker))
+        return await describe(self._store, self._controller, request, partial(self._check_topic, asker, request.group))
 
     async def _reset(self, asker: Asker, request: ResetGroup) -> Any:
-        return await reset(self._store, self._controller, request, partial(self._check_topic, asker))
+        return await reset(self._store, self._controller, request, partial(self._check_topic, asker, request.group))
 
     async def _delete(self, _: Asker, request: DeleteGroup) -> bool:
         return await delete(self._store, request)

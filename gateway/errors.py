@@ -39,13 +39,22 @@ class ConfigError(HeadgateError):
 
 
 class Refusal(HeadgateError):
-    """Something asked for was not done. `retry_after_ms` is a hint, 0 when there is none."""
+    """Something asked for was not done. `retry_after_ms` is a hint, 0 when there is none.
+
+    A share or count that is used up (`Cause.QUOTA`) comes back when something is given up: without a hint, no protocol
+    says when to try again.
+    """
 
     def __init__(self, cause: Cause, detail: str = "", *, retry_after_ms: int = 0) -> None:
         super().__init__(detail or cause.value)
         self.cause = cause
         self.detail = detail or cause.value
         self.retry_after_ms = retry_after_ms
+
+    @property
+    def timeless(self) -> bool:
+        """Returns whether nobody knows when the same request may succeed."""
+        return self.cause is Cause.QUOTA and not self.retry_after_ms
 
     @property
     def retriable(self) -> bool:

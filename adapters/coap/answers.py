@@ -67,7 +67,7 @@ def wrong(error: ProtocolError, *, max_body_bytes: int) -> Answer:
 def refused(refusal: Refusal, *, max_body_bytes: int) -> Answer:
     """The response to what the gateway refuses; Max-Age says when to try again (RFC 7252, 5.9.3.4; RFC 8516)."""
     code = _CODES[refusal.cause]
-    if code in _WITH_MAX_AGE:
+    if code in _WITH_MAX_AGE and not refusal.timeless:
         seconds = -(-refusal.retry_after_ms // 1000) or RETRY_AFTER_S
         return Answer(code, ((MAX_AGE, encode_uint(seconds)),), _diagnostic(refusal.detail))
     return wrong(ProtocolError(code, refusal.detail), max_body_bytes=max_body_bytes)

@@ -79,7 +79,7 @@ def refused(error: Refusal | HttpError, **members: Any) -> Response:
     headers: list[tuple[bytes, bytes]] = []
     if status == 401:
         headers.append(CHALLENGE)
-    elif status in _RETRIABLE:
+    elif status in _RETRIABLE and not error.timeless:
         after_s = -(-error.retry_after_ms // 1000) or RETRY_AFTER_S
         headers.append((b"retry-after", b"%d" % after_s))
     said = {name: value for name in _MEMBERS if (value := getattr(error, name, None)) is not None}

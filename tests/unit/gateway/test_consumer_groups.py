@@ -214,6 +214,27 @@ async def test_who_may_not_read_all_of_a_topic_has_no_part_in_its_groups(two, fi
     assert bodies(await one.ask(PollGroup(group="g", member=member), other)) == [(A, 0, b"1")]
 
 
+async def test_a_denied_user_is_not_told_which_topic_a_group_reads(two):
+    _, one, _ = two
+    await one.join(of=Principal(name="bob"))
+    for request in (DescribeGroup(group="g"), ResetGroup(group="g", to="latest")):
+        refusal = await one.refused(request, who_reads())
+        assert refusal.detail == "not allowed: to read what the group 'g' reads"
+
+
+async def test_a_member_that_waits_for_messages_is_told_when_its_right_is_revoked(two):
+    rig, one, _ = two
+    alice = who_reads("t/#")
+    me = await one.join(of=alice)
+    waiting = asyncio.ensure_future(one.refused(PollGroup(group="g", member=me, wait_ms=60_000), alice))
+    await asyncio.sleep(0)
+    alice.badge.access = who_reads().badge.access
+    for listener in rig.topics.listeners:
+        listener()
+    async with asyncio.timeout(30):
+        assert (await waiting).cause is Cause.FORBIDDEN
+
+
 async def test_a_member_that_loses_the_right_to_its_topic_commits_nothing(two):
     rig, one, _ = two
     alice = who_reads("t/#")

@@ -126,6 +126,12 @@ def test_a_retry_hint_there_is_none_of() -> None:
     assert options_of(answer)[MAX_AGE] == b"\x02"
 
 
+def test_a_used_up_share_does_not_say_when_it_is_there_again() -> None:
+    answer = Driver().ask("t/a", outcome=refusing(Cause.QUOTA))
+    assert dotted(answer.code) == "4.29"
+    assert MAX_AGE not in options_of(answer)
+
+
 def test_a_diagnostic_is_cut_between_characters() -> None:
     outcome = Outcome(error=Refusal(Cause.FORBIDDEN, "x" + "ü" * 1000 + "\ud800"))
     payload = Driver().ask("t/a", outcome=outcome).payload

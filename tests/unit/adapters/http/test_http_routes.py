@@ -222,6 +222,7 @@ def test_a_bad_target_is_refused(connect: Callable[..., Client], target: str, at
         (Refusal(Cause.CONFLICT), 409, None),
         (Refusal(Cause.PRECONDITION), 412, None),
         (Refusal(Cause.QUOTA, retry_after_ms=1), 429, "1"),
+        (Refusal(Cause.QUOTA), 429, None),  # a used-up share is not there again in a second
         (Refusal(Cause.OVERLOAD), 503, "1"),
         (Refusal(Cause.UNAVAILABLE, retry_after_ms=5000), 503, "5"),
         (Refusal(Cause.UNKNOWN, retry_after_ms=5000), 504, None),
