@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logging_state import logging_restored
 from loops import AsyncioLoop
 from ports import PORTS, TLS_PORTS, free_offset
 
@@ -26,6 +27,13 @@ STOP_TIMEOUT_S = 30
 def anyio_backend() -> tuple[str, dict[str, Any]]:
     """Tests marked `anyio` run on asyncio only."""
     return "asyncio", {"loop_factory": AsyncioLoop}
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """Keeps what a command sets up for its logs from the tests behind it."""
+    with logging_restored():
+        yield
 
 
 class GatewayProcess:

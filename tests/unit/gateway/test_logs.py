@@ -6,19 +6,10 @@ import logging
 
 import pytest
 import structlog
+from logging_state import logging_restored
 
 from gateway import logs
 from gateway.config import LogConfig
-
-
-@pytest.fixture(autouse=True)
-def _as_before():
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
 
 
 def lines(stream: io.StringIO) -> list[dict]:
@@ -77,6 +68,18 @@ def test_a_second_set_up_replaces_the_first():
     logs.get("a").info("once")
     assert first.getvalue() == ""
     assert len(lines(second)) == 1
+
+
+def test_a_set_up_ends_with_the_test_that_made_it():
+    stream = io.StringIO()
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    with logging_restored():
+        logs.configure(LogConfig(level="debug"), stream)
+        assert root.handlers != handlers
+    assert (root.handlers, root.level) == (handlers, level)
+    assert logging.getLogger("httpx").level == logging.NOTSET
+    assert not structlog.is_configured()
 
 
 def test_console_is_for_people():
