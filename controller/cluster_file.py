@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 _NAME = "cluster"
 _ID = re.compile(r"[!-~]{1,64}\n")
 LOOK_S = 1.0  # between two looks whether the id is known, if nothing happens
+AGAIN_S = 1.0  # until a file that could not be written is written again
 
 
 class ClusterFile:
@@ -30,15 +31,35 @@ class ClusterFile:
     async def learn(self, known: Callable[[], str], moved: Callable[[float], Awaitable[None]]) -> None:
         """Keep the id, durably, when it is known; `moved` waits for something to happen, for so many seconds at most.
 
-        Raises OSError.
+        A disk that refuses the file is asked again until it takes it: the log has the id meanwhile.
         """
         while not (found := known()):
             await moved(LOOK_S)
         if self.id and self.id != found:
             logger.critical("the log in a directory of cluster %s is that of cluster %s", self.id, found)
         elif self._path is not None and not self.id:
-            await asyncio.to_thread(self._keep, self._path, found)
+            await self._keep_until_kept(self._path, found)
             self.id = found
+
+    async def _keep_until_kept(self, path: Path, cluster: str) -> None:
+        refused = False
+        while True:
+            try:
+                await asyncio.to_thread(self._keep, path, cluster)
+            except OSError as error:
+                if not refused:
+                    logger.warning(
+                        "%s cannot be written: %s. Free space on the disk of controller.data_dir, or replace the disk: "
+                        "without this file a controller that is restarted may accept controllers of another cluster",
+                        path,
+                        error,
+                    )
+                refused = True
+                await asyncio.sleep(AGAIN_S)
+            else:
+                if refused:
+                    logger.info("%s is written", path)
+                return
 
     def _load(self) -> str:
         try:

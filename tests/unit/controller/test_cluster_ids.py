@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from controllers import Controllers, until
 
-from controller import wire
+from controller import cluster_file, wire
 from controller.client import ControllerUnreachable, GroupConfig, Replica, WrongCluster, WrongLog
 from controller.cluster_file import ClusterFile
 from controller.commander import Commander
@@ -145,6 +145,20 @@ async def test_a_file_that_cannot_be_read_counts_for_nothing(tmp_path):
     assert ClusterFile(tmp_path).id == "c1"
     await file.learn(lambda: "c2", asyncio.sleep)  # said loudly, and left as it is
     assert ClusterFile(tmp_path).id == "c1"
+
+
+async def test_an_id_that_the_disk_refuses_is_written_when_it_takes_it(tmp_path, monkeypatch, caplog):
+    """The failure ended the task that writes the file, and nobody was told."""
+    monkeypatch.setattr(cluster_file, "AGAIN_S", 0.001)
+    file = ClusterFile(tmp_path / "raft")
+    learning = asyncio.ensure_future(file.learn(lambda: "c1", asyncio.sleep))
+    await until(lambda: learning.done() or caplog.records)
+    assert not learning.done()
+    assert f"{tmp_path}/raft/cluster cannot be written: " in caplog.text
+    (tmp_path / "raft").mkdir()
+    await learning
+    assert ClusterFile(tmp_path / "raft").id == "c1"
+    assert caplog.text.count("cannot be written") == 1
 
 
 # ---- two clusters mixed up

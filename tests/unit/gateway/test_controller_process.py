@@ -8,8 +8,11 @@ import sys
 
 import httpx
 import pytest
+from controllers import until
 from typer.testing import CliRunner
 
+from controller.cluster_file import ClusterFile
+from controller.migration import RAFT
 from controller.node import ControllerNode
 from controller.raft import StorageFailed
 from gateway import controller_process, store_process
@@ -103,6 +106,7 @@ async def test_a_directory_that_is_removed_ends_the_controller(tmp_path, monkeyp
     node = await ControllerNode.open(tmp_path / "data", address="", now_ms=now_ms)
     waiting = asyncio.ensure_future(controller_process._until(asyncio.Event(), node, tmp_path / "data"))
     await node.create_topic("a", queues=1)
+    await until(lambda: ClusterFile(tmp_path / "data" / RAFT).id)  # nothing is written there from now on
     assert not waiting.done()
     shutil.rmtree(tmp_path / "data")
     with pytest.raises(controller_process.ControllerFailed, match="was removed or replaced"):
