@@ -21,6 +21,7 @@ __all__ = [
     "ControllerOverloaded",
     "ControllerUnreachable",
     "Group",
+    "GroupChanges",
     "GroupConfig",
     "GroupExists",
     "GroupNotEmpty",
@@ -200,6 +201,15 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     unclean_election: bool = False
 
 
+class GroupChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a `GroupConfig` that are to be others; None: as it is."""
+
+    replicas: int | None = None
+    min_in_sync: int | None = None
+    acknowledge: Acknowledge | None = None
+    unclean_election: bool | None = None
+
+
 class Replica(msgspec.Struct, frozen=True, kw_only=True):
     """One replica of a group's log.
 
@@ -374,8 +384,8 @@ class ControllerClient(Protocol):
     async def add_group(self, number: int, config: GroupConfig) -> Group:
         """Add a group without replicas. Raises `GroupExists`: with another configuration, or there was one before."""
 
-    async def configure_group(self, number: int, config: GroupConfig) -> Group:
-        """Replace a group's configuration. Raises `UnknownGroup`, `NoMaster`: to acknowledge differently."""
+    async def configure_group(self, number: int, changes: GroupChanges) -> Group:
+        """Change some of a group's settings. Raises `UnknownGroup`, `NoMaster`: to acknowledge differently."""
 
     async def close_group(self, number: int, *, closed: bool = True) -> Group:
         """Place no new queues on a group, or place them again. Raises `UnknownGroup`."""

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from controller.client import ControllerDamaged, ControllerError, GroupConfig, Member, Replica, User
+from controller.client import ControllerDamaged, ControllerError, GroupChanges, GroupConfig, Member, Replica, User
 
 __all__ = [
     "AddGroup",
@@ -131,10 +131,13 @@ class AddGroup(msgspec.Struct, frozen=True, kw_only=True, tag="add_group"):
 
 
 class ConfigureGroup(msgspec.Struct, frozen=True, kw_only=True, tag="configure_group"):
-    """Replace a group's configuration. Answer: `Group`."""
+    """Change some of a group's settings; `config` holds these. Answer: `Group`.
+
+    Older versions named all of them, which says the same as long as nobody else changes one.
+    """
 
     number: int
-    config: GroupConfig
+    config: GroupChanges
     time_ms: int
 
 

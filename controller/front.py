@@ -9,6 +9,7 @@ from controller import commands
 from controller.client import (
     HOME_GROUP,
     Group,
+    GroupChanges,
     GroupConfig,
     Member,
     NamedQueue,
@@ -188,9 +189,9 @@ class StateClient:
         """Add a group without replicas."""
         return await self._ask(commands.AddGroup(number=number, config=config, time_ms=self._now_ms()), Group)
 
-    async def configure_group(self, number: int, config: GroupConfig) -> Group:
-        """Replace a group's configuration."""
-        return await self._ask(commands.ConfigureGroup(number=number, config=config, time_ms=self._now_ms()), Group)
+    async def configure_group(self, number: int, changes: GroupChanges) -> Group:
+        """Change some of a group's settings."""
+        return await self._ask(commands.ConfigureGroup(number=number, config=changes, time_ms=self._now_ms()), Group)
 
     async def close_group(self, number: int, *, closed: bool = True) -> Group:
         """Place no new queues on a group, or place them again."""

@@ -159,11 +159,13 @@ class GroupTable:
 
 
 def _configured(group: Group, command: ConfigureGroup) -> Group:
-    if command.config == group.config:
+    named = {name: value for name, value in msgspec.structs.asdict(command.config).items() if value is not None}
+    config = msgspec.structs.replace(group.config, **named)
+    if config == group.config:
         return group
-    _check_config(command.config)
-    after = msgspec.structs.replace(group, config=command.config)
-    if command.config.acknowledge == group.config.acknowledge or not group.sync_set:
+    _check_config(config)
+    after = msgspec.structs.replace(group, config=config)
+    if config.acknowledge == group.config.acknowledge or not group.sync_set:
         return after
     # What "in sync" promised under the old rule need not hold under the new one; of the master it does.
     if group.master is None:

@@ -236,8 +236,18 @@ def configure_group(
     """Change what a group promises, while it runs; what is not named stays."""
     from gateway.operating import configuring  # noqa: PLC0415
 
-    changes = configuring.Changes(replicas, min_in_sync, acknowledge, unclean_election)
-    before, after = ask(config, controllers, lambda controller: configuring.configure(controller, group, changes))
+    before, after = ask(
+        config,
+        controllers,
+        lambda controller: configuring.configure(
+            controller,
+            group,
+            replicas=replicas,
+            min_in_sync=min_in_sync,
+            acknowledge=acknowledge,
+            unclean_election=unclean_election,
+        ),
+    )
     for sentence in configuring.effects(before, after):
         typer.echo(f"group {group}: {sentence}")
 

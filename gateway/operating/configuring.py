@@ -1,43 +1,43 @@
 """A store group's configuration, changed while it runs."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast, get_args
+from typing import cast, get_args
 
-import msgspec
-
-from controller.client import Acknowledge, Group, GroupConfig, UnknownGroup
+from controller.client import Acknowledge, Group, GroupChanges, UnknownGroup
 from controller.remote import RemoteController
 from gateway.errors import ConfigError
 
-__all__ = ["Changes", "configure", "effects"]
+__all__ = ["configure", "effects"]
 
 
-class Changes(NamedTuple):
-    """The fields that are to be others; None: as it is."""
+async def configure(
+    controller: RemoteController,
+    number: int,
+    *,
+    replicas: int | None = None,
+    min_in_sync: int | None = None,
+    acknowledge: str | None = None,
+    unclean_election: bool | None = None,
+) -> tuple[Group, Group]:
+    """Changes the settings that are named; the group before and after. Raises `ControllerError`, `ConfigError`.
 
-    replicas: int | None = None
-    min_in_sync: int | None = None
-    acknowledge: str | None = None
-    unclean_election: bool | None = None
-
-
-async def configure(controller: RemoteController, number: int, changes: Changes) -> tuple[Group, Group]:
-    """Change a group's configuration; the group before and after. Raises `ControllerError`, `ConfigError`."""
+    The state machine changes these alone, so what another operator changes meanwhile stays.
+    """
+    if acknowledge not in {None, *get_args(Acknowledge)}:
+        raise ConfigError(f"--acknowledge: {acknowledge!r} is none of {', '.join(get_args(Acknowledge))}")
+    changes = GroupChanges(
+        replicas=replicas,
+        min_in_sync=min_in_sync,
+        acknowledge=cast("Acknowledge | None", acknowledge),
+        unclean_election=unclean_election,
+    )
+    if changes == GroupChanges():
+        raise ConfigError("nothing to change: name --replicas, --min-in-sync, --acknowledge or --unclean-election")
     await controller.barrier()
     there = controller.group(number)
     if there is None:
         raise UnknownGroup(f"there is no store group {number}")
-    return there, await controller.configure_group(number, _changed(there.config, changes))
-
-
-def _changed(config: GroupConfig, changes: Changes) -> GroupConfig:
-    if changes.acknowledge not in {None, *get_args(Acknowledge)}:
-        raise ConfigError(f"--acknowledge: {changes.acknowledge!r} is none of {', '.join(get_args(Acknowledge))}")
-    named = {name: value for name, value in changes._asdict().items() if value is not None}
-    if not named:
-        raise ConfigError("nothing to change: name --replicas, --min-in-sync, --acknowledge or --unclean-election")
-    acknowledge = cast("Acknowledge", changes.acknowledge or config.acknowledge)
-    return msgspec.structs.replace(config, **named | {"acknowledge": acknowledge})
+    return there, await controller.configure_group(number, changes)
 
 
 def effects(before: Group, after: Group) -> Sequence[str]:

@@ -6,7 +6,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from controller import commands
-from controller.client import ControllerError, Group, GroupConfig, Member, NamedQueue, Replica, Topic, User
+from controller.client import (
+    ControllerError,
+    Group,
+    GroupChanges,
+    GroupConfig,
+    Member,
+    NamedQueue,
+    Replica,
+    Topic,
+    User,
+)
 from controller.commands import decode_command, encode_command
 from controller.groups import majority
 from controller.state import MetadataState
@@ -23,6 +33,13 @@ CONFIGS = st.builds(
     min_in_sync=st.just(1),
     acknowledge=st.sampled_from(["all_in_sync", "quorum", "master"]),
     unclean_election=st.booleans(),
+)
+CHANGES = st.builds(
+    GroupChanges,
+    replicas=st.none() | st.integers(1, 3),
+    min_in_sync=st.none() | st.just(1),
+    acknowledge=st.sampled_from([None, "all_in_sync", "quorum", "master"]),
+    unclean_election=st.none() | st.booleans(),
 )
 REPLICAS = st.builds(
     Replica,
@@ -50,7 +67,7 @@ COMMANDS = st.one_of(
     st.builds(commands.NameQueue, name=NAMES, **ROOM, **TIME),
     st.builds(commands.ForgetQueue, name=NAMES, **TIME),
     st.builds(commands.AddGroup, number=GROUPS, config=CONFIGS, **TIME),
-    st.builds(commands.ConfigureGroup, number=GROUPS, config=CONFIGS, **TIME),
+    st.builds(commands.ConfigureGroup, number=GROUPS, config=CHANGES, **TIME),
     st.builds(commands.CloseGroup, number=GROUPS, closed=st.booleans(), **TIME),
     st.builds(commands.RemoveGroup, number=GROUPS, **TIME),
     st.builds(commands.ForgetReplica, group=GROUPS, replica=IDS, **TIME),

@@ -6,7 +6,7 @@ import pytest
 from elections_rig import Rig
 
 from controller.client import (
-    GroupConfig,
+    GroupChanges,
     NotElectable,
     Replica,
     ReplicaElsewhere,
@@ -422,8 +422,7 @@ def test_nothing_outside_the_set_is_elected_by_default():
 def test_unclean_election_is_announced_loudly(caplog, acknowledge):
     rig = Rig(in_sync=2, acknowledge=acknowledge)
     rig.down(1, 2)
-    config = GroupConfig(replicas=3, min_in_sync=2, acknowledge=acknowledge, unclean_election=True)
-    rig.state.apply(ConfigureGroup(number=0, config=config, time_ms=0))
+    rig.state.apply(ConfigureGroup(number=0, config=GroupChanges(unclean_election=True), time_ms=0))
     rig.run(DEAD_AFTER_MS + UNCLEAN_AFTER_MS - 2 * TICK_MS)
     assert [(one.levelno, "MAY LOSE" in one.message) for one in caplog.records] == [(logging.WARNING, True)]
     assert rig.group.master == 1

@@ -5,6 +5,7 @@ import pytest
 
 from controller.client import (
     ControllerError,
+    GroupChanges,
     GroupConfig,
     GroupExists,
     Member,
@@ -63,8 +64,7 @@ def alter(state, new_set, *, master=1, master_epoch=1, sync_epoch=1):
 
 
 def configure(state, **changes):
-    config = msgspec.structs.replace(state.groups[0].config, **changes)
-    return state.apply(ConfigureGroup(number=0, config=config, time_ms=0))
+    return state.apply(ConfigureGroup(number=0, config=GroupChanges(**changes), time_ms=0))
 
 
 def group_of(count=3, *, learners=0, in_sync=1, **changes):

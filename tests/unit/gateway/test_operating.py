@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from controller.client import NotElectable, QueueClosed, ReplicaInSync, UnknownQueue
 from controller.local import LocalController
+from controller.remote import RemoteController
 from gateway import cli
 from gateway.group_state import GroupRecord, QueueRecord, group_key, name_key, queue_key
 from gateway.group_state import encode as encode_group
@@ -134,6 +135,21 @@ async def test_a_group_is_configured_while_it_runs(group, headgate):
         await headgate("groups", "configure", GROUP, "--min-in-sync", 6)
     with pytest.raises(Exception, match="nothing to change"):
         await headgate("groups", "configure", GROUP)
+
+
+async def test_two_operators_who_configure_a_group_keep_each_others_settings(group, headgate, monkeypatch):
+    """The whole configuration was written back as it had been read, with the other's change undone."""
+    real = RemoteController.configure_group
+
+    async def behind_another(controller, *words):
+        monkeypatch.setattr(RemoteController, "configure_group", real)
+        await headgate("groups", "configure", GROUP, "--min-in-sync", 1)
+        return await real(controller, *words)
+
+    monkeypatch.setattr(RemoteController, "configure_group", behind_another)
+    await headgate("groups", "configure", GROUP, "--unclean-election")
+    await until(lambda: group.group.config.unclean_election)
+    assert group.group.config.min_in_sync == 1
 
 
 async def test_a_closed_group_is_opened_again(group, headgate):

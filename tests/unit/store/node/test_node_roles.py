@@ -11,7 +11,7 @@ from node_kit import GROUP, PATIENCE_S, Load, StoreGroup
 from replica_kit import log_bytes
 from store_kit import FaultyFiles, append, begin, bodies, frame
 
-from controller.client import ControllerError, GroupConfig
+from controller.client import ControllerError, GroupChanges, GroupConfig
 from store.errors import NotWritable, StoreError
 from store.format import origin_of
 from store.local import LocalStore
@@ -319,7 +319,7 @@ async def test_other_rules_of_acknowledgement(tmp_path, controllers, acknowledge
 async def test_a_group_may_acknowledge_by_another_rule_from_now_on(group):
     store = group.store()
     await append(store, frame((16, b"a")))
-    await group.client.configure_group(GROUP, GroupConfig(replicas=3, min_in_sync=2, acknowledge="quorum"))
+    await group.client.configure_group(GROUP, GroupChanges(acknowledge="quorum"))
     await append(store, frame((16, b"b")))
     await group.in_sync()
     epoch = group.group.master_epoch
@@ -372,8 +372,7 @@ async def test_unclean_election_goes_on_with_less_and_says_so(group, caplog):
     for name in ahead:
         await group.kill(name)
     await group.start(behind)
-    config = GroupConfig(replicas=3, min_in_sync=1, unclean_election=True)
-    await group.client.configure_group(GROUP, config)
+    await group.client.configure_group(GROUP, GroupChanges(min_in_sync=1, unclean_election=True))
     await until(lambda: group.id(behind) in {one.id for one in group.group.replicas})
     async with asyncio.timeout(PATIENCE_S):
         while group.group.master_epoch == epoch:
