@@ -110,7 +110,7 @@ class ControllerService:
             else:
                 service.port = server.add_secure_port(address, credentials)
         except RuntimeError as error:
-            raise OSError(errno.EADDRINUSE, f"gRPC cannot listen on {address}") from error
+            raise OSError(errno.EADDRINUSE, "it is taken, or no address of this machine") from error
         await server.start()
         service._server = server
         return service

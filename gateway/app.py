@@ -26,7 +26,7 @@ from gateway.connection import Connection
 from gateway.controller_process import node_credentials
 from gateway.datagram import DatagramEndpoint
 from gateway.endpoint import now_ms
-from gateway.errors import HeadgateError
+from gateway.errors import HeadgateError, cannot_listen
 from gateway.file_limit import raise_file_limit
 from gateway.footing import Footing, across, here
 from gateway.hub import Hub, ListenerContext
@@ -169,7 +169,7 @@ class Gateway:
 
     async def _listen(self, listener: ListenerConfig, context: ListenerContext) -> None:
         if listener.transport == "udp":
-            with listening_on(listener.name, listener.host, listener.port):
+            with listening_on(f"listeners.{listener.name}", listener.host, listener.port):
                 endpoint = await DatagramEndpoint.open(
                     self.hub, context, listener.host, listener.port, shared=self._worker is not None
                 )
@@ -190,7 +190,7 @@ class Gateway:
             return Connection(self.hub, context)
 
         server: asyncio.Server | TlsListener
-        with listening_on(listener.name, listener.host, port):
+        with listening_on(f"listeners.{listener.name}", listener.host, port, key="tls_port" if tls else "port"):
             if tls is None:
                 server = await loop.create_server(
                     connection, listener.host, port, backlog=ACCEPT_BACKLOG, reuse_port=shared
@@ -358,13 +358,12 @@ async def unless(stopped: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | No
 
 
 @contextlib.contextmanager
-def listening_on(name: str, host: str, port: int) -> Iterator[None]:
-    """Say of a port that is refused whose it was to be. Raises `StartError`."""
+def listening_on(section: str, host: str, port: int, *, key: str = "port") -> Iterator[None]:
+    """Says of a port that is refused which setting it comes from. Raises `StartError`."""
     try:
         yield
     except (OSError, RuntimeError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise StartError(f"{name} cannot listen on {host}:{port}: {why}") from error
+        raise StartError(cannot_listen(section, f"{host}:{port}", error, key=key)) from error
 
 
 def serve(config: Config, *, load: Load, on_ready: Callable[[Gateway], None] | None = None) -> int:

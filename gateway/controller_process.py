@@ -24,7 +24,7 @@ from gateway.admin import AdminServer, ReadyState
 from gateway.cluster_settings import ClusterConfig, NodeAddress
 from gateway.config import Config, is_loopback
 from gateway.endpoint import now_ms
-from gateway.errors import ConfigError, HeadgateError
+from gateway.errors import ConfigError, HeadgateError, cannot_listen
 from gateway.file_limit import raise_file_limit
 from gateway.signals import stop_on_signals
 from store.credentials import CredentialFiles
@@ -122,7 +122,7 @@ async def run(config: Config, *, join: bool = False) -> None:
         try:
             service = await ControllerService.start(node, listening, credentials=credentials.server)
         except OSError as error:
-            raise ControllerFailed(f"controller cannot listen on {listening}: {error.strerror}") from error
+            raise ControllerFailed(cannot_listen("controller", listening, error)) from error
         stack.push_async_callback(service.stop)
         admin = await _admin(config, node)
         stack.push_async_callback(admin.stop)
@@ -171,7 +171,7 @@ async def _admin(config: Config, node: ControllerNode) -> AdminServer:
             allowed_hosts=names,
         )
     except OSError as error:
-        raise ControllerFailed(f"admin cannot listen on {host}:{port}: {error.strerror}") from error
+        raise ControllerFailed(cannot_listen("admin", f"{host}:{port}", error)) from error
 
 
 def _ready(node: ControllerNode) -> ReadyState:

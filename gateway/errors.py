@@ -6,7 +6,7 @@ wire's code. `ProtocolError` is a peer's fault on the wire, already in that prot
 
 from enum import Enum
 
-__all__ = ["Cause", "ConfigError", "HeadgateError", "ProtocolError", "Refusal"]
+__all__ = ["Cause", "ConfigError", "HeadgateError", "ProtocolError", "Refusal", "cannot_listen"]
 
 
 class Cause(Enum):
@@ -69,3 +69,10 @@ class ProtocolError(HeadgateError):
         super().__init__(detail)
         self.code = code
         self.detail = detail
+
+
+def cannot_listen(section: str, where: str, error: OSError | RuntimeError, *, key: str = "port") -> str:
+    """Returns the sentence about an address ("host:port") that is refused, with the settings that name it."""
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    name = section.removeprefix("listeners.")
+    return f"{name} cannot listen on {where}: {why}; write another {section}.{key} or {section}.host"

@@ -13,6 +13,7 @@ import msgspec
 
 from gateway.app import StartError
 from gateway.config import ListenerConfig
+from gateway.errors import cannot_listen
 
 __all__ = ["SharedPorts"]
 
@@ -45,12 +46,12 @@ class SharedPorts:
     async def _place(self, one: ListenerConfig) -> ListenerConfig:
         port, tls_port = one.port, one.tls_port
         if one.plain:
-            port = await self._take(one, port)
+            port = await self._take(one, port, "port")
         if tls_port is not None:
-            tls_port = await self._take(one, tls_port)
+            tls_port = await self._take(one, tls_port, "tls_port")
         return msgspec.structs.replace(one, port=port, tls_port=tls_port)
 
-    async def _take(self, one: ListenerConfig, port: int) -> int:
+    async def _take(self, one: ListenerConfig, port: int, key: str) -> int:
         """Take a port on all addresses of a host; which one it is."""
         kind = socket.SOCK_DGRAM if one.transport == "udp" else socket.SOCK_STREAM
         try:
@@ -58,7 +59,7 @@ class SharedPorts:
             for family, _, _, _, address in dict.fromkeys(found if kind == socket.SOCK_STREAM else found[:1]):
                 port = self._bind(family, kind, (address[0], port, *address[2:]))
         except OSError as error:
-            raise StartError(f"{one.name} cannot listen on {one.host}:{port}: {error.strerror or error}") from error
+            raise StartError(cannot_listen(f"listeners.{one.name}", f"{one.host}:{port}", error, key=key)) from error
         return port
 
     def _bind(self, family: int, kind: int, address: tuple[object, ...]) -> int:

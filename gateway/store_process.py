@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +28,7 @@ from gateway.cluster_settings import NodeAddress
 from gateway.config import Config
 from gateway.controller_process import NodeCredentials, node_credentials
 from gateway.endpoint import now_ms
-from gateway.errors import HeadgateError
+from gateway.errors import HeadgateError, cannot_listen
 from gateway.file_limit import raise_file_limit
 from gateway.health.damage import DamageFigures
 from gateway.health.groups import group_health
@@ -42,6 +44,7 @@ __all__ = ["StoreNodeFailed", "StoreStatus", "run", "serve"]
 
 SWITCH_INTERVAL_S = 0.0005  # how long the loop may keep the interpreter from the store's threads
 CONFIGURED_S = 10.0  # until controllers are looked for that the configuration does not name
+_OF_PORTS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})  # errors that no file has
 GC_THRESHOLD = 50_000  # new containers between two looks for cycles: frames make none, so looks are mostly in vain
 
 log = logs.get(__name__)
@@ -164,6 +167,9 @@ class _Process:
                 credentials=credentials,
             )
         except OSError as error:
+            if isinstance(error, socket.gaierror) or error.errno in _OF_PORTS:
+                listening = settings_of(self._config).listen
+                raise StoreNodeFailed(cannot_listen("rpc", listening, error)) from error
             raise StoreNodeFailed(f"{error.filename or 'store'}: {error.strerror or error}") from error
 
     async def _found(self, controller: RemoteController) -> None:
@@ -203,7 +209,7 @@ class _Process:
                 host, port, ready=ready, status=status, registry=registry, allowed_hosts=names
             )
         except OSError as error:
-            raise StoreNodeFailed(f"admin cannot listen on {host}:{port}: {error.strerror}") from error
+            raise StoreNodeFailed(cannot_listen("admin", f"{host}:{port}", error)) from error
 
     def ready(self) -> ReadyState:
         """Whether it serves in a role, and if not, why."""

@@ -15,6 +15,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from adapters.cloudevents import (
+    ADDRESS,
     BATCH_JSON,
     STRUCTURED_JSON,
     AttributeRefusal,
@@ -45,7 +46,9 @@ SECONDS_MAX: Final = 10**9  # of a time to live or a delay: some thirty years
 _INERT: Final = ((b"content-security-policy", b"sandbox"), (b"x-content-type-options", b"nosniff"))
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
 _BOOLEANS: Final = {"": True, "true": True, "1": True, "false": False, "0": False}
-_CONSUMED: Final = frozenset({"id", "type", "time", "partitionkey", "expirytime", "correlationid", "traceparent"})
+_CONSUMED: Final = frozenset(  # `ADDRESS` is for the gateway alone to say
+    {"id", "type", "time", "partitionkey", "expirytime", "correlationid", "traceparent", ADDRESS}
+)
 
 
 # ---- a request to messages

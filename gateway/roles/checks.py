@@ -3,6 +3,7 @@
 A role calls its check before it opens anything, so a mistake is a line and not a process that ends half way up.
 """
 
+import socket
 from collections.abc import Callable, Mapping, Sequence
 
 from gateway.auth import tokens_of
@@ -23,6 +24,9 @@ def check_serve(config: Config) -> None:
     if config.tls.enabled:
         ServerTls(config.tls).context(())
     tokens_of(config.auth)
+    listeners = {f"listeners.{one.name}.host": one.host for one in config.listeners.values() if one.enabled}
+    rpc = {"rpc.host": config.rpc.host} if config.rpc.enabled else {}
+    _check_hosts({**listeners, **rpc, "admin.host": config.admin.host})
 
 
 def check_proxy(config: Config) -> None:
@@ -38,12 +42,30 @@ def check_store(config: Config) -> None:
     if not config.cluster.controllers:
         raise ConfigError(NO_CONTROLLERS)
     node_credentials(config.cluster, host=config.rpc.host, key="rpc.host")
+    _check_hosts({"rpc.host": config.rpc.host, "admin.host": config.admin.host})
 
 
 def check_controller(config: Config, *, join: bool = False) -> None:
     """Raises `ConfigError` for what `headgate controller` refuses."""
     place(config, join=join)
     node_credentials(config.cluster, host=config.controller.host, key="controller.host")
+    _check_hosts({"controller.host": config.controller.host, "admin.host": config.admin.host})
+
+
+def _check_hosts(hosts: Mapping[str, str]) -> None:
+    """Raises `ConfigError` for hosts that name no address, a line for each; `hosts` has them by their settings."""
+    settings: dict[str, list[str]] = {}
+    for setting, host in hosts.items():
+        settings.setdefault(host, []).append(setting)
+    mistakes = []
+    for host, named in settings.items():
+        try:
+            socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except (OSError, UnicodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no name"
+            mistakes.append(f"{', '.join(named)}: {host!r} has no address ({why}); write an address of this machine")
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
 
 
 ROLES: Mapping[str, Callable[[Config], None]] = {

@@ -237,6 +237,15 @@ def test_every_refusal_has_a_status(
     assert (answer.status, answer["retry-after"], answer.json["detail"]) == (status, retry_after, refusal.detail)
 
 
+def test_a_plain_message_does_not_say_where_it_was_published(connect: Callable[..., Client]) -> None:
+    """Readers of other protocols got what its publisher had made up, as a property."""
+    client = connect()
+    headers = (("ce-headgateaddress", "closed/forged"), ("ce-unit", "K"))
+    assert client.ask("POST", "/topics/a/b", *headers, body=b"").status == 201
+    (message,) = client.gateway.messages
+    assert message.properties == (("unit", "K"),)
+
+
 # ---- GET /topics
 
 

@@ -58,6 +58,26 @@ async def test_what_a_store_and_a_controller_refuse(tmp_path):
     assert check(file, "--role", "store") == (1, f"store: {store}")
 
 
+def test_a_host_without_an_address_is_refused(tmp_path):
+    """`serve` ended with it when it opened its first port, and `check-config` had called it ok."""
+    file, _ = config_of(tmp_path, f'[store]\ndata_dir = "{tmp_path / "data"}"\n')
+    code, said = check(file, "--host", "not a host")
+    assert code == 1
+    assert said.startswith("serve: listeners.")
+    assert ".host: 'not a host' has no address (" in said
+    assert len(said.splitlines()) == 1
+    with pytest.raises(ConfigError, match="'not a host' has no address"):
+        CliRunner().invoke(cli.app, ["serve", "--config", str(file), "--host", "not a host"], catch_exceptions=False)
+    assert not (tmp_path / "data").exists()
+    for text in ('[rpc]\nhost = "a b"\n', '[admin]\nhost = "a b"\n'):
+        assert check(config_of(tmp_path, text)[0])[0] == 1
+    of_a_store = config_of(tmp_path, CONTROLLERS + '[admin]\nhost = "a b"\n')[1]
+    assert [line.split(" has")[0] for line in refusals(of_a_store, ["store", "controller"])] == [
+        "store: admin.host: 'a b'",
+        "controller: admin.host: 'a b'",
+    ]
+
+
 def test_roles_follow_from_what_is_written(tmp_path):
     def of(text):
         return roles_of(config_of(tmp_path, text)[1])
