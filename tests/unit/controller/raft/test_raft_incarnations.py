@@ -35,39 +35,6 @@ def forget(net, id, incarnation):
     net.nodes[id] = net.make(id, MemoryStorage(None, incarnation))
 
 
-def test_one_that_forgot_elects_nobody_with_another(net):
-    net.elect(1)
-    net.isolate(2)
-    entry = net.propose(b"committed")
-    assert net[1].status.commit == entry.index
-    net.heal()
-    net.isolate(1)
-    forget(net, 3, "3b")
-    net.tick(100, 2, 3)
-    assert {net[2].role, net[3].role} <= {Role.FOLLOWER, Role.PRE_CANDIDATE}
-    net.heal()
-    net.tick(40)
-    assert net.leader().id == 1
-    assert net[2].data == [b"committed"]
-
-
-def test_it_is_added_in_its_own_place_and_votes_again(net):
-    net.elect(1)
-    forget(net, 3, "3b")
-    net.propose(b"x")
-    net.tick(30, 1, 2)
-    assert net[3].status.last_index == 0  # nothing of what is for the other one reaches it
-    net.change(Change(kind=ADD, node=3, incarnation="3b"))
-    net.tick(5)
-    assert net[3].data == [b"x"]
-    assert net[1].status.membership.voters == (1, 2)
-    net.change(Change(kind=PROMOTE, node=3))
-    net.isolate(2)
-    net.propose(b"y")
-    net.tick(2)
-    assert net[1].data == net[3].data == [b"x", b"y"]
-
-
 def test_what_another_one_says_is_not_counted(net):
     net.elect(1)
     net.isolate(2)

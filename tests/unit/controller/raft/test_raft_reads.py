@@ -8,29 +8,6 @@ from controller.raft.messages import Append, Heartbeat, HeartbeatReply, ReadRepl
 from controller.raft.reads import Read, Reads
 
 
-def test_a_leader_reads_after_a_quorum_has_answered():
-    net = Net(3)
-    net.elect(1)
-    net.propose(b"a")
-    net[1].raft.read_index(b"r")
-    sent = net[1].work()
-    assert net[1].reads == {}
-    for message in sent:
-        net[message.to].raft.step(message)
-    net.settle()
-    assert net[1].reads == {b"r": 3}
-
-
-def test_a_follower_reads_through_its_leader():
-    net = Net(3)
-    net.elect(1)
-    net.propose(b"a")
-    net[2].raft.read_index(b"r")
-    net.settle()
-    assert net[2].reads == {b"r": 3}
-    assert net[1].reads == {}
-
-
 def test_who_knows_no_leader_cannot_read():
     net = Net(3)
     with pytest.raises(NotLeader) as error:

@@ -5,7 +5,6 @@ from raft_rig import ELECTION_TICKS, Net, storage_with
 
 from controller.raft import Change, ChangeKind, Entry, EntryKind, Member, Membership, Role, Snapshot
 from controller.raft.messages import Append, AppendReply, Heartbeat, InstallSnapshot
-from controller.raft.progress import ProgressState
 
 
 def compacted(net, id=1, keep=0):
@@ -13,20 +12,6 @@ def compacted(net, id=1, keep=0):
     node = net[id]
     node.raft.compact(node.status.applied, b"|".join(node.data), keep=keep)
     net.settle()
-
-
-def test_a_snapshot_stands_for_the_log_up_to_it():
-    net = Net(1)
-    net.elect(1)
-    for n in range(10):
-        net.propose(b"%d" % n)
-    compacted(net, keep=3)
-    assert (net[1].status.snapshot_index, net[1].status.first_index, net[1].status.last_index) == (12, 10, 12)
-    net.restart(1)
-    assert net[1].data == [b"0|1|2|3|4|5|6|7|8|9"]
-    net.elect(1)
-    net.propose(b"x")
-    assert net[1].data[-1] == b"x"
 
 
 def test_an_older_snapshot_is_left_and_one_of_what_is_not_applied_refused():
@@ -39,81 +24,6 @@ def test_an_older_snapshot_is_left_and_one_of_what_is_not_applied_refused():
     for index, keep in ((4, 0), (3, -1)):
         with pytest.raises(ValueError, match="not applied"):
             net[1].raft.compact(index, b"", keep=keep)
-
-
-def test_a_follower_that_is_too_far_behind_gets_a_snapshot():
-    net = Net(3, cache_bytes_max=0)
-    net.elect(1)
-    net.isolate(3)
-    for n in range(10):
-        net.propose(b"%d" % n)
-    compacted(net)
-    net.propose(b"after")
-    net.heal()
-    net.tick(4)
-    assert net[3].installed == 1
-    assert net[3].data == [b"0|1|2|3|4|5|6|7|8|9", b"after"]
-    assert net[1].status.progress[3].state is ProgressState.REPLICATE
-
-
-def test_what_is_kept_spares_it_the_snapshot():
-    net = Net(3, cache_bytes_max=0)
-    net.elect(1)
-    net.isolate(3)
-    for n in range(10):
-        net.propose(b"%d" % n)
-    compacted(net, keep=10)
-    net.heal()
-    net.tick(4)
-    assert net[3].installed == 0
-    assert len(net[3].data) == 10
-
-
-def test_a_new_node_begins_with_a_snapshot_though_nothing_was_compacted():
-    net = Net(1)
-    net.elect(1)
-    net.join(2)
-    net.change(Change(kind=ChangeKind.ADD_LEARNER, node=2, address="b"))
-    net.propose(b"a")
-    net.tick(4)
-    assert net[2].data == [b"a"]
-    assert net[2].status.membership == net[1].status.membership
-    assert net[2].status.snapshot_index == 1  # from before it was a member
-
-
-def test_nothing_is_sent_while_a_snapshot_is_under_way_and_it_is_sent_again_when_lost():
-    net = Net(3, cache_bytes_max=0, snapshot_ticks=20)
-    net.elect(1)
-    net.isolate(3)
-    net.propose(b"a")
-    compacted(net)
-    net.heal()
-    net.lost = lambda message: isinstance(message, InstallSnapshot)
-    net.tick(4)
-    assert net[1].status.progress[3].state is ProgressState.SNAPSHOT
-    net.seen.clear()
-    net.propose(b"b")
-    net.tick(4)
-    sent = [message for message in net.seen if message.to == 3 and isinstance(message, Append | InstallSnapshot)]
-    assert not [message for message in sent if isinstance(message, InstallSnapshot) or message.entries]
-    net.lost = lambda message: False
-    net.tick(20)
-    assert net[3].data == [b"a", b"b"]
-
-
-def test_a_snapshot_said_to_be_lost_is_sent_again_at_once():
-    net = Net(3, cache_bytes_max=0)
-    net.elect(1)
-    net.isolate(3)
-    net.propose(b"a")
-    compacted(net)
-    net.heal()
-    net.lost = lambda message: isinstance(message, InstallSnapshot)
-    net.tick(4)
-    net.lost = lambda message: False
-    net[1].raft.unreachable(3)
-    net.settle()
-    assert net[3].data == [b"a"]
 
 
 def test_a_node_that_is_not_there_is_sent_no_snapshot():
