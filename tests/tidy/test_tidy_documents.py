@@ -1,0 +1,62 @@
+"""What the documents name is there: files, pages, and their sections."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\]\((?!https?:)([^)\s]*)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def top_folders() -> list[str]:
+    """The folders at the top of the repository."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return sorted({line.split("/", 1)[0] for line in listed.splitlines() if "/" in line})
+
+
+PATH = re.compile(rf"(?<![\w./$-])(?:{'|'.join(map(re.escape, top_folders()))})/[\w./*-]*")
+
+
+def paths_in(text: str) -> list[str]:
+    """Paths between backticks, relative to the root of the repository; in a block of code, all of it counts.
+
+    A file has its suffix, a folder a slash behind it: without either it may be a topic, `store/log/bytes`.
+    """
+    pieces = [*CODE.findall(FENCE.sub("", text)), *FENCE.findall(text)]
+    words = [word.rstrip(".") for piece in pieces for word in PATH.findall(piece)]
+    return [word for word in words if word.endswith("/") or "." in word.rpartition("/")[2]]
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The names of a page's sections, as its links spell them."""
+    headings = HEADING.findall(FENCE.sub("", page.read_text("utf-8")))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_paths_are_found_where_they_stand():
+    text = "`gateway/a.py`, gateway/b.py, `cat tests/c.py -n`, `x/docs/d.md`, `store/`, `store/e/`, `store/log/bytes`"
+    block = "```mermaid\na[store/f.py<br/>text]\n```"
+    assert paths_in(f"{text}\n{block}\n") == ["gateway/a.py", "tests/c.py", "store/", "store/e/", "store/f.py"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_path_that_a_page_names_is_there(page):
+    missing = [path for path in paths_in(page.read_text("utf-8")) if not list(ROOT.glob(path))]
+    assert missing == [], "a path is written relative to the repository's root"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_a_page_leads_to_a_page_and_a_section(page):
+    dead = []
+    for link in LINK.findall(page.read_text("utf-8")):
+        path, _, section = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists() or (section and section not in anchors_of(target)):
+            dead.append(link)
+    assert dead == []
