@@ -57,6 +57,7 @@ __all__ = [
 
 DEFAULT_FILE = Path("headgate.toml")  # read when it is in the working directory and no other file is named
 ADAPTER_GROUP = "headgate.adapters"
+_FACTORY_ATTRIBUTES = ("listeners", "options", "connect", "bind")
 CONFIG_BYTES_MAX = 1024 * 1024
 KiB, MiB = 1024, 1024 * 1024
 
@@ -240,16 +241,27 @@ class Config(_Section, frozen=True, kw_only=True):
 
 
 def adapter_factories() -> dict[str, AdapterFactory]:
-    """Every installed adapter by its entry point's name. Raises `ConfigError` for one that cannot be loaded."""
+    """Returns every installed adapter by its entry point's name.
+
+    Raises `ConfigError` for one that cannot be loaded, and for two of one name.
+    """
     found: dict[str, AdapterFactory] = {}
+    values: dict[str, str] = {}
     for entry in sorted(importlib.metadata.entry_points(group=ADAPTER_GROUP), key=lambda entry: entry.name):
-        try:
-            found[entry.name] = entry.load()
-        except (ImportError, AttributeError) as error:
-            what = (
-                f"the adapter {entry.name!r} ({entry.value}) cannot be loaded: {error}; install or remove its package"
+        where = f"the adapter {entry.name!r} ({entry.value})"
+        if entry.name in found:
+            raise ConfigError(
+                f"{where} has the name of another one ({values[entry.name]}); remove one of their packages"
             )
-            raise ConfigError(what) from error
+        try:
+            factory = entry.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"{where} cannot be loaded: {error}; install or remove its package") from error
+        if missing := [name for name in _FACTORY_ATTRIBUTES if not hasattr(factory, name)]:
+            raise ConfigError(
+                f"{where} has no {', '.join(missing)} (gateway.port.AdapterFactory); mend or remove its package"
+            )
+        found[entry.name], values[entry.name] = factory, entry.value
     return found
 
 
@@ -310,9 +322,15 @@ def _read_listeners(
     tables: Any, factories: Mapping[str, AdapterFactory], offset: int, mistakes: Mistakes
 ) -> dict[str, ListenerConfig]:
     """Every declared listener with what is configured of it, ports final."""
-    declared = {
-        listener.name: (name, listener) for name, factory in factories.items() for listener in factory.listeners
-    }
+    declared: dict[str, tuple[str, Listener]] = {}
+    for adapter, factory in factories.items():
+        for listener in factory.listeners:
+            other, first = declared.setdefault(listener.name, (adapter, listener))
+            if first is not listener:
+                what = (
+                    f"the adapters {other!r} and {adapter!r} have a listener of this name; remove one of their packages"
+                )
+                mistakes.add(f"listeners.{listener.name}", what)
     tables = _named_tables(tables, "listeners", declared, mistakes)
     result: dict[str, ListenerConfig] = {}
     for name, (adapter, listener) in declared.items():

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from gateway.config import Config, Route, UserConfig, is_loopback, load
+from gateway.config import Config, Route, UserConfig, adapter_factories, is_loopback, load
 from gateway.config_reader import Secret
 from gateway.errors import ConfigError
 from gateway.port import Listener
@@ -67,6 +67,45 @@ def test_every_listener_of_every_adapter_is_there_with_its_adapters_defaults():
     assert (mqtt.host, mqtt.port, mqtt.adapter, mqtt.transport) == ("127.0.0.1", 1883, "mqtt", "tcp")
     assert (mqtt.alpn, mqtt.summary, mqtt.enabled, mqtt.plain) == (("mqtt",), "MQTT 3.1.1 and 5", True, True)
     assert config.adapters["coap"] == Options()
+
+
+def entry(name: str, loaded: object, value: str) -> SimpleNamespace:
+    """An entry point of an installed package."""
+    return SimpleNamespace(name=name, value=value, load=lambda: loaded)
+
+
+def installed(monkeypatch, *entries: SimpleNamespace) -> str:
+    """What is said of these entry points."""
+    monkeypatch.setattr("gateway.config.importlib.metadata.entry_points", lambda group: entries)
+    with pytest.raises(ConfigError) as caught:
+        adapter_factories()
+    return str(caught.value)
+
+
+def test_two_packages_with_an_adapter_of_one_name_are_refused(monkeypatch):
+    factory = SimpleNamespace(listeners=(), options=Options, connect=None, bind=None)
+    said = installed(monkeypatch, entry("line", factory, "one:FACTORY"), entry("line", factory, "two:FACTORY"))
+    assert said == (
+        "the adapter 'line' (two:FACTORY) has the name of another one (one:FACTORY); remove one of their packages"
+    )
+
+
+def test_an_entry_point_that_names_no_factory_is_refused(monkeypatch):
+    said = installed(monkeypatch, entry("line", SimpleNamespace(listeners=()), "line:FACTORY"))
+    assert said == (
+        "the adapter 'line' (line:FACTORY) has no options, connect, bind (gateway.port.AdapterFactory);"
+        " mend or remove its package"
+    )
+
+
+def test_two_adapters_with_a_listener_of_one_name_are_refused():
+    """The second one took the place of the first without a word."""
+    line = SimpleNamespace(listeners=(Listener(name="mqtt", port=7007, transport="tcp"),), options=Options)
+    with pytest.raises(ConfigError) as caught:
+        load(None, {}, factories={**FACTORIES, "line": line})
+    assert str(caught.value) == (
+        "listeners.mqtt: the adapters 'mqtt' and 'line' have a listener of this name; remove one of their packages"
+    )
 
 
 def test_a_tls_port_opens_only_with_a_certificate(tmp_path):
