@@ -15,7 +15,7 @@ from gateway import logs
 from gateway.app import StartError
 from gateway.config import Config
 from gateway.status import Status, WorkerStatus
-from gateway.worker import Told, written
+from gateway.worker_messages import Told, WorkerMessageError, encode
 
 __all__ = ["Worker", "WorkerPool", "WorkerSilent"]
 
@@ -24,6 +24,7 @@ READY_POLL_S = 0.05
 POLL_S = 1.0  # between two looks at how a worker is
 METRICS_S = 5.0  # between two looks at what it has counted, when nobody asks
 ASK_S = 2.0  # for one answer
+PAGE_BYTES_MAX = 16 * 1024 * 1024  # of one answer
 AGAIN_MIN_S, AGAIN_MAX_S = 0.1, 10.0  # until a worker that has ended is started again
 STEADY_S = 30.0  # after so long a worker that ends has not failed at once
 STOP_S = 10.0  # from SIGTERM to SIGKILL, besides what connections are given to end
@@ -91,7 +92,7 @@ class Worker:
                 try:
                     writer.write(f"GET {page} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
                     head = await reader.readuntil(b"\r\n\r\n")
-                    body = await reader.read()
+                    body = await _body(reader)
                 finally:
                     writer.close()
         except (OSError, EOFError, TimeoutError) as error:
@@ -114,7 +115,7 @@ class WorkerPool:
         self._tasks: list[asyncio.Task[None]] = []  # two a worker
 
     async def start(self) -> None:
-        """Start all, and wait until they serve. Raises `StartError`: one of them cannot."""
+        """Starts all, and waits until they serve. Raises `StartError`, `WorkerMessageError`: one of them cannot."""
         for worker in self.workers:
             await self._spawn(worker)
         try:
@@ -130,11 +131,14 @@ class WorkerPool:
         await asyncio.gather(*(worker.count() for worker in self.workers if worker.process is not None))
 
     def tell(self, config: Config) -> None:
-        """Tell all workers of another configuration; those that are started again have it from the start."""
+        """Tells all workers another configuration; those that are started again have it from the start.
+
+        Raises `WorkerMessageError`, and then all workers keep the one before.
+        """
+        running = [(worker.process, _orders(config, worker)) for worker in self.workers if worker.process is not None]
         self._config = config
-        for worker in self.workers:
-            if worker.process is not None:
-                self._tell(worker, worker.process)
+        for process, orders in running:
+            _send(process, orders)
 
     async def stop(self) -> None:
         """Have all stop listening at once and end; those that do not are ended."""
@@ -146,8 +150,9 @@ class WorkerPool:
         await asyncio.gather(*(_end(worker, grace_s) for worker in self.workers))
 
     async def _spawn(self, worker: Worker) -> None:
-        """Start a worker that is not running. Raises `StartError`."""
+        """Starts a worker that is not running. Raises `StartError`, `WorkerMessageError`."""
         worker.pages.unlink(missing_ok=True)
+        orders = _orders(self._config, worker)
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "gateway.cli", "worker"),
@@ -157,12 +162,7 @@ class WorkerPool:
         except OSError as error:
             raise StartError(f"a worker cannot be started: {error.strerror}") from error
         worker.process, worker.status, worker.troubles = process, None, ("starting",)
-        self._tell(worker, process)
-
-    def _tell(self, worker: Worker, process: asyncio.subprocess.Process) -> None:
-        """Say what to do to a worker that may have ended already, which is seen by that."""
-        assert process.stdin is not None
-        process.stdin.write(written(Told(self._config, worker.pages, os.getpid())))
+        _send(process, orders)
 
     async def _first(self, worker: Worker) -> None:
         """Wait until a worker that was started serves. Raises `StartError`."""
@@ -197,7 +197,7 @@ class WorkerPool:
                 worker.restarts += 1
                 try:
                     await self._spawn(worker)
-                except StartError as error:
+                except (StartError, WorkerMessageError) as error:
                     log.error("a worker cannot be started", worker=worker.number, error=str(error))
 
     async def _watch(self, worker: Worker) -> None:
@@ -215,6 +215,26 @@ class WorkerPool:
             if loop.time() - counted_s >= METRICS_S:
                 counted_s = loop.time()
                 await worker.count()
+
+
+def _orders(config: Config, worker: Worker) -> bytes:
+    """Returns the message with all that a worker has to know. Raises `WorkerMessageError`."""
+    return encode(Told(config=config, pages=worker.pages, parent=os.getpid()))
+
+
+def _send(process: asyncio.subprocess.Process, orders: bytes) -> None:
+    """Writes a message to a worker, which may have ended: that is noticed when its process is waited for."""
+    assert process.stdin is not None
+    process.stdin.write(orders)
+
+
+async def _body(reader: asyncio.StreamReader) -> bytes:
+    """Returns the rest of an answer. Raises `WorkerSilent`: it is too large."""
+    try:
+        await reader.readexactly(PAGE_BYTES_MAX)
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+    raise WorkerSilent(f"answers with {PAGE_BYTES_MAX} bytes or more")
 
 
 async def _end(worker: Worker, grace_s: float) -> None:

@@ -28,6 +28,7 @@ from gateway.shared_ports import SharedPorts
 from gateway.shared_store import SharedStore, shared_store
 from gateway.signals import hangups, stop_on_signals
 from gateway.status import Listening, Status
+from gateway.worker_messages import WorkerMessageError
 from gateway.worker_metrics import WorkerMetrics
 from gateway.worker_pool import Worker, WorkerPool
 from store.errors import StoreError
@@ -171,8 +172,8 @@ def _listening(one: ListenerConfig) -> Iterator[Listening]:
 async def run(config: Config, count: int, *, load: Load, on_ready: Callable[[Workers], None] | None = None) -> None:
     """Run a gateway of several workers until SIGTERM or SIGINT; a second signal ends all processes at once.
 
-    SIGHUP has the configuration read again, by `load`. Raises `StartError`, `ConfigError`, `StoreError`,
-    `ControllerError`, OSError.
+    SIGHUP has the configuration read again, by `load`. Raises `StartError`, `ConfigError`, `WorkerMessageError`,
+    `StoreError`, `ControllerError`, OSError.
     """
     stopped = stop_on_signals()
     news = reread(config, hangups(), load)
@@ -204,10 +205,13 @@ async def run(config: Config, count: int, *, load: Load, on_ready: Callable[[Wor
 
 
 async def _follow(pool: WorkerPool, news: AsyncIterator[Config], config: Config, base: SharedStore) -> None:
-    """Tell the workers of every new configuration. Ports and all else stay as they are."""
+    """Tells the workers every new configuration. Ports and all else stay as they are."""
     try:
         async for new in news:
-            pool.tell(_for_workers(msgspec.structs.replace(config, auth=new.auth, access=new.access), base))
+            try:
+                pool.tell(_for_workers(msgspec.structs.replace(config, auth=new.auth, access=new.access), base))
+            except WorkerMessageError as error:
+                log.error("the configuration cannot be used, and the one before stays", mistakes=[str(error)])
     except Exception:  # our own bug: the workers go on as they were told before
         log.exception("the configuration is not read again any more")
 

@@ -18,6 +18,8 @@ from gateway.limits_settings import LimitsConfig
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("gateway", "adapters", "store", "controller", "spark", "deploy")
 LINES_SOFT_MAX = 450
+# Modules and functions that run what they read.
+RUNNING_DATA = frozenset({"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "eval", "exec", "compile"})
 # Files that read better whole, and how long they may be.
 LONGER = {
     "adapters/amqp/connection.py": 550,  # one table of methods, a short handler each
@@ -94,6 +96,28 @@ def test_nothing_forks_without_exec():
     """What runs between the two, in a process with threads, can meet a lock that nobody will ever give back."""
     pattern = r"\bos\.fork\b|\bmultiprocessing\b|\bpreexec_fn\b|\bProcessPoolExecutor\b"
     assert [hit for path in MODULES for hit in where(path, pattern)] == []
+
+
+def runs_data(tree: ast.AST) -> list[int]:
+    """Returns the lines that import such a module or call such a function."""
+    found = []
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [each.name.partition(".")[0] for each in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [(node.module or "").partition(".")[0]]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            names = [node.func.id]
+        found += [node.lineno for one in names if one in RUNNING_DATA]
+    return found
+
+
+def test_no_data_can_run_code():
+    """What processes and files tell each other is decoded into types (msgspec), never executed."""
+    found = {name(path): runs_data(ast.parse(path.read_text("utf-8"))) for path in MODULES}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+    assert runs_data(ast.parse("import json, pickle\nfrom marshal import loads\neval('1')")) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)

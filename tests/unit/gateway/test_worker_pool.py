@@ -8,25 +8,25 @@ import sys
 import msgspec
 import pytest
 
-from gateway import worker_pool
+from gateway import worker_messages, worker_pool
 from gateway.app import StartError
 from gateway.config import load
 from gateway.passwords import hash_password
 from gateway.status import Status
-from gateway.worker_pool import WorkerPool
+from gateway.worker_pool import WorkerPool, WorkerSilent
 
 pytestmark = pytest.mark.anyio
 
 ANSWERS = """
-import pickle, socket, sys
+import msgspec, socket, sys
 stdin = sys.stdin.buffer
 
 def told_more():
-    return pickle.loads(stdin.read(int.from_bytes(stdin.read(4), "big")))
+    return msgspec.msgpack.decode(stdin.read(int.from_bytes(stdin.read(4), "big")))
 
 told = told_more()
 server = socket.socket(socket.AF_UNIX)
-server.bind(str(told.pages))
+server.bind(told["pages"])
 server.listen()
 while True:
     peer, _ = server.accept()
@@ -34,7 +34,7 @@ while True:
     if page == b"/told":
         told = told_more()
     if page in (b"/told", b"/who"):
-        page = ",".join(told.config.auth.users).encode()
+        page = ",".join(told["config"]["auth"]["users"]).encode()
     body = {status!r} if page == b"/status" else page if page[:1] != b"/" else b"counted 1\\n"
     peer.sendall(b"HTTP/1.1 200 OK\\r\\n\\r\\n" + body)
     peer.close()
@@ -147,3 +147,20 @@ async def test_all_are_told_of_another_configuration_and_those_that_come_later_b
     os.kill(first.process.pid, signal.SIGKILL)
     await until(lambda: first.restarts == 1 and first.ready)
     assert await first._ask("/who") == b"ada"
+
+
+async def test_a_configuration_that_is_too_large_is_not_told_and_the_one_before_stays(pool, monkeypatch):
+    await pool.start()
+    users = {"auth": {"users": {"ada": {"password_hash": hash_password(b"x")}}}}
+    monkeypatch.setattr(worker_messages, "MESSAGE_BYTES_MAX", 1_000)
+    with pytest.raises(worker_messages.WorkerMessageError, match="workers take 1000"):
+        pool.tell(load(environ={}, overrides=users))
+    monkeypatch.undo()
+    assert [await worker._ask("/who") for worker in pool.workers] == [b"", b""]
+
+
+async def test_an_answer_that_is_too_large_is_none(pool, monkeypatch):
+    await pool.start()
+    monkeypatch.setattr(worker_pool, "PAGE_BYTES_MAX", 5)
+    with pytest.raises(WorkerSilent, match="5 bytes or more"):
+        await pool.workers[0]._ask("/metrics")
