@@ -51,6 +51,7 @@ class _Pending:
     idempotent: bool
     order: int
     since: float | None = None  # when it first met trouble; None: all is well
+    sent_s: float = 0.0  # when it was first sent; 0: it was not
     perhaps: bool = False  # it may be stored
     error: StoreError | None = None  # why it was refused the last time
 
@@ -132,7 +133,7 @@ class Appender:
             return None
         parts: list[Buffer] = []
         size = 0
-        waiting, sent = self._waiting, self._sent
+        waiting, sent, now_s = self._waiting, self._sent, self._now_s()
         while waiting and len(sent) < FRAMES_COUNT_MAX:
             pending = waiting[0]
             if (sent and self._sent_bytes + pending.size > WINDOW_BYTES) or (
@@ -140,6 +141,7 @@ class Appender:
             ):
                 break
             waiting.popleft()
+            pending.sent_s = pending.sent_s or now_s
             sent[self._number] = pending
             self._number += 1
             self._sent_bytes += pending.size
@@ -228,11 +230,13 @@ class Appender:
             self._finish(pending, pending.error or StoreUnreachable(f"no master within reach for {self._budget_s:g} s"))
 
     def expire_held(self) -> None:
-        """Answer what was refused for too long; to be called now and then while the connection stands.
+        """Answers what has waited too long while the connection stands; to be called now and then.
 
-        It is sent again when all that was sent is answered, which may be never: a frame that the master wrote, and
-        that too few replicas have, is neither stored nor refused.
+        A frame that the master wrote and that too few replicas have is neither stored nor refused, perhaps for ever.
+        Its caller is told that the outcome is unknown; the frame goes on, as what its producer sends later is behind
+        it. What was refused is sent again when all that was sent is answered, so that waits for it too.
         """
+        self._tell_sent()
         limit = self._now_s() - self._budget_s
         held, self._held = self._held, []
         for pending in held:
@@ -242,6 +246,20 @@ class Appender:
                 self._held.append(pending)
         if held and not self._held:
             self._wake()
+
+    def _tell_sent(self) -> None:
+        """Ends the waiting for what was first sent longer ago than `budget_s`."""
+        limit = self._now_s() - self._budget_s
+        late = []
+        for pending in self._sent.values():
+            if pending.sent_s > limit:
+                break  # the later ones were first sent later, but for what is sent again, which is in front
+            if pending.done is not _told:
+                late.append(pending)
+        for pending in late:
+            unknown = AppendOutcomeUnknown(f"written, and not confirmed by enough replicas within {self._budget_s:g} s")
+            done, pending.done = pending.done, _told
+            self._tell(done, unknown)
 
     def refuse(self, why: StoreError) -> None:
         """Take nothing any more."""
@@ -273,7 +291,14 @@ class Appender:
         self.pending_bytes -= pending.size
         if isinstance(outcome, StoreError) and pending.perhaps and not isinstance(outcome, AppendOutcomeUnknown):
             outcome = AppendOutcomeUnknown(f"perhaps stored before the connection broke; then: {outcome}")
+        self._tell(pending.done, outcome)
+
+    def _tell(self, done: OnAppended, outcome: Appended | StoreError) -> None:
         try:
-            pending.done(outcome)
+            done(outcome)
         except Exception:
             logger.exception("an append's callback has failed")
+
+
+def _told(_outcome: Appended | StoreError) -> None:
+    """Takes the outcome of a frame whose caller does not wait any more."""

@@ -79,6 +79,7 @@ class _Pending:
     future: "asyncio.Future[Any]"
     orphaned: Callable[[Any], None] | None = None  # what to do with a value that nobody waits for any more
     since: float | None = None  # when it first met trouble; None: all is well
+    sent_s: float = 0.0  # when it was sent last
 
 
 class Caller:
@@ -175,10 +176,11 @@ class Caller:
         if not self._waiting or self._down_since is not None:
             return None
         taken: list[tuple[int, str, msgspec.Raw]] = []
-        size = 0
+        size, now_s = 0, self._loop.time()
         while self._waiting and size < MESSAGE_BYTES and len(taken) < MESSAGE_CALLS_COUNT_MAX:
             pending = self._waiting.popleft()
             if pending.number:
+                pending.sent_s = now_s
                 self._sent[pending.number] = pending
             taken.append((pending.number, pending.method, msgspec.Raw(pending.arguments)))
             size += len(pending.arguments)
@@ -270,6 +272,18 @@ class Caller:
                 self._fail(pending, self._unreachable())
             else:
                 self._waiting.append(pending)
+
+    def expire_sent(self) -> None:
+        """Fails changes that the store has not answered for too long; to be called while the connection stands.
+
+        A change that the master wrote and that too few replicas have is neither done nor refused, perhaps for ever. Its
+        answer may still come, and nobody waits for it then.
+        """
+        limit = self._loop.time() - self._budget_s
+        for pending in self._sent.values():
+            if pending.mode is ONCE and pending.sent_s < limit and not pending.future.done():
+                within = f"written, and not confirmed by enough replicas within {self._budget_s:g} s"
+                self._fail(pending, AppendOutcomeUnknown(f"{pending.method}: {within}"))
 
     def failed(self, error: StoreError) -> None:
         """Why the last attempt to connect has failed."""

@@ -416,6 +416,7 @@ class Connection:
         while True:
             await asyncio.sleep(EXPIRE_S)
             if self.up.is_set():
+                self.caller.expire_sent()
                 self.appender.expire_held()
             else:
                 self.caller.expire()

@@ -3,6 +3,7 @@
 import random
 from collections import deque
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -294,11 +295,45 @@ def test_what_is_refused_is_answered_in_time_though_a_frame_before_it_never_is()
     world.send()
     world.arrive()
     world.answer(1)
-    assert {n: type(outcome) for n, outcome in world.outcomes.items()} == {2: NotWritable, 3: NotWritable}
+    kinds = {n: type(outcome) for n, outcome in world.outcomes.items()}
+    assert kinds == {1: AppendOutcomeUnknown, 2: NotWritable, 3: NotWritable}
     world.back.append(written)
     world.settle()
-    assert isinstance(world.outcomes[1], Appended)
     assert world.store.log == [b"1"]
+
+
+@pytest.mark.parametrize("then", ["confirmed", "cut", "closed"])
+def test_what_is_written_and_never_confirmed_is_answered_in_time(then):
+    """Its publisher heard nothing for as long as too few replicas had it."""
+    world = World(budget_s=5)
+    world.connect()
+    world.now_s = 1.0
+    world.append()
+    world.send()
+    world.arrive()
+    world.now_s += 4
+    world.appender.expire_held()
+    assert world.outcomes == {}
+    world.now_s += 2
+    world.appender.expire_held()
+    world.appender.expire_held()
+    assert type(world.outcomes[1]) is AppendOutcomeUnknown
+    assert "not confirmed by enough replicas within 5 s" in str(world.outcomes[1])
+    match then:
+        case "confirmed":
+            world.answer(1)
+        case "cut":
+            world.cut()
+            world.connect()
+        case "closed":
+            world.appender.close(StoreClosed("closed"))
+    if then != "closed":
+        world.append()
+        world.settle()
+        assert isinstance(world.outcomes[2], Appended)
+        assert world.store.log == [b"1", b"2"]
+    assert type(world.outcomes[1]) is AppendOutcomeUnknown
+    assert world.appender.pending_bytes == 0
 
 
 def test_closing_says_of_each_frame_what_is_known():

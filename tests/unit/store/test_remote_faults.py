@@ -22,8 +22,8 @@ from store.errors import (
 )
 from store.format import Position
 from store.local import LocalStore
-from store.remoting import RemoteStore, appender, connection
-from store.remoting.caller import CALLS_COUNT_MAX
+from store.remoting import RemoteStore, appender, arguments, connection
+from store.remoting.caller import AGAIN, CALLS_COUNT_MAX, ONCE, Caller
 
 pytestmark = pytest.mark.anyio
 
@@ -539,3 +539,20 @@ async def test_a_refusal_says_who_it_is(tmp_path):
         await RemoteStore.open(4, lambda: node.target, budget_s=0.2)
     assert NotMaster("text", "host:1").master == "host:1"
     await node.stop()
+
+
+async def test_a_change_that_is_written_and_never_confirmed_is_answered_in_time():
+    """Whoever changed a key heard nothing for as long as too few replicas had it. What only reads may take long."""
+    caller = Caller(asyncio.get_running_loop(), wake=lambda: None, budget_s=0.0, follows=True)
+    caller.connected()
+    change = caller.begin("kv_delete", arguments.KvGet("k", ""), lambda body: body, ONCE)
+    reading = caller.begin("kv_get", arguments.KvGet("k", ""), lambda body: body, AGAIN)
+    caller.take_message()
+    async with asyncio.timeout(10):
+        while not change.future.done():
+            await asyncio.sleep(0)
+            caller.expire_sent()
+    with pytest.raises(AppendOutcomeUnknown, match="not confirmed by enough replicas"):
+        await change.future
+    assert not reading.future.done()
+    assert caller.unsure  # its answer may still come
