@@ -10,7 +10,10 @@ __all__ = ["ClusterHealth", "GroupHealth", "cluster_health", "group_health"]
 
 
 class GroupHealth(NamedTuple):
-    """One group. `refusals`: why it takes nothing. `damages` are the damaged ranges of all its replicas' logs."""
+    """One group. `refusals`: why it takes nothing. `damages` are the damaged ranges of all its replicas' logs.
+
+    `in_sync` counts the replicas of which `warnings` do not say that they are silent or out of the SyncStateSet.
+    """
 
     number: int
     refusals: tuple[str, ...] = ()
@@ -52,7 +55,7 @@ def group_health(group: Group, route: Route | None, *, reached: bool = True, ref
         number=group.number,
         refusals=tuple(f"{name}: {why}" for why in _refusals(group, heard, reached=reached, refused=refused)),
         warnings=tuple(f"{name}: {what}" for what in _warnings(group, route, heard)),
-        in_sync=len(group.sync_set),
+        in_sync=sum(_is_in_sync(group, replica, heard.get(replica.id)) for replica in group.replicas),
         damages=sum(one.damages for one in heard.values()),
     )
 
@@ -93,11 +96,23 @@ def _warnings(group: Group, route: Route | None, heard: dict[int, RouteReplica])
     return found
 
 
+def _is_silent(said: RouteReplica | None) -> bool:
+    return said is not None and not said.alive
+
+
+def _is_in_sync(group: Group, replica: Replica, said: RouteReplica | None) -> bool:
+    """Returns whether a replica is in the SyncStateSet and not known to be silent.
+
+    A master does not take silent ones out of its set where fewer than `min_in_sync` would be left.
+    """
+    return replica.id in group.sync_set and not _is_silent(said)
+
+
 def _of_replica(group: Group, replica: Replica, said: RouteReplica | None) -> Sequence[str]:
     found = []
-    if said is not None and not said.alive:
+    if _is_silent(said):
         found.append("is not heard of")
-    elif group.master is not None and not replica.learner and replica.id not in group.sync_set:
+    elif group.master is not None and not replica.learner and not _is_in_sync(group, replica, said):
         found.append("is not in sync: it does not count for what is acknowledged")
     if said is not None and said.full and replica.id != group.master:
         found.append("has a full disk")

@@ -96,6 +96,17 @@ def test_what_the_next_failure_would_meet_is_said(group, known, words):
     assert health.writable
 
 
+@pytest.mark.parametrize(
+    ("sync_set", "silent", "in_sync"),
+    [((1, 2, 3), (), 3), ((1, 2, 3), (1, 3), 1), ((1, 2), (3,), 2), ((1, 2), (1,), 1)],
+)
+def test_a_replica_counts_as_in_sync_unless_it_is_said_to_be_silent_or_behind(sync_set, silent, in_sync):
+    """The metric counted dead replicas that their master could not take out of its set."""
+    health = group_health(changed(sync_set=sync_set), route(**{f"r{n}": {"alive": False} for n in silent}))
+    assert health.in_sync == in_sync
+    assert len(health.warnings) == 3 - in_sync
+
+
 def test_nothing_is_invented_where_no_controller_answers():
     assert group_health(GROUP, None) == GroupHealth(1, (), (), 3, 0)
 
