@@ -1,4 +1,4 @@
-"""`$SYS/broker/...`: what a gateway tells MQTT clients of itself (docs/operations.md has the list).
+"""`$SYS/broker/...`: what a gateway tells MQTT clients of itself (docs/mqtt.md has the list).
 
 Nothing of it is in the log. It is answered as retained messages are, always at QoS 0, and speaks of the process that
 one is connected to; what it counts are MQTT's own clients and messages. Nobody can publish there.
