@@ -81,7 +81,7 @@ class Leader:
         """Whether a majority was active since the last time."""
         active = [self._is_me(id) or (id in self.peers and self.peers[id].active) for id in self._voters]
         for progress in self.peers.values():
-            progress.active = False
+            progress.begin_look()
         return 2 * sum(active) > len(active)
 
     # ---- what the driver asks

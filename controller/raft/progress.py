@@ -26,7 +26,7 @@ class ProgressStatus(msgspec.Struct, frozen=True, kw_only=True):
     match: Index
     next: Index
     inflight: int
-    active: bool
+    active: bool  # it has answered in this election timeout or in the one before
 
 
 class Progress:
@@ -35,7 +35,7 @@ class Progress:
     __slots__ = (
         "_inflight", "_inflight_bytes", "_match_heard", "_settings", "_snapshot_ticks", "active", "commit_sent",
         "incarnation",
-        "match", "next", "nudge", "paused", "state",
+        "match", "next", "nudge", "paused", "state", "was_active",
     )  # fmt: skip
 
     def __init__(self, settings: Settings, *, next_index: Index) -> None:
@@ -45,6 +45,7 @@ class Progress:
         self.next: Index = next_index  # what it is sent next
         self.state = ProgressState.PROBE
         self.active = False  # it was heard of since the last look (check-quorum)
+        self.was_active = False  # the same of the time before: right after a look nobody has answered yet
         self.paused = False  # probing, and the probe is under way
         self.nudge = False  # it was heard of, and stands still: an empty message finds out what was lost
         self.commit_sent: Index = 0
@@ -60,10 +61,18 @@ class Progress:
         return len(self._inflight) >= settings.inflight_max or self._inflight_bytes >= settings.inflight_bytes_max
 
     def status(self) -> ProgressStatus:
-        """What an operator is shown."""
+        """Returns the follower's state for operators and for changes of the membership."""
         return ProgressStatus(
-            state=self.state, match=self.match, next=self.next, inflight=len(self._inflight), active=self.active
+            state=self.state,
+            match=self.match,
+            next=self.next,
+            inflight=len(self._inflight),
+            active=self.active or self.was_active,
         )
+
+    def begin_look(self) -> None:
+        """Begins the time of the next check-quorum."""
+        self.was_active, self.active = self.active, False
 
     def sent(self, last: Index, size_bytes: int) -> None:
         """Entries up to `last` are under way; none of them when `last` is before `next`."""

@@ -137,6 +137,22 @@ def test_a_pre_candidate_of_an_older_term_is_told_of_ours():
 # ---- check-quorum and the lease
 
 
+def test_a_follower_that_answers_is_active_at_every_moment():
+    """After each check-quorum it was not until its next answer: another controller could take its place then."""
+    net = Net(3)
+    leader = net.elect(1)
+    net.tick(1)
+    seen = []
+    for _ in range(3 * ELECTION_TICKS):
+        leader.raft.tick()
+        seen.append([leader.status.progress[id].active for id in (2, 3)])
+        net.settle()
+    assert seen == [[True, True]] * len(seen)
+    net.isolate(3)
+    net.tick(2 * ELECTION_TICKS, 1, 2)
+    assert [leader.status.progress[id].active for id in (2, 3)] == [True, False]
+
+
 def test_whoever_hears_a_leader_ignores_candidates():
     net = Net(3)
     net.elect(1)
