@@ -63,7 +63,7 @@ class ServedStore(RemoteStore):
         node = await Node(local.group).start(local, timers=limits)
         clock = {"now_ms": options["now_ms"]} if "now_ms" in options else {}
         pending = {"pending_bytes_max": options["pending_bytes_max"]} if "pending_bytes_max" in options else {}
-        store = cls(local, node, budget_s=0.5, **clock, **pending)
+        store = cls(local, node, budget_s=20.0, **clock, **pending)
         await store.connected()
         return store
 
