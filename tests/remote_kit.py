@@ -52,6 +52,8 @@ class Node:
 class ServedStore(RemoteStore):
     """A client that was opened like a `LocalStore`, with the store behind it; what only that has, it is asked for."""
 
+    WAIT_S = 20.0  # for the store, however busy the machine is
+
     def __init__(self, local, node, **options):
         self.local, self.node = local, node
         super().__init__(local.group, lambda: node.target, **options)
@@ -63,7 +65,7 @@ class ServedStore(RemoteStore):
         node = await Node(local.group).start(local, timers=limits)
         clock = {"now_ms": options["now_ms"]} if "now_ms" in options else {}
         pending = {"pending_bytes_max": options["pending_bytes_max"]} if "pending_bytes_max" in options else {}
-        store = cls(local, node, budget_s=20.0, **clock, **pending)
+        store = cls(local, node, budget_s=cls.WAIT_S, **clock, **pending)
         await store.connected()
         return store
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 import test_store_local
-from remote_kit import contract
+from remote_kit import ServedStore, contract
 
 contract(
     test_store_local,
@@ -29,6 +29,13 @@ def trimmed(monkeypatch):
         return await settle(stores)
 
     monkeypatch.setattr(test_store_local.Stores, "settle", settled)
+
+
+@pytest.fixture(autouse=True)
+def impatient(request, monkeypatch):
+    """A store whose disk has failed is waited for in vain."""
+    if request.node.name == "test_a_failed_disk":
+        monkeypatch.setattr(ServedStore, "WAIT_S", 1.0)
 
 
 @pytest.fixture(params=["dispatched", "reopened"])
