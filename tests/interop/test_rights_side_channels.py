@@ -189,6 +189,15 @@ def test_a_member_with_fewer_rights_takes_nothing_of_a_shared_subscription(serve
     assert [member.hear() for _ in range(3)] == ["team/eve/1", "team/bob/2", "team/eve/3"]
 
 
+def test_a_member_of_a_shared_subscription_is_told_when_its_right_is_revoked(served, user, mqtt):  # noqa: F811
+    name = user("subscribe:revoked/#")
+    member = mqtt(name)
+    member.connect()
+    assert member.subscribe("$share/G/revoked/#") == [1]
+    served.do(served.set_user(name, ruled("subscribe:revoked/some/#")))
+    assert member.left.get(timeout=TIMEOUT_S) == DENIED
+
+
 def test_a_group_of_consumers_wants_the_right_to_its_topic(served, user):  # noqa: F811
     name, group = user("all:$group/#", "subscribe:staff/mine/#"), fresh("staff")
     publish(served, "staff/secret")
