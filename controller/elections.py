@@ -341,8 +341,8 @@ class Elections:
         return self._registry.heard(group.number, id_, now_ms)
 
     def _heard(self, group: Group, ids: Iterable[int], now_ms: int) -> dict[int, Heartbeat]:
-        """Of these replicas, those known to be alive, with what they say."""
-        said = {id_: self._said(group, id_, now_ms) for id_ in ids if id_ in group.voters}
+        """Returns those of some replicas that are known to be alive, with what they say; they can be elected."""
+        said = {id_: self._registry.spoke(group.number, id_, now_ms) for id_ in ids if id_ in group.voters}
         return {id_: one for id_, one in said.items() if one is not None}
 
     def _wanted_in(self, group: Group, now_ms: int) -> int | None:

@@ -224,6 +224,16 @@ class Registry:
         heard = self._heard.get((group, replica))
         return heard.said if heard is not None and self.alive(group, replica, now_ms) else None
 
+    def spoke(self, group: int, replica: int, now_ms: int) -> Heartbeat | None:
+        """Returns the newest heartbeat of a replica that is alive, unless this process only slept since it came.
+
+        What a replica said before may not be so any more: it lets nobody be taken for dead, and elects nobody.
+        """
+        heard = self._heard.get((group, replica))
+        if heard is None or now_ms >= heard.at_ms + self.dead_after_ms:
+            return None
+        return self.heard(group, replica, now_ms)
+
     def alive(self, group: int, replica: int, now_ms: int) -> bool:
         """Whether a replica spoke in time, or there was no time yet to hear it."""
         return now_ms < self.dies_ms(group, replica)

@@ -255,6 +255,7 @@ class Connection:
             self.closed = True
             if quietly:
                 self.down.end()
+                self.up._waiting.clear()  # nobody sends it again
                 self.net.at(self.net.loop.now_s + self._patience_s(), self._hung_up)
             else:
                 self._tell_server()

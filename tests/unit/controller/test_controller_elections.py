@@ -167,6 +167,19 @@ def test_a_controller_that_slept_waits_before_it_judges():
     assert rig.commands == []
 
 
+def test_nobody_is_elected_for_what_it_said_before_the_controller_slept():
+    """Its disk may have lost since what it had then."""
+    rig = Rig(in_sync=3)
+    rig.up(2, log_end=10)
+    rig.down(1, 2, 3)
+    rig.now += 60_000
+    rig.tick()
+    rig.deaf.add(1)
+    rig.up(1, incarnation=9)  # started again: it serves no more
+    rig.tick()
+    assert [command.candidate for command in rig.commands] == [1]
+
+
 def test_a_controller_that_hears_nobody_leaves_the_master_in_place():
     rig = Rig(in_sync=3)
     rig.down(1, 2, 3)
