@@ -30,6 +30,7 @@ from controller.client import (
 )
 from controller.commands import ElectMaster, LogEnd
 from controller.groups import majority
+from controller.losses import candidates, why_nobody
 from controller.registry import Heartbeat, Registry
 
 __all__ = ["Elections"]
@@ -129,7 +130,7 @@ class Elections:
                 self._avoided[group] = ((there.master,), now_ms + WANTED_MS)
         command = self._successor(there, now_ms, time_ms, only=candidate, among=among)
         if command is None:
-            raise NotElectable(f"group {group}: too few of {list(there.sync_set or there.voters)} are alive")
+            raise NotElectable(why_nobody(there, self._heard(there, there.sync_set, now_ms)))
         if command.candidate is not None and candidate not in {None, command.candidate}:
             raise NotElectable(f"replica {command.candidate} of group {group} has the longest log, not {candidate}")
         return self._proposing(command, now_ms)
@@ -316,22 +317,9 @@ class Elections:
         return found
 
     def _accepted_loss(self, group: Group, candidate: int | None, now_ms: int, time_ms: int) -> ElectMaster:
-        """The unclean election that an operator has asked for. Raises `UnknownReplica`, `NotElectable`."""
-        if not group.sync_set:
-            raise NotElectable(f"group {group.number} had no master yet: it needs no unclean election")
-        clean = self._heard(group, group.sync_set, now_ms)
-        if clean:
-            raise NotElectable(
-                f"group {group.number}: {sorted(clean)} are in sync and alive, so nothing needs to be lost; elect one "
-                "of them without --unclean"
-            )
+        """Elects uncleanly, as an operator has asked for. Raises `UnknownReplica`, `NotElectable`."""
         heard = self._heard(group, group.voters, now_ms)
-        if candidate is not None and group.replica(candidate) is None:
-            raise UnknownReplica(f"group {group.number} has no replica {candidate}")
-        heard = {id_: said for id_, said in heard.items() if candidate in {None, id_}}
-        if not heard:
-            whom = "no voter" if candidate is None else f"replica {candidate}"
-            raise NotElectable(f"group {group.number}: {whom} is heard of, so nobody can be elected")
+        heard = candidates(group, heard, wanted=candidate, serving=self._serves(group, now_ms))
         command = self._command(group, self._best(group, heard, now_ms), time_ms, unclean=True)
         return self._proposing(msgspec.structs.replace(command, accepted=True), now_ms)
 
@@ -382,7 +370,10 @@ class Elections:
             return
         who = f"the log of replica {said.replica} of group {group.number}"
         if said.cut_short and not group.config.unclean_election:
-            raise NotElectable(f"{who} has lost its end, which was acknowledged; it is filled again from a master")
+            raise NotElectable(
+                f"{who} has lost its end, which was acknowledged; it is filled again from a master. If no replica in "
+                "sync has its end, headgate cluster elect --unclean accepts the loss"
+            )
         heard = self._heard(group, group.sync_set, now_ms)
         sound = [id_ for id_, one in sorted(heard.items()) if not one.damaged]
         if sound:

@@ -289,6 +289,7 @@ def _elected(group: Group, command: ElectMaster) -> Group:
             group, master=None, master_epoch=group.master_epoch + 1, elected_ms=command.time_ms
         )
     keeps_set = _check_candidate(group, candidate, command)
+    unclean = command.unclean and bool(group.sync_set)
     return msgspec.structs.replace(
         group,
         master=candidate,
@@ -296,6 +297,7 @@ def _elected(group: Group, command: ElectMaster) -> Group:
         sync_set=group.sync_set if keeps_set else (candidate,),
         sync_epoch=group.sync_epoch + 1,
         elected_ms=command.time_ms,
+        unclean_epoch=group.master_epoch + 1 if unclean else group.unclean_epoch,
     )
 
 

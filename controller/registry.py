@@ -114,6 +114,7 @@ class RouteReplica(msgspec.Struct, frozen=True, kw_only=True):
     silent_ms: int = -1
     full: bool = False
     stalled: bool = False
+    cut_short: bool = False  # its log has lost its end
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -305,6 +306,7 @@ class Registry:
             confirmed=said.confirmed if said is not None else 0,
             full=said is not None and said.full,
             stalled=said is not None and said.stalled,
+            cut_short=said is not None and said.cut_short,
             damages=said.damages if said is not None else 0,
             damaged_bytes=said.damaged_bytes if said is not None else 0,
             lost_bytes=said.lost_bytes if said is not None else 0,

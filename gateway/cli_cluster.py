@@ -143,7 +143,10 @@ def elect(
     *,
     unclean: Annotated[
         bool,
-        typer.Option("--unclean", help="One that is not in sync, when nobody in sync is left: what it lacks is lost."),
+        typer.Option(
+            "--unclean",
+            help="When nobody in sync is left, or all of them have lost the end of their logs: what it lacks is lost.",
+        ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before an unclean election.")] = False,
 ) -> None:
@@ -158,7 +161,7 @@ def elect(
         for line in risk.lines:
             typer.echo(f"  {line}")
         if not yes:
-            typer.confirm("Elect one that is not in sync?", abort=True)
+            typer.confirm("Elect one that lacks what was acknowledged?", abort=True)
         found = ask(config, controllers, lambda controller: electing.elect_unclean(controller, risk, replica))
     else:
         found = ask(config, controllers, lambda controller: electing.elect(controller, group, replica))

@@ -1,7 +1,8 @@
 """Queues that end in front of where a group is: whether their log has lost its end, or is only known late.
 
-What is confirmed is lost by an unclean election alone, which a store group has to allow. Without one, an end that is
-too low is that of a master which does not know yet what it may show, or that it is none any more: it passes.
+What is confirmed is lost by an unclean election alone, which a store group or an operator has to allow. Without one,
+an end that is too low is that of a master which does not know yet what it may show, or that it is none any more: it
+passes.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,4 +52,4 @@ class LostEnds:
     def _may_lose(self, queue: int) -> bool:
         number = self._controller.group_of_queue(queue)
         group = None if number is None else self._controller.group(number)
-        return group is not None and group.config.unclean_election
+        return group is not None and (group.config.unclean_election or group.unclean_epoch > 0)

@@ -10,7 +10,7 @@ __all__ = ["Risk", "at_risk", "elect", "elect_unclean"]
 
 
 class Risk(NamedTuple):
-    """A group of which nobody in sync may be left, and a line for each replica: what is known of its log."""
+    """A group of which nobody in sync may be left; what is known of the log of each replica, and which one has most."""
 
     group: Group
     lines: tuple[str, ...]
@@ -29,7 +29,8 @@ async def at_risk(controller: RemoteController, number: int) -> Risk:
     """Look at the logs of a group's replicas, as the controllers heard them last. Raises `ControllerError`."""
     there = await _known(controller, number)
     routes = {route.group: route for route in await controller.routes(number)}
-    return Risk(there, tuple(_lines(there, routes.get(number))))
+    route = routes.get(number)
+    return Risk(there, (*_lines(there, route), *_advice(there, route)))
 
 
 async def elect_unclean(controller: RemoteController, risk: Risk, replica: int | None) -> Group:
@@ -52,6 +53,15 @@ def _lines(group: Group, route: Route | None) -> list[str]:
     return [_line(group, id_, heard.get(id_), furthest) for id_ in group.voters]
 
 
+def _advice(group: Group, route: Route | None) -> list[str]:
+    """Names the replica that loses least: the one with the newest epoch in its log, and of these the longest log."""
+    alive = [one for one in route.replicas if one.alive and one.id in group.voters] if route is not None else []
+    best = max(alive, key=lambda one: (one.log_epoch, one.log_end), default=None)
+    return (
+        [] if best is None else [f"of those that are alive, replica {best.id} has the longest log of the newest epoch"]
+    )
+
+
 def _line(group: Group, id_: int, said: RouteReplica | None, furthest: tuple[int, int] | None) -> str:
     in_sync = id_ in group.sync_set
     where = "in sync" if in_sync else "not in sync"
@@ -60,7 +70,9 @@ def _line(group: Group, id_: int, said: RouteReplica | None, furthest: tuple[int
     alive = "alive" if said.alive else f"not heard of for {said.silent_ms / 1000:.0f} s"
     line = f"replica {id_}: {where}, {alive}, its log ended at {said.log_end} in epoch {said.log_epoch}"
     if in_sync:
-        return line
+        if not said.cut_short:
+            return line
+        return f"{line}, and it has lost its end: {said.damaged_bytes} bytes are damaged or missing"
     if furthest is None:
         return f"{line}; how much it lacks is not known"
     if said.log_epoch != furthest[0]:

@@ -103,3 +103,51 @@ def test_damage_is_news_to_the_policy():
     assert rig.registry.heartbeat(msgspec.structs.replace(said, **DAMAGED), rig.now)
     route = rig.registry.route(0, rig.group, rig.now)
     assert [(one.id, one.damages, one.damaged_bytes) for one in route.replicas] == [(1, 0, 0), (2, 2, 700), (3, 0, 0)]
+
+
+def all_cut_short(**config):
+    rig = Rig(in_sync=3, **config)
+    for id_, log_epoch, log_end in ((1, 1, 300), (2, 1, 400), (3, 0, 900)):
+        rig.up(id_, master=False, cut_short=True, log_epoch=log_epoch, log_end=log_end, **DAMAGED)
+    rig.down(1)
+    rig.run(DEAD_AFTER_MS + 2 * DAMAGED_AFTER_MS)
+    rig.up(1, cut_short=True, log_epoch=1, log_end=300, **DAMAGED)
+    return rig
+
+
+@pytest.mark.parametrize("config", [{}, {"config": QUORUM}], ids=["all in sync", "quorum"])
+def test_when_all_in_sync_have_lost_the_end_of_their_logs_an_operator_can_accept_the_loss(config, caplog):
+    rig = all_cut_short(**config)
+    before = rig.group.master_epoch
+    assert rig.group.master in {None, 1}
+    with pytest.raises(NotElectable, match=r"lost the end of their logs.*cluster elect 0 --unclean accepts the loss"):
+        rig.elections.decide(0, None, rig.now, 0)
+    assert rig.group.master_epoch == before
+    assert rig.group.unclean_epoch == 0
+    rig.state.apply(rig.elections.decide(0, None, rig.now, 0, unclean=True))
+    assert (rig.group.master, rig.group.sync_set) == (2, (2,))  # the longest log of the newest epoch
+    assert rig.group.unclean_epoch == rig.group.master_epoch == before + 1
+    assert any(record.levelname == "CRITICAL" for record in caplog.records)
+
+
+def test_an_accepted_loss_can_name_a_replica_with_a_shorter_log():
+    rig = all_cut_short()
+    assert rig.elections.decide(0, 1, rig.now, 0, unclean=True).candidate == 1
+
+
+def test_no_loss_is_accepted_while_one_in_sync_has_its_end_or_serves():
+    rig = all_cut_short()
+    rig.up(3, cut_short=False, damaged=False)
+    with pytest.raises(NotElectable, match=r"\[3\] are in sync and alive, so nothing needs to be lost"):
+        rig.elections.decide(0, 2, rig.now, 0, unclean=True)
+    rig = Rig(in_sync=1)
+    rig.up(1, cut_short=True, **DAMAGED)
+    with pytest.raises(NotElectable, match=r"\[1\] are in sync and alive"):
+        rig.elections.decide(0, 2, rig.now, 0, unclean=True)
+
+
+def test_a_clean_election_says_nothing_of_a_loss():
+    rig = Rig(in_sync=3)
+    rig.down(1)
+    rig.run(DEAD_AFTER_MS + TICK_MS)
+    assert (rig.group.master, rig.group.unclean_epoch) == (2, 0)
