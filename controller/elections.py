@@ -106,6 +106,8 @@ class Elections:
         if there is None:
             raise UnknownGroup(f"there is no store group {group}")
         asked = candidate in {None, there.master} and there.master is not None
+        if unclean and there.unclean_epoch <= (master_epoch or 0):
+            asked = False  # what was done meanwhile accepts no loss
         if asked and master_epoch is not None and 1 <= there.master_epoch - master_epoch <= 2:
             return None  # this very election, asked for again
         if (there.master_epoch if master_epoch is None else master_epoch) != there.master_epoch or (

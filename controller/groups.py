@@ -276,7 +276,8 @@ def _altered(group: Group, command: AlterSyncSet) -> Group:
 
 def _elected(group: Group, command: ElectMaster) -> Group:
     candidate = command.candidate
-    if group.master == candidate and group.master_epoch == command.master_epoch + 1:
+    done = group.master == candidate and group.master_epoch == command.master_epoch + 1
+    if done and (candidate is None or not command.unclean or group.unclean_epoch == group.master_epoch):
         return group  # this very election
     if (group.master_epoch, group.sync_epoch) != (command.master_epoch, command.sync_epoch):
         raise StaleEpoch(
@@ -289,7 +290,6 @@ def _elected(group: Group, command: ElectMaster) -> Group:
             group, master=None, master_epoch=group.master_epoch + 1, elected_ms=command.time_ms
         )
     keeps_set = _check_candidate(group, candidate, command)
-    unclean = command.unclean and bool(group.sync_set)
     return msgspec.structs.replace(
         group,
         master=candidate,
@@ -297,7 +297,7 @@ def _elected(group: Group, command: ElectMaster) -> Group:
         sync_set=group.sync_set if keeps_set else (candidate,),
         sync_epoch=group.sync_epoch + 1,
         elected_ms=command.time_ms,
-        unclean_epoch=group.master_epoch + 1 if unclean else group.unclean_epoch,
+        unclean_epoch=group.master_epoch + 1 if command.unclean else group.unclean_epoch,
     )
 
 

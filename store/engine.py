@@ -30,7 +30,7 @@ from store.log import SEGMENT_SIZE_BYTES, Placed
 from store.opening import DataDir, open_data_dir
 from store.producers import ProducerTable
 from store.receiver import Receiver
-from store.recovery import OnProgress, cut_off, recover, settle
+from store.recovery import OnProgress, cut_off, give_up, recover, settle
 from store.retention import UNLIMITED, Limits
 from store.run import QueueEnd, Run, RunBuilder
 from store.scrub import SCRUB_BYTES_PER_S, STEP_S, Scrub
@@ -80,6 +80,7 @@ class Engine:
         epoch: int = 1,
         confirmed: LogOffset | None = None,
         truncate_to: LogOffset | None = None,
+        give_up_from: LogOffset | None = None,
         segment_size_bytes: int = SEGMENT_SIZE_BYTES,
         map_size_bytes: int = MAP_SIZE_BYTES,
         linger_s: float = LINGER_S,
@@ -93,10 +94,10 @@ class Engine:
         """Open and recover a data directory; takes as long as the views are behind.
 
         What a master with other replicas has behind `confirmed` (None: nothing) is for the owner to `inherit`. A
-        slave's log is cut at `truncate_to`. Raises `DataDirLocked`, `WrongGroup`, `NotRebuildable`,
-        `ReplicaIncomplete`, `TruncationRefused`, `StoreFull`, OSError.
+        slave's log is cut at `truncate_to`, and gives up what it has lost from `give_up_from` on. Raises
+        `DataDirLocked`, `WrongGroup`, `NotRebuildable`, `ReplicaIncomplete`, `TruncationRefused`, `StoreFull`, OSError.
         """
-        assert truncate_to is None or role == "slave"
+        assert (truncate_to is None and give_up_from is None) or role == "slave"
         assert confirmed is None or on_written is not None
         files = files if files is not None else OsFiles()
         self.group = group
@@ -118,8 +119,8 @@ class Engine:
             )
             self.log, self.views, self.seals = directory.log, directory.views, directory.seals
             self._builder = RunBuilder(self._stored_end, lambda: self.views.dispatched)
+            self._inherited = self._recover(directory, confirmed, truncate_to, give_up_from, on_recovering)
             self._views_at = self.views.dispatched  # when it was opened
-            self._inherited = self._recover(directory, confirmed, truncate_to, on_recovering)
             self.scrub = Scrub(
                 self.log,
                 files=files,
@@ -229,10 +230,13 @@ class Engine:
         directory: DataDir,
         confirmed: LogOffset | None,
         truncate_to: LogOffset | None,
+        give_up_from: LogOffset | None,
         on_progress: OnProgress,
     ) -> Sequence[Run]:
         if self.role == "slave":
-            if truncate_to is not None:
+            if give_up_from is not None:
+                give_up(self.log, self.views, directory.seals, give_up_from, truncate_to)
+            elif truncate_to is not None:
                 cut_off(self.log, self.views, directory.seals, truncate_to)
             settle(self.log, self.views)
             return ()

@@ -287,8 +287,7 @@ class CommitLog:
         last = segments[-1]
         if at not in {sound, last.start, last.end} and not self._is_boundary(at, max(sound, last.start)):
             raise TruncationRefused(f"no frame begins at {at}")
-        if self._floor is not None:
-            self._floor.lower(at)
+        self.lower_floor(at)
         for gone in reversed(self._segments[len(segments) :]):  # from the end, each for good: never with a gap between
             self._unlink(gone)
             self._files.sync_directory(self._directory)
@@ -298,6 +297,11 @@ class CommitLog:
         if at < last.end:
             last.truncate(at)
         self.end = last.end
+
+    def lower_floor(self, at: LogOffset) -> None:
+        """Let the log be whole though it ends at `at`, durably. Raises OSError."""
+        if self._floor is not None:
+            self._floor.lower(at)
 
     def _is_boundary(self, at: LogOffset, sound: LogOffset) -> bool:
         for item in self.scan(sound, self._segments[-1].end):

@@ -12,13 +12,13 @@ from typing import TypeAlias
 from store.errors import NotRebuildable, TruncationRefused
 from store.format import FIRST_QUEUE, Frame, LogOffset
 from store.integrity.seals import SealFile
-from store.log import CommitLog, Placed
+from store.log import END, CommitLog, Placed
 from store.run import Run, RunBuilder
 from store.segment import BadRange, split_at
 from store.views import Views
 from store.views.old import OldViews
 
-__all__ = ["OnProgress", "cut_off", "keep_offsets", "recover", "replay", "settle"]
+__all__ = ["OnProgress", "cut_off", "give_up", "keep_offsets", "recover", "replay", "settle"]
 
 logger = logging.getLogger(__name__)
 
@@ -140,6 +140,33 @@ def cut_off(log: CommitLog, views: Views, seals: SealFile, at: LogOffset) -> Non
         seals.drop_from(at)
         log.truncate(at, views.dispatched)
         logger.warning("the log was cut where the master's goes another way", extra={"at": at, "bytes": end - at})
+
+
+def give_up(log: CommitLog, views: Views, seals: SealFile, at: LogOffset, cut_to: LogOffset | None) -> None:
+    """Give up, for good, what a replica's log has lost of its end from a log offset on: an operator accepts the loss.
+
+    `cut_to`: what the log has from there on is not the group's. The views are made anew where they hold more than is
+    left. Each step can be done again after a crash; until the last one the log has lost its end. Raises
+    `NotRebuildable`: the views cannot be made anew, and nothing was changed; `TruncationRefused`, OSError.
+    """
+    end = log.end if cut_to is None else min(cut_to, log.end)
+    lost = max(log.floor, views.dispatched)
+    if views.dispatched > end:
+        if not views.rebuildable:
+            raise NotRebuildable(
+                f"the views hold what the log has lost from {end} to {views.dispatched}, and the log does not have all "
+                "of what they are made from: stop the node, accept the loss with headgate store rebuild-views --force, "
+                "start it and elect again; or elect another replica"
+            )
+        views.reset()
+    if at < lost:
+        logger.critical(
+            "the log is given up from %d to %d, as an unclean election was accepted: what it held is LOST", at, lost
+        )
+    if cut_to is not None:
+        cut_off(log, views, seals, cut_to)
+    log.lower_floor(at)
+    log.damages.forget(at, END)
 
 
 def _begin_again(log: CommitLog, views: Views) -> None:

@@ -48,6 +48,19 @@ class ReplicaCalls(Calls):
         return self._engine.log.flushed
 
     @property
+    def held(self) -> LogOffset:
+        """The log offset up to which all of the log was on this disk once: behind `flushed` where it has lost its end.
+
+        To be asked before anything is taken.
+        """
+        return max(self._engine.log.floor, self._engine.log.flushed)
+
+    @property
+    def followed(self) -> LogOffset:
+        """The log offset up to which the views have followed the log, perhaps further than it reaches."""
+        return self._engine.views.dispatched
+
+    @property
     def mendable_end(self) -> LogOffset:
         """The log offset behind what `mend` may be asked for; what lies behind it, `receive` brings."""
         return self._engine.log.mendable_end

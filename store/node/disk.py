@@ -16,6 +16,7 @@ from store.node.reads import MasterStore
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
 from store.replication.errors import BadEpochs
+from store.replication.unclean_file import load_unclean, save_unclean
 from store.replication_hooks import StoreListener
 from store.space import NO_ROOM
 
@@ -41,6 +42,7 @@ class Disk:
         self.store: LocalStore | None = None
         self.epochs = EpochList()
         self.promised = 0
+        self.unclean = 0  # the epoch of the newest unclean election that the log has followed
         self.log = ""
         self._no_room = False  # to open it
         self._unsaved = False  # for want of room, what had to be kept beside the log
@@ -51,10 +53,17 @@ class Disk:
 
     # ---- opening and closing
 
-    async def open_slave(self, truncate_to: LogOffset | None = None) -> LocalStore:
-        """Open as a slave, having cut the log; then the epochs are known. Raises what `LocalStore.open` raises."""
-        store: LocalStore = await self._open(LocalStore, role="slave", truncate_to=truncate_to)
+    async def open_slave(
+        self, truncate_to: LogOffset | None = None, *, give_up_from: LogOffset | None = None
+    ) -> LocalStore:
+        """Open as a slave, having cut the log, or given up what it has lost; then the epochs are known.
+
+        Raises what `LocalStore.open` raises.
+        """
+        ends = {"truncate_to": truncate_to, "give_up_from": give_up_from}
+        store: LocalStore = await self._open(LocalStore, role="slave", **ends)
         self.store = store
+        self.unclean = await asyncio.to_thread(load_unclean, self.files, self.data_dir)
         try:
             found = await asyncio.to_thread(self._file.load)
         except BadEpochs as error:
@@ -102,6 +111,13 @@ class Disk:
             with self.needing_room("the epochs are"):
                 await asyncio.to_thread(self._file.save, epochs, promised)
             self.epochs, self.promised = epochs, promised
+
+    async def follow_unclean(self, epoch: int) -> None:
+        """Keep that the log follows an unclean election. Raises `StoreFull`, OSError."""
+        if epoch > self.unclean:
+            with self.needing_room("an unclean election is"):
+                await asyncio.to_thread(save_unclean, self.files, self.data_dir, epoch)
+            self.unclean = epoch
 
     @contextmanager
     def needing_room(self, what: str) -> Iterator[None]:

@@ -9,18 +9,15 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
-
-import msgspec
 
 from controller.client import ControllerClient, ControllerError, Group, Replica, UnknownGroup
 from controller.registry import Heartbeat
 from store import pipes
-from store.errors import StoreError, StoreFailed, StoreFull, ViewsDamaged
+from store.errors import NotRebuildable, StoreError, StoreFailed, StoreFull, ViewsDamaged
 from store.node import wire
 from store.node.disk import Disk
 from store.node.identity import ReplicaIdentity, register
@@ -28,11 +25,12 @@ from store.node.master_role import MasterRole
 from store.node.place import Front, Place
 from store.node.repair.repairer import Repairer
 from store.node.repair.serving import RangeServer
+from store.node.replacing import give_up, install
 from store.node.replication_service import ReplicationService
-from store.node.slave_role import Ending, SlaveRole, install
+from store.node.settings import NodeSettings
+from store.node.slave_role import Ending, SlaveRole
 from store.reach.probe import answers
 from store.replication.errors import CannotSwitchOver
-from store.replication.pace import Pace
 from store.rpc import StoreService
 from store.service import NodeService
 from store.timers import TimerLimits
@@ -59,22 +57,6 @@ class Beats(Protocol):
 
 
 Connect = Callable[[Callable[[], Sequence[Heartbeat]], Callable[[Group], None]], Beats]
-
-
-class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's configuration. `listen` and `advertise` are "host:port"; an empty `advertise` is where it listens."""
-
-    data_dir: Path
-    group: int = 0
-    name: str = "local"
-    listen: str = "127.0.0.1:0"
-    advertise: str = ""
-    zone: str = ""
-    priority: int = 0
-    learner: bool = False
-    version: str = ""
-    options: Mapping[str, Any] = {}  # of `LocalStore.open`, for both roles
-    pace: Pace = Pace()
 
 
 class Credentials(NamedTuple):
@@ -285,7 +267,9 @@ class StoreNode:
             case Ending.ANEW:
                 await self.disk.close()
             case Ending.INSTALL:
-                await install(place)
+                await install(place, role.core.given_up)
+            case Ending.GIVE_UP:
+                await self._give_up(place)
             case Ending.ELECTED:
                 await self._lead(place)
 
@@ -297,12 +281,26 @@ class StoreNode:
         await self.disk.close()
         await asyncio.sleep(REOPEN_S)
 
+    async def _give_up(self, place: Place) -> None:
+        """Give up what the log has lost of its end: this replica was elected with what is left, uncleanly."""
+        assert self.group is not None
+        assert self.disk.store is not None
+        epoch = self.group.unclean_epoch
+        if self.group.master != place.replica or self.group.master_epoch != epoch:
+            return  # it has changed meanwhile
+        try:
+            await give_up(place, self.disk.store.end, epoch)
+        except NotRebuildable as error:
+            logger.error("this replica cannot be the master of epoch %d: %s", epoch, error)
+            place.unfit.add(epoch)
+
     async def _lead(self, place: Place) -> None:
         assert self.group is not None
         epoch = self.group.master_epoch
         if self.group.master != place.replica or epoch <= self.disk.epochs.newest:
             return  # it has changed meanwhile
         await self.disk.belong(self.group.log)
+        await self.disk.follow_unclean(self.group.unclean_epoch)
         role = self.role = MasterRole(place, self.group)
         try:
             await role.run()

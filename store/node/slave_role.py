@@ -19,28 +19,21 @@ from store.format import LogOffset
 from store.node import wire
 from store.node.papers import STRANGE, sign
 from store.node.place import TICK_S, Place
-from store.node.snapshots import fetch_snapshot, install_fetched
+from store.node.replacing import give_up
+from store.node.snapshots import fetch_snapshot
 from store.node.streams import MasterStream
 from store.node.syncs import Syncs
 from store.reach.reach import Reach
+from store.replication.effects import Close, Effect, GiveUp, Prepare, SaveEpochs, Send, TakeSnapshot, Write
 from store.replication.messages import FromMaster, FromSlave, Hello, Refused
-from store.replication.slave import (
-    Close,
-    Effect,
-    Prepare,
-    SaveEpochs,
-    Send,
-    Slave,
-    Stage,
-    TakeSnapshot,
-    Write,
-)
+from store.replication.slave import Slave, Stage
 
 __all__ = ["Ending", "SlaveRole"]
 
 logger = logging.getLogger(__name__)
 
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.5  # between streams to the master
+LACKS_END = "its log has lost its end (if all have, accept the loss: headgate cluster elect --unclean)"
 AGAIN_S = 1.0  # before a role begins anew that could not go on, and between wishes to be elected
 
 
@@ -50,6 +43,7 @@ class Ending(Enum):
     ELECTED = auto()
     ANEW = auto()  # what the core believes of the log is not so, or what it may do has changed
     INSTALL = auto()  # a snapshot was fetched: it takes the place of log and views
+    GIVE_UP = auto()  # as `ELECTED`, by an unclean election, with a log that has lost its end
 
 
 class SlaveRole:
@@ -62,7 +56,7 @@ class SlaveRole:
         self._group = group
         store = place.disk.store
         assert store is not None
-        self._unclean = group.config.unclean_election
+        self._lossy = group.config.unclean_election, group.unclean_epoch  # what allows to give something up
         self._core = Slave(
             group=place.group,
             replica=place.replica,
@@ -71,7 +65,11 @@ class SlaveRole:
             first=store.first,
             end=store.end,
             confirmed=store.confirmed,
-            unclean_election=self._unclean,
+            unclean_election=group.config.unclean_election,
+            held=store.held,
+            followed=store.followed,
+            rebuildable=store.views_rebuildable,
+            unclean=place.disk.unclean,
             pace=place.pace,
         )
         self._core.damaged(place.repairing.stands_aside)
@@ -122,7 +120,7 @@ class SlaveRole:
             self._after()
         if group.master == place.replica:
             self._elected(group)
-        elif core.stage is Stage.DIVERGED and group.config.unclean_election != self._unclean:
+        elif core.stage is Stage.DIVERGED and self._lossy != (group.config.unclean_election, group.unclean_epoch):
             self._end(Ending.ANEW)
         place.front.point_to(place.address_of_master(group))
         self._dial_wanted.set()
@@ -131,8 +129,14 @@ class SlaveRole:
         """Be the master of an epoch that is new; of another one this replica, or a copy of it, may have been."""
         if group.master_epoch < self._core.promised or group.master_epoch in self._place.unfit:
             return
-        if group.master_epoch > max(self._core.epochs.newest, self._place.since):
-            self._end(Ending.ELECTED)
+        if self._core.lacks_end and group.unclean_epoch == group.master_epoch > self._place.disk.unclean:
+            self._end(Ending.GIVE_UP)
+        elif group.master_epoch > max(self._core.epochs.newest, self._place.since):
+            if self._core.lacks_end:  # which the controllers have not heard of yet
+                logger.error("elected to epoch %d, this replica does not lead: %s", group.master_epoch, LACKS_END)
+                self._place.unfit.add(group.master_epoch)
+            else:
+                self._end(Ending.ELECTED)
         elif self._wishing is None or self._wishing.done():
             self._wishing = asyncio.create_task(self._wish(group.master_epoch), name="wish to be elected")
 
@@ -290,12 +294,13 @@ class SlaveRole:
         try:
             call = channel.stream_stream(wire.path(wire.REPLICATE))()
             stream = self._stream = MasterStream(call, random.getrandbits(63), self._received)
-            core.connect(self._group.master_epoch, session=stream.session, now_ms=now_ms())
+            group = self._group
+            core.connect(group.master_epoch, session=stream.session, now_ms=now_ms(), unclean_epoch=group.unclean_epoch)
             self._after()
             await stream.run()
         finally:
             self._stream = None
-            if core.stage is not Stage.SNAPSHOT:
+            if core.stage not in {Stage.SNAPSHOT, Stage.GIVING_UP}:
                 core.close()
             with suppress(Exception):
                 await channel.close()
@@ -392,9 +397,10 @@ class SlaveRole:
             case SaveEpochs(epochs, promised):
                 await place.disk.save(epochs, promised)
                 place.speak()
-            case Prepare(cut_to, epochs, promised):
+            case Prepare(cut_to, epochs, promised, unclean):
                 if cut_to is not None:
                     await self._cut(cut_to)
+                await place.disk.follow_unclean(unclean)
                 await place.disk.save(epochs, promised)
                 self._core.prepared()
                 place.speak()
@@ -402,6 +408,10 @@ class SlaveRole:
             case Write(_, _, _, frames):
                 assert place.disk.store is not None
                 place.disk.store.receive(frames)
+            case GiveUp(cut_to, at, unclean):
+                await place.front.stand_down(place.address_of_master(self._group))
+                await give_up(place, at, unclean, cut_to=cut_to)
+                self._end(Ending.ANEW)
             case TakeSnapshot(epoch):
                 self._fetching = asyncio.create_task(self._fetch(epoch), name="fetching a snapshot")
                 self._hang_up()
@@ -438,13 +448,3 @@ class SlaveRole:
         finally:
             self._fetching = None
             self._dial_wanted.set()
-
-
-async def install(place: Place) -> None:
-    """Put the snapshot that was fetched in the place of log and views, and open that. Raises `StoreError`, OSError."""
-    store = place.disk.store
-    lost_end = None if store is None else store.lost_end  # a member of the set may have confirmed what it has lost
-    await place.disk.close()
-    with place.disk.needing_room("a snapshot is"):
-        await install_fetched(place, lost_end)
-    await place.disk.open_slave()

@@ -3,6 +3,7 @@
     IDLE --connect--> GREETING --Welcome--> CUTTING --prepared--> STREAMING
                           |                                          |
                           +--needs_snapshot--> SNAPSHOT              +--close, from any of them--> IDLE
+                          +--has lost its end, and so has the group--> GIVING_UP (begins anew)
                           +--would cut off what was confirmed--> DIVERGED (for good)
 
 How to drive it. Methods take what has happened, and the time; `take` then gives what is to be done, to be carried out
@@ -12,19 +13,19 @@ in the order given, each finished before the next is begun:
     SaveEpochs      `EpochFile.save`
     Prepare         cut the log durably, then `EpochFile.save`, then call `prepared`
     Write           append the frames to the log as they are; when they are synced, call `flushed_to`, once for many
+    GiveUp          cut the log, give up what it has lost, and begin anew: with another `Slave`
     TakeSnapshot    fetch the master's views and begin anew: with another log, and another `Slave`
     Close           end the stream; `connect` again when the controller names a master
 
 Everything may be lost at any moment between two of them. The views follow `confirmed` and nothing else.
 """
 
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TypeAlias
 
 from store.errors import CorruptFrame
 from store.format import LogOffset
 from store.log import Placed
+from store.replication.effects import Close, Effect, GivenUp, GiveUp, Prepare, SaveEpochs, Send, TakeSnapshot, Write
 from store.replication.epochs import Common, EpochList, Standing
 from store.replication.errors import BadEpochs, BadMessage
 from store.replication.messages import (
@@ -33,7 +34,6 @@ from store.replication.messages import (
     Confirmed,
     Data,
     FromMaster,
-    FromSlave,
     Hello,
     Refused,
     Welcome,
@@ -45,6 +45,7 @@ from store.replication.pace import Pace
 __all__ = [
     "Close",
     "Effect",
+    "GiveUp",
     "Prepare",
     "SaveEpochs",
     "Send",
@@ -64,63 +65,7 @@ class Stage(Enum):
     STREAMING = auto()
     SNAPSHOT = auto()
     DIVERGED = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """A message to the master."""
-
-    message: FromSlave
-
-
-@dataclass(frozen=True, slots=True)
-class SaveEpochs:
-    """What is to be in the epochs' file before anything that follows is done."""
-
-    epochs: EpochList
-    promised: int
-
-
-@dataclass(frozen=True, slots=True)
-class Prepare:
-    """First cut the log to `cut_to` (None: leave it), durably; then save the epochs. Answered by `prepared`."""
-
-    cut_to: LogOffset | None
-    epochs: EpochList
-    promised: int
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Frames to append, verified; `data` is all of them, as they came. Answered by `flushed`."""
-
-    start: LogOffset
-    end: LogOffset
-    data: memoryview
-    frames: tuple[Placed, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TakeSnapshot:
-    """The master's log begins behind this one's end, or has nothing to do with it.
-
-    To be fetched from the master of that epoch: its views at some offset it has confirmed, where its log begins, and
-    its epochs up to there. The new log is empty and begins where the master's does. Views, log and epochs are replaced
-    in one step, as a directory is renamed: a log whose epochs are another's would pass for what it is not. When there
-    is no snapshot to be had: `close`, and connect again.
-    """
-
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """End the stream. `why` is for the log."""
-
-    why: str
-
-
-Effect: TypeAlias = Send | SaveEpochs | Prepare | Write | TakeSnapshot | Close
+    GIVING_UP = auto()
 
 
 class Slave:
@@ -131,6 +76,10 @@ class Slave:
     the log until it has come to where they are. With `unclean_election` a master that lacks what was confirmed is
     followed all the same, by way of a snapshot; otherwise such a replica stands still until somebody looks at it,
     because the cluster has lost what it acknowledged.
+
+    All before `held` was on this disk once, and the views have `followed` the log so far, perhaps further than it
+    reaches now; where it has lost its end, and the group was elected uncleanly in an epoch behind `unclean`, which is
+    the newest such election that the log has followed, the rest is given up. `rebuildable`: the views can be made anew.
     """
 
     def __init__(
@@ -144,6 +93,10 @@ class Slave:
         end: LogOffset,
         confirmed: LogOffset,
         unclean_election: bool = False,
+        held: LogOffset | None = None,
+        followed: LogOffset | None = None,
+        rebuildable: bool = True,
+        unclean: int = 0,
         pace: Pace | None = None,
     ) -> None:
         assert first <= confirmed <= end
@@ -159,6 +112,12 @@ class Slave:
         self.stage = Stage.IDLE
         self.diverged_at: LogOffset | None = None  # of a diverged slave: the master has something else from here on
         self._unclean_election = unclean_election
+        self._held = end if held is None else held
+        self._followed = confirmed if followed is None else followed
+        self._rebuildable = rebuildable
+        self._unclean = unclean
+        self.given_up: GivenUp | None = None  # with the snapshot that was asked for
+        self._elected_uncleanly = 0  # the group's newest epoch of that kind
         self._pace = pace if pace is not None else Pace()
         self._session = 0
         self._master = EpochList()  # of the master's log, from its Welcome
@@ -182,9 +141,13 @@ class Slave:
 
     # ---- the stream
 
-    def connect(self, epoch: int, *, session: int, now_ms: int) -> None:
-        """A stream to the master of an epoch is open: greet it. `session` is a number by chance, below 2**63."""
+    def connect(self, epoch: int, *, session: int, now_ms: int, unclean_epoch: int = 0) -> None:
+        """A stream to the master of an epoch is open: greet it. `session` is a number by chance, below 2**63.
+
+        `unclean_epoch` is the newest epoch of the group that began with an unclean election.
+        """
         self.close()
+        self._elected_uncleanly = unclean_epoch
         if self.stage is Stage.DIVERGED:
             self._effects.append(Close(f"the log differs from the group's from {self.diverged_at} on"))
             return
@@ -231,7 +194,8 @@ class Slave:
 
     def receive(self, message: FromMaster, *, now_ms: int) -> None:
         """A message from the master; one of another stream is ignored."""
-        if message.session != self._session or self.stage in {Stage.IDLE, Stage.DIVERGED, Stage.SNAPSHOT}:
+        listens = {Stage.GREETING, Stage.CUTTING, Stage.STREAMING}
+        if message.session != self._session or self.stage not in listens:
             return
         self._heard_ms = now_ms
         if isinstance(message, Refused):  # its epoch is a stranger's word: only the controllers' is believed
@@ -307,14 +271,20 @@ class Slave:
             raise BadMessage(f"cut to {at}, but the logs are the same up to {common}")
         if not self.first <= at <= self.end:
             raise BadMessage(f"cut to {at}, but the log is from {self.first} to {self.end}")
+        if self._gives_up and self._give_up(at, message.epoch):
+            return
         if at < self.confirmed:
             self._diverge(at, message.epoch)
             return
         kept = self.epochs.until(common.epoch) if common is not None else EpochList()
         epochs = kept.extended(self._master, at)
         self.stage = Stage.CUTTING
-        self._preparing = Prepare(at if at < self.end else None, epochs, self.promised)
-        unchanged = at == self.end and epochs == self.epochs
+        unclean = self._elected_uncleanly if self._elected_uncleanly > self._unclean else 0
+        self._preparing = Prepare(at if at < self.end else None, epochs, self.promised, unclean)
+        self._unclean = max(self._unclean, unclean)
+        unchanged = at == self.end and epochs == self.epochs and not unclean
+        if at < self.end:
+            self._held = min(self._held, at)
         self.epochs = epochs
         self.end = at
         self.flushed = min(self.flushed, at)
@@ -322,6 +292,35 @@ class Slave:
             self.prepared()
         else:
             self._effects.append(self._preparing)
+
+    @property
+    def lacks_end(self) -> bool:
+        """Whether the log has lost its end."""
+        return self._held > self.flushed
+
+    @property
+    def _gives_up(self) -> bool:
+        """Whether the group has accepted the loss of what this log has lost, and did not do so before."""
+        return self.lacks_end and self._elected_uncleanly > self._unclean
+
+    def _give_up(self, at: LogOffset, epoch: int) -> bool:
+        """Give up what the group gave up, having the log up to `at` in common; False: it has all that this log had."""
+        start, followed = self._loss_start(), max(self._followed, self.confirmed)
+        if at >= followed and start >= self._held:
+            return False
+        if at < followed and not self._rebuildable:
+            self._snapshot(epoch)
+            return True
+        self.stage = Stage.GIVING_UP
+        self._effects.append(GiveUp(at if at < self.end else None, start, self._elected_uncleanly))
+        return True
+
+    def _loss_start(self) -> LogOffset:
+        """The log offset from which on the group has given up what was in its log. Raises `BadMessage`."""
+        starts = [entry.start for entry in self._master.entries if entry.epoch >= self._elected_uncleanly]
+        if not starts:
+            raise BadMessage(f"the master's log does not have epoch {self._elected_uncleanly} nor a newer one")
+        return starts[0]
 
     def _behind(self, message: Welcome, common: Common | None) -> None:
         """The master cannot go on from here: either it has trimmed its log, or this one was never a part of it."""
@@ -334,7 +333,7 @@ class Slave:
 
     def _diverge(self, at: LogOffset, epoch: int) -> None:
         """The master lacks what was confirmed: an unclean election, or a disk that forgot what it had synced."""
-        if self._unclean_election:
+        if self._unclean_election or self._gives_up:
             self._snapshot(epoch)
             return
         self.diverged_at = at
@@ -342,6 +341,8 @@ class Slave:
         self.stage = Stage.DIVERGED
 
     def _snapshot(self, epoch: int) -> None:
+        if self._gives_up:
+            self.given_up = GivenUp(self._loss_start(), self._elected_uncleanly)
         self.stage = Stage.SNAPSHOT
         self._effects.append(TakeSnapshot(epoch))
 

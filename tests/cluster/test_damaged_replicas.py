@@ -11,9 +11,11 @@ from controllers import until
 from local_clusters import controller_of, on_free_ports, one_group, started
 from node_kit import Load
 from replica_kit import log_bytes
-from store_kit import bodies
+from store_kit import append, bodies, frame
+from typer.testing import CliRunner
 
 from controller.client import ControllerError
+from gateway.cli import app
 from gateway.local_cluster import Plan
 from gateway.switching import CannotHandOver, switch_over
 from store.remoting import RemoteStore
@@ -151,3 +153,42 @@ async def test_an_empty_replica_is_filled_from_a_master_whose_log_has_a_flipped_
     await asyncio.to_thread(group.cluster.stop_all)
     data = group.cluster.plan.directory / "data"
     assert len({log_bytes(data / name) for name in group.names}) == 1
+
+
+async def test_a_group_whose_logs_have_all_lost_their_ends_writes_again_when_an_operator_accepts_that(group):
+    """The only way out of what a disk that lies on all machines leaves behind."""
+    expected = await filled(group)
+    addresses = ",".join(group.cluster.plan.addresses.values())
+
+    async def elect(*options):
+        command = ["cluster", "elect", "0", "--controllers", addresses, *options]
+        return await asyncio.to_thread(CliRunner().invoke, app, command, input="y\n")
+
+    await asyncio.gather(*(asyncio.to_thread(group.cluster.stop, name, kill=True) for name in group.names))
+    for count, name in enumerate(group.names, 1):
+        last = group.segments(name)[-1]
+        with last.open("r+b") as file:
+            file.truncate(max(last.stat().st_size - 3 * count * MESSAGE_BYTES, 100))
+        group.cluster.start(name)
+
+    async with asyncio.timeout(PATIENCE_S):
+        while "[1, 2, 3] of [1, 2, 3], which are in sync, have lost the end" not in str((await elect()).exception):
+            await asyncio.sleep(0.1)
+        while (accepted := await elect("--unclean")).exit_code:
+            await asyncio.sleep(0.1)
+    assert "and it has lost its end" in accepted.output
+    longest = next(one.id for one in group.group.replicas if one.node == group.names[0])
+    assert f"replica {longest} has the longest log of the newest epoch" in accepted.output
+    assert f"replica {longest} is master" in accepted.output
+
+    await group.whole()
+    await append(group.store, frame((16, b"more")))
+    left = await bodies(group.store, 16)
+    assert len(left) > COUNT // 2
+    assert left == [*expected[: len(left) - 1], b"more"]
+    for name in group.names:
+        await group.ready(name)
+        assert group.status(name)["damages"] == []
+    second = next(name for name in group.names if name != group.master)
+    await group.lead(second)
+    assert await bodies(group.store, 16) == left

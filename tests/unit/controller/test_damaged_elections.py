@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from test_controller_elections import Rig
 
-from controller.client import NotElectable
+from controller.client import NotElectable, StaleEpoch
 from controller.elections import DAMAGED_AFTER_MS
 from controller.registry import DEAD_AFTER_MS, TICK_MS
 
@@ -151,3 +151,21 @@ def test_a_clean_election_says_nothing_of_a_loss():
     rig.down(1)
     rig.run(DEAD_AFTER_MS + TICK_MS)
     assert (rig.group.master, rig.group.unclean_epoch) == (2, 0)
+
+
+def test_a_clean_election_is_no_answer_to_who_has_accepted_a_loss():
+    """Who asks on the epoch before has not seen it, and would take nothing for lost."""
+    rig = all_cut_short()
+    before = rig.group
+    command = rig.elections.decide(0, 2, rig.now, 0, unclean=True)
+    rig.state.apply(msgspec.structs.replace(command, unclean=False, accepted=False))  # by one who knew less
+    assert (rig.group.master, rig.group.unclean_epoch) == (2, 0)
+    with pytest.raises(StaleEpoch):
+        rig.state.apply(command)
+    with pytest.raises(StaleEpoch):
+        rig.elections.decide(0, 2, rig.now, 0, master_epoch=before.master_epoch, unclean=True)
+    again = rig.elections.decide(0, 2, rig.now, 0, master_epoch=rig.group.master_epoch, unclean=True)
+    elected = rig.state.apply(again)
+    assert rig.state.apply(again) == elected == rig.group
+    asked = again.master_epoch
+    assert rig.elections.decide(0, 2, rig.now, 0, master_epoch=asked, unclean=True) is None  # the answer was lost

@@ -1,0 +1,233 @@
+"""A group whose logs have all lost their ends: nobody is elected until an operator accepts the loss."""
+
+import asyncio
+import contextlib
+
+import msgspec
+import pytest
+from controllers import Controllers, until
+from node_kit import GROUP, PATIENCE_S, StoreGroup
+from replica_kit import log_bytes
+from store_kit import append, bodies, frame
+
+from controller.client import NotElectable, StaleEpoch
+from store.files import OsFiles
+from store.integrity.floor import read_floor
+from store.node.disk import Disk
+from store.node.master_role import MasterRole
+from store.node.node import StoreNode
+from store.replication.unclean_file import load_unclean, save_unclean
+
+pytestmark = pytest.mark.anyio
+
+COUNT = 20
+BODIES = [b"%03d" % n + bytes(100) for n in range(COUNT)]
+LOST = (700, 1_100, 900)  # bytes that the last files lose, by replica
+
+
+@pytest.fixture
+async def controllers(tmp_path):
+    async with Controllers(tmp_path / "controllers", count=1) as found:
+        await found.leader()
+        yield found
+
+
+async def fill(group):
+    """Messages that every replica has, the last file of which is long; the log's end."""
+    await group.in_sync()
+    store = group.store()
+    for body in BODIES:
+        await append(store, frame((16, body)))
+    await store.kv_put("k", b"v")
+    await group.settled()
+    return group.nodes[await group.master()].disk.store.end
+
+
+def shorten(group, name, size):
+    """Cut so many bytes off the end of a stopped replica's log."""
+    path = max((group.directory / name / "log").iterdir())
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - size)
+
+
+async def lose_the_ends(group, *, known=True):
+    """All replicas lose the end of their logs while they are stopped, and are started again."""
+    epoch = group.group.master_epoch
+    await asyncio.gather(*(group.kill(name) for name in list(group.nodes)))
+    for name, size in zip(group.names, LOST, strict=True):
+        shorten(group, name, size)
+    await group.start()
+    if known:
+        await heard_short(group)
+    return epoch
+
+
+async def heard_short(group):
+    registry = group.controllers.nodes[1].registry
+    await until(lambda: all(registry.last(GROUP, group.id(name)).cut_short for name in group.nodes), PATIENCE_S)
+
+
+async def elect_unclean(group, replica=None):
+    """As soon as the replicas that were stopped are not taken for alive and sound any more."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            epoch = group.group.master_epoch
+            with contextlib.suppress(NotElectable, StaleEpoch):
+                return await group.client.elect(GROUP, replica, master_epoch=epoch, unclean=True)
+            await asyncio.sleep(0.05)
+
+
+def floors(group):
+    return {name: read_floor(OsFiles(), group.directory / name / "floor") for name in group.names}
+
+
+async def whole(group):
+    """All replicas are in sync and have no damage."""
+    await group.in_sync()
+    await until(lambda: not any(node.repairer.damages for node in group.nodes.values()), PATIENCE_S)
+    await until(lambda: not any(node.repairer.stands_aside for node in group.nodes.values()), PATIENCE_S)
+    await group.settled()
+    assert len({log_bytes(group.directory / name) for name in group.names}) == 1
+
+
+async def check(group, epoch):
+    """What is left is read, what is written now too, by all replicas, and a clean election goes on with it."""
+    store = group.store()
+    await append(store, frame((16, b"more")))
+    left = await bodies(store, 16)
+    assert left == [*BODIES[: len(left) - 1], b"more"]
+    assert len(left) > 3
+    await whole(group)
+    for node in group.nodes.values():
+        assert await bodies(node.disk.store, 16) == left
+    heir = next(name for name in group.names if name != group.name_of(group.group.master))
+    await group.hand_over(heir)
+    assert await bodies(group.store(), 16) == left
+    assert group.group.unclean_epoch > epoch
+    assert group.group.unclean_epoch < group.group.master_epoch
+
+
+async def test_a_group_whose_logs_have_all_lost_their_ends_goes_on_when_that_is_accepted(tmp_path, controllers, caplog):
+    async with StoreGroup(tmp_path, controllers) as group:
+        end = await fill(group)
+        epoch = await lose_the_ends(group)
+        with pytest.raises(NotElectable):
+            await group.client.elect(GROUP, None)
+        assert set(floors(group).values()) == {end}
+        found = await elect_unclean(group)
+        assert group.name_of(found.master) == "n1"  # which has lost least
+        assert found.unclean_epoch == found.master_epoch
+        assert await group.master(after=epoch) == "n1"
+        await check(group, epoch)
+        given_up = [one for one in caplog.records if "the log is given up from" in one.getMessage()]
+        assert {one.levelname for one in given_up} == {"CRITICAL"}
+        assert len(given_up) == 3
+        assert all(f"to {end}, " in one.getMessage() for one in given_up)
+
+
+async def test_a_replica_with_a_longer_log_goes_along_when_a_shorter_one_is_elected(tmp_path, controllers):
+    async with StoreGroup(tmp_path, controllers) as group:
+        await fill(group)
+        epoch = await lose_the_ends(group)
+        await elect_unclean(group, group.id("n2"))
+        assert await group.master(after=epoch) == "n2"
+        await check(group, epoch)
+
+
+@pytest.mark.parametrize("step", ["open_slave", "follow_unclean"])
+async def test_a_replica_that_is_killed_while_it_gives_up_its_end_goes_on_by_itself(
+    tmp_path, controllers, monkeypatch, step
+):
+    async with StoreGroup(tmp_path, controllers) as group:
+        await fill(group)
+        epoch = await lose_the_ends(group)
+        real, killed = getattr(Disk, step), asyncio.Event()
+
+        async def dies(self, *args, **options):
+            if step == "follow_unclean" or "give_up_from" in options:
+                killed.set()
+                await asyncio.Event().wait()
+            return await real(self, *args, **options)
+
+        monkeypatch.setattr(Disk, step, dies)
+        await elect_unclean(group)
+        await killed.wait()
+        monkeypatch.undo()
+        await group.kill("n1")
+        await group.start("n1")
+        assert await group.master(after=epoch) == "n1"
+        await check(group, epoch)
+
+
+async def test_no_clean_election_gives_up_a_lost_end(tmp_path, controllers):
+    """Not even of a log that has followed an unclean election before."""
+    async with StoreGroup(tmp_path, controllers) as group:
+        await fill(group)
+        epoch = await lose_the_ends(group)
+        await elect_unclean(group)
+        await group.master(after=epoch)
+        store = group.store()
+        for body in BODIES:
+            await append(store, frame((16, body)))
+        await whole(group)
+        unclean = group.group.unclean_epoch
+        assert {load_unclean(OsFiles(), tmp_path / name) for name in group.names} == {unclean}
+        floor = set(floors(group).values())
+        again = await lose_the_ends(group)
+        for replica in (None, *(group.id(name) for name in group.names)):
+            with pytest.raises(NotElectable):
+                await group.client.elect(GROUP, replica)
+        assert not any(isinstance(node.role, MasterRole) for node in group.nodes.values())
+        assert set(floors(group).values()) == floor
+        await elect_unclean(group)
+        await group.master(after=again)
+        await append(group.store(), frame((16, b"more")))
+        await whole(group)
+
+
+async def test_a_replica_that_has_lost_its_end_does_not_lead_though_the_controllers_do_not_know(
+    tmp_path, controllers, monkeypatch, caplog
+):
+    said, silent = StoreNode._said, [True]
+
+    def nothing_said(self):
+        return [msgspec.structs.replace(one, **dict.fromkeys(["cut_short", "damaged"], False)) for one in said(self)]
+
+    def told(self):
+        return nothing_said(self) if silent else said(self)
+
+    async with StoreGroup(tmp_path, controllers) as group:
+        end = await fill(group)
+        monkeypatch.setattr(StoreNode, "_said", told)
+        epoch = await lose_the_ends(group, known=False)
+        await until(lambda: "this replica does not lead: its log has lost its end" in caplog.text, PATIENCE_S)
+        assert group.group.master_epoch > epoch
+        assert set(floors(group).values()) == {end}
+        silent.clear()
+        await heard_short(group)
+        await elect_unclean(group)
+        await group.master(after=epoch)
+        await check(group, epoch)
+
+
+async def test_a_replica_that_was_away_gives_up_its_lost_end_when_it_comes_back_epochs_later(tmp_path, controllers):
+    async with StoreGroup(tmp_path, controllers) as group:
+        await fill(group)
+        epoch = await lose_the_ends(group)
+        await group.kill("n3")
+        await elect_unclean(group)
+        await group.master(after=epoch)
+        await group.in_sync("n1", "n2")
+        later = await group.hand_over("n2")
+        assert later > group.group.unclean_epoch
+        await group.start("n3")
+        await check(group, epoch)
+
+
+def test_a_damaged_note_of_unclean_elections_gives_up_nothing(tmp_path, caplog):
+    save_unclean(OsFiles(), tmp_path, 7)
+    assert load_unclean(OsFiles(), tmp_path) == 7
+    path = tmp_path / "unclean"
+    path.write_bytes(path.read_bytes().replace(b"7", b"6"))
+    assert load_unclean(OsFiles(), tmp_path) > 1 << 60
+    assert "start the node on an empty directory" in caplog.text
