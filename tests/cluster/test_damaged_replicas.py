@@ -14,7 +14,7 @@ from replica_kit import log_bytes
 from store_kit import append, bodies, frame
 from typer.testing import CliRunner
 
-from controller.client import ControllerError
+from controller.client import ControllerError, NotElectable
 from gateway.cli import app
 from gateway.local_cluster import Plan
 from gateway.switching import CannotHandOver, switch_over
@@ -171,9 +171,16 @@ async def test_a_group_whose_logs_have_all_lost_their_ends_writes_again_when_an_
             file.truncate(max(last.stat().st_size - 3 * count * MESSAGE_BYTES, 100))
         group.cluster.start(name)
 
+    async def all_heard():
+        routes = {route.group: route for route in await group.controller.routes(0)}
+        return [one.alive and one.cut_short for one in routes[0].replicas] == [True] * 3
+
     async with asyncio.timeout(PATIENCE_S):
-        while "[1, 2, 3] of [1, 2, 3], which are in sync, have lost the end" not in str((await elect()).exception):
+        while not await all_heard():
             await asyncio.sleep(0.1)
+        refused = await elect()
+        assert isinstance(refused.exception, NotElectable)
+        assert not any(group.status(name)["role"] == "master" for name in group.names)
         while (accepted := await elect("--unclean")).exit_code:
             await asyncio.sleep(0.1)
     assert "and it has lost its end" in accepted.output
