@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from store_kit import append, bodies, frame
 from controller.client import NotElectable, StaleEpoch
 from store.files import OsFiles
 from store.integrity.floor import read_floor
+from store.local import LocalStore
 from store.node.disk import Disk
 from store.node.master_role import MasterRole
 from store.node.node import StoreNode
@@ -132,6 +134,20 @@ async def test_a_replica_with_a_longer_log_goes_along_when_a_shorter_one_is_elec
         await elect_unclean(group, group.id("n2"))
         assert await group.master(after=epoch) == "n2"
         await check(group, epoch)
+
+
+async def test_a_replica_that_cannot_make_its_views_anew_gives_up_its_end_with_a_snapshot(
+    tmp_path, controllers, monkeypatch, caplog
+):
+    monkeypatch.setattr(LocalStore, "views_rebuildable", property(lambda self: False))  # which slaves go by
+    caplog.set_level(logging.INFO, "store.snapshot")
+    async with StoreGroup(tmp_path, controllers) as group:
+        await fill(group)
+        epoch = await lose_the_ends(group)
+        await elect_unclean(group)
+        await group.master(after=epoch)
+        await check(group, epoch)
+        assert caplog.text.count("a snapshot of the views was installed") == 2
 
 
 @pytest.mark.parametrize("step", ["open_slave", "follow_unclean"])
