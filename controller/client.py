@@ -236,7 +236,6 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     with every change of master, also to None. `sync_set` ascends and includes the master; it is empty only before the
     first election. `sync_epoch` grows with every change of the set. No new queues are placed on a `closed` group. `log`
     is the id of the group's log for ever, from the first election on: that of the log which was elected, or a new one.
-    `unclean_epoch` is the newest epoch that began with an unclean election: what its master lacked is lost by decision.
     """
 
     number: int
@@ -250,7 +249,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     next_replica: int = 1  # greater than every id ever given
     elected_ms: int = 0  # when `master_epoch` began
     log: str = ""
-    unclean_epoch: int = 0  # <= master_epoch; 0: there was none
+    unclean_epoch: int = 0  # the newest that an unclean election began: what its master lacked is lost; 0: none
 
     def replica(self, id_: int) -> Replica | None:
         """A replica by id."""
