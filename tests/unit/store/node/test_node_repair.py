@@ -119,7 +119,7 @@ async def test_a_slave_is_repaired_and_is_out_of_the_set_meanwhile(tmp_path, con
         await repaired(group, hurt)
         await group.in_sync()
         await until(lambda: not registry.last(GROUP, group.id(hurt)).damaged, PATIENCE_S)
-        assert process.ready().ready
+        await until(lambda: process.ready().ready, PATIENCE_S)  # the node hears of the set after this test does
         assert process.status().damages == ()
         await same(group)
 
