@@ -10,13 +10,33 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from importlib.util import module_from_spec, spec_from_file_location
+from itertools import zip_longest
 from pathlib import Path
+from random import Random
 from typing import TypeAlias
 
 import pytest
 from conftest import GatewayProcess
+from hypothesis import given
+from hypothesis import strategies as st
 from paho_client import Client as MqttClient
 from paho_client import fresh
+
+from gateway.errors import Cause, Refusal
+from gateway.port import (
+    Adapter,
+    AdapterFactory,
+    Authenticate,
+    Call,
+    Close,
+    ConnectionInfo,
+    Effect,
+    Outcome,
+    Principal,
+    Publish,
+    Token,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -24,6 +44,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "line_adapter"
 TIMEOUT_S = 60
 RECEIVE_BUFFER_BYTES = 4_096  # of a slow reader: the system keeps little for it
 LINE_BYTES_MAX = 64 * 1024
+NOW_MS = 1_700_000_000_000
 
 Connect: TypeAlias = Callable[..., "LineClient"]
 
@@ -226,13 +247,12 @@ def behind(gateway: GatewayProcess) -> float:
 
 
 def test_its_options_users_and_rules_are_those_of_every_adapter(installed, connect_to, new_gateway, tmp_path):
-    """One gateway with a name and a password, a rule, a limit and a deadline of the adapter's; then it goes down."""
+    """One gateway with a name and a password, a rule, and a limit of the adapter's; then it goes down."""
     config, password = tmp_path / "headgate.toml", tmp_path / "password"
     password.write_text("secret 1")
     config.write_text(f"""
         [adapters.line]
         line_bytes_max = 100
-        first_line_timeout_s = 1
 
         [auth]
         anonymous = "nobody"
@@ -245,7 +265,6 @@ def test_its_options_users_and_rules_are_those_of_every_adapter(installed, conne
     gateway = new_gateway("--config", str(config), environ=environment(installed)).start()
     port = line_port(gateway)
 
-    assert connect_to(port).rest() == b"ERR unauthenticated too late\n"
     stranger, liar, ada = connect_to(port), connect_to(port), connect_to(port)
     stranger.send(b"PUB ada/x 1")
     assert stranger.rest().startswith(b"ERR unauthenticated ")
@@ -258,6 +277,9 @@ def test_its_options_users_and_rules_are_those_of_every_adapter(installed, conne
         b"ERR forbidden not allowed: to subscribe 'bob/#'",
     ]
     assert ada.ask(b"SUB ada/#") == [b"OK"]
+    stranger = connect_to(port)
+    stranger.send(b"x" * 101)
+    assert stranger.rest() == b"ERR too_large a line has at most 100 bytes (line_bytes_max)\n"
     gateway.stop(signal.SIGTERM)
     assert ada.rest() == b"BYE\n"
 
@@ -270,3 +292,78 @@ def test_a_wrong_option_is_named(installed, tmp_path):
     checked = subprocess.run(command, env=environ, capture_output=True, timeout=TIMEOUT_S, check=False)
     assert checked.returncode == 2
     assert b"adapters.line.line_bytes_mx: there is no such key; did you mean" in checked.stderr
+
+
+# ---- without a socket and a clock
+
+
+@pytest.fixture(scope="module")
+def factory() -> AdapterFactory:
+    spec = spec_from_file_location("headgate_line", PACKAGE / "headgate_line.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.FACTORY
+
+
+def new_connection(factory: AdapterFactory) -> Adapter:
+    return factory.connect(ConnectionInfo(peer=("::1", 4), local=("::1", 7007)), factory.options(), random=Random(1))
+
+
+def let_in(connection: Adapter, **principal: int) -> list[Effect]:
+    """Answers the question that the first line has asked."""
+    who = Principal(name="ada", **principal)
+    return list(connection.completed(Token(1), Outcome(value=who), now_ms=NOW_MS))
+
+
+def test_a_first_line_that_is_late_ends_the_connection(factory):
+    connection = new_connection(factory)
+    assert connection.deadline_ms() == 0  # the first call brings the clock
+    assert list(connection.tick(now_ms=NOW_MS)) == []
+    assert connection.deadline_ms() == NOW_MS + 10_000
+    assert connection.tick(now_ms=NOW_MS + 10_000) == [Close(reason="ERR unauthenticated too late")]
+    assert connection.take_output() == b"ERR unauthenticated too late\n"
+
+
+def test_a_token_that_expires_ends_the_connection(factory):
+    connection = new_connection(factory)
+    connection.receive(b"AUTH ada token\n", now_ms=NOW_MS)
+    assert let_in(connection, expires_at_ms=NOW_MS + 5_000) == []
+    assert connection.deadline_ms() == NOW_MS + 5_000
+    (closed,) = connection.tick(now_ms=NOW_MS + 5_000)
+    assert isinstance(closed, Close)
+
+
+def test_one_effect_takes_all_messages_of_a_read(factory):
+    connection = new_connection(factory)
+    (asked,) = connection.receive(b"PUB a 1\nPUB b 2\nPUB +/c 3\nPUB d 4\n", now_ms=NOW_MS)
+    assert asked == Call(request=Authenticate(mechanism="anonymous"), token=Token(1))
+    (published,) = let_in(connection)
+    assert isinstance(published, Publish)
+    assert [(one.address, one.body, one.device) for one in published.messages] == [
+        ("a", b"1", "ada"),
+        ("b", b"2", "ada"),
+        ("d", b"4", "ada"),
+    ]
+    assert not connection.wants_data
+    full = Refusal(Cause.QUOTA, "full")
+    connection.completed(published.token, Outcome(refused={1: full}), now_ms=NOW_MS)
+    lines = connection.take_output().splitlines()
+    assert [line.split()[:2] for line in lines] == [[b"OK"], [b"ERR", b"quota"], [b"ERR", b"malformed"], [b"OK"]]
+    assert connection.wants_data
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8), st.lists(st.sampled_from([b"PUB a/b ", b"SUB ", b"AUTH ", b"\n"])))
+def test_no_input_raises_and_cuts_do_not_matter(factory, noise, words):
+    data = b"".join(piece for pair in zip_longest(noise, words, fillvalue=b"") for piece in pair) + b"\n"
+
+    def heard(cut: int) -> tuple[bytes, bool]:
+        connection = new_connection(factory)
+        for at in range(0, len(data), cut):
+            effects = connection.receive(data[at : at + cut], now_ms=NOW_MS)
+            while any(isinstance(effect, Call | Publish) for effect in effects):
+                effects = connection.completed(Token(1), Outcome(value=Principal(name="")), now_ms=NOW_MS)
+        return connection.take_output(), connection.wants_data
+
+    assert heard(len(data)) == heard(1) == heard(7)
