@@ -308,8 +308,13 @@ class History:
 
     def _is_elsewhere(self, replica: Replica, start: int) -> bool:
         """Whether another replica has a frame that is confirmed, as it was written."""
+        log = replica.platter.log
+        frame = log.frames[log.starts.index(start)]  # others may have something else there, that was never confirmed
         return any(
-            start in other.log.starts and start < other.log.durable and start not in other.surface.spoiled
+            start in other.log.starts
+            and other.log.frames[other.log.starts.index(start)] == frame
+            and start < other.log.durable
+            and start not in other.surface.spoiled
             for other in replica.platter.others
         )
 
