@@ -200,7 +200,7 @@ def test_streams_are_bounded(served, monkeypatch):
 
 
 def test_a_port_in_use_is_an_os_error(served):
-    with pytest.raises(OSError, match="listen"):
+    with pytest.raises(OSError, match="it is taken"):
         Serving.start(_again(served))
 
 
