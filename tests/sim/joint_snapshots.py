@@ -8,7 +8,7 @@ import pytest
 from google_crc32c import value
 
 from store.format import LogOffset
-from store.node import master_role, slave_role, wire
+from store.node import master_role, replacing, slave_role, wire
 from store.node.wire import SnapshotHead, SnapshotPart, SnapshotRequest
 from store.replication.epochs import EpochList
 
@@ -55,5 +55,5 @@ def in_place() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(master_role, "SnapshotSender", _Sender)
         patch.setattr(slave_role, "fetch_snapshot", _fetch)
-        patch.setattr(slave_role, "install_fetched", _install)
+        patch.setattr(replacing, "install_fetched", _install)
         yield

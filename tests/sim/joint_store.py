@@ -64,8 +64,13 @@ class Platter:
         self.fetched: tuple | None = None  # a snapshot
         self.touched: Callable[[], None] = lambda: None
 
-    def recover(self, truncate_to: LogOffset | None) -> None:
+    def recover(self, truncate_to: LogOffset | None, give_up_from: LogOffset | None = None) -> None:
         """As `LocalStore.open`: what is written is synced first."""
+        if give_up_from is not None:
+            self.surface.floor = min(self.surface.floor, give_up_from)
+            if self.views.applied > min(self.log.end, truncate_to or self.log.end):
+                assert self.log.first == self.origin
+                self.views = Views(self.origin)
         if truncate_to is not None:
             self.log.truncate(truncate_to)
             self.surface.cut(truncate_to)
@@ -116,9 +121,9 @@ class SimDisk(Disk):
     async def _open(self, _kind, **role):
         return await super()._open(SimpleNamespace(open=self._open_store), **role)
 
-    async def _open_store(self, _data_dir, *, role, truncate_to=None, epoch=0, confirmed=None, **_):
+    async def _open_store(self, _data_dir, *, role, truncate_to=None, give_up_from=None, epoch=0, confirmed=None, **_):
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self.platter.recover, truncate_to)
+        await loop.run_in_executor(None, self.platter.recover, truncate_to, give_up_from)
         return SimStore(self.platter, self, role=role, epoch=epoch, confirmed=confirmed)
 
     @property
@@ -192,6 +197,18 @@ class SimStore:
     @property
     def mendable_end(self) -> LogOffset:
         return self.flushed
+
+    @property
+    def held(self) -> LogOffset:
+        return max(self._surface.floor, self._log.durable)
+
+    @property
+    def followed(self) -> LogOffset:
+        return self._views.applied
+
+    @property
+    def views_rebuildable(self) -> bool:
+        return self._log.first == self._platter.origin
 
     @property
     def lost_end(self) -> LogOffset | None:
