@@ -207,10 +207,6 @@ class SimStore:
         return self._views.applied
 
     @property
-    def views_rebuildable(self) -> bool:
-        return self._log.first == self._platter.origin
-
-    @property
     def lost_end(self) -> LogOffset | None:
         return self._surface.floor if self._surface.is_short else None
 
