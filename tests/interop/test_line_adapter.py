@@ -247,12 +247,13 @@ def behind(gateway: GatewayProcess) -> float:
 
 
 def test_its_options_users_and_rules_are_those_of_every_adapter(installed, connect_to, new_gateway, tmp_path):
-    """One gateway with a name and a password, a rule, and a limit of the adapter's; then it goes down."""
+    """One gateway with a name and a password, a rule, and limits of the adapter's; then it goes down."""
     config, password = tmp_path / "headgate.toml", tmp_path / "password"
     password.write_text("secret 1")
     config.write_text(f"""
         [adapters.line]
         line_bytes_max = 100
+        output_bytes_max = 100
 
         [auth]
         anonymous = "nobody"
@@ -277,6 +278,8 @@ def test_its_options_users_and_rules_are_those_of_every_adapter(installed, conne
         b"ERR forbidden not allowed: to subscribe 'bob/#'",
     ]
     assert ada.ask(b"SUB ada/#") == [b"OK"]
+    ada.send(*(b"PUB ada/many %d" % n for n in range(200)))  # what has no room is offered again, and nothing is missing
+    assert [line for line in ada.read(400) if line != b"OK"] == [b"MSG ada/many %d" % n for n in range(200)]
     stranger = connect_to(port)
     stranger.send(b"x" * 101)
     assert stranger.rest() == b"ERR too_large a line has at most 100 bytes (line_bytes_max)\n"
