@@ -255,8 +255,9 @@ def adapter_factories() -> dict[str, AdapterFactory]:
             )
         try:
             factory = entry.load()
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(f"{where} cannot be loaded: {error}; install or remove its package") from error
+        except Exception as error:  # whatever a third party's package raises, it is named
+            why = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+            raise ConfigError(f"{where} cannot be loaded: {why}; install or remove its package") from error
         if missing := [name for name in _FACTORY_ATTRIBUTES if not hasattr(factory, name)]:
             raise ConfigError(
                 f"{where} has no {', '.join(missing)} (gateway.port.AdapterFactory); mend or remove its package"

@@ -98,6 +98,22 @@ def test_an_entry_point_that_names_no_factory_is_refused(monkeypatch):
     )
 
 
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (ImportError("No module named 'line'"), "No module named 'line'"),
+        (SyntaxError("invalid syntax"), "SyntaxError: invalid syntax"),
+        (RuntimeError("no licence"), "RuntimeError: no licence"),
+    ],
+)
+def test_a_package_that_cannot_be_loaded_is_named_whatever_it_raises(monkeypatch, error, why):
+    def load() -> None:
+        raise error
+
+    said = installed(monkeypatch, SimpleNamespace(name="line", value="line:FACTORY", load=load))
+    assert said == f"the adapter 'line' (line:FACTORY) cannot be loaded: {why}; install or remove its package"
+
+
 def test_two_adapters_with_a_listener_of_one_name_are_refused():
     """The second one took the place of the first without a word."""
     line = SimpleNamespace(listeners=(Listener(name="mqtt", port=7007, transport="tcp"),), options=Options)
