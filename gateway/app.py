@@ -35,6 +35,8 @@ from gateway.port import AdapterFactory
 from gateway.reloading import follow, reread, watch_users
 from gateway.roles.checks import check_proxy, check_serve
 from gateway.signals import hangups, stop_on_signals
+from gateway.sockets.listening import PlainListener
+from gateway.sockets.poller import Poller
 from gateway.status import Listening, Status, TopicStatus
 from gateway.tls import ServerTls
 from gateway.tls_listener import Handshakes, TlsListener
@@ -92,7 +94,8 @@ class Gateway:
         self._started = time.monotonic()
         self._open = False  # every listener is up
         self._stopping = False
-        self._servers: list[asyncio.Server | TlsListener] = []
+        self._servers: list[PlainListener | TlsListener] = []
+        self._poller = Poller(asyncio.get_running_loop())
         self._handshakes = Handshakes()
         self._sockets: list[DatagramEndpoint] = []
         self._rpc: StoreService | None = None
@@ -184,21 +187,19 @@ class Gateway:
     async def _serve(
         self, listener: ListenerConfig, context: ListenerContext, port: int, tls: ssl.SSLContext | None
     ) -> None:
-        loop, shared = asyncio.get_running_loop(), self._worker is not None
+        shared = self._worker is not None
 
         def connection() -> Connection:
             return Connection(self.hub, context)
 
-        server: asyncio.Server | TlsListener
+        server: PlainListener | TlsListener
         with listening_on(f"listeners.{listener.name}", listener.host, port, key="tls_port" if tls else "port"):
             if tls is None:
-                server = await loop.create_server(
-                    connection, listener.host, port, backlog=ACCEPT_BACKLOG, reuse_port=shared
-                )
+                server = PlainListener(connection, self._poller)
             else:
                 cut_off = self.metrics.errors(listener.adapter, "cut_off").inc
                 server = TlsListener(connection, tls, self._handshakes, handshake_s=TLS_HANDSHAKE_S, cut_off=cut_off)
-                await server.listen(listener.host, port, backlog=ACCEPT_BACKLOG, shared=shared)
+            await server.listen(listener.host, port, backlog=ACCEPT_BACKLOG, shared=shared)
         self._servers.append(server)
         real = server.sockets[0].getsockname()[1]
         self._listens(listener.name, listener.host, real, secure=tls is not None, summary=listener.summary)
@@ -240,6 +241,7 @@ class Gateway:
         await self.hub.owners.close()
         if self._rpc is not None:
             await self._rpc.stop(1.0)
+        self._poller.close()
 
     async def stop_admin(self) -> None:
         """Stop answering on the admin port; the last thing to go."""

@@ -14,6 +14,7 @@ from gateway.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, now_ms
 from gateway.forwarding import Forwarding
 from gateway.limits import Guest, Pace, network_of
 from gateway.port import Adapter, ConnectionInfo
+from gateway.sockets.transport import SocketTransport
 
 if TYPE_CHECKING:
     from gateway.hub import Hub, ListenerContext
@@ -40,6 +41,7 @@ class Connection(asyncio.Protocol, Endpoint):
         "_hub",
         "_listener",
         "_network",
+        "_one_read_a_turn",
         "_pause",
         "_reading",
         "_secure",
@@ -75,6 +77,7 @@ class Connection(asyncio.Protocol, Endpoint):
         """A peer has connected."""
         transport = cast(asyncio.Transport, transport)  # uvloop's do not derive from it
         self._transport = transport
+        self._one_read_a_turn = isinstance(transport, SocketTransport)
         listener = self._listener
         info = _info(transport, listener.name, self._hub.forwarding, self._hub.timer_secrets.gateway_id)
         self._secure = info.secure
@@ -118,7 +121,7 @@ class Connection(asyncio.Protocol, Endpoint):
 
     def _receive(self, data: bytes) -> None:
         self.flow.bytes_in += len(data)
-        began_s = thread_time()
+        began_s = 0.0 if self._one_read_a_turn else thread_time()  # which is a system call, and not a quick one
         if self.pace is not None:
             self.pace.read(len(data), now_ms=now_ms())
         try:
@@ -129,7 +132,7 @@ class Connection(asyncio.Protocol, Endpoint):
         except Exception:  # our own bug, whatever it is, must not reach other connections
             log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
             self.close("internal error")
-        if thread_time() - began_s >= LONG_READ_S and self._pause is None and not self.gone:
+        if began_s and thread_time() - began_s >= LONG_READ_S and self._pause is None and not self.gone:
             self._pause = self.hub.later(0, self._rested)  # else the loop reads on, 32 times, before it looks at others
         self.flush()
 

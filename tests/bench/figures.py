@@ -12,6 +12,7 @@ from tests.bench.load.http_post import HttpPost
 from tests.bench.load.in_process import SparkRead, StoreAppend
 from tests.bench.load.mqtt_catch_up import MqttCatchUp
 from tests.bench.load.mqtt_connect import MqttConnect
+from tests.bench.load.mqtt_devices import MqttDevices
 from tests.bench.load.mqtt_latency import MqttLatency
 from tests.bench.load.mqtt_publish import MqttFanout, MqttPublish
 
@@ -72,6 +73,38 @@ FIGURES: Mapping[str, Figure] = {
             protocol="mqtt",
             unit="messages/s",
             load=MqttPublish(qos=0, topics=1_250),
+            servers=BROKERS,
+        ),
+        Figure(
+            name="mqtt-devices-1",
+            title="MQTT publish, QoS 1, 1 connection with one message under way",
+            protocol="mqtt",
+            unit="messages/s",
+            load=MqttDevices(conns=1),
+            servers=BROKERS,
+        ),
+        Figure(
+            name="mqtt-devices-50",
+            title="MQTT publish, QoS 1, 50 connections with one message under way each",
+            protocol="mqtt",
+            unit="messages/s",
+            load=MqttDevices(conns=50),
+            servers=BROKERS,
+        ),
+        Figure(
+            name="mqtt-devices-500",
+            title="MQTT publish, QoS 1, 500 connections with one message under way each",
+            protocol="mqtt",
+            unit="messages/s",
+            load=MqttDevices(conns=500),
+            servers=BROKERS,
+        ),
+        Figure(
+            name="mqtt-devices-2000",
+            title="MQTT publish, QoS 1, 2,000 connections with one message under way each",
+            protocol="mqtt",
+            unit="messages/s",
+            load=MqttDevices(conns=2000),
             servers=BROKERS,
         ),
         Figure(

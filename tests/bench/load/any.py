@@ -9,6 +9,7 @@ from tests.bench.load.http_post import HttpPost
 from tests.bench.load.in_process import SparkRead, StoreAppend
 from tests.bench.load.mqtt_catch_up import MqttCatchUp
 from tests.bench.load.mqtt_connect import MqttConnect
+from tests.bench.load.mqtt_devices import MqttDevices
 from tests.bench.load.mqtt_latency import MqttLatency
 from tests.bench.load.mqtt_publish import MqttFanout, MqttPublish
 
@@ -21,6 +22,7 @@ AnyLoad: TypeAlias = (
     | HttpPost
     | MqttCatchUp
     | MqttConnect
+    | MqttDevices
     | MqttFanout
     | MqttLatency
     | MqttPublish

@@ -11,6 +11,7 @@ from cryptography import x509
 
 from gateway import tls_listener
 from gateway.auth_settings import TlsConfig
+from gateway.sockets import listening as accepting
 from gateway.tls import ServerTls
 from gateway.tls_listener import Handshakes, TlsListener
 
@@ -154,7 +155,7 @@ async def test_a_port_that_is_taken_is_said(rig, own):
 
 
 async def test_without_file_descriptors_it_is_tried_again(rig, trust, monkeypatch):
-    monkeypatch.setattr(tls_listener, "OUT_OF_FILES_S", 0.01)
+    monkeypatch.setattr(accepting, "OUT_OF_FILES_S", 0.01)
     rig = await rig()
     (listening,) = rig.listener.sockets
     accept, failures = socket.socket.accept, [OSError(24, "Too many open files")]

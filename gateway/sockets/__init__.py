@@ -1,0 +1,7 @@
+"""Plain TCP, in turns: one look at all sockets, one read of each that has something, one write of each answer.
+
+`poller` looks at the sockets of a process, `transport` is what one connection writes to, `listening` opens ports and
+accepts, `calls` reads and writes without giving the interpreter's lock away. What comes over TLS stays with the event
+loop. `gateway.app` makes them; `gateway.connection` sees an asyncio transport, whichever it is. Imports the limits and
+the logs, nothing else of the gateway.
+"""

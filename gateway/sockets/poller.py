@@ -1,0 +1,64 @@
+"""One epoll object for all plain sockets of a process, inside the event loop's own.
+
+The event loop sees a single file descriptor. When it is readable, one turn reads every socket that has something, once,
+and gives it to its protocol. What all of them have to be stored for then goes to the log in the same batch.
+"""
+
+import asyncio
+import select
+from typing import Final, Protocol
+
+from gateway import logs
+
+__all__ = ["Poller", "Ready"]
+
+SOCKETS_A_TURN: Final = 512  # then others of the event loop have their turn
+
+log = logs.get(__name__)
+
+
+class Ready(Protocol):
+    """Something with a socket."""
+
+    def ready(self, events: int) -> None:
+        """The socket can be read or written, or has failed."""
+
+
+class Poller:
+    """The sockets of one event loop. Lives as long as that."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._epoll = select.epoll()
+        self._sockets: dict[int, Ready] = {}
+        self._loop = loop
+        loop.add_reader(self._epoll.fileno(), self._turn)
+
+    def add(self, number: int, socket: Ready, events: int) -> None:
+        """Look at a socket from now on. Raises OSError."""
+        self._epoll.register(number, events)
+        self._sockets[number] = socket
+
+    def change(self, number: int, events: int) -> None:
+        """Look at it for other events."""
+        self._epoll.modify(number, events)
+
+    def remove(self, number: int) -> None:
+        """Look at it no more. It may be closed in the next turn of the event loop, not in this."""
+        if self._sockets.pop(number, None) is not None:
+            self._epoll.unregister(number)
+
+    def close(self) -> None:
+        """Look at nothing any more; all sockets are removed already."""
+        self._loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
+
+    def _turn(self) -> None:
+        sockets = self._sockets
+        for number, events in self._epoll.poll(0, SOCKETS_A_TURN):
+            socket = sockets.get(number)
+            if socket is None:  # removed in this very turn
+                continue
+            try:
+                socket.ready(events)
+            except Exception:  # our own bug, whatever it is, must not reach other connections
+                log.exception("a socket cannot be served")

@@ -1,0 +1,336 @@
+"""Plain sockets in turns behave as asyncio's own transports do: the same tests, with both."""
+
+import asyncio
+import socket
+import struct
+from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
+
+import pytest
+from replica_kit import until
+
+from gateway.sockets import listening, poller
+from gateway.sockets.listening import PlainListener
+from gateway.sockets.poller import Poller
+
+pytestmark = pytest.mark.anyio
+
+LARGE = bytes(range(256)) * 65_536  # more than the kernel keeps
+
+
+class Peer(asyncio.Protocol):
+    """Writes down what it hears."""
+
+    def __init__(self, *, half_open=False):
+        self.half_open = half_open
+        self.heard = []
+        self.data = b""
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self.heard.append("made")
+
+    def data_received(self, data):
+        assert type(data) is bytes
+        assert data
+        self.data += data
+
+    def eof_received(self):
+        self.heard.append("eof")
+        return self.half_open
+
+    def pause_writing(self):
+        self.heard.append("pause")
+
+    def resume_writing(self):
+        self.heard.append("resume")
+
+    def connection_lost(self, exc):
+        self.heard.append("lost" if exc is None else type(exc).__name__)
+
+
+class Rig:
+    def __init__(self):
+        self.half_open = False
+        self.peers = []
+        self.clients = []
+        self.turns = 0
+
+    def made(self):
+        self.peers.append(Peer(half_open=self.half_open))
+        return self.peers[-1]
+
+    async def connect(self):
+        """A socket of a client, and the protocol at its other end."""
+        loop = asyncio.get_running_loop()
+        count = len(self.peers)
+        sock = socket.socket()
+        self.clients.append(sock)
+        sock.setblocking(False)
+        await loop.sock_connect(sock, self.address)
+        await until(lambda: len(self.peers) > count and "made" in self.peers[-1].heard)
+        return sock, self.peers[-1]
+
+
+@asynccontextmanager
+async def asyncios(rig, _monkeypatch):
+    server = await asyncio.get_running_loop().create_server(rig.made, "127.0.0.1", 0)
+    rig.address = server.sockets[0].getsockname()
+    yield
+    server.close()
+    for peer in rig.peers:
+        if not peer.transport.is_closing():
+            peer.transport.abort()
+    for sock in rig.clients:
+        sock.close()
+    await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def ours(rig, monkeypatch):
+    turn = Poller._turn
+
+    def counted(self):
+        rig.turns += 1
+        turn(self)
+
+    monkeypatch.setattr(Poller, "_turn", counted)
+    sockets = Poller(asyncio.get_running_loop())
+    server = PlainListener(rig.made, sockets)
+    await server.listen("127.0.0.1", 0, backlog=10, shared=False)
+    rig.address = server.sockets[0].getsockname()
+    assert server.is_serving()
+    yield
+    server.close()
+    assert not server.is_serving()
+    for sock in rig.clients:
+        sock.close()
+    for peer in rig.peers:
+        peer.transport.abort()
+    await until(lambda: not sockets._sockets)
+    await asyncio.sleep(0)  # until the last of them is told
+    sockets.close()
+
+
+@pytest.fixture(params=[asyncios, ours])
+async def rig(request, monkeypatch):
+    rig = Rig()
+    async with request.param(rig, monkeypatch):
+        yield rig
+
+
+async def read(sock, size):
+    loop, data = asyncio.get_running_loop(), b""
+    while len(data) < size and (more := await loop.sock_recv(sock, 1 << 20)):
+        data += more
+    return data
+
+
+async def test_what_is_sent_arrives_in_order(rig):
+    loop = asyncio.get_running_loop()
+    sock, peer = await rig.connect()
+    await loop.sock_sendall(sock, LARGE)
+    await until(lambda: len(peer.data) == len(LARGE))
+    assert peer.data == LARGE
+    sock.close()
+    await until(lambda: peer.heard == ["made", "eof", "lost"])
+
+
+async def test_what_the_kernel_does_not_take_is_kept_and_the_writer_is_asked_to_pause(rig):
+    sock, peer = await rig.connect()
+    peer.transport.set_write_buffer_limits(high=1 << 16)
+    peer.transport.write(LARGE)
+    peer.transport.write(bytearray(b"the end"))
+    assert peer.heard == ["made", "pause"]
+    assert peer.transport.get_write_buffer_size() > 1 << 16
+    assert await read(sock, len(LARGE) + 7) == LARGE + b"the end"
+    await until(lambda: peer.heard == ["made", "pause", "resume"])
+    assert peer.transport.get_write_buffer_size() == 0
+    sock.close()
+
+
+async def test_a_connection_that_is_closed_writes_what_is_kept_and_reads_no_more(rig):
+    loop = asyncio.get_running_loop()
+    sock, peer = await rig.connect()
+    peer.transport.write(LARGE)
+    peer.transport.close()
+    assert peer.transport.is_closing()
+    await loop.sock_sendall(sock, b"unheard")
+    assert await read(sock, len(LARGE)) == LARGE
+    await until(lambda: peer.heard[-1] == "lost")
+    assert peer.data == b""
+    sock.close()
+
+
+async def test_an_aborted_connection_drops_what_is_kept(rig):
+    sock, peer = await rig.connect()
+    peer.transport.write(LARGE)
+    peer.transport.abort()
+    assert "lost" not in peer.heard  # in a turn of its own
+    await until(lambda: peer.heard[-1] == "lost")
+    with suppress(ConnectionResetError):
+        assert len(await read(sock, len(LARGE))) < len(LARGE)
+    sock.close()
+
+
+async def test_a_peer_that_has_said_everything_still_gets_its_answers(rig):
+    rig.half_open = True
+    loop = asyncio.get_running_loop()
+    sock, peer = await rig.connect()
+    await loop.sock_sendall(sock, b"question")
+    sock.shutdown(socket.SHUT_WR)
+    await until(lambda: peer.heard == ["made", "eof"])
+    turns = rig.turns
+    await asyncio.sleep(0.05)  # an end that is heard again and again would be some thousand turns
+    assert rig.turns - turns < 10
+    peer.transport.write(b"answer")
+    assert await read(sock, 6) == b"answer"
+    peer.transport.close()
+    await until(lambda: peer.heard == ["made", "eof", "lost"])
+    sock.close()
+
+
+async def test_both_halves_are_closed(rig):
+    rig.half_open = True
+    sock, peer = await rig.connect()
+    peer.transport.write(LARGE)
+    peer.transport.write_eof()
+    assert await read(sock, len(LARGE) + 1) == LARGE
+    sock.shutdown(socket.SHUT_WR)
+    await until(lambda: "eof" in peer.heard)
+    turns = rig.turns
+    await asyncio.sleep(0.05)
+    assert rig.turns - turns < 10
+    peer.transport.close()
+    await until(lambda: peer.heard[-1] == "lost")
+    sock.close()
+
+
+async def test_a_peer_that_breaks_off_is_an_error(rig):
+    loop = asyncio.get_running_loop()
+    sock, peer = await rig.connect()
+    await loop.sock_sendall(sock, b"last words")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    await until(lambda: peer.data == b"last words")
+    sock.close()
+    await until(lambda: peer.heard == ["made", "ConnectionResetError"])
+
+
+async def test_what_is_written_to_a_peer_that_has_gone_is_an_error_told_later(rig):
+    sock, peer = await rig.connect()
+    peer.transport.pause_reading()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+    for _ in range(200):
+        peer.transport.write(b"hello")
+        await asyncio.sleep(0.001)
+        if peer.heard != ["made"]:
+            break
+    assert peer.heard in (["made", "ConnectionResetError"], ["made", "BrokenPipeError"])
+    peer.transport.write(b"too late")
+    peer.transport.close()
+    peer.transport.abort()
+    await asyncio.sleep(0)
+    assert len(peer.heard) == 2
+
+
+async def test_one_that_is_not_read_is_left_alone(rig):
+    loop = asyncio.get_running_loop()
+    sock, peer = await rig.connect()
+    peer.transport.pause_reading()
+    assert not peer.transport.is_reading()
+    await loop.sock_sendall(sock, b"wait")
+    turns = rig.turns
+    await asyncio.sleep(0.05)
+    assert peer.data == b""
+    assert rig.turns - turns < 10
+    peer.transport.resume_reading()
+    await until(lambda: peer.data == b"wait")
+    sock.close()
+
+
+async def test_another_protocol_takes_over(rig):
+    loop = asyncio.get_running_loop()
+    sock, peer = await rig.connect()
+    other = Peer()
+    peer.transport.set_protocol(other)
+    await loop.sock_sendall(sock, b"for the other")
+    await until(lambda: other.data == b"for the other")
+    sock.close()
+    await until(lambda: other.heard == ["eof", "lost"])
+    assert peer.data == b""
+
+
+async def test_addresses_are_known(rig):
+    sock, peer = await rig.connect()
+    info = peer.transport.get_extra_info
+    assert info("peername") == sock.getsockname()
+    assert info("sockname") == sock.getpeername()
+    assert info("ssl_object") is None
+    sock.close()
+
+
+async def test_a_socket_that_cannot_be_served_takes_nobody_with_it(monkeypatch):
+    rig, said = Rig(), []
+    monkeypatch.setattr(poller, "log", SimpleNamespace(exception=said.append))
+    async with ours(rig, monkeypatch):
+        loop = asyncio.get_running_loop()
+        bad, worse = await rig.connect()
+        good, peer = await rig.connect()
+        worse.data_received = None
+        await loop.sock_sendall(bad, b"x")
+        await until(lambda: said == ["a socket cannot be served"])
+        await loop.sock_sendall(good, b"fine")
+        await until(lambda: peer.data == b"fine")
+        bad.close()
+        good.close()
+
+
+async def test_connections_closed_in_one_turn_with_what_came_for_them(monkeypatch):
+    """A connection may end another one that has something to read in the very same turn."""
+    rig = Rig()
+    async with ours(rig, monkeypatch):
+        pairs = [await rig.connect() for _ in range(10)]
+
+        def end_all(_data):
+            for peer in rig.peers:
+                peer.transport.abort()
+
+        for _, peer in pairs:
+            peer.data_received = end_all
+        for sock, _ in pairs:
+            sock.send(b"x")
+        await until(lambda: all(peer.heard == ["made", "lost"] for peer in rig.peers))
+        for sock, _ in pairs:
+            sock.close()
+
+
+async def test_more_sockets_than_one_turn_takes(monkeypatch):
+    monkeypatch.setattr(poller, "SOCKETS_A_TURN", 3)
+    rig = Rig()
+    async with ours(rig, monkeypatch):
+        pairs = [await rig.connect() for _ in range(10)]
+        for sock, _ in pairs:
+            sock.send(b"x")
+        await until(lambda: all(peer.data == b"x" for peer in rig.peers))
+        for sock, _ in pairs:
+            sock.close()
+
+
+async def test_a_connection_whose_protocol_fails_is_closed_and_others_are_let_in(monkeypatch):
+    rig, said = Rig(), []
+    monkeypatch.setattr(listening, "log", SimpleNamespace(exception=said.append))
+    made = rig.made
+    rig.made = lambda: rig.next()  # noqa: PLW0108 - which is another one later
+    rig.next = lambda: 1 / 0
+    async with ours(rig, monkeypatch):
+        loop = asyncio.get_running_loop()
+        sock = socket.create_connection(rig.address)
+        sock.setblocking(False)
+        assert await loop.sock_recv(sock, 1) == b""
+        assert said == ["a connection cannot begin"]
+        sock.close()
+        rig.next = made
+        sock, peer = await rig.connect()
+        sock.close()
+        await until(lambda: peer.heard[-1] == "lost")
