@@ -218,6 +218,11 @@ class Endpoint:
             self.supersede()  # what became of it is for the session's owner to find
         else:
             self.completed(token, outcome)
+        if self._unanswered is not None:
+            self._all_answered()
+
+    def _all_answered(self) -> None:
+        """Tell who waits for it, when nothing that was published is under way."""
         if self._unanswered is not None and not self.outstanding_count:
             self._unanswered.set_result(None)
             self._unanswered = None

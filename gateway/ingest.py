@@ -17,12 +17,14 @@ from gateway.delayed import timers_of
 from gateway.errors import Cause, Refusal
 from gateway.message import Message, encode
 from gateway.metrics import Metrics
-from gateway.port import Publish
+from gateway.port import Publish, Single
 from gateway.publishing import (
     NONE_DENIED,
     Building,
     Publisher,
     Receipt,
+    SinglePublisher,
+    Waiting,
     add_key,
     add_marks,
     refusal_of,
@@ -45,7 +47,7 @@ _OWN_FRAME = ""  # no topic has this name
 _NOWHERE = Building(SPREAD)  # where the messages of an effect are, before its first
 
 
-class _Waiting(NamedTuple):
+class _Effect(NamedTuple):
     publisher: Publisher
     effect: Publish
     size_bytes: int
@@ -96,7 +98,8 @@ class Ingest:
         self._message_bytes_max = message_bytes_max
         self._soon = soon
         self._create_topic = create_topic
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_Effect] = []
+        self._singles: list[Waiting] = []
         self.waiting_bytes = 0  # of the input that waits for a topic or for the next turn
         self._scheduled = False
         self._parked: str | None = None  # the topic being created, while everything waits for it
@@ -107,7 +110,7 @@ class Ingest:
     @property
     def idle(self) -> bool:
         """Whether nothing waits and nothing is under way."""
-        return not self._waiting and self._outgoing.idle
+        return not self._waiting and not self._singles and self._outgoing.idle
 
     def publish(
         self, publisher: Publisher, effect: Publish, size_bytes: int, denied: Mapping[int, Refusal] = NONE_DENIED
@@ -116,7 +119,18 @@ class Ingest:
 
         Those that are `denied`, by index, are refused in their turn.
         """
-        self._waiting.append(_Waiting(publisher, effect, size_bytes, denied))
+        self._waiting.append(_Effect(publisher, effect, size_bytes, denied))
+        self.waiting_bytes += size_bytes
+        if not self._scheduled:
+            self._scheduled = True
+            self._soon(self._flush)
+
+    def publish_single(self, publisher: SinglePublisher, single: Single, size_bytes: int) -> None:
+        """Store one message; `acknowledged` follows, or `failed`. `size_bytes` is what the read took.
+
+        Nothing else that the publisher has published is under way. It has no guard, key or time to be delivered at.
+        """
+        self._singles.append(Waiting(publisher, single, size_bytes))
         self.waiting_bytes += size_bytes
         if not self._scheduled:
             self._scheduled = True
@@ -133,7 +147,10 @@ class Ingest:
 
     def _flush(self) -> None:
         self._scheduled = False
+        if self._singles:
+            self._add_singles()
         if self._parked is not None:
+            self._append_all()
             return
         waiting, self._waiting = self._waiting, []
         for n, (publisher, effect, size_bytes, denied) in enumerate(waiting):
@@ -166,6 +183,57 @@ class Ingest:
             self._create_topic(self._parked, creator_of(publisher, effect.who))
 
     # ---- messages to rows
+
+    def _add_singles(self) -> None:
+        """Add the single messages of this turn to its frames; what is not plain goes the way of all."""
+        # As the loop of `_add`, for messages that have a connection each.
+        router = self._router
+        routes, hashes, groups, pack = router.routes, router.hashes, router.groups, ROW.pack
+        singles, self._singles = self._singles, []
+        away, size_max, alone = bool(self._outgoing.away), self._message_bytes_max, self._outgoing.alone
+        others: list[_Effect] = []
+        frame, into = _NOWHERE, SPREAD
+        rows, records, topics, expected, pos = frame.rows, frame.records, frame.topics, frame.singles, 0
+        for waiting in singles:
+            publisher, single, size_bytes = waiting
+            message = single.message
+            route = routes.get(message.address)
+            record = encode(message)
+            size = len(record)
+            if away or route is None or route.extra or route.asking or size > size_max:
+                effect = publisher.publish_of(single)
+                others.append(_Effect(publisher, effect, size_bytes, NONE_DENIED))
+                continue
+            self.waiting_bytes -= size_bytes
+            alone[publisher] = None
+            device = message.device
+            key_hash = hashes.get(device) or router.key_hash(device)
+            near = route.near
+            queue = near[key_hash % len(near)]
+            group = groups[queue] if route.group == SPREAD else route.group
+            if group != into or pos >= FRAME_PAYLOAD_BYTES or len(rows) >= FRAME_ROWS:
+                frame.pos = pos
+                if pos >= FRAME_PAYLOAD_BYTES or len(rows) >= FRAME_ROWS:
+                    self._outgoing.append(self._building.pop(into))
+                frame, into = self._building.get(group) or self._begin(group), group
+                rows, records, topics, expected, pos = (
+                    frame.rows,
+                    frame.records,
+                    frame.topics,
+                    frame.singles,
+                    frame.pos,
+                )
+            if not route.relaxed:
+                frame.sync = True
+            flags = route.row_flags if message.body else route.empty_flags
+            rows.append(pack(queue, pos, size, flags, key_hash, route.address_hash, 0, message.time_ms))
+            records.append(record)
+            pos += size
+            counted = publisher.protocol, route.topic
+            topics[counted] = topics.get(counted, 0) + 1
+            expected.append(waiting)
+        frame.pos = pos
+        self._waiting[:0] = others  # in front of what the same publishers have published since
 
     def _add(  # noqa: PLR0912, PLR0915 - one loop over the messages: a function for its cases would be called for each
         self, receipt: Receipt

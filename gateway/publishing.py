@@ -11,7 +11,7 @@ from gateway.errors import Cause, Refusal
 from gateway.mark_port import Marks
 from gateway.message import Message
 from gateway.owners import OwnershipLost
-from gateway.port import DONE, Outcome, Publish, Token
+from gateway.port import DONE, Outcome, Publish, Single, Token
 from gateway.session_marks import marks_change
 from gateway.storing.once import KeyRepeated, OnceKey, once_record
 from store.client import Appended
@@ -42,6 +42,29 @@ class Publisher(Protocol):
         """The outcome of one `Publish`; `size_bytes` of it are no longer held."""
 
 
+class SinglePublisher(Publisher, Protocol):
+    """A connection that has published one message, and nothing else that is under way."""
+
+    protocol: str
+
+    def acknowledged(self, single: Single, size_bytes: int) -> None:
+        """The message is stored."""
+
+    def publish_of(self, single: Single) -> Publish:
+        """Returns the effect that the message is when it goes the way of all."""
+
+    def failed(self, single: Single, error: Refusal, size_bytes: int) -> None:
+        """The message is not stored."""
+
+
+class Waiting(NamedTuple):
+    """A single message on its way, and how many bytes the read took that brought it."""
+
+    publisher: SinglePublisher
+    single: Single
+    size_bytes: int
+
+
 class Producer:
     """Who this process is to one store group, so that what is sent twice is stored once."""
 
@@ -67,8 +90,10 @@ class Building:
         "records",
         "result",
         "rows",
+        "singles",
         "stored",
         "sync",
+        "topics",
     )
 
     def __init__(self, group: int) -> None:
@@ -77,6 +102,8 @@ class Building:
         self.records: list[bytes] = []
         self.pos = 0  # the payload's length so far
         self.receipts: list[Receipt] = []
+        self.singles: list[Waiting] = []
+        self.topics: dict[tuple[str, str], int] = {}  # of the singles: how many by protocol and topic
         self.named: dict[int, None] = {}  # the named queues it has rows for
         self.once = 0  # what it is stored once by, if it is not by its producer's sequence
         self.stored = False  # its log has all of it already

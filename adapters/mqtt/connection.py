@@ -30,7 +30,9 @@ from gateway.port import (
     OpenSession,
     Outcome,
     Principal,
+    Publish,
     Random,
+    Single,
     Token,
 )
 
@@ -123,6 +125,19 @@ class Connection:
             data = bytes(data)
         self._parse(data, now_ms)
         return self._finish(now_ms)
+
+    def single(self, data: bytes, *, now_ms: int) -> Single | None:
+        """Returns the message of a read that is one plain PUBLISH of QoS 1."""
+        if self.phase is not Phase.CONNECTED or self._held:
+            return None
+        found = self._session.intake.single(data, now_ms)
+        if found is not None:
+            self._heard_ms = now_ms
+        return found
+
+    def publish_of(self, single: Single) -> Publish:
+        """Returns what `receive` would have asked the gateway for."""
+        return self._session.intake.publish_of(single)
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
         """The gateway has done, or refused, what an effect asked."""

@@ -23,7 +23,7 @@ from adapters.mqtt.messages import NO_TEMPLATE, PROTOCOL, Template, told_apart
 from adapters.mqtt.sparkplug_topics import SparkplugTopics
 from gateway.errors import Cause, ProtocolError, Refusal
 from gateway.message import Message
-from gateway.port import Outcome, Publish, Token
+from gateway.port import Outcome, Publish, Single, Token
 
 __all__ = ["Intake"]
 
@@ -116,6 +116,41 @@ class Intake:
         self._control = _nobody
 
     # ---- a read
+
+    def single(self, data: bytes, now_ms: int) -> Single | None:
+        """Returns the message of a read that is one plain PUBLISH of QoS 1, to a topic that is known; see `port`."""
+        size = len(data)
+        if size < 7 or data[0] != 0x32 or self._unstored or self.held_up or self.tired or self._refused:
+            return None
+        length, start = data[1], 2
+        if length > 127:
+            high = data[2]
+            if not 0 < high < 128:
+                return None
+            length += (high << 7) - 128
+            start = 3
+        body = start + 4 + (data[start] << 8 | data[start + 1])
+        if start + length != size or body > size or length > self._body_bytes_max:
+            return None
+        address = self._topics.get(data[start + 2 : body - 2])
+        identifier = data[body - 2 : body]
+        if address is None or identifier == _NO_ID:
+            return None
+        link = self._link
+        if link.version == 5:
+            if body == size or data[body]:
+                return None
+            body += 1
+        message = Message(address, data[body:], now_ms, PROTOCOL, link.device, native=self._native)
+        return Single(message, _PUBACK + identifier)
+
+    def publish_of(self, single: Single) -> Publish:
+        """Returns the `Publish` of a single message, from now on as any other."""
+        message, acknowledgement = single
+        self._store([message], [acknowledgement[len(_PUBACK) :]], [], len(message.body))
+        effect = self._link.effects.pop()
+        assert isinstance(effect, Publish)
+        return effect
 
     def read(self, data: bytes, now_ms: int) -> int:  # noqa: C901, PLR0912, PLR0915
         """Read every whole packet of `data`; how many bytes those were.

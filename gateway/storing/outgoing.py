@@ -6,7 +6,7 @@ from functools import partial
 
 from gateway.metrics import Metrics
 from gateway.port import Outcome
-from gateway.publishing import Building, Producer, Publisher, Receipt, outcome_of, with_denied
+from gateway.publishing import Building, Producer, Publisher, Receipt, outcome_of, refusal_of, with_denied
 from gateway.router import Router
 from gateway.storing.away import Away
 from store.client import Appended, StoreClient
@@ -44,11 +44,12 @@ class Outgoing:
         self._drained = drained
         self._compress_bytes_min = compress_bytes_min  # payloads that large are compressed; 0: none
         self._last: dict[Publisher, Receipt] = {}  # the last one of each that is not answered
+        self.alone: dict[Publisher, Receipt | None] = {}  # with a single message under way; the first behind it
 
     @property
     def idle(self) -> bool:
         """Whether every publisher is answered."""
-        return not self._last
+        return not self._last and not self.alone
 
     def expect(self, receipt: Receipt) -> None:
         """Answer a receipt when its frames have ended, behind those of its publisher before it."""
@@ -57,6 +58,8 @@ class Outgoing:
         self._last[receipt.publisher] = receipt
         if before is not None:
             before.next = receipt
+        elif self.alone and receipt.publisher in self.alone:
+            self.alone[receipt.publisher] = receipt
         else:
             receipt.head = True
             if not receipt.pending:
@@ -64,7 +67,7 @@ class Outgoing:
 
     def append(self, frame: Building) -> None:
         """Hand a frame to its group."""
-        if not frame.receipts:
+        if not frame.receipts and not frame.singles:
             return
         group = frame.group
         if frame.stored:
@@ -103,6 +106,8 @@ class Outgoing:
             self.away.note(frame.group, result)
         if isinstance(result, Appended) and result.failed:
             _fail(frame, result.failed)
+        if frame.singles:
+            self._answer_singles(frame, result)
         for receipt in frame.receipts:
             receipt.pending -= 1
             if receipt.head and not receipt.pending:
@@ -111,6 +116,27 @@ class Outgoing:
         if frame.named and isinstance(result, Appended):
             self._appended_to(tuple(frame.named))
         self._drained()
+
+    def _answer_singles(self, frame: Building, result: Appended | StoreError) -> None:
+        """Answer those who have published one message each, and what they have published behind it."""
+        alone = self.alone
+        if isinstance(result, Appended):
+            for (protocol, topic), count in frame.topics.items():
+                self._metrics.messages_in(protocol, topic, "stored").inc(count)
+            for publisher, single, size_bytes in frame.singles:
+                publisher.acknowledged(single, size_bytes)
+        else:
+            error = refusal_of(result)
+            for (protocol, topic), count in frame.topics.items():
+                self._metrics.messages_in(protocol, topic, error.cause.value).inc(count)
+            for publisher, single, size_bytes in frame.singles:
+                publisher.failed(single, error, size_bytes)
+        for publisher, _, _ in frame.singles:
+            receipt = alone.pop(publisher)
+            if receipt is not None:
+                receipt.head = True
+                self._answer(receipt)
+        frame.singles.clear()
 
     def _answer(self, receipt: Receipt | None) -> None:
         """Answer a publisher's first receipt, and those behind it, as far as nothing is pending."""
