@@ -14,7 +14,8 @@ from gateway.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, now_ms
 from gateway.errors import Refusal
 from gateway.forwarding import Forwarding
 from gateway.limits import Guest, Pace, network_of
-from gateway.port import DONE, Adapter, ConnectionInfo, Outcome, Publish, Single, SingleAdapter
+from gateway.port import DONE, Adapter, ConnectionInfo, Outcome, Publish
+from gateway.single_port import Single, SingleAdapter
 from gateway.sockets.transport import SocketTransport
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Connection(asyncio.Protocol, Endpoint):
     """A socket and its adapter. Reading stops while the adapter, this connection's share or the store is full."""
 
     __slots__ = (
+        "_alone",
         "_early_bytes",
         "_ended",
         "_hub",
@@ -72,6 +74,7 @@ class Connection(asyncio.Protocol, Endpoint):
         self._timer_ms = 0
         self._early_bytes = 0  # of a stranger, that nothing has come of; they count in the process's budget
         self._network = b""
+        self._alone: Single | Publish | None = None  # the single message under way; an effect once the adapter knows it
 
     # ---- from the event loop
 
@@ -128,15 +131,15 @@ class Connection(asyncio.Protocol, Endpoint):
             return True
         if single is None:
             return False
-        badge = self.principal.badge
-        if badge.access is not None and badge.refused((single.message,)):
-            self.act([adapter.publish_of(single)], len(data))
-            self.flush()
-            return True
-        size_bytes = len(data)
+        size_bytes, badge = len(data), self.principal.badge
         self.flow.bytes_in += size_bytes
         self.outstanding_count = 1
         self.outstanding_bytes += size_bytes
+        self._alone = single
+        if badge.access is not None and (denied := badge.refused((single.message,))):
+            self.hub.ingest.publish(self, self.publish_of(single), size_bytes, denied)
+            self.flush()
+            return True
         self.hub.ingest.publish_single(self, single, size_bytes)
         if self.hub.crowded:
             self.flush()
@@ -144,15 +147,20 @@ class Connection(asyncio.Protocol, Endpoint):
 
     def publish_of(self, single: Single) -> Publish:
         """See `gateway.publishing.SinglePublisher`."""
+        alone, self._alone = self._alone, None
+        if isinstance(alone, Publish):
+            return alone
         assert self._single is not None
         return self._single.publish_of(single)
 
     def acknowledged(self, single: Single, size_bytes: int) -> None:
         """See `gateway.publishing.SinglePublisher`."""
         transport = self._transport
-        if self.gone or transport is None or transport.is_closing() or not self._writable:
+        known = type(self._alone) is Publish
+        if known or self.gone or transport is None or transport.is_closing() or not self._writable:
             self._ended_by_adapter(single, DONE, size_bytes)
             return
+        self._alone = None
         self.outstanding_count -= 1
         self.outstanding_bytes -= size_bytes
         self.flow.bytes_out += len(single.acknowledgement)
@@ -184,6 +192,8 @@ class Connection(asyncio.Protocol, Endpoint):
         if self.pace is not None:
             self.pace.read(len(data), now_ms=now_ms())
         try:
+            if isinstance(self._alone, Single):  # what is read now may be answered at once, and comes behind it
+                self._alone = self.publish_of(self._alone)
             effects = self.adapter.receive(data, now_ms=now_ms())
             if self._early_bytes or not effects:
                 self._count_early(0 if effects else len(data))

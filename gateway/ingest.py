@@ -17,7 +17,7 @@ from gateway.delayed import timers_of
 from gateway.errors import Cause, Refusal
 from gateway.message import Message, encode
 from gateway.metrics import Metrics
-from gateway.port import Publish, Single
+from gateway.port import Publish
 from gateway.publishing import (
     NONE_DENIED,
     Building,
@@ -32,6 +32,7 @@ from gateway.publishing import (
 from gateway.retained import retained_change
 from gateway.rights.topics import creator_of
 from gateway.router import SPREAD, Route, Router, UnknownTopicError
+from gateway.single_port import Single
 from gateway.storing.outgoing import Outgoing
 from store.client import StoreClient
 from store.format import ROW, ROW_EXTRA
@@ -344,7 +345,7 @@ class Ingest:
     ) -> str | None:
         """Add what messages have besides their own rows; `_OWN_FRAME`, with nothing added, if that is too much."""
         extra = sum([len(route.extra) + len(route.asking) + 1 for _, route, *_ in special])
-        if extra > FRAME_ROWS and any(one.receipts for one in self._building.values()):
+        if extra > FRAME_ROWS and any(one.receipts or one.singles for one in self._building.values()):
             receipt.take_back()
             return _OWN_FRAME
         self._add_special(receipt, special)

@@ -10,7 +10,7 @@ connection's `Publish` effects come in the order of the effects; outcomes of cal
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NewType, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NewType, Protocol, TypeAlias
 
 import msgspec
 
@@ -69,8 +69,6 @@ __all__ = [
     "SaveSession",
     "SettleLeased",
     "Settled",
-    "Single",
-    "SingleAdapter",
     "Subscribe",
     "SubscriptionId",
     "Token",
@@ -495,28 +493,6 @@ class Adapter(Protocol):
 
     def take_output(self) -> bytes:
         """The bytes to write to the peer now."""
-
-
-class Single(NamedTuple):
-    """The one message that a read held, and nothing else, with the bytes that acknowledge it."""
-
-    message: Message
-    acknowledgement: bytes
-
-
-@runtime_checkable
-class SingleAdapter(Protocol):
-    """An adapter whose peers often have one message under way: for that one it makes no effect, token and outcome.
-
-    The shell asks only while nothing that the connection has published is under way. Where the message is stored it
-    writes the acknowledgement; where anything else comes of it, it goes the way of all: `publish_of`.
-    """
-
-    def single(self, data: bytes, *, now_ms: int) -> Single | None:
-        """Returns the message of a read that is exactly one plain `Publish`; None, with nothing done, otherwise."""
-
-    def publish_of(self, single: Single) -> Publish:
-        """Returns the effect that `receive` would have had for it; its outcome follows."""
 
 
 class DatagramAdapter(Protocol):

@@ -11,8 +11,9 @@ from gateway.errors import Cause, Refusal
 from gateway.mark_port import Marks
 from gateway.message import Message
 from gateway.owners import OwnershipLost
-from gateway.port import DONE, Outcome, Publish, Single, Token
+from gateway.port import DONE, Outcome, Publish, Token
 from gateway.session_marks import marks_change
+from gateway.single_port import Single
 from gateway.storing.once import KeyRepeated, OnceKey, once_record
 from store.client import Appended
 from store.errors import AppendOutcomeUnknown, CorruptFrame, FrameTooLarge, StoreError, StoreFull, StoreOverloaded

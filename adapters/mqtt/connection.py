@@ -32,9 +32,9 @@ from gateway.port import (
     Principal,
     Publish,
     Random,
-    Single,
     Token,
 )
+from gateway.single_port import Single
 
 __all__ = ["Connection", "Phase"]
 

@@ -23,7 +23,8 @@ from adapters.mqtt.messages import NO_TEMPLATE, PROTOCOL, Template, told_apart
 from adapters.mqtt.sparkplug_topics import SparkplugTopics
 from gateway.errors import Cause, ProtocolError, Refusal
 from gateway.message import Message
-from gateway.port import Outcome, Publish, Single, Token
+from gateway.port import Outcome, Publish, Token
+from gateway.single_port import Single
 
 __all__ = ["Intake"]
 
@@ -118,7 +119,7 @@ class Intake:
     # ---- a read
 
     def single(self, data: bytes, now_ms: int) -> Single | None:
-        """Returns the message of a read that is one plain PUBLISH of QoS 1, to a topic that is known; see `port`."""
+        """Returns the message of a read that is one plain PUBLISH of QoS 1, to a topic that is known."""
         size = len(data)
         if size < 7 or data[0] != 0x32 or self._unstored or self.held_up or self.tired or self._refused:
             return None
@@ -138,7 +139,7 @@ class Intake:
             return None
         link = self._link
         if link.version == 5:
-            if body == size or data[body]:
+            if body == size or data[body] or len(self._exact) >= link.options.receive_maximum:
                 return None
             body += 1
         message = Message(address, data[body:], now_ms, PROTOCOL, link.device, native=self._native)

@@ -1,6 +1,7 @@
 """Ports: opened at every address of a host, and accepting in turns, so that a storm of connections lets others live."""
 
 import asyncio
+import errno
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -33,9 +34,17 @@ class Listener(ABC):
         """Open the port, at every address of the host; a `shared` one is others' too. Raises OSError."""
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         opened: list[socket.socket] = []
+        unsupported: OSError | None = None
         try:
             for family, kind, proto, _, address in dict.fromkeys(found):
-                opened.append(sock := socket.socket(family, kind, proto))
+                try:
+                    sock = socket.socket(family, kind, proto)
+                except OSError as error:  # a host has addresses of families that the kernel may be without
+                    if error.errno != errno.EAFNOSUPPORT:
+                        raise
+                    unsupported = error
+                    continue
+                opened.append(sock)
                 sock.setblocking(False)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if shared:
@@ -44,6 +53,8 @@ class Listener(ABC):
                     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 sock.bind(address)
                 sock.listen(backlog)
+            if unsupported is not None and not opened:
+                raise unsupported
         except OSError:
             for sock in opened:
                 sock.close()
@@ -92,8 +103,8 @@ class PlainListener(Listener):
 
     def accepted(self, sock: socket.socket, _address: Any) -> None:
         """See `Listener.accepted`."""
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             SocketTransport(self._poller, self._loop, sock, self._connection())
         except OSError:  # gone already, or the machine takes no more
             sock.close()

@@ -23,6 +23,9 @@ class Ready(Protocol):
     def ready(self, events: int) -> None:
         """The socket can be read or written, or has failed."""
 
+    def abort(self) -> None:
+        """The poller looks at nothing any more: the socket is to be removed and closed."""
+
 
 class Poller:
     """The sockets of one event loop. Lives as long as that."""
@@ -48,7 +51,9 @@ class Poller:
             self._epoll.unregister(number)
 
     def close(self) -> None:
-        """Look at nothing any more; all sockets are removed already."""
+        """Look at nothing any more. Sockets that are still there are aborted."""
+        for socket in list(self._sockets.values()):
+            socket.abort()
         self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
 

@@ -42,7 +42,11 @@ class SocketTransport(asyncio.Transport):
         self._ended = False  # the peer's half is closed
         self._ends = False  # its half is closed when nothing is kept any more
         poller.add(self._number, self, _READ)
-        protocol.connection_made(self)
+        try:
+            protocol.connection_made(self)
+        except BaseException:
+            self._lose(None)  # else the poller would take the next socket of this number for it
+            raise
 
     # ---- from the poller
 
@@ -50,6 +54,8 @@ class SocketTransport(asyncio.Transport):
         """See `gateway.sockets.poller.Ready`."""
         if events & _WRITE:
             self._write_on()
+        if self._number < 0:
+            return
         if events & _READ and self._reading:
             self._read()
         elif events & _BROKEN and not events & _WRITE:
@@ -84,9 +90,10 @@ class SocketTransport(asyncio.Transport):
         self._look()
 
     def resume_reading(self) -> None:
-        """Read on."""
-        self._reading = True
-        self._look()
+        """Read on, where it is not closed."""
+        if not self._closing:
+            self._reading = True
+            self._look()
 
     def _look(self) -> None:
         """Have the poller look for what is of use."""
