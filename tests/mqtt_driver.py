@@ -32,6 +32,7 @@ from gateway.port import (
     SaveSession,
     Subscribe,
 )
+from gateway.single_port import SingleAdapter
 from store.format import LogOffset
 
 NOW_MS = 1_700_000_000_000
@@ -76,12 +77,17 @@ class Driver:
         self.saves = True  # answer SaveSession at once
         self.saved: list[SaveSession] = []
         self.asked: OpenSession | None = None  # for which session
+        self.short = isinstance(self.adapter, SingleAdapter)
 
     # ---- in
 
     def feed(self, data: bytes) -> None:
-        """Bytes from the client."""
-        self._act(self.adapter.receive(data, now_ms=self.now_ms))
+        """Bytes from the client: a single message goes the short way, as far as that goes without a shell."""
+        single = self.adapter.single(data, now_ms=self.now_ms) if self.short else None
+        if single is not None:
+            self._act([self.adapter.publish_of(single)])
+        else:
+            self._act(self.adapter.receive(data, now_ms=self.now_ms))
 
     def send(self, *packets: Packet) -> list[Packet]:
         """Packets from the client in one read; what it is sent back."""

@@ -24,7 +24,7 @@ class Ready(Protocol):
         """The socket can be read or written, or has failed."""
 
     def abort(self) -> None:
-        """The poller looks at nothing any more: the socket is to be removed and closed."""
+        """Removes the socket from the poller and closes it, whatever waits to be written."""
 
 
 class Poller:

@@ -1,9 +1,11 @@
 """Plain sockets in turns behave as asyncio's own transports do: the same tests, with both."""
 
 import asyncio
+import errno
 import socket
 import struct
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -334,3 +336,84 @@ async def test_a_connection_whose_protocol_fails_is_closed_and_others_are_let_in
         sock, peer = await rig.connect()
         sock.close()
         await until(lambda: peer.heard[-1] == "lost")
+
+
+async def test_a_connection_that_cannot_begin_is_looked_at_no_more_and_told_of_its_end(monkeypatch):
+    rig = Rig()
+
+    class Failing(Peer):
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            raise KeyError("a bug of ours")
+
+    monkeypatch.setattr(listening, "log", SimpleNamespace(exception=lambda *_: None))
+    sockets = Poller(asyncio.get_running_loop())
+    rig.made = lambda: rig.peers.append(Failing()) or rig.peers[-1]
+    server = PlainListener(rig.made, sockets)
+    await server.listen("127.0.0.1", 0, backlog=10, shared=False)
+    with socket.create_connection(server.sockets[0].getsockname()) as sock:
+        sock.setblocking(False)
+        assert await asyncio.get_running_loop().sock_recv(sock, 1) == b""
+        assert not sockets._sockets
+        await until(lambda: rig.peers[0].heard == ["made", "lost"])
+    server.close()
+    sockets.close()
+
+
+async def test_connections_that_are_turned_away_leave_no_file_descriptor():
+    class Shut(Peer):
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            transport.abort()
+
+    sockets, peers = Poller(asyncio.get_running_loop()), []
+    server = PlainListener(lambda: peers.append(Shut()) or peers[-1], sockets)
+    await server.listen("127.0.0.1", 0, backlog=10, shared=False)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for count in range(1, 21):
+        with socket.create_connection(server.sockets[0].getsockname()):
+            await until(lambda count=count: len(peers) == count and peers[-1].heard == ["made", "lost"])
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert not sockets._sockets
+    server.close()
+    sockets.close()
+
+
+async def test_a_poller_that_is_closed_ends_the_connections_that_are_left():
+    sockets, peers = Poller(asyncio.get_running_loop()), []
+    server = PlainListener(lambda: peers.append(Peer()) or peers[-1], sockets)
+    await server.listen("127.0.0.1", 0, backlog=10, shared=False)
+    with socket.create_connection(server.sockets[0].getsockname()) as sock:
+        await until(lambda: bool(peers))
+        server.close()
+        sockets.close()
+        await until(lambda: peers[0].heard == ["made", "lost"])
+        peers[0].transport.abort()
+        peers[0].transport.resume_reading()
+        sock.setblocking(False)
+        assert await asyncio.get_running_loop().sock_recv(sock, 1) == b""
+
+
+async def test_a_family_of_addresses_that_the_kernel_is_without_is_passed_over(monkeypatch):
+    loop, real = asyncio.get_running_loop(), socket.socket
+
+    def without_v6(family, *args):
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return real(family, *args)
+
+    async def both(_host, port, **_):
+        v6 = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0))
+        return [v6, (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))][:found]
+
+    server = PlainListener(Peer, Poller(loop))
+    server._loop = SimpleNamespace(getaddrinfo=both, add_reader=loop.add_reader, remove_reader=loop.remove_reader)
+    monkeypatch.setattr(socket, "socket", without_v6)
+    found = 2
+    await server.listen("localhost", 0, backlog=10, shared=False)
+    assert [sock.family for sock in server.sockets] == [socket.AF_INET]
+    server.close()
+    found = 1
+    with pytest.raises(OSError, match="not supported"):
+        await server.listen("localhost", 0, backlog=10, shared=False)
+    server._poller.close()
