@@ -13,6 +13,7 @@ from store.errors import (
     NotMaster,
     NotWritable,
     RevisionConflict,
+    SequenceOutOfOrder,
     StoreClosed,
     StoreError,
     StoreUnreachable,
@@ -26,6 +27,7 @@ KEYS = ("x", "y")
 BURST, UNDER_WAY = 4, 8  # messages: at once, and of a group without an answer
 PAUSES_S = ((0.02, 0.2), (0.1, 0.5), (0.1, 1.0))
 SCAN_BYTES = 4_000
+ANOTHER_NUMBER = 1_000_000  # from a producer's number to its next one
 _NOT_DONE = (NotMaster, NotWritable, StoreClosed, StoreUnreachable)  # what these say has had no effect
 
 
@@ -70,7 +72,7 @@ class Producer(_Client):
         super().__init__(watch, proxy, name)
         self.number = number  # of a producer, never used before
         self.sequences: dict[int, int] = {}  # by group
-        self.waiting: dict[tuple[int, int], None] = {}  # (group, sequence)
+        self.waiting: dict[tuple[int, int, int], None] = {}  # (group, number, sequence)
         self.turn = self.chance.randrange(8)
 
     @property
@@ -92,18 +94,26 @@ class Producer(_Client):
         if sum(one[0] == group for one in self.waiting) >= UNDER_WAY:
             return
         sequence = self.sequences[group] = self.sequences.get(group, 0) + 1
-        self.waiting[group, sequence] = None
+        number = self.number
+        self.waiting[group, number, sequence] = None
         record = ["message", "." * self.chance.randint(0, 60)]
-        frame = message_frame(queue, record, self.number, sequence)
-        store.logs[group].append(frame, lambda outcome: self._ended(group, sequence, frame.size_bytes, outcome))
+        frame = message_frame(queue, record, number, sequence)
+        store.logs[group].append(frame, lambda outcome: self._ended(group, number, sequence, frame.size_bytes, outcome))
 
-    def _ended(self, group: int, sequence: int, size: int, outcome) -> None:
+    def _ended(self, group: int, number: int, sequence: int, size: int, outcome) -> None:
+        if self.watch.may_lose and isinstance(outcome, AppendOutcomeUnknown | SequenceOutOfOrder):
+            # One before it was acknowledged and is lost: it is out of order for the new master.
+            if number == self.number:
+                self.number += ANOTHER_NUMBER
+                self.sequences.clear()
+            del self.waiting[group, number, sequence]
+            return
         if isinstance(outcome, StoreError):
             raise AssertionError(f"{self.name} does not know what became of {sequence} in group {group}") from outcome
         assert isinstance(outcome, Appended)
-        del self.waiting[group, sequence]
+        del self.waiting[group, number, sequence]
         self.done += 1
-        self.watch.acknowledged(group, self.number, sequence, outcome.frame, outcome.frame + size)
+        self.watch.acknowledged(group, number, sequence, outcome.frame, outcome.frame + size)
 
 
 class Reader(_Client):

@@ -43,6 +43,7 @@ TICK_S, ELECTION_TICKS, SNAPSHOT_TICKS = 0.1, 5, 20  # of Raft; a snapshot's ans
 LOOK_S = 0.02  # how often it is looked whether what is waited for is so
 STOP_S = 8.0  # that a process may take to end
 QUICK_S = (0.0, 0.003)  # a disk
+TORN_S = 0.3  # until a store node that fell while its disk worked is started again
 PACE = Pace(batch_bytes=400, window_bytes=2_000)
 
 
@@ -83,8 +84,12 @@ class Machine:
         self.lives += 1
         self.rate = self.chance.choice([1.0, 1.0, 1.0, 0.9, 1.15])  # of its clock
         self.offset_ms = self.chance.choice([0, -100_000, 100_000])
-        self.process = Process(cluster.loop, self.name, lambda: self.chance.uniform(*self.disk_s))
+        self.process = Process(cluster.loop, self.name, self.disk_works)
         self.process.run(self.main(), f"{self.name} {self.lives}")
+
+    def disk_works(self) -> float:
+        """Returns how long the disk takes for what it was just given."""
+        return self.chance.uniform(*self.disk_s)
 
     def crash(self, end: End) -> None:
         """Unless it is down."""
@@ -233,10 +238,12 @@ class SimNode(StoreNode):
 class Replica(Machine):
     """A store node."""
 
-    def __init__(self, cluster: "Cluster", group: int, number: int) -> None:
+    def __init__(self, cluster: "Cluster", group: int, number: int, *, learner: bool = False) -> None:
         name = f"s{group}-{number}"
         super().__init__(cluster, name)
         self.group = group
+        self.learner = learner
+        self.torn_chance = 0.0  # that it falls while its disk does something
         self.platter = Platter(group, self.chance)
         self.platter.touched = lambda: cluster.loop.changed.__setitem__(name, None)
         self.platter.files.mount(DATA)
@@ -251,6 +258,7 @@ class Replica(Machine):
             group=self.group,
             name=self.name,
             listen=self.address,
+            learner=self.learner,
             options={"machine": self},
             pace=PACE,
         )
@@ -268,6 +276,16 @@ class Replica(Machine):
         assert self.id in {None, id_}, "a replica has another id than before"
         self.id = id_
         self.cluster.replica_of[self.group, id_] = self
+
+    def disk_works(self) -> float:
+        """Returns how long the disk takes; the machine may fall before it has finished."""
+        takes_s = super().disk_works()
+        if self.torn_chance and self.chance.random() < self.torn_chance:
+            net, life = self.cluster.net, self.lives
+            falls_s = self.cluster.loop.now_s + self.chance.uniform(0, takes_s)
+            net.at(falls_s, lambda: self.crash(End.RESET) if self.lives == life else None)
+            net.at(falls_s + TORN_S, self.start)
+        return takes_s
 
     def half_done(self, call) -> None:
         """A change of files ends anywhere."""
@@ -337,7 +355,7 @@ class Proxy(Machine):
 class Cluster:
     """All of it."""
 
-    def __init__(self, seed: int, *, config: GroupConfig, datagrams: bool, raft_checks) -> None:
+    def __init__(self, seed: int, *, config: GroupConfig, learners: int, datagrams: bool, raft_checks) -> None:
         self.seed = seed
         self.loop = SimLoop()
         self.net = Net(self.loop, seed)
@@ -346,9 +364,14 @@ class Cluster:
         self.config = config
         self.replica_of: dict[tuple[int, int], Replica] = {}
         self.controllers = [Controller(self, n) for n in CONTROLLERS]
-        self.replicas = [Replica(self, group, n) for group in range(GROUP_COUNT) for n in range(1, REPLICA_COUNT + 1)]
+        self.replicas = [
+            Replica(self, group, n, learner=n > config.replicas)
+            for group in range(GROUP_COUNT)
+            for n in range(1, config.replicas + learners + 1)
+        ]
+        self.voters = [one for one in self.replicas if not one.learner]
         for replica in self.replicas:
-            others = [one.platter for one in self.replicas if one.group == replica.group and one is not replica]
+            others = [one.platter for one in self.voters if one.group == replica.group and one is not replica]
             replica.platter.others = others
         self.proxies = [Proxy(self, n) for n in range(1, PROXY_COUNT + 1)]
         self.operator = Operator(self, "operator")

@@ -6,7 +6,7 @@ What is read of a spoiled frame are real bytes, for the product's checksums to f
 from contextlib import suppress
 from enum import Enum, auto
 
-from cluster_log import CountedLog, header_of
+from joint_log import CountedLog, header_of
 
 from store.errors import CorruptFrame
 from store.format import Frame, LogOffset

@@ -68,16 +68,21 @@ class History:
         acknowledge: str | None = None,
         min_in_sync: int | None = None,
         datagrams: bool | None = None,
+        replicas: int = REPLICA_COUNT,
+        learners: int = 0,
+        torn_chance: float = 0.0,
     ) -> None:
         self.seed = seed
+        self.torn_chance = torn_chance
         self.chance = chance = random.Random(seed)
         acknowledge = acknowledge or chance.choices(["all_in_sync", "quorum"], [2, 1])[0]
         datagrams = chance.random() < 0.75 if datagrams is None else datagrams
         min_in_sync = min_in_sync or chance.choice([1, 2, 2, 2, 3])
-        config = GroupConfig(replicas=REPLICA_COUNT, min_in_sync=min_in_sync, acknowledge=acknowledge)
+        min_in_sync = min(min_in_sync, replicas)
+        config = GroupConfig(replicas=replicas, min_in_sync=min_in_sync, acknowledge=acknowledge)
         checks = Checks()
-        self.watch = Watch(checks, config.min_in_sync, quorum=acknowledge == "quorum")
-        self.cluster = Cluster(seed, config=config, datagrams=datagrams, raft_checks=checks)
+        self.watch = Watch(checks, config)
+        self.cluster = Cluster(seed, config=config, learners=learners, datagrams=datagrams, raft_checks=checks)
         self.watch.follow(self.cluster)
         self.cluster.begin, self.cluster.ended = self._begin, self._ended
         self.clients: dict[str, list] = {proxy.name: [] for proxy in self.cluster.proxies}
@@ -86,6 +91,18 @@ class History:
         self.device = Device()
         self.producers = 0
         self.lives = 0
+
+    @classmethod
+    def of_any_kind(cls, seed: int) -> "History":
+        """Returns a history whose groups have any size, some with a learner, some whose master acknowledges alone."""
+        chance = random.Random(f"{seed} kind")
+        return cls(
+            seed,
+            replicas=chance.choice([1, 2, 3, 3, 3, 3, 3, 3, 4, 5]),
+            learners=chance.choice([0, 0, 1]),
+            acknowledge=chance.choices([None, "master"], [9, 1])[0],
+            torn_chance=chance.choice([0, 0, 0, 0.002, 0.01]),
+        )
 
     # ---- its clients
 
@@ -102,7 +119,9 @@ class History:
             Follower(self.watch, proxy, f"follower {life}", group),
             KeyClient(self.watch, proxy, f"keys {life}"),
         ]
-        if proxy.number == 1:
+        if self.watch.may_lose:  # a device's messages are promised to be there
+            clients = [one for one in clients if not isinstance(one, Owner)]
+        if proxy.number == 1 and self.cluster.config.replicas > 1:
             clients.append(Reader(self.watch, proxy, f"near reader {life}", 1 - group, near=True))
         self.clients[proxy.name] = clients
         for client in clients:
@@ -152,7 +171,7 @@ class History:
         """Whether every group has a master and a full SyncStateSet."""
         groups = self.watch.newest
         return len(groups) == GROUP_COUNT and all(
-            len(one.sync_set) == REPLICA_COUNT and one.master is not None for one in groups.values()
+            len(one.sync_set) == self.cluster.config.replicas and one.master is not None for one in groups.values()
         )
 
     # ---- what goes wrong
@@ -163,6 +182,8 @@ class History:
         self.weather()
         between = chance.choice(BETWEEN_S)
         until = cluster.loop.now_s + length_s
+        for replica in cluster.replicas:
+            replica.torn_chance = self.torn_chance
         self.hurting = True
         while cluster.loop.now_s < until:
             cluster.run(chance.uniform(*between))
@@ -222,9 +243,9 @@ class History:
             case "trim":
                 chance.choice(cluster.replicas).platter.trim()
             case "spoil":
-                self.spoil(chance.choice(cluster.replicas))
+                self.spoil(chance.choice(cluster.voters))
             case "lose end":
-                self.lose_end(chance.choice(cluster.replicas))
+                self.lose_end(chance.choice(cluster.voters))
             case "weather":
                 self.weather()
             case "proxy":
@@ -323,7 +344,7 @@ class History:
         master = self.cluster.master(group)
         if master is not None:
             slaves = [one for one in self.cluster.replicas if one.group == group and one is not master]
-            slaves = slaves if self.chance.random() < 0.5 else [self.chance.choice(slaves)]
+            slaves = slaves if not slaves or self.chance.random() < 0.5 else [self.chance.choice(slaves)]
             self.cut([master], slaves, lasts_s, both=self.chance.random() < 0.7)
             self.later(self.chance.uniform(0.05, 0.5), self._die, master, lasts_s, how)
 
@@ -399,10 +420,10 @@ class History:
         match what:
             case "switch over":
                 if master is not None:
-                    target = chance.choice([None, 1, 2, 3])
+                    target = chance.choice(self._candidates())
                     master.process.run(_tried(master.node.switch_over, target))
             case "elect":
-                candidate = chance.choice([None, 1, 2, 3])
+                candidate = chance.choice(self._candidates())
                 cluster.operator.process.run(_tried(controller.elect, group, candidate))
             case "transfer":
                 if leader is not None:
@@ -413,6 +434,10 @@ class History:
                 if topic is not None:
                     moving = _tried(controller.move_queue, chance.choice(topic.open), group)
                     cluster.operator.process.run(moving)
+
+    def _candidates(self) -> list[int | None]:
+        """Returns the replicas of a group that an operator may name, learners too, and None: any of them."""
+        return [None, *range(1, len(self.cluster.replicas) // GROUP_COUNT + 1)]
 
     # ---- and then
 
@@ -450,6 +475,8 @@ class History:
         net.loss = net.doubles = net.lates = net.resets = 0.0
         net.delay_s = (0.0005, 0.002)
         net.mend(list(net.cut))
+        for replica in cluster.replicas:
+            replica.torn_chance = 0.0
         for machine in cluster.machines:
             machine.disk_s = QUICK_S
             machine.start()
@@ -474,7 +501,7 @@ class History:
     def describe(self) -> str:
         """Where everybody is."""
         cluster = self.cluster
-        parts = [f"{cluster.loop.now_s:.3f} s, {cluster.config.acknowledge}"]
+        parts = [f"{cluster.loop.now_s:.3f} s, {cluster.config}"]
         parts += [f"{one.name}: {_of_controller(one)}" for one in cluster.controllers]
         parts += [f"{number}: {group}" for number, group in sorted(self.watch.newest.items())]
         parts += [f"{replica.name}: {_of_replica(replica)}" for replica in cluster.replicas]

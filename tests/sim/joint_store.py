@@ -10,9 +10,9 @@ from functools import partial
 from types import SimpleNamespace
 
 import msgspec
-from cluster_log import CountedLog, Views, header_of
 from faulty_files import Disk as Files
 from joint_damage import Surface
+from joint_log import CountedLog, Views, header_of
 from joint_loop import HERE
 
 from store.client import Appended, Entry, TimersHeld

@@ -3,10 +3,11 @@
 from bisect import bisect_left
 from collections.abc import Iterable
 
-from cluster_log import header_of
 from joint_cluster import Cluster, Machine, Replica
+from joint_log import header_of
 from linearizability import Operation
 
+from controller.client import GroupConfig
 from store.format import LogOffset, origin_of
 from store.replication.master import Master
 from store.replication.slave import Slave, Stage
@@ -42,10 +43,11 @@ class Log:
 class Watch:
     """Looks at a cluster whenever something in it has changed."""
 
-    def __init__(self, raft_checks, min_in_sync: int, *, quorum: bool) -> None:
+    def __init__(self, raft_checks, config: GroupConfig) -> None:
         self.raft = raft_checks
-        self.min_in_sync = min_in_sync
-        self.quorum = quorum
+        self.min_in_sync = config.min_in_sync
+        self.quorum = config.acknowledge == "quorum"
+        self.may_lose = config.acknowledge == "master"  # what was acknowledged and is not confirmed
         self.cluster: Cluster | None = None
         self.logs: dict[int, Log] = {}
         self.masters: dict[tuple[int, int], int | None] = {}  # (group, epoch) -> replica, as agreed on
@@ -182,15 +184,21 @@ class Watch:
     # ---- what clients are told
 
     def acknowledged(self, group: int, producer: int, sequence: int, start: int, end: int) -> None:
-        """It is there, as it was sent, can be read, and is on as many disks as was asked for; and stays."""
+        """It is there, as it was sent, can be read, and is on as many disks as was asked for; and stays.
+
+        A master that acknowledges alone promises nothing of that.
+        """
         log = self.logs[group]
         self.look()
+        if self.may_lose:
+            self.acknowledgements += 1
+            return
         assert end <= log.end, "acknowledged and not confirmed"
         header = header_of(log.frame(start))
         assert (header.producer_id, header.sequence) == (producer, sequence), (
             "acknowledged, and something else is there"
         )
-        replicas = [one for one in self.cluster.replicas if one.group == group]
+        replicas = [one for one in self.cluster.voters if one.group == group]
         having = sum(one.platter.log.has(start, end) for one in replicas)
         assert having >= self.min_in_sync, f"acknowledged and on {having} disks"
         for one in replicas:

@@ -13,7 +13,7 @@ BLOCK = 10  # seeds in one test: small enough for its time limit, large enough n
 
 def play(seed: int) -> History:
     try:
-        history = History(seed)
+        history = History.of_any_kind(seed)
         history.play(history.chance.choice(LENGTHS_S))
     except BaseException as error:
         error.add_note(f"HEADGATE_SIM_FIRST={seed} HEADGATE_SIM_SEEDS=1 repeats this history")

@@ -1,29 +1,18 @@
-"""A replica's log and views as the simulation of the cluster has them: lists and dictionaries, and real frames."""
+"""A simulated replica's log and views: lists and dictionaries, and real frames."""
 
 import copy
 from bisect import bisect_left, bisect_right
-from functools import lru_cache
 
 import msgspec
 
 from store.format import HEADER, ROW, Header, LogOffset, UnplacedFrame
 from store.records import VOID_QUEUE
 
-__all__ = ["CountedLog", "Views", "header_of", "make_frame", "record_of"]
-
-
-@lru_cache(maxsize=1 << 14)
-def make_frame(producer: int, sequence: int, record: bytes) -> UnplacedFrame:
-    row = ROW.pack(16, 0, len(record), 0, 0, 0, 0, 0)
-    return UnplacedFrame.build(row, record, producer_id=producer, sequence=sequence)
+__all__ = ["CountedLog", "Views", "header_of"]
 
 
 def header_of(frame: bytes) -> Header:
     return Header(*HEADER.unpack_from(frame))
-
-
-def record_of(frame: bytes):
-    return msgspec.msgpack.decode(frame[HEADER.size + ROW.size :])
 
 
 class CountedLog:
@@ -37,7 +26,6 @@ class CountedLog:
         self.starts: list[int] = []
         self.frames: list[bytes] = []
         self.cuts = getattr(self, "cuts", 0) + 1  # a sync that began before a cut tells nothing of what came after
-        self.begun = getattr(self, "begun", 0) + 1  # how often it began anew
 
     def append(self, frame: bytes) -> LogOffset:
         assert header_of(frame).log_offset == self.end
@@ -102,7 +90,7 @@ class Views:
         self.applied = LogOffset(start + len(frame))
         if ROW.unpack_from(frame, HEADER.size)[0] == VOID_QUEUE:
             return  # its guard has failed
-        match record_of(frame):
+        match msgspec.msgpack.decode(frame[HEADER.size + ROW.size :]):
             case ["exact", number]:
                 assert f"exact/{number}" not in self.keys, f"message {number} is stored twice"
                 self.keys[f"exact/{number}"] = (b"", self.applied)
