@@ -238,7 +238,7 @@ class Engine:
                 give_up(self.log, self.views, directory.seals, give_up_from, truncate_to)
             elif truncate_to is not None:
                 cut_off(self.log, self.views, directory.seals, truncate_to)
-            settle(self.log, self.views)
+            settle(self.log, self.views, directory.whole_at)
             return ()
         if not directory.is_whole:
             raise ReplicaIncomplete(f"the log ends at {self.log.end}, before the views at {directory.whole_at}")

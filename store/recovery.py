@@ -113,14 +113,18 @@ def _pieces(placed: Iterable[Placed]) -> Iterator[list[Placed]]:
         yield gathered
 
 
-def settle(log: CommitLog, views: Views) -> None:
+def settle(log: CommitLog, views: Views, whole_at: LogOffset) -> None:
     """Cut a torn tail off the log of a slave, and let readers see what its views hold of it.
 
-    The views may be ahead of it, while it is filling up or has lost its end: its master sends that. Raises OSError.
+    The views may be ahead of it: its master sends that. A log on its way to `whole_at`, where a snapshot of the views
+    was taken, is filling up; any other one has lost its end, also where a power failure has taken the floor. Raises
+    OSError.
     """
     start = log.sealed if views.dispatched > log.end else max(views.dispatched, log.sealed)
     old = views.old()
-    for _ in log.recover(start, replica=True, confirmed=views.dispatched, durable=_durable(log, old)):
+    followed = views.dispatched if views.dispatched > whole_at else LogOffset(0)  # the log was on disk so far
+    durable = LogOffset(max(_durable(log, old), followed))
+    for _ in log.recover(start, replica=True, confirmed=views.dispatched, durable=durable):
         pass
     if old is not None and not old.dispatched:  # it knows nothing, and a slave stops at damage anyway
         old.discard()

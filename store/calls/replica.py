@@ -53,7 +53,8 @@ class ReplicaCalls(Calls):
 
         To be asked before anything is taken.
         """
-        return max(self._engine.log.floor, self._engine.log.flushed)
+        log = self._engine.log
+        return max(log.floor, log.flushed, log.lost_end or LogOffset(0))  # a power failure may have taken the floor
 
     @property
     def followed(self) -> LogOffset:

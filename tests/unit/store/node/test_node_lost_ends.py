@@ -52,12 +52,14 @@ def shorten(group, name, size):
         file.truncate(path.stat().st_size - size)
 
 
-async def lose_the_ends(group, *, known=True):
+async def lose_the_ends(group, *, known=True, floors_too=False):
     """All replicas lose the end of their logs while they are stopped, and are started again."""
     epoch = group.group.master_epoch
     await asyncio.gather(*(group.kill(name) for name in list(group.nodes)))
     for name, size in zip(group.names, LOST, strict=True):
         shorten(group, name, size)
+        if floors_too:
+            (group.directory / name / "floor").unlink()
     await group.start()
     if known:
         await heard_short(group)
@@ -125,6 +127,22 @@ async def test_a_group_whose_logs_have_all_lost_their_ends_goes_on_when_that_is_
         assert {one.levelname for one in given_up} == {"CRITICAL"}
         assert len(given_up) == 3
         assert all(f"to {end}, " in one.getMessage() for one in given_up)
+
+
+async def test_ends_that_are_lost_with_the_floors_are_given_up_by_no_clean_election(tmp_path, controllers):
+    """As after a power failure: the floor is not synced, the views have followed what the log has lost."""
+    async with StoreGroup(tmp_path, controllers) as group:
+        end = await fill(group)
+        for node in group.nodes.values():
+            await node.disk.store._until_dispatched(end)
+        epoch = await lose_the_ends(group, floors_too=True)
+        with pytest.raises(NotElectable):
+            await group.client.elect(GROUP, None)
+        assert {node.disk.store.lost_end for node in group.nodes.values()} == {end}
+        assert not any(isinstance(node.role, MasterRole) for node in group.nodes.values())
+        await elect_unclean(group)
+        await group.master(after=epoch)
+        await check(group, epoch)
 
 
 async def test_a_replica_with_a_longer_log_goes_along_when_a_shorter_one_is_elected(tmp_path, controllers):
