@@ -6,7 +6,7 @@ names as the specification writes them; a binding adds and strips its own prefix
 event. Everything malformed raises `gateway.errors.Refusal` (MALFORMED) whose detail begins with the attribute's name.
 """
 
-from adapters.cloudevents.attributes import ADDRESS, AttributeRefusal, Route, clean, is_name, split
+from adapters.cloudevents.attributes import ADDRESS, CORE, AttributeRefusal, Route, clean, is_name, split
 from adapters.cloudevents.event import DEFAULT_TYPE, NATIVE, attributes_of, from_attributes, placed, wrap
 from adapters.cloudevents.rules import EventRoute, route_by
 from adapters.cloudevents.structured import (
@@ -25,6 +25,7 @@ from adapters.cloudevents.timestamps import format_ms, parse_ms
 __all__ = [
     "ADDRESS",
     "BATCH_JSON",
+    "CORE",
     "DEFAULT_TYPE",
     "NATIVE",
     "STRUCTURED_JSON",

@@ -7,8 +7,6 @@ from contextlib import suppress
 from typing import Any, ClassVar, Final
 
 import h2.events
-from h2.config import H2Configuration
-from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.exceptions import H2Error, ProtocolError, StreamClosedError
 from h2.settings import SettingCodes, Settings
@@ -16,10 +14,12 @@ from hyperframe.exceptions import HyperframeError
 from hyperframe.frame import GoAwayFrame
 
 from adapters.http.arriving import CROWDED
-from adapters.http.guard import Calm, FrameSizes
+from adapters.http.guard import STREAM_ID_MAX, Calm, FrameHeaders
+from adapters.http.h2_stream import Stream
 from adapters.http.options import HttpOptions
 from adapters.http.request import Request
 from adapters.http.response import EMPTY_STATUSES, Response, date_header, problem
+from adapters.http.strict import StrictConnection
 from adapters.http.transport import Arrived, Drained, Event, Exchange, Gone
 
 __all__ = ["Http2"]
@@ -31,42 +31,6 @@ DRAIN_BYTES_MAX: Final = 64 * 1024 * 1024  # of a refused body, before its strea
 _BASE64URL: Final = re.compile(b"[A-Za-z0-9_-]*")
 
 
-class _Stream:
-    """One request and its response."""
-
-    __slots__ = (
-        "answered",
-        "arrived",
-        "body",
-        "body_bytes",
-        "ended",
-        "head_only",
-        "headers",
-        "method",
-        "out",
-        "refused",
-        "since_ms",
-        "target",
-    )
-
-    def __init__(self, headers: Sequence[tuple[bytes, bytes]], now_ms: int) -> None:
-        pseudo = dict(headers)
-        self.method = pseudo.get(b":method", b"").decode("latin-1")
-        self.target = pseudo.get(b":path", b"")
-        self.headers = [header for header in headers if not header[0].startswith(b":")]
-        if b":authority" in pseudo and b"host" not in pseudo:
-            self.headers.append((b"host", pseudo[b":authority"]))
-        self.head_only = self.method == "HEAD"
-        self.body: list[bytes] = []
-        self.body_bytes = 0
-        self.arrived = False  # the whole request is there
-        self.refused = False  # the rest of the request is dropped as it comes
-        self.answered = False  # the whole response is sent
-        self.out = bytearray()  # body that no window takes yet
-        self.ended = False  # nothing is added to `out`
-        self.since_ms = now_ms  # the last progress
-
-
 class Http2:
     """The transport of an HTTP/2 connection."""
 
@@ -74,19 +38,15 @@ class Http2:
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
-        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
-        self._h2.local_settings = Settings(
-            client=False,
-            initial_values={
-                SettingCodes.MAX_CONCURRENT_STREAMS: options.max_concurrent_streams,
-                SettingCodes.MAX_HEADER_LIST_SIZE: options.max_header_bytes,
-                SettingCodes.INITIAL_WINDOW_SIZE: WINDOW_BYTES,
-            },
-        )
-        self._h2.decoder.max_header_list_size = options.max_header_bytes
-        self._sizes = FrameSizes()
+        settings = {
+            SettingCodes.MAX_CONCURRENT_STREAMS: options.max_concurrent_streams,
+            SettingCodes.MAX_HEADER_LIST_SIZE: options.max_header_bytes,
+            SettingCodes.INITIAL_WINDOW_SIZE: WINDOW_BYTES,
+        }
+        self._h2 = StrictConnection(Settings(client=False, initial_values=settings))
+        self._frames = FrameHeaders()
         self._upgraded: Request | None = None  # stream 1, until the peer's preface is here
-        self._streams: dict[Exchange, _Stream] = {}
+        self._streams: dict[Exchange, Stream] = {}
         self._blocked: dict[Exchange, None] = {}  # responses with bytes that no window takes, longest first
         self._starved: dict[Exchange, None] = {}  # event streams that found no room
         self._held_in_bytes = 0
@@ -94,7 +54,8 @@ class Http2:
         self._unwritten_bytes = 0  # of bodies, in h2's output
         self._now_ms = 0
         self._calm = Calm()
-        self._leaving = False
+        self._leaving = False  # we have sent GOAWAY
+        self._deserted = False  # the peer has
         self._failed = False
         self._goaway = b""
         self._events: list[Event] = []
@@ -102,7 +63,7 @@ class Http2:
     def open(self) -> None:
         """Begin with our SETTINGS: the peer's preface is fed by `receive`."""
         self._h2.initiate_connection()
-        self._widen()
+        self._h2.increment_flow_control_window(WINDOW_BYTES)
 
     def upgrade(self, request: Request, settings: bytes, *, now_ms: int) -> bool:
         """Begin behind an upgrade from HTTP/1.1, its request being stream 1; False when its settings are malformed.
@@ -115,14 +76,11 @@ class Http2:
             self._h2.initiate_upgrade_connection(settings + b"=" * (-len(settings) % 4))
         except (H2Error, HyperframeError, Base64Error, ValueError):
             return False
-        self._widen()
-        stream = self._streams[Exchange(1)] = _Stream(request.headers, now_ms)
+        self._h2.increment_flow_control_window(WINDOW_BYTES)
+        stream = self._streams[Exchange(1)] = Stream(request.headers, now_ms)
         stream.head_only = request.method == "HEAD"
         self._upgraded = request
         return True
-
-    def _widen(self) -> None:
-        self._h2.increment_flow_control_window(WINDOW_BYTES)
 
     # ---- Transport
 
@@ -148,15 +106,15 @@ class Http2:
 
     @property
     def finished(self) -> bool:
-        """Whether GOAWAY is said and no stream is left."""
-        return self._failed or (self._leaving and not self._streams)
+        """Whether GOAWAY is sent, by either side, and no stream is left."""
+        return self._failed or ((self._leaving or self._deserted) and not self._streams)
 
     def receive(self, data: bytes, *, now_ms: int) -> Sequence[Event]:
         """Feed h2; requests that are complete come as events. A connection error is answered by GOAWAY."""
         self._now_ms = now_ms
         if self._failed:
             return ()
-        sound = self._sizes.sound(data)
+        sound = self._frames.sound(data)
         try:
             for event in self._h2.receive_data(data[:sound]):
                 handler = self._handlers.get(type(event))
@@ -168,8 +126,8 @@ class Http2:
             self._failed = True  # h2 has put the GOAWAY into its output
         except (H2Error, HyperframeError, ValueError):
             self._fail(ErrorCodes.PROTOCOL_ERROR)
-        if sound < len(data):
-            self._fail(ErrorCodes.FRAME_SIZE_ERROR)
+        if self._frames.fault is not None:
+            self._fail(self._frames.fault)
         events, self._events = self._events, []
         return events
 
@@ -233,7 +191,7 @@ class Http2:
         late = [
             exchange
             for exchange, stream in self._streams.items()
-            if _waits(stream) and stream.since_ms + self._patience_ms(stream) <= now_ms
+            if stream.waits and stream.since_ms + self._patience_ms(stream) <= now_ms
         ]
         for exchange in late:
             stream = self._streams[exchange]
@@ -248,7 +206,7 @@ class Http2:
         """When the first stream that waits for its peer has waited too long."""
         if self._events:
             return 0
-        times = [stream.since_ms + self._patience_ms(stream) for stream in self._streams.values() if _waits(stream)]
+        times = [stream.since_ms + self._patience_ms(stream) for stream in self._streams.values() if stream.waits]
         return min(times, default=None)
 
     def take_output(self) -> bytes:
@@ -260,7 +218,7 @@ class Http2:
             self._goaway = b""
         return out
 
-    def _patience_ms(self, stream: _Stream) -> int:
+    def _patience_ms(self, stream: Stream) -> int:
         """How long its peer may let it wait: the window of an event stream may be shut for a time of its own."""
         options = self._options
         streaming = stream.arrived and not stream.ended
@@ -278,9 +236,8 @@ class Http2:
         if self._leaving:
             self._rst(exchange, ErrorCodes.REFUSED_STREAM)
             return
-        stream = self._streams[exchange] = _Stream(event.headers, self._now_ms)
-        length = dict(stream.headers).get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self._options.max_body_bytes:
+        stream = self._streams[exchange] = Stream(event.headers, self._now_ms)
+        if (stream.length_bytes or 0) > self._options.max_body_bytes:
             self._refuse_body(exchange, 413, f"the body is larger than {self._options.max_body_bytes} bytes")
         elif self._held_out_bytes > self._options.max_held_bytes:
             self._refuse_body(exchange, 503, "the responses to earlier requests are not read")
@@ -320,6 +277,11 @@ class Http2:
             if stream.answered:
                 self._forget(exchange)
             return
+        if stream.length_bytes not in {None, stream.body_bytes}:
+            stream.arrived = False
+            self._reset(exchange, ErrorCodes.PROTOCOL_ERROR)  # malformed (RFC 9113, 8.1.1): h2 looks at DATA alone
+            self._check(calm=self._calm.reset(self._now_ms))
+            return
         self._held_in_bytes -= stream.body_bytes
         body = stream.body[0] if len(stream.body) == 1 else b"".join(stream.body)
         stream.body = []
@@ -351,15 +313,19 @@ class Http2:
     def _on_nothing(self, _event: h2.events.Event) -> None:
         self._check(calm=self._calm.control(self._now_ms))
 
-    def _on_goaway(self, _event: h2.events.ConnectionTerminated) -> None:
-        self._leaving = True  # h2 accepts nothing to send after it, GOAWAY included
-        self._failed = True
+    def _on_goaway(self, event: h2.events.ConnectionTerminated) -> None:
+        """The peer waits for responses to what it has begun, and may begin more until none is left (RFC 9113, 6.8)."""
+        if event.error_code != ErrorCodes.NO_ERROR:
+            self._failed = True  # it has closed the connection (RFC 9113, 5.4.1)
+        elif not (self._leaving or self._deserted):
+            self._deserted = True
+            self._goaway = GoAwayFrame(0, last_stream_id=STREAM_ID_MAX).serialize()
 
     # ---- sending
 
     def _send_head(
         self, exchange: Exchange, response: Response, extra: Sequence[tuple[bytes, bytes]], now_ms: int, *, end: bool
-    ) -> _Stream | None:
+    ) -> Stream | None:
         """Send HEADERS; the stream, unless it is gone or this was all."""
         self._now_ms = now_ms
         stream = self._streams.get(exchange)
@@ -383,7 +349,7 @@ class Http2:
             return None
         return stream
 
-    def _add(self, exchange: Exchange, stream: _Stream, data: bytes) -> None:
+    def _add(self, exchange: Exchange, stream: Stream, data: bytes) -> None:
         if self._failed:
             return
         if not stream.out:
@@ -433,7 +399,7 @@ class Http2:
 
     # ---- the end of streams
 
-    def _end(self, exchange: Exchange, stream: _Stream) -> None:
+    def _end(self, exchange: Exchange, stream: Stream) -> None:
         """The response is sent. Where the request is not all there, the stream stays until it is."""
         stream.answered = True
         if stream.arrived:
@@ -492,8 +458,3 @@ class Http2:
         h2.events.UnknownFrameReceived: _on_nothing,
         h2.events.ConnectionTerminated: _on_goaway,
     }
-
-
-def _waits(stream: _Stream) -> bool:
-    """Whether it is the peer's turn: to send the request, or to read the response."""
-    return not stream.arrived or bool(stream.out)

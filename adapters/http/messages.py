@@ -17,6 +17,7 @@ import msgspec
 from adapters.cloudevents import (
     ADDRESS,
     BATCH_JSON,
+    CORE,
     STRUCTURED_JSON,
     AttributeRefusal,
     clean,
@@ -46,6 +47,7 @@ SECONDS_MAX: Final = 10**9  # of a time to live or a delay: some thirty years
 _INERT: Final = ((b"content-security-policy", b"sandbox"), (b"x-content-type-options", b"nosniff"))
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
 _BOOLEANS: Final = {"": True, "true": True, "1": True, "false": False, "0": False}
+_EVENTS_ALONE: Final = CORE - {"id", "type", "time", "specversion"}  # a plain message has no place for them
 _CONSUMED: Final = frozenset(  # `ADDRESS` is for the gateway alone to say
     {"id", "type", "time", "partitionkey", "expirytime", "correlationid", "traceparent", ADDRESS}
 )
@@ -128,7 +130,12 @@ def _binary_event(
 
 
 def _plain(request: Request, attributes: Mapping[str, str], fields: dict[str, Any], now_ms: int) -> Message:
-    """A message that is no event; single `ce-` headers mean what they mean for one."""
+    """Return the message of a request that is no event; single `ce-` headers mean what they mean for one.
+
+    Raises `AttributeRefusal` where a header is one that only an event can have: it would be lost.
+    """
+    if (found := next((name for name in attributes if name in _EVENTS_ALONE), None)) is not None:
+        raise AttributeRefusal("specversion", f"is required: with ce-{found} the request is an event")
     extensions = tuple((name, value) for name, value in attributes.items() if name not in _CONSUMED)
     time, expiry = attributes.get("time"), attributes.get("expirytime")
     fields["properties"] = extensions + fields.get("properties", ())

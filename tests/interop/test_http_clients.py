@@ -27,6 +27,7 @@ pytestmark = pytest.mark.slow
 TIMEOUT_S = 60.0
 CURL = shutil.which("curl")
 OPENSSL = shutil.which("openssl")
+NODE = shutil.which("node")
 LARGE = bytes(range(256)) * 3000  # 768 kB: more than any window that a client begins with
 numbers = count(1)
 needs_curl = pytest.mark.skipif(CURL is None, reason="curl is not installed")
@@ -201,6 +202,31 @@ def test_curl_posts_an_event(shared_gateway: Any, address: str) -> None:
     headers = [part for header in event for part in ("-H", header)]
     answer = curl(*headers, f"{shared_gateway.url}/events", body=b"1")
     assert json.loads(answer.stdout)["id"] == "1"
+
+
+@needs_curl
+def test_curl_is_told_that_a_body_is_missing(shared_gateway: Any, address: str) -> None:
+    url = f"{shared_gateway.url}/topics/{address}"
+    posted = curl("--http2-prior-knowledge", "-X", "POST", "-H", "content-length: 5", "-w", "%{http_code}", url)
+    assert posted.returncode == 92, posted.stderr  # CURLE_HTTP2_STREAM
+    assert b"PROTOCOL_ERROR" in posted.stderr
+    assert curl("-w", "%{http_code}", url).stdout.endswith(b"404")
+
+
+# ---- Node
+
+
+@pytest.mark.skipif(NODE is None, reason="node is not installed")
+def test_node_has_its_answers_after_its_goaway(shared_gateway: Any, address: str) -> None:
+    assert NODE is not None
+    script = Path(__file__).with_name("http2_goaway.mjs")
+    said = subprocess.run(
+        [NODE, str(script), shared_gateway.url, f"/topics/{address}", "20"],
+        capture_output=True,
+        check=False,
+        timeout=TIMEOUT_S * 2,
+    )
+    assert said.stdout.split() == [b"201"] * 20, said.stderr
 
 
 # ---- TLS

@@ -1,0 +1,45 @@
+"""POST to an address with some of an event's headers."""
+
+import pytest
+from http_driver import Gateway, Http1Client
+
+NAMED = (("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t"))
+
+
+@pytest.fixture
+def client() -> Http1Client:
+    return Http1Client(Gateway())
+
+
+def test_an_event_without_its_specversion_is_refused(client: Http1Client) -> None:
+    answer = client.ask("POST", "/topics/a", *NAMED, body=b"1")
+    assert answer.status == 400
+    assert answer.json["attribute"] == "specversion"
+    assert answer.json["detail"].startswith("specversion: is required")
+    assert client.gateway.messages == []
+    assert client.ask("POST", "/topics/a", ("ce-specversion", "1.0"), *NAMED, body=b"1").status == 201
+    assert client.ask("GET", "/topics/a")["ce-source"] == "/s"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("source", "/s"), ("subject", "a"), ("dataschema", "urn:x"), ("datacontenttype", "text/plain"), ("data", "1")],
+)
+def test_what_only_an_event_can_have_is_not_lost_in_a_plain_message(client: Http1Client, name: str, value: str) -> None:
+    answer = client.ask("POST", "/topics/a", (f"ce-{name}", value), body=b"1")
+    assert (answer.status, answer.json["attribute"]) == (400, "specversion")
+    assert client.gateway.messages == []
+
+
+@pytest.mark.parametrize("left_out", ["id", "source", "type"])
+def test_an_event_without_another_attribute_is_refused(client: Http1Client, left_out: str) -> None:
+    headers = [header for header in (("ce-specversion", "1.0"), *NAMED) if header[0] != f"ce-{left_out}"]
+    answer = client.ask("POST", "/topics/a", *headers, body=b"1")
+    assert (answer.status, answer.json["attribute"]) == (400, left_out)
+
+
+def test_a_plain_message_may_have_an_id_and_a_type(client: Http1Client) -> None:
+    headers = (("ce-id", "7"), ("ce-type", "t"), ("ce-zone", "north"))
+    assert client.ask("POST", "/topics/a", *headers, body=b"1").status == 201
+    (message,) = client.gateway.messages
+    assert (message.id, message.type, message.properties) == ("7", "t", (("zone", "north"),))
