@@ -33,7 +33,6 @@ from gateway.queue_topology import ELSEWHERE, PREFIX, Queue, Topology, check_acc
 from gateway.shared_port import SHARED_PREFIX
 from gateway.topology import (
     EXCHANGE_KINDS,
-    PREDECLARED,
     Binding,
     Exchange,
     QueueDefinition,
@@ -88,14 +87,14 @@ class QueueRegistry(Topology):
         await self._change(lambda: self._declare_exchange(request))
 
     async def _declare_exchange(self, request: DeclareExchange) -> None:
+        if not request.name:
+            raise Refusal(Cause.FORBIDDEN, "the default exchange cannot be declared")
         await self._meet(request.name, exchange=True)
         existing = self._exchanges.get(request.name)
         if request.passive:
             if existing is None:
                 raise Refusal(Cause.NOT_FOUND, f"no exchange {request.name!r}")
             return
-        if not request.name:
-            raise Refusal(Cause.FORBIDDEN, "the default exchange cannot be declared")
         if existing is not None:
             _check_same("exchange", request.name, existing, request, ("kind", "durable", "auto_delete"))
             return
@@ -121,7 +120,7 @@ class QueueRegistry(Topology):
         await self._change(lambda: self._delete_exchange(request))
 
     async def _delete_exchange(self, request: DeleteExchange) -> None:
-        if request.name in PREDECLARED:
+        if not request.name or request.name.startswith(_RESERVED):
             raise Refusal(Cause.FORBIDDEN, f"exchange {request.name!r} cannot be deleted")
         await self._meet(request.name, exchange=True)
         exchange = self._exchanges.get(request.name)
@@ -161,8 +160,7 @@ class QueueRegistry(Topology):
         if queue is not None:
             check_access(conn, queue)
             if not request.passive:
-                names = ("durable", "exclusive", "auto_delete", "arguments")
-                _check_same("queue", request.name, queue.definition, request, names)
+                _check_same_queue(queue, request)
         elif request.passive:
             raise no_queue(request.name)
         elif request.name.startswith(_RESERVED_QUEUES):
@@ -361,6 +359,19 @@ class QueueRegistry(Topology):
                     log.warning("an exchange that nothing is bound to is still there", exchange=name, error=str(error))
                     self._idle[name] = None
                     self._unfinished()
+
+
+def _check_same_queue(queue: Queue, request: DeclareQueue) -> None:
+    """Raise `Refusal` when a declaration differs from the queue that exists (AMQP 0-9-1, queue.declare), as RabbitMQ.
+
+    CONFLICT where one of them is exclusive and the other is not, PRECONDITION for the rest. An exclusive queue goes
+    with its connection: nobody asks whether it is durable.
+    """
+    if queue.definition.exclusive != request.exclusive:
+        is_ = "exclusive" if queue.definition.exclusive else "not exclusive"
+        raise Refusal(Cause.CONFLICT, f"queue {request.name!r} is {is_}, and was declared otherwise now")
+    names = ("auto_delete", "arguments") if request.exclusive else ("durable", "auto_delete", "arguments")
+    _check_same("queue", request.name, queue.definition, request, names)
 
 
 def _check_same(what: str, name: str, existing: object, asked: object, fields: Iterable[str]) -> None:

@@ -21,8 +21,8 @@ from gateway.topology import (
     Binding,
     Exchange,
     QueueDefinition,
+    binding_predicate,
     exchange_level,
-    header_predicate,
     patterns,
 )
 from store.client import StoreClient
@@ -319,7 +319,7 @@ class Topology:
 
     def _route(self, queue: Queue, binding: Binding) -> None:
         exchange = self._exchanges[binding.exchange]
-        predicate = header_predicate(binding.arguments) if exchange.kind == "headers" else None
+        predicate = binding_predicate(exchange, binding)
         name, identity = queue.definition.name, binding.identity
         for nth, pattern in enumerate(patterns(exchange, binding.routing_key)):
             self._router.bind(pattern, queue.number, predicate, key=(name, identity, nth), group=queue.definition.group)

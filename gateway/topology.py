@@ -24,6 +24,7 @@ __all__ = [
     "Exchange",
     "QueueDefinition",
     "address_of",
+    "binding_predicate",
     "check_exchange_arguments",
     "check_queue_arguments",
     "exchange_level",
@@ -138,6 +139,21 @@ def _topic_filter(routing_key: str) -> str:
     """AMQP's `*` is one word and `#` any number (AMQP 0-9-1, 3.1.3.3)."""
     words = routing_key.split(".")
     return "/".join("+" if word == "*" else "#" if word == "#" else from_routing_key(word) for word in words)
+
+
+def binding_predicate(exchange: Exchange, binding: Binding) -> Callable[[Message], bool] | None:
+    """Returns what a binding asks of a message besides its address; None where the address says all.
+
+    A routing key without any word is the address of an empty level. `+` matches an empty level, but `*` is exactly one
+    word: a topic pattern of one `*` and else `#` asks that the key is not empty. Raises as `header_predicate` does.
+    """
+    if exchange.kind == "headers":
+        return header_predicate(binding.arguments)
+    words = binding.routing_key.split(".")
+    if exchange.kind == "topic" and words.count("*") == 1 and words.count("#") == len(words) - 1:
+        empty = address_of(exchange.name, "")
+        return lambda message: message.address != empty
+    return None
 
 
 # ---- headers
