@@ -12,7 +12,6 @@ from gateway import logs
 from gateway.config import is_loopback
 from gateway.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, now_ms
 from gateway.errors import Refusal
-from gateway.forwarding import Forwarding
 from gateway.limits import Guest, Pace, network_of
 from gateway.port import DONE, Adapter, ConnectionInfo, Outcome, Publish
 from gateway.single_port import Single, SingleAdapter
@@ -84,7 +83,7 @@ class Connection(asyncio.Protocol, Endpoint):
         self._transport = transport
         self._one_read_a_turn = isinstance(transport, SocketTransport)
         listener = self._listener
-        info = _info(transport, listener.name, self._hub.forwarding, self._hub.timer_secrets.gateway_id)
+        info = _info(transport, listener.name, self._hub)
         self._secure = info.secure
         host, now = str(info.peer[0]), now_ms()
         guest = self._hub.door.enter("" if info.forwarding else host, now_ms=now)
@@ -431,7 +430,8 @@ class _Lingering(asyncio.Protocol):
         self._hub.lingering -= 1
 
 
-def _info(transport: asyncio.Transport, listener: str, forwarding: Forwarding | None, gateway: str) -> ConnectionInfo:
+def _info(transport: asyncio.Transport, listener: str, hub: "Hub") -> ConnectionInfo:
+    forwarding = hub.forwarding
     peer = transport.get_extra_info("peername") or ("", 0)
     local = transport.get_extra_info("sockname") or ("", 0)
     tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
@@ -444,5 +444,6 @@ def _info(transport: asyncio.Transport, listener: str, forwarding: Forwarding | 
         loopback=is_loopback(str(peer[0])),
         certificate=(tls.getpeercert() or None) if tls is not None else None,
         forwarding=forwarding if forwarding is not None and forwarding.trusts(str(peer[0])) else None,
-        gateway=gateway,
+        gateway=hub.timer_secrets.gateway_id,
+        message_bytes_max=hub.ingest.message_bytes_max,
     )

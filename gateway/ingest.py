@@ -96,7 +96,7 @@ class Ingest:
             drained=drained,
             compress_bytes_min=compress_bytes_min,
         )
-        self._message_bytes_max = message_bytes_max
+        self.message_bytes_max = message_bytes_max
         self._soon = soon
         self._create_topic = create_topic
         self._waiting: list[_Effect] = []
@@ -191,7 +191,7 @@ class Ingest:
         router = self._router
         routes, hashes, groups, pack = router.routes, router.hashes, router.groups, ROW.pack
         singles, self._singles = self._singles, []
-        away, size_max, alone = bool(self._outgoing.away), self._message_bytes_max, self._outgoing.alone
+        away, size_max, alone = bool(self._outgoing.away), self.message_bytes_max, self._outgoing.alone
         others: list[_Effect] = []
         frame, into = _NOWHERE, SPREAD
         rows, records, topics, expected, pos = frame.rows, frame.records, frame.topics, frame.singles, 0
@@ -258,7 +258,7 @@ class Ingest:
         spread = durable = False  # of the topic: whether it lies in several groups, and has to be on disk at once
         frame, group, into = _NOWHERE, SPREAD, SPREAD
         rows, records, pos = frame.rows, frame.records, 0
-        size_max = self._message_bytes_max
+        size_max = self.message_bytes_max
         for index, message in enumerate(messages):
             address = message.address
             route = routes.get(address)

@@ -98,6 +98,7 @@ class ConnectionInfo(_Value, frozen=True, kw_only=True):
     certificate: Mapping[str, Any] | None = None  # the peer's, verified
     forwarding: Forwarding | None = None  # the peer is a proxy of ours, which says who is behind it
     gateway: str = ""  # the id that this gateway, or its cluster, is known by to other gateways
+    message_bytes_max: int = 1 << 62  # the largest body that is stored, whatever the protocol
 
 
 # ---- effects: what an adapter asks of the gateway

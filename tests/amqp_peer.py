@@ -7,7 +7,7 @@ from typing import Any
 from pamqp import commands, frame, header, heartbeat
 from pamqp.body import ContentBody
 
-from adapters.amqp import FACTORY, AmqpConnection, AmqpOptions
+from adapters.amqp import AmqpConnection, AmqpFactory, AmqpOptions
 from gateway.errors import Refusal
 from gateway.message import Message
 from gateway.port import Authenticate, Call, ConnectionInfo, Effect, Leased, Outcome, Principal, Publish
@@ -32,9 +32,14 @@ def publish(channel: int, exchange: str, key: str, body: bytes, *, mandatory: bo
 class Peer:
     """A connection under test, with its clock."""
 
-    def __init__(self, **options: Any) -> None:
-        info = ConnectionInfo(peer=("127.0.0.1", 1), local=("127.0.0.1", 5672), loopback=True)
-        self.conn: AmqpConnection = FACTORY.connect(info, AmqpOptions(**options), random=random.Random(1))
+    def __init__(
+        self, *, factory: AmqpFactory | None = None, gateway_bytes_max: int = 16 << 20, **options: Any
+    ) -> None:
+        info = ConnectionInfo(
+            peer=("127.0.0.1", 1), local=("127.0.0.1", 5672), loopback=True, message_bytes_max=gateway_bytes_max
+        )
+        factory = factory or AmqpFactory()
+        self.conn: AmqpConnection = factory.connect(info, AmqpOptions(**options), random=random.Random(1))
         self.now_ms = NOW_MS
         self.effects: list[Effect] = []
         self.rest = b""

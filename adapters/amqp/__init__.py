@@ -6,6 +6,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from adapters.amqp.arriving import Arriving
 from adapters.amqp.connection import AmqpConnection
 from adapters.amqp.options import AmqpOptions
 from gateway.port import ConnectionInfo, DatagramAdapter, Listener, Random
@@ -21,10 +22,13 @@ class AmqpFactory:
     )
     options = AmqpOptions
 
+    def __init__(self) -> None:
+        self._arriving = Arriving()
+
     def connect(self, info: ConnectionInfo, options: Any, *, random: Random) -> AmqpConnection:
         """The state machine of a new connection."""
         assert isinstance(options, AmqpOptions)
-        return AmqpConnection(info, options, random=random)
+        return AmqpConnection(info, options, arriving=self._arriving, random=random)
 
     def bind(self, options: Any, *, random: Random) -> DatagramAdapter:
         """AMQP has no datagrams."""

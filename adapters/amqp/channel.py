@@ -15,7 +15,6 @@ from adapters.amqp.properties import SHORT_BYTES_MAX
 from adapters.amqp.publishing import Content
 from adapters.amqp.wire import (
     ACCESS_REFUSED,
-    CONTENT_TOO_LARGE,
     FRAME_END,
     FRAME_METHOD,
     INTERNAL_ERROR,
@@ -36,7 +35,7 @@ REPLY_CODES: Final = {
     Cause.UNAUTHENTICATED: ACCESS_REFUSED,
     Cause.FORBIDDEN: ACCESS_REFUSED,
     Cause.MALFORMED: PRECONDITION_FAILED,
-    Cause.TOO_LARGE: CONTENT_TOO_LARGE,
+    Cause.TOO_LARGE: PRECONDITION_FAILED,  # as RabbitMQ answers
     Cause.NOT_FOUND: NOT_FOUND,
     Cause.CONFLICT: RESOURCE_LOCKED,
     Cause.PRECONDITION: PRECONDITION_FAILED,
@@ -176,6 +175,7 @@ class Channel:
         """Forget the message whose body is not whole."""
         if self.content is not None:
             self.link.assembling_bytes -= len(self.content.body)
+            self.link.share.release(self.content.reserved_bytes)
             self.content = None
 
     # ---- delivering

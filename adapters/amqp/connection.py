@@ -13,6 +13,7 @@ from pamqp.commands import Basic
 from pamqp.commands import Channel as ChannelMethods
 from pamqp.commands import Connection as Methods
 
+from adapters.amqp.arriving import Arriving, Credit, Share
 from adapters.amqp.channel import REPLY_CODES, Channel, State, cut
 from adapters.amqp.confirms import Publisher
 from adapters.amqp.handshake import SERVER_PROPERTIES, Limits, Phase, authentication, mechanisms, negotiate
@@ -27,7 +28,6 @@ from adapters.amqp.wire import (
     CHANNEL_ERROR,
     COMMAND_INVALID,
     CONNECTION_FORCED,
-    CONTENT_TOO_LARGE,
     FRAME_BODY,
     FRAME_END,
     FRAME_ERROR,
@@ -65,7 +65,7 @@ from gateway.queue_port import ConsumerCancelled
 __all__ = ["AmqpConnection"]
 
 BLOCKED_MS: Final = 1_000  # how long connection.blocked lasts unless the gateway hints otherwise
-_CHANNEL_CODES: Final = frozenset({CONTENT_TOO_LARGE, ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED})
+_CHANNEL_CODES: Final = frozenset({ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED})
 
 # A content header frame up to its properties: type, channel, size, class, weight, body size.
 _HEADER = struct.Struct(">BHIHHQ")
@@ -78,8 +78,9 @@ _ACK_BYTES: Final = 13
 class AmqpConnection(Link):
     """The `Adapter` of one connection."""
 
-    def __init__(self, info: ConnectionInfo, options: AmqpOptions, *, random: Random) -> None:
-        super().__init__(options, random)
+    def __init__(self, info: ConnectionInfo, options: AmqpOptions, *, arriving: Arriving, random: Random) -> None:
+        super().__init__(options, Share(arriving, options), random)
+        self._message_bytes_max = min(options.message_bytes_max, info.message_bytes_max)
         self._phase = Phase.HEADER
         self._limits = Limits(options.channel_max, options.frame_max - FRAME_OVERHEAD, 0)
         self.payload_max = self._limits.payload_max
@@ -158,7 +159,10 @@ class AmqpConnection(Link):
         if pulse.blocked_until_ms is not None and pulse.blocked_until_ms <= now_ms:
             pulse.blocked_until_ms = None
             self.write(method_frame(0, Methods.Unblocked))
-        if self.waits_for_room:
+        if self.share.overdue(now_ms):
+            self._current = Basic.Publish.index
+            self._fail(RESOURCE_ERROR, "the body of a message has taken too long, and others wait", now_ms)
+        if self.waits_for_room or self.share.retry_ms is not None:
             self.waits_for_room = False
             if self._stalled:
                 self._read(now_ms)
@@ -168,7 +172,8 @@ class AmqpConnection(Link):
         """When `tick` is wanted next."""
         if self.waits_for_room and not self._out:
             return 0  # there is room now
-        return self._pulse.deadline_ms()
+        dues = [due for due in (self._pulse.deadline_ms(), self.share.retry_ms) if due is not None]
+        return min(dues, default=None)
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
         """AMQP has no sessions that could be taken over."""
@@ -187,8 +192,7 @@ class AmqpConnection(Link):
         self._phase = Phase.CLOSED
         self._pulse.closed()
         self._input = b""
-        for channel in self.channels.values():
-            channel.drop_content()
+        self._end_channels()
         return ()
 
     def take_output(self) -> bytes:
@@ -239,7 +243,7 @@ class AmqpConnection(Link):
         messages, mandatory = publisher.messages, publisher.mandatory
         device = self._principal.device
         payload_max = self.payload_max
-        body_max = min(payload_max, self.options.message_bytes_max)
+        body_max = min(payload_max, self._message_bytes_max)
         channel: Channel | None = None
         channel_number = -1
         publishing: Channel | None = None  # whose messages come at present
@@ -302,7 +306,7 @@ class AmqpConnection(Link):
                 # What the frame was may have changed anything.
                 payload_max, device = self.payload_max, self._principal.device
                 channel_number, publishing = -1, None
-                body_max = min(payload_max, self.options.message_bytes_max)
+                body_max = min(payload_max, self._message_bytes_max)
         finally:
             self._input = data[at:]
 
@@ -327,7 +331,7 @@ class AmqpConnection(Link):
         try:
             if kind == FRAME_METHOD:
                 return self._channel_method(channel, payload, now_ms)
-            self._content(channel, kind, payload, now_ms)
+            return self._content(channel, kind, payload, now_ms)
         except ProtocolError as error:
             if error.code not in _CHANNEL_CODES:
                 raise
@@ -366,31 +370,44 @@ class AmqpConnection(Link):
             raise ProtocolError(CHANNEL_ERROR, f"channel {channel.number} is open already")
         return handle(channel, method, unsent=self._publisher.holds(channel))
 
-    def _content(self, channel: Channel, kind: int, payload: bytes, now_ms: int) -> None:
-        """A content header or body frame that the loop did not take with its method."""
+    def _content(self, channel: Channel, kind: int, payload: bytes, now_ms: int) -> bool:
+        """A content header or body frame that the loop did not take with its method; False when it has to wait."""
         if channel.state is not State.OPEN:
-            return
+            return True
         content = channel.content
         self._current = Basic.Publish.index
         if content is None:
             raise ProtocolError(UNEXPECTED_FRAME, "content that no method announced")
         if kind == FRAME_HEADER:
             content.take_header(payload)
-            if content.body_size > self.options.message_bytes_max:
-                raise ProtocolError(
-                    CONTENT_TOO_LARGE, f"{content.body_size} bytes; at most {self.options.message_bytes_max} are taken"
-                )
+            if not self._has_credit(content, now_ms):
+                content.postpone_header()
+                return False
         else:
             content.take_body(payload)
             self.assembling_bytes += len(payload)
-            if self.assembling_bytes > self.options.assembling_bytes_max:
+            if len(content.body) < self.assembling_bytes > self.options.assembling_bytes_max:
                 raise ProtocolError(RESOURCE_ERROR, "too much of unfinished messages on all channels together")
         if content.complete:
             self._complete(channel, content, now_ms)
+        return True
+
+    def _has_credit(self, content: Content, now_ms: int) -> bool:
+        """Reserve what a content header announces; False when it has to wait. Raises `ProtocolError`."""
+        size, size_max = content.body_size, self._message_bytes_max
+        if size > size_max:
+            raise ProtocolError(
+                PRECONDITION_FAILED, f"message size {size} is larger than configured max size {size_max}"
+            )
+        credit = self.share.reserve(size, now_ms=now_ms)
+        if credit == Credit.REFUSED:
+            raise ProtocolError(RESOURCE_ERROR, "too many large bodies arrive at once: send one after the other")
+        if credit == Credit.GRANTED:
+            content.reserved_bytes = size
+        return credit == Credit.GRANTED
 
     def _complete(self, channel: Channel, content: Content, now_ms: int) -> None:
-        channel.content = None
-        self.assembling_bytes -= len(content.body)
+        channel.drop_content()
         assert content.template is not None
         message = content.template.message(
             content.target.address,
@@ -493,6 +510,8 @@ class AmqpConnection(Link):
         """Nothing is taken or delivered any more; what is leased goes back when the connection is gone."""
         for channel in self.channels.values():
             channel.state = State.CLOSED
+            channel.drop_content()
+        self.share.close()
 
     def _listen_for_close_ok(self) -> None:
         if _CLOSE_OK in self._input:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from adapters.amqp.arriving import Share
 from adapters.amqp.options import AmqpOptions
 from gateway.errors import Refusal
 from gateway.port import (
@@ -34,8 +35,9 @@ Answered: TypeAlias = Callable[[Outcome, int], None]  # (outcome, now_ms)
 class Link:
     """Frames and effects on their way out, and who waits for which answer."""
 
-    def __init__(self, options: AmqpOptions, random: Random) -> None:
+    def __init__(self, options: AmqpOptions, share: Share, random: Random) -> None:
         self.options = options
+        self.share = share
         self.random = random
         self.channels: dict[int, Channel] = {}
         self.payload_max = 0  # bytes of a frame without its overhead

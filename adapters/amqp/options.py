@@ -22,14 +22,33 @@ class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = 60
     handshake_timeout_s: Annotated[int, Meta(ge=1, description="seconds until a new connection is open")] = 10
     message_bytes_max: Annotated[
-        int, Meta(ge=1, le=48 << 20, description="the largest body that is taken; a larger one closes its channel")
+        int,
+        Meta(
+            ge=1,
+            le=48 << 20,
+            description="the largest body that is taken, if gateway.max_message_bytes is no less; a larger one closes "
+            "its channel (406)",
+        ),
     ] = 16 << 20
     outstanding_count_max: Annotated[
         int, Meta(ge=1, description="messages published and not yet durable; beyond, nothing more is read")
     ] = 65_536
     assembling_bytes_max: Annotated[
-        int, Meta(ge=1, description="bytes of bodies half received, over all channels of a connection")
+        int,
+        Meta(
+            ge=1,
+            description="bytes of bodies half received, over all channels of a connection; one body alone may have "
+            "more",
+        ),
     ] = 32 << 20
+    arriving_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1 << 20,
+            description="bodies longer than 128 KiB that arrive, on all connections of a process, by the sizes they "
+            "announce; beyond, a connection is not read before others have ended",
+        ),
+    ] = 256 << 20
     unacknowledged_count_max: Annotated[
         int, Meta(ge=1, description="messages a consumer without a prefetch of its own holds unacknowledged")
     ] = 16_384

@@ -95,12 +95,13 @@ def template_of(raw: bytes) -> Template:
 class Content:
     """A message whose frames arrive one after the other."""
 
-    __slots__ = ("body", "body_size", "target", "template")
+    __slots__ = ("body", "body_size", "reserved_bytes", "target", "template")
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.template: Template | None = None  # until the content header is there
         self.body_size = 0
+        self.reserved_bytes = 0  # of the connection's share
         self.body = bytearray()  # grows in one piece: a peer may cut a body into single bytes
 
     @property
@@ -118,6 +119,10 @@ class Content:
         if class_id != 60:
             raise ProtocolError(UNEXPECTED_FRAME, f"a content header of class {class_id} after basic.publish")
         self.template = template_of(payload[CONTENT_HEADER.size :])
+
+    def postpone_header(self) -> None:
+        """The content header comes again, when there is credit for the body."""
+        self.template = None
 
     def take_body(self, payload: bytes) -> None:
         """Take a body frame. Raises `ProtocolError`."""

@@ -20,7 +20,6 @@ __all__ = [
     "CHANNEL_ERROR",
     "COMMAND_INVALID",
     "CONNECTION_FORCED",
-    "CONTENT_TOO_LARGE",
     "FRAME_BODY",
     "FRAME_END",
     "FRAME_ERROR",
@@ -63,8 +62,8 @@ HEAD: Final = struct.Struct(">BHI")
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 TABLE_DEPTH_MAX: Final = 32  # tables and arrays within each other
 
-# Reply codes (AMQP 0-9-1, 1.2): the first five end a channel, the others the connection.
-CONTENT_TOO_LARGE, ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED = 311, 403, 404, 405, 406
+# Reply codes (AMQP 0-9-1, 1.2): the first four end a channel, the others the connection.
+ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED = 403, 404, 405, 406
 CONNECTION_FORCED, FRAME_ERROR, SYNTAX_ERROR, COMMAND_INVALID, CHANNEL_ERROR = 320, 501, 502, 503, 504
 UNEXPECTED_FRAME, RESOURCE_ERROR, NOT_ALLOWED, NOT_IMPLEMENTED, INTERNAL_ERROR = 505, 506, 530, 540, 541
 

@@ -18,8 +18,7 @@ _U32_MAX = 4_294_967_295
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[adapters.mqtt]`: every limit on what one MQTT client can ask of the gateway or make it hold."""
 
-    # MQTT 5.0, 3.2.2.3.6. By default: the largest body that `gateway.max_message_bytes` lets in, a topic name and as
-    # much again for properties, so that what fits here is refused by no other limit.
+    # MQTT 5.0, 3.2.2.3.6. By default: a body of 1 MiB, a topic name and as much again for properties.
     max_packet_bytes: Annotated[
         int,
         Meta(

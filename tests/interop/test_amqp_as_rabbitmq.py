@@ -148,3 +148,18 @@ def test_as_many_channels_open_as_were_agreed_on_and_no_more(connect, channel_ma
             connection.process_data_events(0.01)
     assert isinstance(closed[0], pika.exceptions.ConnectionClosedByBroker)
     assert closed[0].reply_code == 530
+
+
+def test_a_body_of_16_mib_is_taken_and_no_larger_one(connect):
+    connection, most = connect(), 16 << 20
+    channel = connection.channel()
+    channel.confirm_delivery()
+    queue = channel.queue_declare("", exclusive=True).method.queue
+    body = bytes(range(256)) * (most // 256)
+    channel.basic_publish("", queue, body)
+    assert channel.basic_get(queue, auto_ack=True)[2] == body
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as info:
+        channel.basic_publish("", queue, body + b"x")
+    assert info.value.reply_code == 406
+    assert info.value.reply_text == f"message size {most + 1} is larger than configured max size {most}"
+    assert connection.channel().queue_declare(queue, passive=True).method.message_count == 0

@@ -54,7 +54,7 @@ def _elsewhere(tmp_path, monkeypatch):
 def test_the_defaults_need_no_file():
     config = configured()
     assert config.store.data_dir == Path("headgate-data")
-    assert config.gateway.max_message_bytes == 1024 * 1024
+    assert config.gateway.max_message_bytes == 16 * 1024 * 1024
     assert config.auth.anonymous == "loopback"
     assert config.topics.default_queues == 8
     assert (config.admin.host, config.admin.port, config.rpc.port) == ("127.0.0.1", 8088, 8081)

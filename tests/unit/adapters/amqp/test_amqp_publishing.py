@@ -86,7 +86,7 @@ def test_what_may_succeed_later_is_nacked():
 
 
 @pytest.mark.parametrize(
-    ("cause", "code"), [(Cause.NOT_FOUND, 404), (Cause.FORBIDDEN, 403), (Cause.TOO_LARGE, 311), (Cause.MALFORMED, 406)]
+    ("cause", "code"), [(Cause.NOT_FOUND, 404), (Cause.FORBIDDEN, 403), (Cause.TOO_LARGE, 406), (Cause.MALFORMED, 406)]
 )
 def test_what_never_will_closes_the_channel(cause, code):
     peer = Peer().open().confirming()
@@ -193,7 +193,7 @@ def test_a_body_over_the_limit_closes_the_channel_and_nothing_of_it_is_kept():
     peer = Peer(message_bytes_max=5_000).open()
     peer.publish("amq.topic", "a", b"x" * 5_001)
     close = peer.one(Channel.Close)
-    assert close.reply_code == 311
+    assert close.reply_code == 406
     assert not peer.published()
     peer.send(Channel.CloseOk(), channel=1)
     peer.send(Channel.Open(), channel=1)
