@@ -1,1 +1,4 @@
-"""Wire protocols as sans-IO state machines: bytes to domain messages and back."""
+"""Wire protocols as sans-IO state machines: bytes to domain messages and back.
+
+An adapter imports the gateway's domain and port, the store's formats, and no other adapter.
+"""

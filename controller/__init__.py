@@ -1,4 +1,8 @@
-"""Cluster metadata: topics, queues and their numbers, and who serves them."""
+"""Cluster metadata: topics, queues and their numbers, and who serves them.
+
+The rooms are floors, from `api` up to `node`. Below them are the store's `base` and `disk`, and nothing else of the
+product.
+"""
 
 import os
 

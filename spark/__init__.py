@@ -1,1 +1,4 @@
-"""Analytics: the PySpark data source, the telemetry job and its tables."""
+"""Analytics: the PySpark data source, the telemetry job and its tables.
+
+It reads through the store's client, and imports neither the gateway nor an adapter.
+"""

@@ -29,12 +29,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from gateway.message import Message, decode
 from spark import samples
 from spark.errors import BadOption
-from store.client import Fetched
-from store.errors import CorruptFrame
-from store.format import HEADER, ROWS_DTYPE
+from store.api.client import Fetched
+from store.api.message import Message, decode
+from store.base.errors import CorruptFrame
+from store.format.frame import HEADER, ROWS_DTYPE
 
 __all__ = ["DERIVED", "TIME_MS_MAX", "TYPES", "Columns", "schema_of"]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from spark.errors import BadOption
 from spark.options import EARLIEST, LATEST, Place
-from store.client import Bounds
+from store.api.client import Bounds
 
 __all__ = ["Range", "advance", "chosen_queues", "decode", "encode", "place", "ranges"]
 

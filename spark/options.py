@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from spark.errors import BadOption
-from store import wire
+from store.rpc import wire
 
 __all__ = ["EARLIEST", "LATEST", "Place", "SourceOptions", "parse_place"]
 

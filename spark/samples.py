@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gateway.message import Message
+from store.api.message import Message
 
 __all__ = ["BAD_JSON", "ENCODED", "METRICS_MAX", "METRIC_CHARS_MAX", "NO_METRICS", "OK", "TOO_MANY", "Samples", "read"]
 

@@ -41,9 +41,9 @@ from spark import offsets
 from spark.columns import Columns, schema_of
 from spark.errors import DataLoss
 from spark.options import EARLIEST, LATEST, SourceOptions
-from store.client import Bounds
-from store.errors import CorruptFrame, OffsetOutOfRange
-from store.remote import RemoteReader
+from store.api.client import Bounds
+from store.base.errors import CorruptFrame, OffsetOutOfRange
+from store.remoting.reader import RemoteReader
 
 __all__ = ["HeadgateDataSource"]
 

@@ -37,7 +37,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everywhere in Spark
 
 from spark import samples
 from spark.errors import SparkError
-from spark.job import TelemetryOptions
+from spark.job_options import TelemetryOptions
 from spark.ledger import Ledger
 from spark.session import build_session, find_java_home
 from spark.tables import Progress

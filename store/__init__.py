@@ -1,4 +1,7 @@
-"""The store node: one commit log, and views of it in LMDB."""
+"""The store node: one commit log, and views of it in LMDB.
+
+The rooms are floors, from `base` up to `node`; each says what it imports, and import-linter holds them to it.
+"""
 
 import os
 

@@ -8,9 +8,9 @@ from pamqp import commands, frame, header, heartbeat
 from pamqp.body import ContentBody
 
 from adapters.amqp import AmqpConnection, AmqpFactory, AmqpOptions
-from gateway.errors import Refusal
-from gateway.message import Message
-from gateway.port import Authenticate, Call, ConnectionInfo, Effect, Leased, Outcome, Principal, Publish
+from gateway.domain.errors import Refusal
+from gateway.port.adapter import Authenticate, Call, ConnectionInfo, Effect, Leased, Outcome, Principal, Publish
+from store.api.message import Message
 
 NOW_MS = 1_700_000_000_000
 HEADER = b"AMQP\x00\x00\x09\x01"

@@ -8,8 +8,8 @@ from adapters.coap import FACTORY
 from adapters.coap.registry import ACK, CON, CONTENT_FORMAT, GET, POST, URI_PATH, URI_QUERY
 from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import Packet, decode, encode, encode_uint
-from gateway.message import Message
-from gateway.port import DONE, Authenticate, Call, Outcome, Principal, Publish
+from gateway.port.adapter import DONE, Authenticate, Call, Outcome, Principal, Publish
+from store.api.message import Message
 
 PEER = ("192.0.2.7", 40_000)
 OTHER = ("192.0.2.8", 40_000)

@@ -19,6 +19,9 @@ from ports import PORTS, TLS_PORTS, free_offset
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # tests may import gRPC before `store`, which says why
 
+# A test may import the rig of another one by its file's name, whichever folder of `unit` that is in.
+sys.path += sorted({str(file.parent) for file in (Path(__file__).parent / "unit").rglob("test_*.py")})
+
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 30
 

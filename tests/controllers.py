@@ -9,12 +9,12 @@ import sys
 import time
 import urllib.request
 
-from controller.driver import Driver
-from controller.node import ControllerNode
+from controller.disk.driver import Driver
+from controller.node.node import ControllerNode
+from controller.node.service import ControllerService
 from controller.raft import Member, Membership, MemoryStorage, decode, encode, first_snapshot
-from controller.remote import RemoteController
-from controller.service import ControllerService
-from store.credentials import CredentialFiles
+from controller.remote.remote import RemoteController
+from store.rpc.credentials import CredentialFiles
 
 TICK_S = 0.01
 
@@ -44,7 +44,7 @@ class Words:
         self.moves = 0
 
     def apply(self, entry):
-        from controller.client import TopicExists
+        from controller.api.client import TopicExists
 
         word = entry.data.decode()
         if word.startswith("no"):

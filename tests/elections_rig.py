@@ -1,11 +1,11 @@
 """The policy of elections over real metadata and a real registry, with replicas that are values."""
 
-from controller.admission import Admission
-from controller.client import GroupConfig, Replica
-from controller.commands import AddGroup, AlterSyncSet, RegisterReplica
-from controller.elections import Elections
-from controller.registry import TICK_MS, Heartbeat, Registry
-from controller.state import MetadataState
+from controller.api.client import GroupConfig, Replica
+from controller.api.commands import AddGroup, AlterSyncSet, RegisterReplica
+from controller.elections.admission import Admission
+from controller.elections.elections import Elections
+from controller.elections.registry import TICK_MS, Heartbeat, Registry
+from controller.metadata.state import MetadataState
 
 __all__ = ["Rig"]
 

@@ -6,12 +6,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from controller.client import Topic
-from gateway.message import Message, encode
-from store.client import Bounds, Fetched
-from store.errors import OffsetOutOfRange
-from store.format import ROW, Frame, QueueOffset, UnplacedFrame
-from store.rpc import StoreService
+from controller.api.client import Topic
+from store.api.client import Bounds, Fetched
+from store.api.message import Message, encode
+from store.base.errors import OffsetOutOfRange
+from store.format.frame import ROW, Frame, QueueOffset, UnplacedFrame
+from store.serving.rpc import StoreService
 
 
 def unplaced(messages: Sequence[tuple[int, Message]]) -> UnplacedFrame:

@@ -17,7 +17,7 @@ from linearizability import NotDone, Recording, check_history
 from readiness import Readiness
 from senders import KINDS, Refused, Sender, stored
 
-from gateway.local_cluster import LocalCluster, Node
+from gateway.operating.local_cluster import LocalCluster, Node
 
 __all__ = ["FaultRun", "Proxy", "Publisher"]
 

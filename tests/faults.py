@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from lying_disk import LyingDisk, Mode
 from network import Network
 
-from gateway.local_cluster import LocalCluster
+from gateway.operating.local_cluster import LocalCluster
 
 __all__ = ["Fault", "Faults", "SmallDisk", "small_disk"]
 

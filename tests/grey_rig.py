@@ -4,9 +4,9 @@ from contextlib import suppress
 
 from elections_rig import Rig
 
-from controller.client import ReplicaInSync
+from controller.api.client import ReplicaInSync
 from controller.complaints.messages import HINT_MS, REPORT_S, Complaint, Report
-from controller.registry import TICK_MS
+from controller.elections.registry import TICK_MS
 
 __all__ = ["GreyRig"]
 

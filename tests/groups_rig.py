@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from fake_store import unplaced
 
-from controller.client import Group, GroupConfig, Topic
-from gateway.consumer_groups import ConsumerGroups
-from gateway.errors import Refusal
-from gateway.group_port import (
+from controller.api.client import Group, GroupConfig, Topic
+from gateway.domain.errors import Refusal
+from gateway.groups.consumer_groups import ConsumerGroups
+from gateway.groups.settings import GroupsConfig
+from gateway.port.adapter import Principal, Request
+from gateway.port.groups import (
     CommitOffsets,
     GroupCursor,
     JoinGroup,
@@ -22,9 +24,7 @@ from gateway.group_port import (
     Renewed,
     RenewMember,
 )
-from gateway.group_settings import GroupsConfig
-from gateway.message import Message
-from gateway.port import Principal, Request
+from store.api.message import Message
 
 FIRST = 16  # the first queue of the topic
 

@@ -13,12 +13,11 @@ import msgspec
 from msgspec.structs import replace
 
 from adapters.http import HttpConnection, HttpFactory, HttpOptions
-from gateway.batch import Batch
-from gateway.cursor import Cursor
-from gateway.errors import Cause, Refusal
-from gateway.filters import matches
-from gateway.message import Message
-from gateway.port import (
+from gateway.domain.batch import Batch
+from gateway.domain.cursor import Cursor
+from gateway.domain.errors import Cause, Refusal
+from gateway.domain.filters import matches
+from gateway.port.adapter import (
     Authenticate,
     Call,
     CancelTimer,
@@ -37,7 +36,8 @@ from gateway.port import (
     Subscribe,
     Unsubscribe,
 )
-from store.format import LogOffset, Position
+from store.api.message import Message
+from store.format.frame import LogOffset, Position
 
 PEER = "192.0.2.1"
 NOW_MS = 1_700_000_000_000

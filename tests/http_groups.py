@@ -4,9 +4,9 @@ from typing import Any
 
 from http_driver import Gateway
 
-from gateway.consumer_groups import GROUP_REQUESTS
-from gateway.errors import Refusal
-from gateway.port import Call, Outcome
+from gateway.domain.errors import Refusal
+from gateway.groups.consumer_groups import GROUP_REQUESTS
+from gateway.port.adapter import Call, Outcome
 
 
 class GroupsGateway(Gateway):

@@ -4,8 +4,9 @@ from typing import Any
 
 from http_driver import Gateway
 
-from gateway.errors import Cause, Refusal
-from gateway.kv_port import (
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import Call, Effect, Outcome, Token
+from gateway.port.kv import (
     Compacted,
     CountKeys,
     GetKey,
@@ -21,8 +22,7 @@ from gateway.kv_port import (
     UnwatchKeys,
     WatchKeys,
 )
-from gateway.port import Call, Effect, Outcome, Token
-from store.client import EXISTS, Change, Changes, Entry, Page, Put, Transacted
+from store.api.client import EXISTS, Change, Changes, Entry, Page, Put, Transacted
 
 METHODS = {
     GetKey: "_get",

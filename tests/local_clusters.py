@@ -7,10 +7,10 @@ from typing import Any
 from child import in_a_child
 from ports import PORTS, free_offset
 
-from controller.client import GroupConfig
-from controller.remote import RemoteController
-from gateway.endpoint import now_ms
-from gateway.local_cluster import LocalCluster, Plan, nodes
+from controller.api.client import GroupConfig
+from controller.remote.remote import RemoteController
+from gateway.operating.local_cluster import LocalCluster, Plan, nodes
+from store.base.clock import now_ms
 
 __all__ = ["controller_of", "on_free_ports", "one_group", "ports_of", "started"]
 

@@ -11,14 +11,14 @@ __all__ = ["logging_restored"]
 
 @contextlib.contextmanager
 def logging_restored() -> Iterator[None]:
-    """Undo what `gateway.logs.configure` does inside: its handler writes to a stream that ends with the test."""
+    """Undo what `store.base.logs.configure` does inside: its handler writes to a stream that ends with the test."""
     root = logging.getLogger()
     handlers, level = set(root.handlers), root.level
     try:
         yield
     finally:
         if structlog.is_configured():
-            from gateway.logs import _TALKATIVE
+            from store.base.logs import _TALKATIVE
 
             for handler in root.handlers[:]:
                 if handler not in handlers and isinstance(handler.formatter, structlog.stdlib.ProcessorFormatter):

@@ -11,8 +11,8 @@ from conftest import GatewayProcess
 from mqtt_chaos_clients import ROOT, PahoPublisher, PahoSubscriber, Publisher, Received, Subscriber, Topics
 from relay import Relay
 
-from gateway.message import decode
-from store.remote import RemoteReader
+from store.api.message import decode
+from store.remoting.reader import RemoteReader
 
 __all__ = ["ChaosRun", "Cutter", "in_the_log"]
 

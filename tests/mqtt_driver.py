@@ -9,11 +9,10 @@ from msgspec.structs import replace
 from adapters.mqtt import FACTORY
 from adapters.mqtt.codec import decode, encode, peel
 from adapters.mqtt.codec.packets import Connack, Connect, Packet
-from adapters.mqtt.options import Options
-from gateway.batch import Batch
-from gateway.cursor import Cursor
-from gateway.message import Message
-from gateway.port import (
+from adapters.mqtt.messages.options import Options
+from gateway.domain.batch import Batch
+from gateway.domain.cursor import Cursor
+from gateway.port.adapter import (
     DONE,
     Authenticate,
     Call,
@@ -32,8 +31,9 @@ from gateway.port import (
     SaveSession,
     Subscribe,
 )
-from gateway.single_port import SingleAdapter
-from store.format import LogOffset
+from gateway.port.single import SingleAdapter
+from store.api.message import Message
+from store.format.frame import LogOffset
 
 NOW_MS = 1_700_000_000_000
 INFO = ConnectionInfo(peer=("127.0.0.1", 40_000), local=("127.0.0.1", 1883), loopback=True)

@@ -7,9 +7,9 @@ from scramp import ScramClient
 
 from adapters.mqtt.codec.packets import Auth, Connack, Connect
 from adapters.mqtt.codec.properties import Properties
-from gateway.errors import Cause, Refusal
-from gateway.port import Authenticate, Call, Challenge, Effect, Outcome, Principal
-from gateway.scram import MECHANISM, ScramExchange, derive
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import Authenticate, Call, Challenge, Effect, Outcome, Principal
+from gateway.security.scram import MECHANISM, ScramExchange, derive
 
 CONTINUE, REAUTHENTICATE = 0x18, 0x19
 VERIFIER = derive("pencil", salt=b"0123456789abcdef", iterations=4_096)

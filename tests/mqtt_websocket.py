@@ -11,8 +11,8 @@ from websockets.uri import parse_uri
 
 from adapters.mqtt import FACTORY
 from adapters.mqtt.codec.packets import Packet
-from adapters.mqtt.options import Options
-from gateway.port import ConnectionInfo
+from adapters.mqtt.messages.options import Options
+from gateway.port.adapter import ConnectionInfo
 
 WEB = replace(INFO, local=("127.0.0.1", 8083), listener="mqtt-ws")
 KEY, ACCEPT = "dGhlIHNhbXBsZSBub25jZQ==", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="  # RFC 6455, 1.3

@@ -6,9 +6,9 @@ import contextlib
 from controllers import until
 from store_kit import begin, frame
 
-from controller.client import GroupConfig
-from controller.heartbeats import Heartbeats
-from controller.remote import RemoteController
+from controller.api.client import GroupConfig
+from controller.remote.heartbeats import Heartbeats
+from controller.remote.remote import RemoteController
 from store.node.master_role import MasterRole
 from store.node.node import NodeSettings, StoreNode
 from store.node.slave_role import SlaveRole

@@ -5,19 +5,19 @@ import random
 from collections.abc import Coroutine
 from typing import Any
 
-from gateway.address import hash64
-from gateway.cluster_owners import ClusterOwners
-from gateway.fanout import Fanout, Subscriber
-from gateway.message import Message, decode, encode
-from gateway.port import OpenedSession, OpenSession, Outcome, Publish, Will
-from gateway.session_user import SessionUser
-from gateway.sessions import Sessions
-from gateway.wills import Wills
-from store.client import Appended
-from store.format import ROW, Position, QueueNumber, QueueOffset, UnplacedFrame
-from store.local import LocalStore
-from store.records import TIMERS_QUEUE, TimerSet
-from store.records import encode as encode_record
+from gateway.delivery.fanout import Fanout, Subscriber
+from gateway.domain.address import hash64
+from gateway.domain.session_user import SessionUser
+from gateway.ownership.cluster_owners import ClusterOwners
+from gateway.port.adapter import OpenedSession, OpenSession, Outcome, Publish, Will
+from gateway.sessions.sessions import Sessions
+from gateway.sessions.wills import Wills
+from store.api.client import Appended
+from store.api.message import Message, decode, encode
+from store.format.frame import ROW, Position, QueueNumber, QueueOffset, UnplacedFrame
+from store.format.records import TIMERS_QUEUE, TimerSet
+from store.format.records import encode as encode_record
+from store.local.local import LocalStore
 
 QUEUE = 16
 TTL_S = 6.0

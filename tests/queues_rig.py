@@ -3,17 +3,17 @@
 import asyncio
 from typing import Any
 
-from controller.local import LocalController
-from gateway.message import Message, encode
-from gateway.port import Cancel, Consume, ConsumerId, Disposition, Leased, Ready, SettleLeased, Token
-from gateway.queue_port import ConsumerCancelled, DeclareQueue
-from gateway.queues import NamedQueues
-from gateway.router import Router
-from gateway.topology import address_of
-from store.client import Appended
-from store.errors import StoreError
-from store.format import ROW, ROW_EXTRA, UnplacedFrame
-from store.local import LocalStore
+from controller.node.local import LocalController
+from gateway.port.adapter import Cancel, Consume, ConsumerId, Disposition, Leased, Ready, SettleLeased, Token
+from gateway.port.queues import ConsumerCancelled, DeclareQueue
+from gateway.port.topology import address_of
+from gateway.publishing.router import Router
+from gateway.queues.queues import NamedQueues
+from store.api.client import Appended
+from store.api.message import Message, encode
+from store.base.errors import StoreError
+from store.format.frame import ROW, ROW_EXTRA, UnplacedFrame
+from store.local.local import LocalStore
 
 
 class Conn:

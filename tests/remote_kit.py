@@ -2,11 +2,11 @@
 
 import pytest
 
-from store.local import LocalStore
+from store.local.local import LocalStore
 from store.remoting import RemoteStore
-from store.rpc import StoreService
-from store.service import NodeService
-from store.timers import TimerLimits
+from store.serving.rpc import StoreService
+from store.serving.service import NodeService
+from store.timers.timers import TimerLimits
 
 
 class NoController:

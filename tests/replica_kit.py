@@ -5,13 +5,13 @@ from pathlib import Path
 
 from store_kit import begin
 
-from store.local import LocalStore
+from store.local.local import LocalStore
 
 WAIT_S = 60
 
 
 class Hooks:
-    """`store.replication_hooks.ReplicationHooks` that remember; `on_flushed` is called too."""
+    """`store.engine.replication_hooks.ReplicationHooks` that remember; `on_flushed` is called too."""
 
     def __init__(self, on_flushed=lambda end: None):
         self.told: list = []

@@ -1,6 +1,6 @@
 """A master and its slaves with logs in memory, and nothing between them: what a test sends arrives when it says so."""
 
-from store.format import HEADER, ROW, Header, LogOffset, UnplacedFrame
+from store.format.frame import HEADER, ROW, Header, LogOffset, UnplacedFrame
 from store.replication.epochs import EpochList
 from store.replication.master import Master
 from store.replication.messages import decode, encode

@@ -10,8 +10,8 @@ import numpy as np
 import pika
 import pika.exceptions
 
-from gateway.message import decode
-from store.remote import RemoteReader
+from store.api.message import decode
+from store.remoting.reader import RemoteReader
 
 __all__ = ["KINDS", "Refused", "Sender", "stored"]
 

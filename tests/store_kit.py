@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from store.client import Appended
-from store.errors import StoreError
-from store.files import File, OsFiles
-from store.format import ROW, ROW_EXTRA, UnplacedFrame
-from store.records import encode, queue_of
+from store.api.client import Appended
+from store.base.errors import StoreError
+from store.disk.files import File, OsFiles
+from store.format.frame import ROW, ROW_EXTRA, UnplacedFrame
+from store.format.records import encode, queue_of
 
 
 def frame(*records, **options):

@@ -9,16 +9,16 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
 
-from controller.client import GroupConfig
-from controller.local import Limits, LocalController
-from gateway.app import Gateway
-from gateway.config import adapter_factories, load
-from gateway.footing import ClusterFooting
-from store.client import OnAppended, StoreClient, TailListener
-from store.cluster import ClusterStore
-from store.errors import StoreUnreachable
-from store.format import LogOffset, UnplacedFrame
-from store.local import LocalStore
+from controller.api.client import GroupConfig
+from controller.node.local import Limits, LocalController
+from gateway.config.config import adapter_factories, load
+from gateway.process.app import Gateway
+from gateway.process.footing import ClusterFooting
+from store.api.client import OnAppended, StoreClient, TailListener
+from store.base.errors import StoreUnreachable
+from store.cluster.cluster import ClusterStore
+from store.format.frame import LogOffset, UnplacedFrame
+from store.local.local import LocalStore
 
 TIMEOUT_S = 60.0
 T = TypeVar("T")

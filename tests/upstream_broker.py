@@ -7,10 +7,10 @@ from adapters.mqtt.codec import decode, encode, peel
 from adapters.mqtt.codec.packets import Connack, Packet, Publish, Pubrel, Suback
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
 from adapters.mqtt.upstream import MqttUpstream
-from gateway.bridge_addresses import Places, Subscription
-from gateway.bridge_port import Terms, Wanted
-from gateway.errors import Refusal
-from gateway.message import Message
+from gateway.bridges.addresses import Places, Subscription
+from gateway.domain.errors import Refusal
+from gateway.port.bridge import Terms, Wanted
+from store.api.message import Message
 
 VERSIONS = {"5.0": 5, "3.1.1": 4}
 

@@ -8,12 +8,12 @@ import lmdb
 from google_crc32c import value
 from store_kit import append, frame, records_frame
 
-from store.errors import NotRebuildable, StoreFull, ViewsDamaged
-from store.format import ROW_INDEX_ADDRESS, ROW_INDEX_KEY
+from store.base.errors import NotRebuildable, StoreFull, ViewsDamaged
+from store.format.frame import ROW_INDEX_ADDRESS, ROW_INDEX_KEY
+from store.format.queue_config import QueueConfig
+from store.format.records import AddressesSeen, KvDelete
 from store.integrity.views import ViewsHealth
-from store.local import LocalStore
-from store.queue_config import QueueConfig
-from store.records import AddressesSeen, KvDelete
+from store.local.local import LocalStore
 from store.views import Views
 from store.views.layout import DBS_MAX, META, TABLES, UNSEALED
 from store.views.sealed import unseal

@@ -9,7 +9,7 @@ from typing import Any
 from adapters.amqp.arriving import Arriving
 from adapters.amqp.connection import AmqpConnection
 from adapters.amqp.options import AmqpOptions
-from gateway.port import ConnectionInfo, DatagramAdapter, Listener, Random
+from gateway.port.adapter import ConnectionInfo, DatagramAdapter, Listener, Random
 
 __all__ = ["FACTORY", "AmqpConnection", "AmqpFactory", "AmqpOptions"]
 

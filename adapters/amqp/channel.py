@@ -24,10 +24,10 @@ from adapters.amqp.wire import (
     RESOURCE_LOCKED,
     method_frame,
 )
-from gateway.errors import Cause, ProtocolError, Refusal
-from gateway.port import ConsumerId, Leased, Outcome, Request
-from gateway.queue_port import Got
-from store.format import QueueOffset
+from gateway.domain.errors import Cause, ProtocolError, Refusal
+from gateway.port.adapter import ConsumerId, Leased, Outcome, Request
+from gateway.port.queues import Got
+from store.format.frame import QueueOffset
 
 __all__ = ["REPLY_CODES", "Channel", "Consumer", "State", "cut"]
 

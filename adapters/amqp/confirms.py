@@ -10,10 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from adapters.amqp.delivery import return_frames
-from gateway.errors import Cause
-from gateway.message import Message
-from gateway.port import Outcome, Publish
-from gateway.queue_port import CountRoutes
+from gateway.domain.errors import Cause
+from gateway.port.adapter import Outcome, Publish
+from gateway.port.queues import CountRoutes
+from store.api.message import Message
 
 if TYPE_CHECKING:
     from adapters.amqp.channel import Channel

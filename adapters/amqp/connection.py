@@ -47,20 +47,10 @@ from adapters.amqp.wire import (
     method_frame,
     read_method,
 )
-from gateway.errors import ProtocolError, Refusal
-from gateway.message import Message
-from gateway.port import (
-    Close,
-    ConnectionInfo,
-    Deliveries,
-    Effect,
-    Leased,
-    Outcome,
-    Principal,
-    Random,
-    Token,
-)
-from gateway.queue_port import ConsumerCancelled
+from gateway.domain.errors import ProtocolError, Refusal
+from gateway.port.adapter import Close, ConnectionInfo, Deliveries, Effect, Leased, Outcome, Principal, Random, Token
+from gateway.port.queues import ConsumerCancelled
+from store.api.message import Message
 
 __all__ = ["AmqpConnection"]
 

@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 
 from adapters.amqp.options import FRAME_MIN, AmqpOptions
 from adapters.amqp.wire import ACCESS_REFUSED, FRAME_OVERHEAD, NOT_ALLOWED, SYNTAX_ERROR, Table, read_table
-from gateway.errors import ProtocolError
-from gateway.port import Authenticate, ConnectionInfo
+from gateway.domain.errors import ProtocolError
+from gateway.port.adapter import Authenticate, ConnectionInfo
 
 __all__ = ["SERVER_PROPERTIES", "Limits", "Phase", "authentication", "mechanisms", "negotiate"]
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from adapters.amqp.arriving import Share
 from adapters.amqp.options import AmqpOptions
-from gateway.errors import Refusal
-from gateway.port import (
+from gateway.domain.errors import Refusal
+from gateway.port.adapter import (
     Call,
     Cancel,
     ConsumerId,
@@ -19,7 +19,7 @@ from gateway.port import (
     SettleLeased,
     Token,
 )
-from store.format import QueueOffset
+from store.format.frame import QueueOffset
 
 if TYPE_CHECKING:
     from adapters.amqp.channel import Channel, Consumer

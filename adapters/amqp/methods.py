@@ -14,9 +14,9 @@ from pamqp.commands import Channel as Methods
 
 from adapters.amqp.channel import Channel, Consumer, State
 from adapters.amqp.wire import COMMAND_INVALID, NOT_ALLOWED, NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED
-from gateway.errors import ProtocolError
-from gateway.port import Cancel, Consume, Outcome, Request
-from gateway.queue_port import (
+from gateway.domain.errors import ProtocolError
+from gateway.port.adapter import Cancel, Consume, Outcome, Request
+from gateway.port.queues import (
     BindQueue,
     DeclareExchange,
     DeclareQueue,
@@ -27,7 +27,7 @@ from gateway.queue_port import (
     QueueInfo,
     UnbindQueue,
 )
-from gateway.topology import EXCHANGE_KINDS
+from gateway.port.topology import EXCHANGE_KINDS
 
 __all__ = ["handle"]
 

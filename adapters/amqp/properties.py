@@ -23,10 +23,10 @@ from adapters.amqp.wire import (
     read_timestamp,
     write_table,
 )
-from gateway.errors import ProtocolError, Refusal
-from gateway.message import REPLY_QUEUE, Message
-from gateway.queue_port import text_of
-from gateway.topology import routing_of
+from gateway.domain.errors import ProtocolError, Refusal
+from gateway.port.queues import text_of
+from gateway.port.topology import routing_of
+from store.api.message import REPLY_QUEUE, Message
 
 __all__ = ["NATIVE", "SHORT_BYTES_MAX", "Template", "layout", "properties_of", "read_properties"]
 

@@ -16,8 +16,8 @@ from adapters.amqp.wire import (
     UNEXPECTED_FRAME,
     read_short_string,
 )
-from gateway.errors import ProtocolError, Refusal
-from gateway.topology import address_of
+from gateway.domain.errors import ProtocolError, Refusal
+from gateway.port.topology import address_of
 
 __all__ = [
     "PUBLISH",

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from pamqp.base import Frame
 from pamqp.commands import INDEX_MAPPING
 
-from gateway.errors import ProtocolError
+from gateway.domain.errors import ProtocolError
 
 __all__ = [
     "ACCESS_REFUSED",

@@ -3,7 +3,8 @@
 Binary mode: `from_attributes` and `attributes_of` (or `wrap`, for a message that never was an event), with attribute
 names as the specification writes them; a binding adds and strips its own prefix. Structured mode and batches in JSON:
 `from_structured`, `to_structured`, `from_batch`, `to_batch`. Whatever way an event comes in and leaves, it is the same
-event. Everything malformed raises `gateway.errors.Refusal` (MALFORMED) whose detail begins with the attribute's name.
+event. Everything malformed raises `gateway.domain.errors.Refusal` (MALFORMED) whose detail begins with the attribute's
+name.
 """
 
 from adapters.cloudevents.attributes import ADDRESS, CORE, AttributeRefusal, Route, clean, is_name, split

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 from urllib.parse import quote
 
-from gateway.address import address_of_subject, check_address
-from gateway.errors import Cause, Refusal
+from gateway.domain.address import address_of_subject, check_address
+from gateway.domain.errors import Cause, Refusal
 
 __all__ = [
     "ADDRESS",
@@ -38,7 +38,7 @@ _URI = re.compile(r"(?:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]|%[0-9A-Fa-f]{2})+") 
 _ABSOLUTE = re.compile("[A-Za-z][A-Za-z0-9+.-]*:.*")
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+*'`|~%-]+/[\w!#$&^.+*'`|~%-]+\s*(?:;.*)?", re.ASCII)
 
-# One step of reversible escaping, as `gateway.address` does it: "+" is "%2B", the text "%2B" is "%252B".
+# One step of reversible escaping, as `gateway.domain.address` does it: "+" is "%2B", the text "%2B" is "%252B".
 _INTO_LEVEL = re.compile("[/+#]|%((?:25)*)(2F|2B|23)")
 _CODES = {"/": "2F", "+": "2B", "#": "23"}
 

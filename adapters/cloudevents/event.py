@@ -27,7 +27,7 @@ from adapters.cloudevents.attributes import (
     named_address,
 )
 from adapters.cloudevents.timestamps import format_ms, parse_ms
-from gateway.message import EVENT, Message
+from store.api.message import EVENT, Message
 
 __all__ = ["DEFAULT_TYPE", "NATIVE", "attributes_of", "from_attributes", "message_of", "placed", "wrap"]
 

@@ -14,8 +14,8 @@ import msgspec
 
 from adapters.cloudevents.attributes import ADDRESS, CORE, Route, check, malformed
 from adapters.cloudevents.event import NATIVE, message_of, placed, wrap
-from gateway.errors import Cause, Refusal
-from gateway.message import Message
+from gateway.domain.errors import Cause, Refusal
+from store.api.message import Message
 
 __all__ = [
     "BATCH_JSON",

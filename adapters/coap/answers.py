@@ -18,7 +18,7 @@ from adapters.coap.registry import (
     UNAUTHORIZED,
 )
 from adapters.coap.wire import Option, encode_uint
-from gateway.errors import Cause, ProtocolError, Refusal
+from gateway.domain.errors import Cause, ProtocolError, Refusal
 
 __all__ = ["Answer", "busy", "refused", "wrong"]
 

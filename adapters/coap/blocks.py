@@ -12,8 +12,8 @@ from adapters.coap.registry import BAD_REQUEST, REQUEST_ENTITY_INCOMPLETE, REQUE
 from adapters.coap.request import Request
 from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import Option
-from gateway.errors import Cause, ProtocolError, Refusal
-from gateway.port import Peer
+from gateway.domain.errors import Cause, ProtocolError, Refusal
+from gateway.port.adapter import Peer
 
 __all__ = ["SILENCE_SPARED_MS", "Snapshot", "Snapshots", "Uploads"]
 

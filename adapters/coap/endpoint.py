@@ -50,9 +50,8 @@ from adapters.coap.wire import (
     encode_options,
     read_options,
 )
-from gateway.errors import ProtocolError, Refusal
-from gateway.message import Message
-from gateway.port import (
+from gateway.domain.errors import ProtocolError, Refusal
+from gateway.port.adapter import (
     Authenticate,
     Call,
     Deliverable,
@@ -64,7 +63,8 @@ from gateway.port import (
     Random,
     Token,
 )
-from gateway.port import Request as GatewayRequest
+from gateway.port.adapter import Request as GatewayRequest
+from store.api.message import Message
 
 __all__ = ["CoapEndpoint"]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.port import Peer
+from gateway.port.adapter import Peer
 
 __all__ = ["Conversation", "Exchange", "Exchanges"]
 

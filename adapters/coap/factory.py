@@ -4,13 +4,13 @@ from typing import Any
 
 from adapters.coap.endpoint import CoapEndpoint
 from adapters.coap.settings import CoapOptions
-from gateway.port import Adapter, ConnectionInfo, DatagramAdapter, Listener, Random
+from gateway.port.adapter import Adapter, ConnectionInfo, DatagramAdapter, Listener, Random
 
 __all__ = ["FACTORY", "CoapFactory"]
 
 
 class CoapFactory:
-    """Makes the state machine of a socket (`gateway.port.AdapterFactory`)."""
+    """Makes the state machine of a socket (`gateway.port.adapter.AdapterFactory`)."""
 
     listeners = (Listener(name="coap", port=5683, transport="udp", summary="CoAP: POST, PUT and GET of /t/{address}"),)
     options = CoapOptions

@@ -8,8 +8,8 @@ that it never sees less than what was published before it.
 from typing import NamedTuple, TypeAlias
 
 from adapters.coap.request import Request
-from gateway.errors import Cause, Refusal
-from gateway.port import ListAddresses, Token
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import ListAddresses, Token
 
 __all__ = ["LISTS_WAITING_MAX", "Listings"]
 

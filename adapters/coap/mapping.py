@@ -23,9 +23,9 @@ from adapters.coap.formats import media_type
 from adapters.coap.registry import BAD_REQUEST, METHOD_NOT_ALLOWED
 from adapters.coap.request import Request, resolve
 from adapters.coap.settings import CoapOptions
-from gateway.address import check_address, level_of
-from gateway.errors import ProtocolError, Refusal
-from gateway.message import Message
+from gateway.domain.address import check_address, level_of
+from gateway.domain.errors import ProtocolError, Refusal
+from store.api.message import Message
 
 __all__ = ["Plan", "make_plan", "read_query"]
 

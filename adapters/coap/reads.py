@@ -24,11 +24,11 @@ from adapters.coap.registry import (
 from adapters.coap.request import Block, Request, Target, resolve
 from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import Option, encode_uint
-from gateway.address import check_address
-from gateway.errors import ProtocolError, Refusal
-from gateway.message import Message
-from gateway.port import LastValue, ListAddresses, Peer
-from gateway.port import Request as GatewayRequest
+from gateway.domain.address import check_address
+from gateway.domain.errors import ProtocolError, Refusal
+from gateway.port.adapter import LastValue, ListAddresses, Peer
+from gateway.port.adapter import Request as GatewayRequest
+from store.api.message import Message
 
 __all__ = ["Read", "Reads"]
 

@@ -28,7 +28,7 @@ from adapters.coap.registry import (
     is_critical,
 )
 from adapters.coap.wire import Option, encode_uint, read_uint
-from gateway.errors import ProtocolError
+from gateway.domain.errors import ProtocolError
 
 __all__ = ["Block", "Request", "Target", "read_request", "resolve"]
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from gateway.port import Peer, Random
+from gateway.port.adapter import Peer, Random
 
 __all__ = ["Retransmitter"]
 

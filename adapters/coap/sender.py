@@ -8,8 +8,8 @@ from adapters.coap.registry import ACK, BAD_OPTION, CON, EMPTY, NON, RST
 from adapters.coap.retransmit import Retransmitter
 from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import MessageFormatError, encode_options
-from gateway.errors import ProtocolError, Refusal
-from gateway.port import Peer, Random
+from gateway.domain.errors import ProtocolError, Refusal
+from gateway.port.adapter import Peer, Random
 
 __all__ = ["Sender"]
 

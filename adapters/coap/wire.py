@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from gateway.errors import ProtocolError
+from gateway.domain.errors import ProtocolError
 
 __all__ = [
     "MessageFormatError",

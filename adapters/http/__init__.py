@@ -2,16 +2,16 @@
 
 from typing import NoReturn
 
-from adapters.http.arriving import Arriving
 from adapters.http.connection import HttpConnection
-from adapters.http.options import HttpOptions
-from gateway.port import ConnectionInfo, Listener, Random
+from adapters.http.wire.arriving import Arriving
+from adapters.http.wire.options import HttpOptions
+from gateway.port.adapter import ConnectionInfo, Listener, Random
 
 __all__ = ["FACTORY", "HttpConnection", "HttpFactory", "HttpOptions"]
 
 
 class HttpFactory:
-    """The entry point of HTTP (`gateway.port.AdapterFactory`)."""
+    """The entry point of HTTP (`gateway.port.adapter.AdapterFactory`)."""
 
     listeners = (
         Listener(

@@ -5,26 +5,26 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from adapters.http.actions import Action, Answer, Ask, Context, Store, Stored, Stream, Watch
-from adapters.http.arriving import CROWDED, Arriving, Share
-from adapters.http.credentials import Credentials, Identities, authentication, behind, denied, read_credentials
-from adapters.http.guard import PREFACE
-from adapters.http.h1 import Http1
-from adapters.http.h2 import Http2
-from adapters.http.key_streams import KeyStreams
-from adapters.http.messages import name_device
-from adapters.http.once import repeated
-from adapters.http.options import HttpOptions
-from adapters.http.origin import check_host, check_origin, shared, with_preflight
-from adapters.http.request import HttpError, Request
-from adapters.http.response import Response, problem, refused
-from adapters.http.routes import resolve
-from adapters.http.sse import OPENING, EventStream, EventStreams
-from adapters.http.transport import Arrived, Drained, Event, Exchange, Gone, Transport, Upgrade
-from adapters.http.waiting import Asked, Part, Pending, Requests
-from gateway.errors import Refusal
-from gateway.message import Message
-from gateway.port import (
+from adapters.http.handlers.actions import Action, Answer, Ask, Context, Store, Stored, Stream, Watch
+from adapters.http.handlers.credentials import Credentials, Identities, authentication, behind, denied, read_credentials
+from adapters.http.handlers.key_streams import KeyStreams
+from adapters.http.handlers.messages import name_device
+from adapters.http.handlers.once import repeated
+from adapters.http.handlers.origin import check_host, check_origin, shared, with_preflight
+from adapters.http.handlers.routes import resolve
+from adapters.http.handlers.sse import OPENING, EventStream, EventStreams
+from adapters.http.handlers.waiting import Asked, Part, Pending, Requests
+from adapters.http.wire.arriving import CROWDED, Arriving, Share
+from adapters.http.wire.guard import PREFACE
+from adapters.http.wire.h1 import Http1
+from adapters.http.wire.h2 import Http2
+from adapters.http.wire.options import HttpOptions
+from adapters.http.wire.request import HttpError, Request
+from adapters.http.wire.response import Response, problem, refused
+from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone, Transport, Upgrade
+from gateway.domain.errors import Refusal
+from gateway.domain.once import KeyRepeated, OnceKey
+from gateway.port.adapter import (
     Call,
     Close,
     ConnectionInfo,
@@ -39,8 +39,8 @@ from gateway.port import (
     Token,
     Unsubscribe,
 )
-from gateway.port import Request as GatewayRequest
-from gateway.storing.once import KeyRepeated, OnceKey
+from gateway.port.adapter import Request as GatewayRequest
+from store.api.message import Message
 
 __all__ = ["HttpConnection"]
 
@@ -49,7 +49,7 @@ SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\n
 
 
 class HttpConnection:
-    """One HTTP connection, of either version (`gateway.port.Adapter`).
+    """One HTTP connection, of either version (`gateway.port.adapter.Adapter`).
 
     All requests that are complete in one read are published together; a request is answered when its messages are
     durable. On HTTP/1.1, requests that change something and requests that do not wait for each other, so that

@@ -4,17 +4,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adapters.mqtt.connection import Connection
-from adapters.mqtt.options import Options
+from adapters.mqtt.messages.options import Options
 from adapters.mqtt.upstream import MqttUpstream
-from adapters.mqtt.websocket import LISTENER, WebSocket
-from gateway.bridge_port import Scheme, Terms, Upstream
-from gateway.port import Adapter, ConnectionInfo, DatagramAdapter, Listener, Random
+from adapters.mqtt.websocket.connection import LISTENER, WebSocket
+from gateway.port.adapter import Adapter, ConnectionInfo, DatagramAdapter, Listener, Random
+from gateway.port.bridge import Scheme, Terms, Upstream
 
 __all__ = ["FACTORY", "Connection", "Options"]
 
 
 class _Factory:
-    """The entry point `mqtt` of the group `headgate.adapters` (`gateway.port.AdapterFactory`, `BridgeFactory`)."""
+    """The entry point `mqtt` of the group `headgate.adapters` (`gateway.port.adapter.AdapterFactory`,
+    `BridgeFactory`).
+    """
 
     listeners: Sequence[Listener] = (
         Listener(name="mqtt", port=1883, transport="tcp", tls_port=8883, alpn=("mqtt",), summary="MQTT 3.1.1 and 5.0"),
@@ -40,7 +42,7 @@ class _Factory:
         raise NotImplementedError("MQTT runs over streams only")
 
     def upstream(self, terms: Terms, options: Any) -> Upstream:
-        """A broker that messages are read from (`gateway.bridge_port.BridgeFactory`)."""
+        """A broker that messages are read from (`gateway.port.bridge.BridgeFactory`)."""
         return MqttUpstream(terms, sparkplug=options.sparkplug)
 
 

@@ -1,23 +1,23 @@
-"""One MQTT connection: bytes and time in, effects and bytes out (`gateway.port.Adapter`)."""
+"""One MQTT connection: bytes and time in, effects and bytes out (`gateway.port.adapter.Adapter`)."""
 
 from collections.abc import Sequence
 from enum import Enum
 
 from msgspec.structs import replace
 
-from adapters.mqtt import handshake
-from adapters.mqtt.authentication import Authentication, Turn, disproven
 from adapters.mqtt.codec.decoder import decode, peek_version
 from adapters.mqtt.codec.packet_type import PacketType
 from adapters.mqtt.codec.packets import Auth, Connack, Connect, Disconnect
 from adapters.mqtt.codec.reason import CONNACK_CODES, DISCONNECTING, SENT_AGAIN, ReasonCode
-from adapters.mqtt.handshake import Terms
-from adapters.mqtt.link import Link
-from adapters.mqtt.options import Options
-from adapters.mqtt.session import Session
-from adapters.mqtt.session_state import NO_EXCHANGES, NO_STATE, load
-from gateway.errors import Cause, ProtocolError, Refusal
-from gateway.port import (
+from adapters.mqtt.connecting import handshake
+from adapters.mqtt.connecting.authentication import Authentication, Turn, disproven
+from adapters.mqtt.connecting.handshake import Terms
+from adapters.mqtt.connecting.link import Link
+from adapters.mqtt.messages.options import Options
+from adapters.mqtt.session.session import Session
+from adapters.mqtt.session.session_state import NO_EXCHANGES, NO_STATE, load
+from gateway.domain.errors import Cause, ProtocolError, Refusal
+from gateway.port.adapter import (
     Authenticate,
     Challenge,
     Close,
@@ -34,7 +34,7 @@ from gateway.port import (
     Random,
     Token,
 )
-from gateway.single_port import Single
+from gateway.port.single import Single
 
 __all__ = ["Connection", "Phase"]
 

@@ -1,4 +1,4 @@
-"""A broker of somebody else's, as its client (`gateway.bridge_port.Upstream`).
+"""A broker of somebody else's, as its client (`gateway.port.bridge.Upstream`).
 
 PUBACK and PUBREC leave when the gateway has said that the messages are durable, in the order that these came in. A
 QoS 2 message is known by its identifier from then to its PUBREL, over as many connections as the session lasts, so
@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from adapters.mqtt.bridge_path import extended, introduced, introduction
 from adapters.mqtt.codec import decode, encode, peel
 from adapters.mqtt.codec.decoder import Frame, check_topic_name
 from adapters.mqtt.codec.packet_type import PacketType
@@ -29,11 +28,12 @@ from adapters.mqtt.codec.packets import (
 from adapters.mqtt.codec.primitives import Reader, decode_text, malformed
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties, decode_properties
 from adapters.mqtt.codec.reason import PUBACK_CODES, ReasonCode
-from adapters.mqtt.messages import Template, bridged, told
-from adapters.mqtt.sparkplug import Sparkplug, sparkplug_of
-from gateway.bridge_port import LOOPED, Place, Terms
-from gateway.errors import Cause, ProtocolError, Refusal
-from gateway.message import Message
+from adapters.mqtt.messages.bridge_path import extended, introduced, introduction
+from adapters.mqtt.messages.messages import Template, bridged, told
+from adapters.mqtt.messages.sparkplug import Sparkplug, sparkplug_of
+from gateway.domain.errors import Cause, ProtocolError, Refusal
+from gateway.port.bridge import LOOPED, Place, Terms
+from store.api.message import Message
 
 __all__ = ["MqttUpstream"]
 
@@ -75,7 +75,7 @@ class _Known(NamedTuple):
 
 
 class MqttUpstream:
-    """See `gateway.bridge_port.Upstream`."""
+    """See `gateway.port.bridge.Upstream`."""
 
     def __init__(self, terms: Terms, *, sparkplug: bool) -> None:
         self._terms = terms

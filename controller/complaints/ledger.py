@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from controller.client import ControllerOverloaded
+from controller.api.client import ControllerOverloaded
 from controller.complaints.messages import Complaint, Report
 
 __all__ = ["LEASE_MS", "PROXIES_MAX", "Damping", "Reports"]

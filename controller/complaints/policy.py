@@ -1,14 +1,15 @@
 """When a master that is heard is replaced because others cannot reach it (docs/decisions/0035).
 
 `Complaints.judge` is a function of the metadata, the newest heartbeats, the proxies' reports and the time. It elects
-nobody: it names those who may be elected, and `controller.elections` proposes the ordinary command with its epochs.
+nobody: it names those who may be elected, and `controller.elections.elections` proposes the ordinary command with its
+epochs.
 """
 
 import logging
 from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
-from controller.client import Group
+from controller.api.client import Group
 from controller.complaints.ledger import Damping, Reports
 from controller.complaints.messages import COMPLAIN_MS, PROXY_COMPLAIN_MS, Complaint, Report, Trouble
 
@@ -24,7 +25,7 @@ _NOBODY = "no other replica in sync is within reach of those that complain, with
 
 
 class Said(Protocol):
-    """The part of a heartbeat that counts here (`controller.registry.Heartbeat`)."""
+    """The part of a heartbeat that counts here (`controller.elections.registry.Heartbeat`)."""
 
     @property
     def complaint(self) -> Complaint | None:

@@ -1,6 +1,6 @@
-"""Which memory a controller has, and whether it may vote with it (docs/decisions/0033).
+"""A controller's memory, its peers, and its right to vote (docs/decisions/0033).
 
 `words` holds what an operator is told, `census` asks the other controllers who they are, `standing` decides with their
-answers, and `recovery` makes a cluster of the one controller that is left. Imports the Raft core, the driver and the
-wire; imported by `controller.node`, `controller.service` and the command line.
+answers, `members` keeps the members, and `recovery` makes a cluster of the one controller that is left.
+`controller.node` and the command line import this room; it imports Raft, the directory and the wire.
 """

@@ -8,10 +8,10 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from controller.client import ControllerError, WrongCluster
-from controller.commander import broken
-from controller.peers import open_channel
-from controller.wire import IDENTIFY, Acquaintance, BadAnswer, BadRequest, Introduction, decode, encode, path
+from controller.api.client import ControllerError, WrongCluster
+from controller.wire.commander import broken
+from controller.wire.peers import open_channel
+from controller.wire.wire import IDENTIFY, Acquaintance, BadAnswer, BadRequest, Introduction, decode, encode, path
 
 __all__ = ["ANSWER_S", "ask_all"]
 

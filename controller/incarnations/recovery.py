@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 
-from controller.client import ControllerDamaged, ControllerError, Member
-from controller.migration import RAFT
+from controller.api.client import ControllerDamaged, ControllerError, Member
+from controller.disk.migration import RAFT
+from controller.metadata.state import MetadataState, decode_command
 from controller.raft import EntryKind, HardState, Membership, Ready, Snapshot, decode_change
 from controller.raft import Member as RaftMember
 from controller.raft.lmdb_storage import LmdbStorage, new_incarnation
-from controller.state import MetadataState, decode_command
 
 __all__ = ["Found", "Survivor"]
 

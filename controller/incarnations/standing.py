@@ -21,17 +21,17 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any, Protocol
 
-from controller.client import ControllerError, Member, MetadataForgotten
-from controller.driver import Driver
-from controller.feed import Feed
+from controller.api.client import ControllerError, Member, MetadataForgotten
+from controller.disk.driver import Driver
 from controller.incarnations import words
 from controller.incarnations.census import ask_all
-from controller.members import Members
+from controller.incarnations.members import Members
+from controller.metadata.feed import Feed
+from controller.metadata.state import MetadataState
 from controller.raft import ChangeRefused, Membership, RaftError, Status
 from controller.raft import Member as RaftMember
 from controller.raft.lmdb_storage import new_incarnation
-from controller.state import MetadataState
-from controller.wire import Acquaintance, AddMember, Introduction
+from controller.wire.wire import Acquaintance, AddMember, Introduction
 
 __all__ = ["Home", "Standing"]
 

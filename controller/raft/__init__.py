@@ -14,6 +14,9 @@ A driver's turn, over a storage that may block (so `save` runs in a thread, and 
         raft.advance(ready)
 
 and `tick` at a steady pace, `step` for every message that arrives. A `save` that fails ends the node.
+
+The rooms from `controller.metadata` up import this one; it imports the errors of `controller.api` and the store's
+files.
 """
 
 from controller.raft.core import Raft

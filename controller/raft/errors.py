@@ -1,6 +1,6 @@
 """What the Raft core refuses, and what its storage finds."""
 
-from controller.client import ControllerDamaged, ControllerError
+from controller.api.client import ControllerDamaged, ControllerError
 
 __all__ = [
     "BadMessage",

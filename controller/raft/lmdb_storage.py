@@ -10,7 +10,6 @@ from pathlib import Path
 import lmdb
 import msgspec
 
-from controller.lmdb_file import is_cut_short
 from controller.raft import lmdb_records
 from controller.raft.errors import Compacted, StorageDamaged, StorageFailed, StorageFull
 from controller.raft.file_mark import FileMark, mark_of
@@ -18,6 +17,7 @@ from controller.raft.lmdb_records import Held, Identity
 from controller.raft.messages import Entry, HardState, Index, Snapshot, Term, entry_bytes
 from controller.raft.ready import Ready
 from controller.raft.sealing import SealFile
+from store.disk.lmdb_file import is_cut_short
 
 __all__ = ["LmdbStorage", "new_incarnation"]
 

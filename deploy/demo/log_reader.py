@@ -1,9 +1,9 @@
 """Reads the log itself, over the store's gRPC service, to say what is really in it."""
 
 from deploy.demo.plan import TOPIC, Seen, Target
-from gateway.message import decode
-from store.client import Bounds
-from store.remote import RemoteReader
+from store.api.client import Bounds
+from store.api.message import decode
+from store.remoting.reader import RemoteReader
 
 __all__ = ["LogReader"]
 

@@ -19,9 +19,9 @@ from deploy.demo.children import Child, FleetChild, wait_until
 from deploy.demo.log_reader import LogReader
 from deploy.demo.plan import Target
 from deploy.demo.spark_job import SparkJob
-from gateway.status import Status
+from gateway.ops.status import Status
 from spark.errors import MissingJdk
-from store.errors import StoreError
+from store.base.errors import StoreError
 
 __all__ = ["Options", "Show", "ShowFailed"]
 

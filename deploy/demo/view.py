@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.demo.balance import Row
-from gateway.status import Status
+from gateway.ops.status import Status
 
 __all__ = ["Aggregate", "Scene", "line", "live", "summary"]
 

@@ -1,5 +1,4 @@
-"""An operator's levers: what a command of `headgate cluster` asks, checks and says beyond one call of the controllers.
+"""An operator's levers: the questions, checks and reports of the commands of `headgate cluster`.
 
-`electing`, `configuring`, `replicas` and `queues` have a subject each; none of them prints. Imported by the command
-line; imports the controllers' client and, for `queues`, the store's.
+None of it prints but the report. The command line imports this room; it imports the clients of controllers and store.
 """

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import cast, get_args
 
-from controller.client import Acknowledge, Group, GroupChanges, UnknownGroup
-from controller.remote import RemoteController
-from gateway.errors import ConfigError
+from controller.api.client import Acknowledge, Group, GroupChanges, UnknownGroup
+from controller.remote.remote import RemoteController
+from gateway.domain.errors import ConfigError
 
 __all__ = ["configure", "effects"]
 

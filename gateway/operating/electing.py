@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from controller.client import Group, UnknownGroup
-from controller.registry import Route, RouteReplica
-from controller.remote import RemoteController
+from controller.api.client import Group, UnknownGroup
+from controller.elections.registry import Route, RouteReplica
+from controller.remote.remote import RemoteController
 
 __all__ = ["Risk", "at_risk", "elect", "elect_unclean"]
 

@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from controller.client import ControllerClient, QueueClosed, Topic, UnknownQueue
-from gateway.group_state import names_range
-from gateway.group_store import load_group
-from gateway.owners import CURSORS, decode_cursor
-from gateway.queue_remains import stored_entries
-from gateway.session_record import cursor_of_offsets
-from store.client import StoreClient
-from store.errors import StoreError
-from store.format import Position, QueueNumber, QueueOffset, group_of
+from controller.api.client import ControllerClient, QueueClosed, Topic, UnknownQueue
+from gateway.groups.state import names_range
+from gateway.groups.store import load_group
+from gateway.ownership.owners import CURSORS, decode_cursor
+from gateway.ownership.queue_remains import stored_entries
+from gateway.sessions.record import cursor_of_offsets
+from store.api.client import StoreClient
+from store.base.errors import StoreError
+from store.format.frame import Position, QueueNumber, QueueOffset, group_of
 
 __all__ = ["QueueLine", "Unread", "drop", "lines", "unread"]
 

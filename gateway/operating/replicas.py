@@ -6,9 +6,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from controller.client import Group, ReplicaInSync, UnknownGroup, UnknownReplica
-from controller.remote import RemoteController
-from gateway.errors import HeadgateError
+from controller.api.client import Group, ReplicaInSync, UnknownGroup, UnknownReplica
+from controller.remote.remote import RemoteController
+from gateway.domain.errors import HeadgateError
 from store.node import wire
 from store.node.wire import Verified, VerifyRequest
 

@@ -2,6 +2,6 @@
 
 `poller` looks at the sockets of a process, `transport` is what one connection writes to, `listening` opens ports and
 accepts, `calls` reads and writes without giving the interpreter's lock away. What comes over TLS stays with the event
-loop. `gateway.app` makes them; `gateway.connection` sees an asyncio transport, whichever it is. Imports the limits and
-the logs, nothing else of the gateway.
+loop. `gateway.process.app` makes them; `gateway.runtime.connection` sees an asyncio transport, whichever it is. Imports
+the limits and the logs, nothing else of the gateway.
 """

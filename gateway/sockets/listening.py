@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from gateway import logs
 from gateway.sockets.poller import Poller
 from gateway.sockets.transport import SocketTransport
+from store.base import logs
 
 __all__ = ["Listener", "PlainListener"]
 

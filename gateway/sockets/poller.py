@@ -8,7 +8,7 @@ import asyncio
 import select
 from typing import Final, Protocol
 
-from gateway import logs
+from store.base import logs
 
 __all__ = ["Poller", "Ready"]
 

@@ -6,7 +6,7 @@ and itself. Two kinds:
     fence   the name's owner writes, and says by which epoch it owns. Stored unless a later owner has raised the fence.
     once    the name is a key that a request was given. Stored unless the key is there already.
 
-`rows` is how they are written down and how a frame is left without some of them, `table` decides. `store.commit`
-asks the table in the place where it compares producers' sequences; gateways make the rows. Imports `store.format`,
-records and the rules of keys.
+`rows` is how they are written down and how a frame is left without some of them, `table` decides. `store.engine.commit`
+asks the table in the place where it compares producers' sequences; gateways make the rows. Imports
+`store.format.frame`, records and the rules of keys.
 """

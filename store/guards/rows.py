@@ -1,4 +1,4 @@
-"""Guard rows, packed in a row of the key-value queue (`store.format`).
+"""Guard rows, packed in a row of the key-value queue (`store.format.frame`).
 
     flags         ROW_FENCE or ROW_ONCE
     key_hash      the first half of the name
@@ -18,8 +18,8 @@ import numpy as np
 from google_crc32c import extend, value
 from msgspec.structs import replace
 
-from store.format import FEW_ROWS, ROW, ROW_FENCE, ROW_ONCE, ROWS_DTYPE, Buffer, UnplacedFrame
-from store.records import KV_QUEUE, VOID_QUEUE, KvPut, encode
+from store.format.frame import FEW_ROWS, ROW, ROW_FENCE, ROW_ONCE, ROWS_DTYPE, Buffer, UnplacedFrame
+from store.format.records import KV_QUEUE, VOID_QUEUE, KvPut, encode
 
 __all__ = ["FENCES", "NAME_BYTES", "ONCES", "Guard", "epoch_in", "fence_record", "guard_row", "guards_of", "without"]
 

@@ -4,9 +4,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from store.format import FRAME_GUARDED, LogOffset, UnplacedFrame
+from store.api.kv_rules import Held, Space, slot
+from store.format.frame import FRAME_GUARDED, LogOffset, UnplacedFrame
 from store.guards.rows import ONCES, Guard, epoch_in, guards_of, without
-from store.kv.rules import Held, Space, slot
 
 __all__ = ["FENCES_SEEN_MAX", "ONCE_KEYS_MAX", "Admitted", "GuardTable", "Kept"]
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from google_crc32c import value
 
-from store.files import Files, write_whole
-from store.format import LogOffset, group_of
+from store.disk.files import Files, write_whole
+from store.format.frame import LogOffset, group_of
 
 __all__ = ["FLOOR_FILE", "Floor", "read_floor"]
 

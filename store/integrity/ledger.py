@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from store.files import Files
-from store.format import LogOffset
-from store.small_file import read_small_file, write_small_file
+from store.disk.files import Files
+from store.disk.small_file import read_small_file, write_small_file
+from store.format.frame import LogOffset
 
 __all__ = ["BY_SEAL", "DAMAGES_FILE", "DAMAGES_KEPT_COUNT_MAX", "Damage", "DamageLedger"]
 

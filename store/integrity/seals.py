@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 from google_crc32c import value
 
-from store.files import Files, write_whole
-from store.format import LogOffset
+from store.disk.files import Files, write_whole
+from store.format.frame import LogOffset
 
 __all__ = ["SEALS_FILE", "Seal", "SealFile", "Sealing", "chain_of", "read_seals"]
 

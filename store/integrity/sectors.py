@@ -8,7 +8,7 @@ import errno
 import logging
 from collections.abc import Iterator
 
-from store.files import File
+from store.disk.files import File
 
 __all__ = ["PAGE_BYTES", "UNREADABLE", "pieces", "read_around"]
 

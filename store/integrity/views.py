@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from store.errors import ViewsDamaged
-from store.files import FILE_MODE, OsFiles
-from store.small_file import read_small_file, write_small_file
+from store.base.errors import ViewsDamaged
+from store.disk.files import FILE_MODE, OsFiles
+from store.disk.small_file import read_small_file, write_small_file
 
 __all__ = ["DAMAGES_KEPT", "DEATHS_MAX", "ViewDamage", "ViewsHealth"]
 

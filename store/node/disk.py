@@ -7,18 +7,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from store.errors import ForeignLog, StoreError, StoreFull, ViewsDamaged
-from store.files import Files, OsFiles
-from store.format import HEADER, Header, LogOffset, parse_header
-from store.identity import log_id, name_log
-from store.local import LocalStore
+from store.base.errors import ForeignLog, StoreError, StoreFull, ViewsDamaged
+from store.disk.files import Files, OsFiles
+from store.disk.space import NO_ROOM
+from store.engine.identity import log_id, name_log
+from store.engine.replication_hooks import StoreListener
+from store.format.frame import HEADER, Header, LogOffset, parse_header
+from store.local.local import LocalStore
 from store.node.reads import MasterStore
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
 from store.replication.errors import BadEpochs
 from store.replication.unclean_file import load_unclean, save_unclean
-from store.replication_hooks import StoreListener
-from store.space import NO_ROOM
 
 __all__ = ["Disk"]
 

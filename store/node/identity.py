@@ -6,8 +6,8 @@ crash it registers again by whichever file there is: the id is its own, or by an
 the file is worth nothing.
 
 Logs of different clusters look alike: both begin with epoch 1. So a directory keeps of which cluster it is, and a log
-has an id (`store.identity`), which the controllers compare. Besides, a directory with a log joins as the replica that
-the controllers know it as, or before its group has had a master: so the log of a single node becomes a group's.
+has an id (`store.engine.identity`), which the controllers compare. Besides, a directory with a log joins as the replica
+that the controllers know it as, or before its group has had a master: so the log of a single node becomes a group's.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from pathlib import Path
 
 import msgspec
 
-from controller.client import ControllerClient, Group, Replica, ReplicaIdTaken, WrongLog
-from store.errors import ForeignCluster, ForeignLog, MetadataWentBack, WrongGroup
-from store.files import Files, OsFiles
-from store.identity import log_id, name_log, new_log_id
+from controller.api.client import ControllerClient, Group, Replica, ReplicaIdTaken, WrongLog
+from store.base.errors import ForeignCluster, ForeignLog, MetadataWentBack, WrongGroup
+from store.disk.files import Files, OsFiles
+from store.disk.small_file import read_small_file, write_small_file
+from store.engine.identity import log_id, name_log, new_log_id
+from store.log.segment import segment_start
 from store.replication.epoch_file import EpochFile
 from store.replication.errors import BadEpochs
-from store.segment import segment_start
-from store.small_file import read_small_file, write_small_file
 
 __all__ = ["ReplicaIdentity", "register"]
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Coroutine
 from functools import partial
 from typing import Any
 
-from controller.client import (
+from controller.api.client import (
     ControllerClosed,
     ControllerError,
     ControllerOverloaded,
@@ -19,8 +19,8 @@ from controller.client import (
     Group,
     StaleEpoch,
 )
-from store.errors import CorruptFrame, NotMaster, OffsetOutOfRange, StoreClosed, StoreError
-from store.format import LogOffset
+from store.base.errors import CorruptFrame, NotMaster, OffsetOutOfRange, StoreClosed, StoreError
+from store.format.frame import LogOffset
 from store.node.papers import stranger
 from store.node.place import TICK_S, Place
 from store.node.reads import MasterStore

@@ -14,10 +14,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from controller.client import ControllerClient, ControllerError, Group, Replica, UnknownGroup
-from controller.registry import Heartbeat
+from controller.api.client import ControllerClient, ControllerError, Group, Replica, UnknownGroup
+from controller.elections.registry import Heartbeat
 from store import pipes
-from store.errors import NotRebuildable, StoreError, StoreFailed, StoreFull, ViewsDamaged
+from store.base.errors import NotRebuildable, StoreError, StoreFailed, StoreFull, ViewsDamaged
 from store.node import wire
 from store.node.disk import Disk
 from store.node.identity import ReplicaIdentity, register
@@ -31,9 +31,9 @@ from store.node.settings import NodeSettings
 from store.node.slave_role import Ending, SlaveRole
 from store.reach.probe import answers
 from store.replication.errors import CannotSwitchOver
-from store.rpc import StoreService
-from store.service import NodeService
-from store.timers import TimerLimits
+from store.serving.rpc import StoreService
+from store.serving.service import NodeService
+from store.timers.timers import TimerLimits
 
 __all__ = ["Beats", "NodeSettings", "StoreNode"]
 
@@ -47,7 +47,7 @@ REOPEN_S = 1.0  # before a replica goes on for which the disk has no room
 
 
 class Beats(Protocol):
-    """Who carries heartbeats to the controllers; `controller.heartbeats.Heartbeats` does."""
+    """Who carries heartbeats to the controllers; `controller.remote.heartbeats.Heartbeats` does."""
 
     def speak(self) -> None:
         """Say at once what is to be said."""

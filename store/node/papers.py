@@ -5,7 +5,7 @@ Who has an address may be another by now, of another cluster perhaps, whose grou
 
 import msgspec
 
-from controller.client import Group
+from controller.api.client import Group
 from store.node.identity import ReplicaIdentity
 from store.replication.messages import Hello, Refused, Why
 

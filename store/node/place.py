@@ -4,16 +4,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from controller.client import ControllerClient, Group
-from store.client import StoreClient
-from store.format import LogOffset
-from store.local import LocalStore
+from controller.api.client import ControllerClient, Group
+from store.api.client import StoreClient
+from store.format.frame import LogOffset
+from store.local.local import LocalStore
 from store.node.disk import Disk
 from store.node.identity import ReplicaIdentity
 from store.replication.pace import Pace
-from store.rpc import StoreService
-from store.service import GRACE_S, NodeService
-from store.timers import TimerLimits
+from store.serving.rpc import StoreService
+from store.serving.service import GRACE_S, NodeService
+from store.timers.timers import TimerLimits
 
 __all__ = ["Front", "Leading", "Place", "Ranges", "Repairing"]
 

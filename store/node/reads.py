@@ -11,10 +11,10 @@ same messages for a moment at most.
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from store.client import Entry, Lease, Page
-from store.errors import NotWritable
-from store.format import QueueNumber
-from store.local import LocalStore
+from store.api.client import Entry, Lease, Page
+from store.base.errors import NotWritable
+from store.format.frame import QueueNumber
+from store.local.local import LocalStore
 
 __all__ = ["MasterStore"]
 

@@ -2,7 +2,7 @@
 
 import logging
 
-from store.format import LogOffset
+from store.format.frame import LogOffset
 from store.node.place import Place
 from store.node.snapshots import install_fetched
 from store.replication.effects import GivenUp

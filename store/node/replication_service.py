@@ -6,16 +6,16 @@ from typing import Any, NoReturn
 
 import grpc
 
-from controller.client import ControllerError
-from controller.listening import admit
-from store import wire as store_wire
-from store.errors import NotMaster, StoreClosed, StoreError
-from store.local import LocalStore
+from controller.api.client import ControllerError
+from store.base.errors import NotMaster, StoreClosed, StoreError
+from store.base.listening import admit
+from store.local.local import LocalStore
 from store.node import wire
 from store.node.place import Front
 from store.node.wire import SwitchRequest, Verified, VerifyRequest
 from store.replication.errors import BadMessage
 from store.replication.messages import Hello, Refused, Why, decode, encode
+from store.rpc import wire as store_wire
 
 __all__ = ["ReplicationService"]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from store.errors import NotMaster, NotWritable
+from store.base.errors import NotMaster, NotWritable
 from store.node.place import Place
 from store.replication.master import Master
 

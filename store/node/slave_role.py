@@ -12,10 +12,10 @@ from contextlib import suppress
 from enum import Enum, auto
 from typing import Any
 
-from controller.client import ControllerError, Group
+from controller.api.client import ControllerError, Group
 from controller.complaints.messages import COMPLAIN_MS, HINT_MS, Complaint
-from store.errors import CorruptFrame, StoreError, StoreFailed, StoreFull, StoreOverloaded, StoreUnreachable
-from store.format import LogOffset
+from store.base.errors import CorruptFrame, StoreError, StoreFailed, StoreFull, StoreOverloaded, StoreUnreachable
+from store.format.frame import LogOffset
 from store.node import wire
 from store.node.papers import STRANGE, sign
 from store.node.place import TICK_S, Place

@@ -13,17 +13,17 @@ from typing import Any
 
 from google_crc32c import value
 
-from store.errors import SnapshotUnusable, StoreOverloaded
-from store.files import OsFiles, write_whole
-from store.format import LogOffset
-from store.local import LocalStore
+from store.base.errors import SnapshotUnusable, StoreOverloaded
+from store.disk.files import OsFiles, write_whole
+from store.engine.snapshot import SNAPSHOT_VIEWS, SnapshotInfo, describe_snapshot, install_snapshot
+from store.format.frame import LogOffset
+from store.local.local import LocalStore
 from store.node import wire
 from store.node.place import Place
 from store.node.wire import SnapshotHead, SnapshotPart, SnapshotRequest
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
 from store.replication.errors import BadEpochs, BadMessage
-from store.snapshot import SNAPSHOT_VIEWS, SnapshotInfo, describe_snapshot, install_snapshot
 
 __all__ = ["SnapshotSender", "fetch_snapshot", "install_fetched"]
 

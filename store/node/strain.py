@@ -9,9 +9,9 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeAlias
 
-from controller.client import ControllerError
-from store.format import LogOffset
-from store.local import LocalStore
+from controller.api.client import ControllerError
+from store.format.frame import LogOffset
+from store.local.local import LocalStore
 from store.node.place import Place
 from store.node.syncs import Syncs
 from store.replication.errors import CannotSwitchOver

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from store.errors import StoreUnreachable
+from store.base.errors import StoreUnreachable
 from store.node import wire
 from store.replication.errors import BadMessage
 from store.replication.messages import Ack, Confirmed, FromMaster, FromSlave, Hello, Refused, decode, encode

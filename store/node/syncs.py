@@ -1,6 +1,6 @@
 """Whether a disk syncs far more slowly than it should: what no write says before it is done."""
 
-from store.format import LogOffset
+from store.format.frame import LogOffset
 
 __all__ = ["HANGS_MS", "SLOW_MS", "Syncs"]
 

@@ -15,7 +15,7 @@ import grpc.aio
 import msgspec
 from msgspec import Meta
 
-from store.errors import StoreUnreachable
+from store.base.errors import StoreUnreachable
 from store.replication.errors import BadMessage
 from store.replication.messages import DATA_BYTES_MAX, Epochs, Group, Number, Offset, Paper
 

@@ -15,7 +15,9 @@ UNIX = "unix:"
 
 
 def open_channel(target: str, credentials: Any = None) -> "Channel":
-    """A channel for streams to a node, "host:port" or "unix:path"; `credentials` are `store.credentials`', or None."""
+    """A channel for streams to a node, "host:port" or "unix:path"; `credentials` are
+    `store.rpc.credentials`', or None.
+    """
     return Channel(target, credentials)
 
 

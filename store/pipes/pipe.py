@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 import msgspec
 
-from store.format import FRAME_BYTES_MAX
+from store.format.frame import FRAME_BYTES_MAX
 
 __all__ = ["MESSAGE_BYTES_MAX", "OPENING", "End", "Pipe", "broken"]
 

@@ -1,6 +1,6 @@
 """The server's side: one port where pipes are served, and gRPC to whoever speaks that.
 
-What is no pipe goes to gRPC's server (`controller.listening`). At a Unix socket's path, which is for processes of one
+What is no pipe goes to gRPC's server (`store.base.listening`). At a Unix socket's path, which is for processes of one
 machine, only pipes are served.
 """
 
@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, NoReturn
 import grpc
 import grpc.aio
 
-from controller import listening
-from controller.listening.passing import handed_over
-from controller.listening.places import of_files
-from controller.listening.server import OPENING_S
-from controller.listening.sockets import UNIX, listen
+from store.base import listening
+from store.base.listening.passing import handed_over
+from store.base.listening.places import of_files
+from store.base.listening.server import OPENING_S
+from store.base.listening.sockets import UNIX, listen
 from store.pipes.pipe import OPENING, End, Metadata, Pipe
 
 __all__ = ["CONNECTIONS_MAX", "Context", "Server"]
@@ -55,7 +55,7 @@ class Server(listening.Server):
     """As `grpc.aio.server`, with pipes for the streams of the services that are added."""
 
     def __init__(self, **options: Any) -> None:
-        """The options are those of `controller.listening.Server`."""
+        """The options are those of `store.base.listening.Server`."""
         super().__init__(**options)
         self._services: list[Any] = []
         self._pipes: set[asyncio.Task[None]] = set()  # <= CONNECTIONS_MAX

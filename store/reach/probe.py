@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from store.errors import StoreError, StoreUnreachable
-from store.remoting import arguments
+from store.base.errors import StoreError, StoreUnreachable
 from store.remoting.link import Link
+from store.rpc import arguments
 
 __all__ = ["PROBE_S", "answers"]
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from controller.client import Group, Replica
+from controller.api.client import Group, Replica
 from controller.complaints.messages import HINT_MS, Complaint
 from store.reach.silence import Silence
 

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from controller.client import ControllerClient, ControllerError
+from controller.api.client import ControllerClient, ControllerError
 from controller.complaints.messages import (
     PROXY_COMPLAIN_MS,
     REPORT_COMPLAINTS_MAX,
@@ -14,7 +14,7 @@ from controller.complaints.messages import (
     Complaint,
     Report,
 )
-from store.client import StoreClient
+from store.api.client import StoreClient
 from store.reach.probe import answers
 from store.reach.reach import Reach
 from store.remoting import RemoteStore

@@ -1,4 +1,7 @@
-"""The way from a proxy to a store node: `RemoteStore`, and what it and `store.service` say to each other."""
+"""The client's side: a store group over the network (`RemoteStore`, `NearStore`, `RemoteReader`).
+
+Gateways, Spark and the rooms above import this room; it imports `store.rpc` and `store.pipes`, never the engine.
+"""
 
 from store.remoting.client import RemoteStore
 from store.remoting.near import NearStore

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from store.client import Appended, OnAppended
-from store.errors import (
+from store.api.client import Appended, OnAppended
+from store.base.errors import (
     AppendOutcomeUnknown,
     FrameTooLarge,
     NotMaster,
@@ -24,9 +24,9 @@ from store.errors import (
     StoreOverloaded,
     StoreUnreachable,
 )
-from store.format import FRAME_BYTES_MAX, Buffer, UnplacedFrame
-from store.remoting.frames import KEPT, Ack, outcome_of, packed, packed_message
-from store.wire import BadAnswer
+from store.format.frame import FRAME_BYTES_MAX, Buffer, UnplacedFrame
+from store.rpc.frames import KEPT, Ack, outcome_of, packed, packed_message
+from store.rpc.wire import BadAnswer
 
 __all__ = ["FRAMES_COUNT_MAX", "PAUSE_S", "PENDING_BYTES_MAX", "Appender"]
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from store.errors import (
+from store.base.errors import (
     AppendOutcomeUnknown,
     CorruptFrame,
     LeaseLost,
@@ -31,9 +31,9 @@ from store.errors import (
     StoreOverloaded,
     StoreUnreachable,
 )
-from store.remoting.arguments import Arguments, Cancel
-from store.remoting.calls import VALUE, Answer, encode
-from store.wire import BadAnswer, failure_of, revive
+from store.rpc.arguments import Arguments, Cancel
+from store.rpc.calls import VALUE, Answer, encode
+from store.rpc.wire import BadAnswer, failure_of, revive
 
 __all__ = ["AGAIN", "HELD", "ONCE", "SESSION", "Caller", "Mode", "SessionLost", "nothing"]
 

@@ -16,23 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Any
 
-from store.client import (
-    OnAppended,
-    QueuesListener,
-    StoreClient,
-    TailListener,
-    TimerEntry,
-    TimersHeld,
-)
-from store.errors import (
-    FrameTooLarge,
-    StoreClosed,
-    StoreUnreachable,
-    TimersFull,
-    TimerTooFar,
-)
-from store.format import UnplacedFrame
-from store.remoting import arguments
+from store.api.client import OnAppended, QueuesListener, StoreClient, TailListener, TimerEntry, TimersHeld
+from store.base.errors import FrameTooLarge, StoreClosed, StoreUnreachable, TimersFull, TimerTooFar
+from store.format.frame import UnplacedFrame
 from store.remoting.appender import PENDING_BYTES_MAX
 from store.remoting.caller import AGAIN, ONCE
 from store.remoting.connection import BUDGET_S, Connection, Resolve
@@ -41,6 +27,7 @@ from store.remoting.held import Held
 from store.remoting.keys import RemoteKeys
 from store.remoting.leasing import RemoteLeases
 from store.remoting.reads import RemoteReads
+from store.rpc import arguments
 
 __all__ = ["RemoteStore"]
 
@@ -61,8 +48,8 @@ class RemoteStore(RemoteKeys, RemoteReads, RemoteLeases):
 
     `resolve` says where the group's master is thought to be ("host:port", None: nobody knows). It is asked before each
     attempt to connect; call `moved` when its answer has changed. `credentials` are `grpc.ChannelCredentials`
-    (`store.credentials`). With `reading` a slave will do, and only what a slave answers can be asked. `cluster` says of
-    which cluster the store has to be, if that is known.
+    (`store.rpc.credentials`). With `reading` a slave will do, and only what a slave answers can be asked. `cluster`
+    says of which cluster the store has to be, if that is known.
     """
 
     def __init__(

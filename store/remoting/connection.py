@@ -6,14 +6,14 @@ import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from store.client import QueuesListener, TailListener, TimersHeld
-from store.errors import CorruptFrame, ForeignCluster, NotMaster, StoreError, StoreUnreachable
-from store.format import Frame, LogOffset, QueueNumber, origin_of
-from store.remoting import arguments, calls
+from store.api.client import QueuesListener, TailListener, TimersHeld
+from store.base.errors import CorruptFrame, ForeignCluster, NotMaster, StoreError, StoreUnreachable
+from store.format.frame import Frame, LogOffset, QueueNumber, origin_of
 from store.remoting.appender import Appender
 from store.remoting.caller import SESSION, Caller, nothing
-from store.remoting.frames import FramesKept, decode_acks, parse_tailed
 from store.remoting.link import Link
+from store.rpc import arguments, calls
+from store.rpc.frames import FramesKept, decode_acks, parse_tailed
 
 __all__ = ["BUDGET_S", "Connection", "Resolve"]
 

@@ -6,13 +6,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from store.errors import StoreClosed, StoreUnreachable
-from store.format import LogOffset, QueueNumber
-from store.queue_config import QueueConfig
-from store.remoting.arguments import Arguments
+from store.base.errors import StoreClosed, StoreUnreachable
+from store.format.frame import LogOffset, QueueNumber
+from store.format.queue_config import QueueConfig
 from store.remoting.caller import Mode
 from store.remoting.connection import Connection
 from store.remoting.held import Held
+from store.rpc.arguments import Arguments
 
 __all__ = ["Remote", "decoder"]
 

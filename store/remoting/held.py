@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from store.client import Lease
-from store.format import QueueNumber, QueueOffset
-from store.ranges import Range, ranges_of
+from store.api.client import Lease
+from store.format.frame import QueueNumber, QueueOffset
+from store.format.ranges import Range, ranges_of
 
 __all__ = ["OFFSETS_COUNT_MAX", "Held"]
 

@@ -10,20 +10,12 @@ between.)
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from store.client import (
-    Changes,
-    Delete,
-    Entry,
-    Namespace,
-    Page,
-    Put,
-    Transacted,
-)
-from store.errors import AppendOutcomeUnknown, StoreError
-from store.format import QueueNumber
-from store.remoting import arguments
+from store.api.client import Changes, Delete, Entry, Namespace, Page, Put, Transacted
+from store.base.errors import AppendOutcomeUnknown, StoreError
+from store.format.frame import QueueNumber
 from store.remoting.caller import AGAIN, ONCE, SESSION, SessionLost, nothing
 from store.remoting.core import Remote, decoder
+from store.rpc import arguments
 
 __all__ = ["RemoteKeys"]
 

@@ -3,20 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from store.client import (
-    Lease,
-)
-from store.errors import (
-    LeaseLost,
-    StoreError,
-)
-from store.format import QueueNumber, QueueOffset
-from store.policy import LeasePolicy
-from store.remoting import arguments
+from store.api.client import Lease
+from store.base.errors import LeaseLost, StoreError
+from store.format.frame import QueueNumber, QueueOffset
+from store.format.policy import LeasePolicy
 from store.remoting.caller import AGAIN, HELD, ONCE, nothing
 from store.remoting.core import Remote, decoder
-from store.remoting.frames import TakenAnswer, leases_of
-from store.wire import failure_of, revive
+from store.rpc import arguments
+from store.rpc.frames import TakenAnswer, leases_of
+from store.rpc.wire import failure_of, revive
 
 __all__ = ["RemoteLeases"]
 

@@ -10,12 +10,12 @@ import grpc.aio
 import msgspec
 
 from store import pipes
-from store.errors import RemoteFailure, StoreError, StoreUnreachable
-from store.format import LogOffset
-from store.remoting import arguments, calls
-from store.remoting.calls import VALUE, Greeting
-from store.remoting.paths import APPEND, CALLS, TAIL, TailRequest, path
-from store.wire import ERROR_KEY, BadAnswer, encode, revive
+from store.base.errors import RemoteFailure, StoreError, StoreUnreachable
+from store.format.frame import LogOffset
+from store.rpc import arguments, calls
+from store.rpc.calls import VALUE, Greeting
+from store.rpc.paths import APPEND, CALLS, TAIL, TailRequest, path
+from store.rpc.wire import ERROR_KEY, BadAnswer, encode, revive
 
 __all__ = ["Link", "TailStream"]
 

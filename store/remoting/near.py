@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from store.client import Bounds, Fetched
-from store.errors import StoreError
-from store.format import Frame, LogOffset, Position, QueueNumber, QueueOffset
+from store.api.client import Bounds, Fetched
+from store.base.errors import StoreError
+from store.format.frame import Frame, LogOffset, Position, QueueNumber, QueueOffset
 from store.remoting.client import RemoteStore
 from store.remoting.connection import Resolve
 

@@ -4,20 +4,14 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from store.client import (
-    Bounds,
-    Fetched,
-    IndexKind,
-)
-from store.errors import (
-    StoreError,
-)
-from store.format import Frame, LogOffset, Position, QueueNumber, QueueOffset
-from store.queue_config import QueueConfig
-from store.remoting import arguments
+from store.api.client import Bounds, Fetched, IndexKind
+from store.base.errors import StoreError
+from store.format.frame import Frame, LogOffset, Position, QueueNumber, QueueOffset
+from store.format.queue_config import QueueConfig
 from store.remoting.caller import AGAIN, SESSION, nothing
 from store.remoting.core import Remote, decoder
-from store.remoting.frames import FetchedAnswer, ScannedAnswer, fetched_of
+from store.rpc import arguments
+from store.rpc.frames import FetchedAnswer, ScannedAnswer, fetched_of
 
 __all__ = ["RemoteReads"]
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from store.format import LogOffset
-from store.log import Placed
+from store.format.frame import LogOffset
+from store.log.log import Placed
 from store.replication.epochs import EpochList
 from store.replication.messages import FromSlave
 

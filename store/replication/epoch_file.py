@@ -3,7 +3,7 @@
 import errno
 from pathlib import Path
 
-from store.files import Files
+from store.disk.files import Files
 from store.replication.epochs import EpochList, decode_epochs, encode_epochs
 
 __all__ = ["EPOCH_FILE", "EpochFile"]

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from google_crc32c import value
 
-from store.format import Header, LogOffset
+from store.format.frame import Header, LogOffset
 from store.replication.errors import BadEpochs
 
 __all__ = ["EPOCHS_MAX", "Common", "Epoch", "EpochList", "Standing", "decode_epochs", "encode_epochs"]

@@ -1,6 +1,6 @@
 """What replication raises."""
 
-from store.errors import NotWritable, StoreError
+from store.base.errors import NotWritable, StoreError
 
 __all__ = [
     "BadEpochs",

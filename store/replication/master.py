@@ -31,8 +31,8 @@ when the master ends may be stored or not.
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from store.errors import NotMaster, StoreError
-from store.format import LogOffset
+from store.base.errors import NotMaster, StoreError
+from store.format.frame import LogOffset
 from store.replication.agreement import Acknowledge, agreed, needed
 from store.replication.epochs import EpochList, Standing
 from store.replication.errors import BadMessage, CannotSwitchOver, NotEnoughInSync, SwitchingOver

@@ -19,7 +19,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from store.format import FRAME_BYTES_MAX, LogOffset
+from store.format.frame import FRAME_BYTES_MAX, LogOffset
 from store.replication.epochs import EPOCHS_MAX, EpochList
 from store.replication.errors import BadEpochs, BadMessage
 

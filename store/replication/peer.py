@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from store.format import LogOffset
+from store.format.frame import LogOffset
 
 __all__ = ["NEVER_MS", "Peer", "Stream"]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from store.format import LogOffset
+from store.format.frame import LogOffset
 
 __all__ = ["LOST_AGAIN_MS", "RETRY_MAX_MS", "RETRY_MIN_MS", "Ask", "Found", "Range", "Repairs"]
 

@@ -22,9 +22,9 @@ Everything may be lost at any moment between two of them. The views follow `conf
 
 from enum import Enum, auto
 
-from store.errors import CorruptFrame
-from store.format import LogOffset
-from store.log import Placed
+from store.base.errors import CorruptFrame
+from store.format.frame import LogOffset
+from store.log.log import Placed
 from store.replication.effects import Close, Effect, GivenUp, GiveUp, Prepare, SaveEpochs, Send, TakeSnapshot, Write
 from store.replication.epochs import Common, EpochList, Standing
 from store.replication.errors import BadEpochs, BadMessage

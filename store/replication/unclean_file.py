@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from store.files import Files
-from store.small_file import read_small_file, write_small_file
+from store.disk.files import Files
+from store.disk.small_file import read_small_file, write_small_file
 
 __all__ = ["UNCLEAN_FILE", "load_unclean", "save_unclean"]
 

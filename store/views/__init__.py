@@ -5,6 +5,8 @@ the views are a prefix of the log. What a view holds depends on the frames alone
 a rebuilt view is the same byte for byte.
 
 Nobody but this package has an LMDB transaction: what `reading` and `snapshot` give checks every value (`sealed`).
+
+The rooms from `store.timers` up import this one; it imports the log, the integrity room and those below.
 """
 
 import logging
@@ -16,12 +18,12 @@ from typing import Any
 
 import lmdb
 
-from store.chunks import Chunk
-from store.errors import NotRebuildable, StoreFull, ViewsDamaged
-from store.format import LogOffset, QueueNumber
+from store.base.errors import NotRebuildable, StoreFull, ViewsDamaged
+from store.format.chunks import Chunk
+from store.format.frame import LogOffset, QueueNumber
+from store.format.records import LogTrimmed
 from store.integrity.views import ViewsHealth
-from store.records import LogTrimmed
-from store.run import Run
+from store.log.run import Run
 from store.views.addresses import AddressesView
 from store.views.compact import CompactView
 from store.views.configs import ConfigsView

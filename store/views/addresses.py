@@ -6,8 +6,8 @@ The store cannot read addresses out of messages; whoever publishes notes each (`
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from store.records import AddressesSeen
-from store.run import Run
+from store.format.records import AddressesSeen
+from store.log.run import Run
 from store.views.kv import KEY_BYTES_MAX
 
 __all__ = ["AddressesView", "listable"]

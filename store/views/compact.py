@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from store.format import ROW_TOMBSTONE, LogOffset, Position
-from store.queue_config import QueueConfig
-from store.records import QueueDeleted
-from store.run import Run
+from store.format.frame import ROW_TOMBSTONE, LogOffset, Position
+from store.format.queue_config import QueueConfig
+from store.format.records import QueueDeleted
+from store.log.run import Run
 
 __all__ = ["CompactKey", "CompactView", "Live"]
 

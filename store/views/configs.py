@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from store.format import QueueNumber
-from store.queue_config import QueueConfig
-from store.records import QueueDeleted, decode, encode
-from store.run import Run
+from store.format.frame import QueueNumber
+from store.format.queue_config import QueueConfig
+from store.format.records import QueueDeleted, decode, encode
+from store.log.run import Run
 
 __all__ = ["ConfigsView"]
 

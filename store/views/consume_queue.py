@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from store.chunks import Chunk, ChunkColumns, QueueEnd
-from store.format import LogOffset, QueueNumber, QueueOffset
-from store.records import LogTrimmed, QueueDeleted
-from store.run import Run
+from store.format.chunks import Chunk, ChunkColumns, QueueEnd
+from store.format.frame import LogOffset, QueueNumber, QueueOffset
+from store.format.records import LogTrimmed, QueueDeleted
+from store.log.run import Run
 from store.views.columns import Columns
 
 __all__ = ["ConsumeQueueView"]

@@ -7,9 +7,9 @@ from typing import Any
 
 import lmdb
 
-from controller.lmdb_file import is_cut_short, is_mapped_beyond
-from store.errors import StoreFull
-from store.files import FILE_MODE, OsFiles
+from store.base.errors import StoreFull
+from store.disk.files import FILE_MODE, OsFiles
+from store.disk.lmdb_file import is_cut_short, is_mapped_beyond
 from store.views.layout import DBS_MAX, MAP_BYTES_MAX
 
 __all__ = ["DAMAGED", "is_for_want_of_room", "open_environment"]

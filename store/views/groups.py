@@ -4,9 +4,9 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from store.format import QueueNumber
-from store.records import GroupDeleted, GroupOffsets
-from store.run import Run
+from store.format.frame import QueueNumber
+from store.format.records import GroupDeleted, GroupOffsets
+from store.log.run import Run
 from store.views.kv import KEY_BYTES_MAX
 
 __all__ = ["GroupsView"]

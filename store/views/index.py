@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from store.client import IndexKind
-from store.format import FIRST_QUEUE, ROW_EXTRA, ROW_INDEX_ADDRESS, ROW_INDEX_KEY, LogOffset, Position
-from store.records import LogTrimmed
-from store.run import Run
+from store.api.client import IndexKind
+from store.format.frame import FIRST_QUEUE, ROW_EXTRA, ROW_INDEX_ADDRESS, ROW_INDEX_KEY, LogOffset, Position
+from store.format.records import LogTrimmed
+from store.log.run import Run
 from store.views.columns import Columns
 from store.views.sealed import PUTS
 

@@ -1,6 +1,6 @@
 """The key-value view, in four sub-databases; all numbers big-endian.
 
-    kv         slot (`store.kv.rules`)                              -> what it holds (`Held`)
+    kv         slot (`store.api.kv_rules`)                              -> what it holds (`Held`)
     kv_expiry  expires_at_ms u64 | revision u64 | ordinal u16       -> slot
     kv_spaces  b"n" + namespace                                     -> what it holds and may hold (`Space`)
     kv_void    revision u64 -> which operations of the record changed nothing (`Verdict.void`)
@@ -13,10 +13,10 @@ when that is trimmed: so it is bounded by what the log keeps.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from store.client import Entry
-from store.kv.rules import KEY_BYTES_MAX, KV_RECORDS, Held, Space, apply, check_key, revision, slot
-from store.records import LogTrimmed
-from store.run import Run
+from store.api.client import Entry
+from store.api.kv_rules import KEY_BYTES_MAX, KV_RECORDS, Held, Space, apply, check_key, revision, slot
+from store.format.records import LogTrimmed
+from store.log.run import Run
 
 __all__ = ["KEY_BYTES_MAX", "KvView", "StoredState", "check_key"]
 
@@ -110,7 +110,7 @@ class KvView:
 
 
 class StoredState:
-    """The view as a `store.kv.rules.State`, in one transaction. What namespaces hold is written by `finish`."""
+    """The view as a `store.api.kv_rules.State`, in one transaction. What namespaces hold is written by `finish`."""
 
     def __init__(self, txn: Any, entries: Any, expiry: Any, spaces: Any) -> None:
         self._txn = txn

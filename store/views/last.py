@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from store.format import LogOffset, Position
-from store.run import Run
+from store.format.frame import LogOffset, Position
+from store.log.run import Run
 from store.views.columns import Columns
 
 __all__ = ["LastView"]

@@ -21,9 +21,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import lmdb
 from google_crc32c import value
 
-from controller.lmdb_file import is_cut_short
-from store.errors import ViewsDamaged
-from store.format import LogOffset
+from store.base.errors import ViewsDamaged
+from store.disk.lmdb_file import is_cut_short
+from store.format.frame import LogOffset
 from store.views.sealed import ReadTxn, Table, unseal
 
 __all__ = [

@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from store.format import LogOffset, QueueNumber, QueueOffset
-from store.policy import DEFAULT, LeasePolicy
-from store.ranges import Range, RangeSet
-from store.records import DeadLettered, GroupDeleted, LeasePolicySet, LogTrimmed, QueueDeleted, Record, Settled
-from store.run import Run
+from store.format.frame import LogOffset, QueueNumber, QueueOffset
+from store.format.policy import DEFAULT, LeasePolicy
+from store.format.ranges import Range, RangeSet
+from store.format.records import DeadLettered, GroupDeleted, LeasePolicySet, LogTrimmed, QueueDeleted, Record, Settled
+from store.log.run import Run
 from store.views.kv import KEY_BYTES_MAX
 
 __all__ = ["SettledView"]

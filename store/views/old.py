@@ -11,10 +11,10 @@ from pathlib import Path
 
 import lmdb
 
-from store.chunks import Chunk
-from store.errors import ViewsDamaged
-from store.files import OsFiles
-from store.format import LogOffset, QueueNumber
+from store.base.errors import ViewsDamaged
+from store.disk.files import OsFiles
+from store.format.chunks import Chunk
+from store.format.frame import LogOffset, QueueNumber
 from store.views.consume_queue import ConsumeQueueView
 from store.views.layout import FORMAT, UNSEALED, opened_to_read, plain_table, read_marks
 

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from store.format import ONCE_PRODUCER, LogOffset
-from store.producers import ONCE_MAX, PRODUCERS_MAX, SEQUENCES_KEPT, ProducerTable
-from store.run import Run
+from store.format.frame import ONCE_PRODUCER, LogOffset
+from store.log.producers import ONCE_MAX, PRODUCERS_MAX, SEQUENCES_KEPT, ProducerTable
+from store.log.run import Run
 
 __all__ = ["ProducersView"]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from google_crc32c import extend, value
 
-from store.errors import ViewsDamaged
+from store.base.errors import ViewsDamaged
 
 if TYPE_CHECKING:
     from store.views.columns import Columns

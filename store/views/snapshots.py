@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from threading import Condition
 from typing import Any
 
-from store.errors import SnapshotLost
+from store.base.errors import SnapshotLost
 
 __all__ = ["Snapshot"]
 

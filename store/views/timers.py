@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from store.client import TimersHeld
-from store.format import FIRST_QUEUE, ROW, LogOffset, QueueNumber
-from store.records import KV_QUEUE, TimerCancelled, TimerSet, TimersFired
-from store.run import Run
-from store.timer_key import TIMER_KEY, TimerKey, unpack_keys
+from store.api.client import TimersHeld
+from store.format.frame import FIRST_QUEUE, ROW, LogOffset, QueueNumber
+from store.format.records import KV_QUEUE, TimerCancelled, TimerSet, TimersFired
+from store.format.timer_key import TIMER_KEY, TimerKey, unpack_keys
+from store.log.run import Run
 
 __all__ = ["TimersView", "is_sound", "queues_of", "size_of"]
 

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import uvloop
 
-from store.client import Appended
-from store.format import QueueNumber, QueueOffset, UnplacedFrame
-from store.local import LocalStore
+from store.api.client import Appended
+from store.format.frame import QueueNumber, QueueOffset, UnplacedFrame
+from store.local.local import LocalStore
 from tests.bench.store.studies import Rows
 from tests.bench.store_append import build
 

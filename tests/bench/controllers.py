@@ -28,10 +28,10 @@ from typing import Any
 import msgspec
 import uvloop
 
-from controller.client import ControllerClient
-from controller.front import Limits
-from controller.local import LocalController
-from controller.remote import RemoteController
+from controller.api.client import ControllerClient
+from controller.node.local import LocalController
+from controller.remote.remote import RemoteController
+from controller.wire.front import Limits
 from tests.bench.machine import describe
 
 START_S = 30.0

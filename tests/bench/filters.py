@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 
-from gateway.filters import FilterTrie
+from gateway.domain.filters import FilterTrie
 
 KINDS = ("site/{0}/dev{1}/temp", "site/{0}/dev{1}/+", "site/{0}/dev{1}/#", "site/+/dev{1}/temp")
 MATCHES = 20_000

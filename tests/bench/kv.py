@@ -30,8 +30,8 @@ from pathlib import Path
 import grpc
 import uvloop
 
-from store.errors import StoreError
-from store.local import LocalStore
+from store.base.errors import StoreError
+from store.local.local import LocalStore
 from tests.bench.procfs import memory_mb
 from tests.bench.servers import free_base, free_port
 from tests.bench.store.studies import Rows

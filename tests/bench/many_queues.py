@@ -25,8 +25,8 @@ from pathlib import Path
 
 import uvloop
 
-from store.format import FIRST_QUEUE, ROW, QueueOffset, UnplacedFrame
-from store.local import LocalStore
+from store.format.frame import FIRST_QUEUE, ROW, QueueOffset, UnplacedFrame
+from store.local.local import LocalStore
 from tests.bench.store.studies import Rows
 from tests.bench.store_append import throughput
 

@@ -27,10 +27,9 @@ from rich.console import Console
 from rich.table import Table
 
 from adapters.mqtt import FACTORY
-from controller.local import LocalController
-from gateway.ingest import Ingest
-from gateway.metrics import Metrics
-from gateway.port import (
+from controller.node.local import LocalController
+from gateway.ops.metrics import Metrics
+from gateway.port.adapter import (
     Authenticate,
     Call,
     ConnectionInfo,
@@ -41,10 +40,11 @@ from gateway.port import (
     Publish,
     Token,
 )
-from gateway.router import Router
-from store.files import File, OsFile, OsFiles
-from store.format import UnplacedFrame
-from store.local import LocalStore
+from gateway.publishing.ingest import Ingest
+from gateway.publishing.router import Router
+from store.disk.files import File, OsFile, OsFiles
+from store.format.frame import UnplacedFrame
+from store.local.local import LocalStore
 from tests.bench.load.mqtt_publish import MqttPublish
 from tests.bench.load.mqtt_wire import connect_packet
 from tests.bench.stopwatch import Spent, Stopwatch
@@ -115,7 +115,7 @@ class Peer:
         assert self.adapter.take_output() == b"\x20\x02\x00\x00"
 
     def published(self, token: Token, outcome: Outcome, _size_bytes: int) -> None:
-        """From ingest: see `gateway.ingest.Publisher`."""
+        """From ingest: see `gateway.publishing.ingest.Publisher`."""
         assert outcome.error is None
         assert not outcome.refused
         with self._watch.step("completed"):

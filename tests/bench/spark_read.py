@@ -20,16 +20,16 @@ from pathlib import Path
 
 import uvloop
 
-from controller.local import LocalController
-from gateway.message import Message, encode
+from controller.node.local import LocalController
 from spark.columns import Columns, schema_of
 from spark.session import build_session
-from store.client import Appended
-from store.errors import StoreError
-from store.format import ROW, UnplacedFrame
-from store.local import LocalStore
-from store.remote import RemoteReader
-from store.rpc import StoreService
+from store.api.client import Appended
+from store.api.message import Message, encode
+from store.base.errors import StoreError
+from store.format.frame import ROW, UnplacedFrame
+from store.local.local import LocalStore
+from store.remoting.reader import RemoteReader
+from store.serving.rpc import StoreService
 
 ROUNDS = 3
 T0 = 1_700_000_000_000

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import uvloop
 
-from store.client import Appended
-from store.errors import StoreError
-from store.format import ROW, UnplacedFrame
-from store.local import LocalStore
+from store.api.client import Appended
+from store.base.errors import StoreError
+from store.format.frame import ROW, UnplacedFrame
+from store.local.local import LocalStore
 
 WINDOW = 64
 

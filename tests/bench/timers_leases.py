@@ -21,12 +21,12 @@ from typing import Any
 
 import uvloop
 
-from store.client import Appended
-from store.errors import StoreError
-from store.format import ROW, Frame, UnplacedFrame
-from store.local import LocalStore
-from store.policy import LeasePolicy
-from store.records import TIMERS_QUEUE, TimerSet, encode
+from store.api.client import Appended
+from store.base.errors import StoreError
+from store.format.frame import ROW, Frame, UnplacedFrame
+from store.format.policy import LeasePolicy
+from store.format.records import TIMERS_QUEUE, TimerSet, encode
+from store.local.local import LocalStore
 from tests.bench.store.studies import Rows
 
 WINDOW = 64

@@ -9,7 +9,7 @@ from local_clusters import on_free_ports, one_group, started
 from paho.mqtt.packettypes import PacketTypes
 from paho_client import Client, fresh, properties
 
-from gateway.local_cluster import Plan
+from gateway.operating.local_cluster import Plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

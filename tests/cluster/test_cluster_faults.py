@@ -20,8 +20,8 @@ from lying_disk import missing as no_lying_disk
 from network import Network, missing
 from test_proxies import Client
 
-from controller.client import GroupConfig, NotElectable, StaleEpoch
-from gateway.local_cluster import Plan, nodes
+from controller.api.client import GroupConfig, NotElectable, StaleEpoch
+from gateway.operating.local_cluster import Plan, nodes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(7200)]
 

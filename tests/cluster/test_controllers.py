@@ -6,9 +6,9 @@ import signal
 import pytest
 from controllers import ControllerProcess, ControllerProcesses, now_ms, until
 
-from controller.client import ControllerUnreachable
-from controller.front import Limits
-from controller.remote import RemoteController
+from controller.api.client import ControllerUnreachable
+from controller.remote.remote import RemoteController
+from controller.wire.front import Limits
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(300)]
 PATIENCE_S = 60.0

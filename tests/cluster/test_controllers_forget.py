@@ -9,9 +9,9 @@ import urllib.request
 import pytest
 from controllers import ControllerProcesses, now_ms, until
 
-from controller.front import Limits
 from controller.incarnations import words
-from controller.remote import RemoteController
+from controller.remote.remote import RemoteController
+from controller.wire.front import Limits
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(300)]
 PATIENCE_S = 120.0

@@ -5,7 +5,7 @@ import time
 
 import httpx
 
-from store.files import OsFiles
+from store.disk.files import OsFiles
 from store.integrity.floor import read_floor
 
 COUNT = 20

@@ -14,10 +14,10 @@ from replica_kit import log_bytes
 from store_kit import append, bodies, frame
 from typer.testing import CliRunner
 
-from controller.client import ControllerError, NotElectable
-from gateway.cli import app
-from gateway.local_cluster import Plan
-from gateway.switching import CannotHandOver, switch_over
+from controller.api.client import ControllerError, NotElectable
+from gateway.cli.commands import app
+from gateway.operating.local_cluster import Plan
+from gateway.operating.switching import CannotHandOver, switch_over
 from store.remoting import RemoteStore
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -9,7 +9,7 @@ import pytest
 from local_clusters import on_free_ports, one_group, started
 from ports import PORTS
 
-from gateway.local_cluster import Plan
+from gateway.operating.local_cluster import Plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -9,8 +9,8 @@ import pytest
 from local_clusters import controller_of, on_free_ports, started
 from test_proxies import Client
 
-from controller.client import GroupConfig
-from gateway.local_cluster import Plan
+from controller.api.client import GroupConfig
+from gateway.operating.local_cluster import Plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

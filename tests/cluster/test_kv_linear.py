@@ -8,8 +8,8 @@ import pytest
 from kv_workload import KEYS, Client, Conflict
 from linearizability import UNKNOWN, Recording, check_history
 
-from gateway.remote_http import RemoteGateway
-from gateway.remote_kv import RemoteKeys
+from gateway.remote.http import RemoteGateway
+from gateway.remote.kv import RemoteKeys
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 from local_clusters import on_free_ports, one_group, ports_of, started
 
-from gateway.local_cluster import Plan
+from gateway.operating.local_cluster import Plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

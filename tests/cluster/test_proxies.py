@@ -15,8 +15,8 @@ from paho.mqtt.properties import Properties
 from ports import PORTS
 from typer.testing import CliRunner
 
-from gateway.cli import app
-from gateway.local_cluster import Plan
+from gateway.cli.commands import app
+from gateway.operating.local_cluster import Plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

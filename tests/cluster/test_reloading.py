@@ -23,7 +23,7 @@ from adapters.mqtt.codec.packets import (
     Subscribe,
     SubscriptionRequest,
 )
-from gateway.passwords import hash_password
+from gateway.security.passwords import hash_password
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from node_kit import Load
 from replica_kit import log_bytes
 from store_kit import bodies
 
-from gateway.local_cluster import Plan
+from gateway.operating.local_cluster import Plan
 from store.remoting import RemoteStore
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -10,9 +10,9 @@ import pytest
 from local_clusters import controller_of, on_free_ports, started
 from typer.testing import CliRunner
 
-from controller.client import GroupConfig
-from gateway.cli import app
-from gateway.local_cluster import Plan
+from controller.api.client import GroupConfig
+from gateway.cli.commands import app
+from gateway.operating.local_cluster import Plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -33,10 +33,10 @@ from adapters.mqtt.codec.packets import (
     Unsubscribe,
     Will,
 )
-from adapters.mqtt.options import Options
-from gateway import port
-from gateway.errors import Cause, Refusal
-from gateway.port import DropWill, OpenedSession, Outcome
+from adapters.mqtt.messages.options import Options
+from gateway.domain.errors import Cause, Refusal
+from gateway.port import adapter as port
+from gateway.port.adapter import DropWill, OpenedSession, Outcome
 
 HEAD = b"\0\4MQTT\5"
 SHORT = Properties(maximum_packet_bytes=30)

@@ -32,10 +32,10 @@ from adapters.mqtt.codec.packets import (
     Subscribe,
     Will,
 )
-from adapters.mqtt.options import Options
-from gateway import port
-from gateway.errors import Cause, Refusal
-from gateway.port import Outcome
+from adapters.mqtt.messages.options import Options
+from gateway.domain.errors import Cause, Refusal
+from gateway.port import adapter as port
+from gateway.port.adapter import Outcome
 
 # ---- the fixed header
 

@@ -34,11 +34,11 @@ from adapters.mqtt.codec.packets import (
     Subscribe,
     Will,
 )
-from adapters.mqtt.options import Options
-from gateway import port
-from gateway.errors import Cause, Refusal
-from gateway.port import DropWill, EndSession, Outcome
-from gateway.scram import MECHANISM
+from adapters.mqtt.messages.options import Options
+from gateway.domain.errors import Cause, Refusal
+from gateway.port import adapter as port
+from gateway.port.adapter import DropWill, EndSession, Outcome
+from gateway.security.scram import MECHANISM
 
 # ---- PINGREQ
 

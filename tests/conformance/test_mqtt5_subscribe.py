@@ -28,13 +28,13 @@ from adapters.mqtt.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
-from adapters.mqtt.options import Options
-from gateway import port
-from gateway.address import check_address
-from gateway.errors import Cause, Refusal
-from gateway.filters import FilterTrie, check_filter, matches
-from gateway.port import Outcome
-from gateway.shared_port import JoinShared, LeaveShared, shared_name
+from adapters.mqtt.messages.options import Options
+from gateway.domain.address import check_address
+from gateway.domain.errors import Cause, Refusal
+from gateway.domain.filters import FilterTrie, check_filter, matches
+from gateway.port import adapter as port
+from gateway.port.adapter import Outcome
+from gateway.port.shared import JoinShared, LeaveShared, shared_name
 
 
 def retained(name: str) -> object:

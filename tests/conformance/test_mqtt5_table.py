@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from adapters.mqtt.options import Options
+from adapters.mqtt.messages.options import Options
 
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent

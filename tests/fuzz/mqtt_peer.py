@@ -10,12 +10,10 @@ from adapters.mqtt.codec.packets import Auth, Connack, Connect, Disconnect, Will
 from adapters.mqtt.codec.packets import Publish as Delivered
 from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.connection import Phase
-from adapters.mqtt.options import Options
-from gateway.batch import Batch
-from gateway.errors import Cause, ProtocolError, Refusal
-from gateway.mark_port import Mark, OpenedMarks
-from gateway.message import Message
-from gateway.port import (
+from adapters.mqtt.messages.options import Options
+from gateway.domain.batch import Batch
+from gateway.domain.errors import Cause, ProtocolError, Refusal
+from gateway.port.adapter import (
     DONE,
     Authenticate,
     Call,
@@ -39,8 +37,10 @@ from gateway.port import (
     Subscribe,
     Unsubscribe,
 )
-from gateway.shared_port import JoinShared
-from store.format import LogOffset, Position
+from gateway.port.marks import Mark, OpenedMarks
+from gateway.port.shared import JoinShared
+from store.api.message import Message
+from store.format.frame import LogOffset, Position
 
 NOW_MS = 1_700_000_000_000
 _INFO = ConnectionInfo(peer=("127.0.0.1", 40_000), local=("127.0.0.1", 1883), loopback=True)

@@ -15,7 +15,7 @@ from random import Random
 
 from adapters.mqtt.codec import decode, encode, peel
 from adapters.mqtt.codec.reason import ReasonCode
-from gateway.errors import ProtocolError
+from gateway.domain.errors import ProtocolError
 from tests.fuzz.mqtt_inputs import SHAPES, TRAFFIC, VERSIONS, hurt
 from tests.fuzz.mqtt_peer import Peer
 

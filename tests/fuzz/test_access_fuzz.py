@@ -5,10 +5,10 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access import Badge, Identity, Rules
-from gateway.access_settings import AccessConfig, AccessRule, access_mistakes, own_access, read_permission
-from gateway.errors import Refusal
-from gateway.message import Message
+from gateway.domain.access import Badge, Identity, Rules
+from gateway.domain.access_settings import AccessConfig, AccessRule, access_mistakes, own_access, read_permission
+from gateway.domain.errors import Refusal
+from store.api.message import Message
 
 TEXT = st.text(st.one_of(st.sampled_from("/+#$ab{}\0"), st.characters()), max_size=12)
 PIECES = st.sampled_from(["${client_id}", "${username}", "${device}", "${", "}", "/", "+", "#", "$", "a", "\0", "${x}"])

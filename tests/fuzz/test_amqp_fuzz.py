@@ -12,9 +12,9 @@ from pamqp.commands import INDEX_MAPPING, Basic, Channel, Confirm, Exchange, Que
 from adapters.amqp.handshake import authentication
 from adapters.amqp.properties import read_properties
 from adapters.amqp.wire import read_method, read_table, write_table
-from gateway.errors import Cause, ProtocolError, Refusal
-from gateway.port import Call, Close, Consume, Outcome, Publish
-from gateway.queue_port import CountRoutes, DeclareQueue, DeleteQueue, PurgeQueue, QueueInfo
+from gateway.domain.errors import Cause, ProtocolError, Refusal
+from gateway.port.adapter import Call, Close, Consume, Outcome, Publish
+from gateway.port.queues import CountRoutes, DeclareQueue, DeleteQueue, PurgeQueue, QueueInfo
 
 MECHANISMS = b"PLAIN AMQPLAIN EXTERNAL"
 CORPUS = [

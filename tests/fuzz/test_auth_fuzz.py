@@ -9,11 +9,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from scramp import ScramClient
 
-from gateway.auth_settings import JwtConfig, JwtKey
-from gateway.errors import Cause, Refusal
-from gateway.identity import identity_of, is_name
-from gateway.scram import MECHANISM, ScramExchange, Verifier, derive
-from gateway.tokens import Tokens
+from gateway.domain.errors import Cause, Refusal
+from gateway.domain.identity import identity_of, is_name
+from gateway.security.auth_settings import JwtConfig, JwtKey
+from gateway.security.scram import MECHANISM, ScramExchange, Verifier, derive
+from gateway.security.tokens import Tokens
 
 VERIFIER = derive("pencil", salt=b"0123456789abcdef", iterations=4_096)
 NOW_MS = 1_700_000_000_000

@@ -8,7 +8,7 @@ from coap_driver import Driver, request
 
 from adapters.coap.registry import ACK, BLOCK1, BLOCK2, CON, GET, NON, POST, RST
 from adapters.coap.wire import Packet, decode, encode
-from gateway.message import Message
+from store.api.message import Message
 
 ROUNDS = 3_000
 SEEDS = [

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from controller.client import ControllerDamaged, ControllerError, GroupConfig, Replica
-from controller.commands import AddGroup, CreateTopic, ElectMaster, RegisterReplica, decode_command, encode_command
-from controller.state import MetadataState
+from controller.api.client import ControllerDamaged, ControllerError, GroupConfig, Replica
+from controller.api.commands import AddGroup, CreateTopic, ElectMaster, RegisterReplica, decode_command, encode_command
+from controller.metadata.state import MetadataState
 
 COMMANDS = [
     AddGroup(number=0, config=GroupConfig(replicas=3, min_in_sync=2), time_ms=1),

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_kit import frame
 
-from store.errors import CorruptFrame
-from store.format import FRAME_BYTES_MAX, HEADER, MAGIC, Frame, parse_header
-from store.records import decode
+from store.base.errors import CorruptFrame
+from store.format.frame import FRAME_BYTES_MAX, HEADER, MAGIC, Frame, parse_header
+from store.format.records import decode
 
 OFFSETS = st.integers(0, (1 << 64) - 1)
 RECORDS = st.lists(st.tuples(st.integers(0, (1 << 32) - 1), st.binary(max_size=40)), max_size=5)

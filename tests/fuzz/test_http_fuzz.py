@@ -9,7 +9,7 @@ from http_driver import Gateway, parse_responses, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.message import Message
+from store.api.message import Message
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 GOOD = [

@@ -7,7 +7,7 @@ from http_groups import GroupsGateway
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.errors import Cause, Refusal
+from gateway.domain.errors import Cause, Refusal
 
 METHODS = st.sampled_from(["GET", "POST", "PUT", "DELETE", "HEAD"])
 PARTS = st.sampled_from(

@@ -21,9 +21,9 @@ from adapters.mqtt.codec.packets import (
     Unsubscribe,
     Will,
 )
-from adapters.mqtt.session_state import NO_EXCHANGES, NO_STATE, dump, load
-from gateway.errors import ProtocolError
-from gateway.message import Message
+from adapters.mqtt.session.session_state import NO_EXCHANGES, NO_STATE, dump, load
+from gateway.domain.errors import ProtocolError
+from store.api.message import Message
 
 SEEDS = range(40)
 

@@ -24,12 +24,12 @@ from paho.mqtt import client as paho
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from controller.client import User
-from gateway.access_settings import own_access, rights_of
-from gateway.app import Gateway
-from gateway.config import load
-from gateway.footing import here
-from gateway.passwords import hash_password
+from controller.api.client import User
+from gateway.config.config import load
+from gateway.domain.access_settings import own_access, rights_of
+from gateway.process.app import Gateway
+from gateway.process.footing import here
+from gateway.security.passwords import hash_password
 
 pytestmark = pytest.mark.slow
 

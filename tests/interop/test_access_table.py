@@ -28,15 +28,16 @@ from test_rights_side_channels import ruled
 
 from adapters.amqp.methods import _METHODS
 from adapters.coap.request import ROOTS
-from adapters.http import groups, routes
-from adapters.mqtt import session
+from adapters.http.handlers import groups, routes
 from adapters.mqtt.codec import packets
-from controller.service import ControllerService
-from gateway import access_requests, port
-from gateway.admin import AdminServer
+from adapters.mqtt.session import session
+from controller.node.service import ControllerService
+from gateway.port import adapter as port
+from gateway.runtime import access_requests
+from store.base.admin import AdminServer
 from store.node.replication_service import ReplicationService
-from store.rpc import StoreService
-from store.service import NodeService
+from store.serving.rpc import StoreService
+from store.serving.service import NodeService
 
 pytestmark = pytest.mark.slow
 

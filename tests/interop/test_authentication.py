@@ -31,8 +31,8 @@ from scramp import ScramClient
 from adapters.mqtt.codec import decode, encode, peel
 from adapters.mqtt.codec.packets import Auth, Connack, Connect, Disconnect, Packet
 from adapters.mqtt.codec.properties import Properties
-from gateway.passwords import hash_password
-from gateway.scram import MECHANISM
+from gateway.security.passwords import hash_password
+from gateway.security.scram import MECHANISM
 
 TIMEOUT_S = 60.0
 T = TypeVar("T")

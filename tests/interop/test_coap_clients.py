@@ -13,9 +13,9 @@ from aiocoap import Context, Message, Unreliable
 from aiocoap.numbers.codes import DELETE, GET, POST, PUT
 
 from adapters.coap import FACTORY
-from gateway.app import Gateway
-from gateway.config import load
-from gateway.footing import here
+from gateway.config.config import load
+from gateway.process.app import Gateway
+from gateway.process.footing import here
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +50,7 @@ async def serving(data_dir: Path) -> AsyncIterator[str]:
 
 @pytest.fixture(autouse=True)
 def coap_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.app.adapter_factories", lambda: {"coap": FACTORY})
+    monkeypatch.setattr("gateway.process.app.adapter_factories", lambda: {"coap": FACTORY})
 
 
 class Client:

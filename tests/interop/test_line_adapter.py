@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from paho_client import Client as MqttClient
 from paho_client import fresh
 
-from gateway.errors import Cause, Refusal
-from gateway.port import (
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import (
     Adapter,
     AdapterFactory,
     Authenticate,

@@ -17,8 +17,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from test_access_paths import DENIED, SHARE, TIMEOUT_S, Served, amqp, fresh, mqtt, refused, served  # noqa: F401 - fixtures
 
-from gateway.access_settings import own_access, rights_of
-from gateway.wills import WillRecord
+from gateway.domain.access_settings import own_access, rights_of
+from gateway.sessions.wills import WillRecord
 
 pytestmark = pytest.mark.slow
 

@@ -38,7 +38,7 @@ from adapters.mqtt.codec.packets import (
     SubscriptionRequest,
 )
 from adapters.mqtt.codec.properties import Properties
-from gateway.scram import MECHANISM
+from gateway.security.scram import MECHANISM
 
 pytestmark = pytest.mark.slow
 

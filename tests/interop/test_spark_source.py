@@ -13,12 +13,12 @@ pytest.importorskip("pyarrow")
 from fake_store import Serving, serving
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from gateway.message import Message
 from spark.errors import MissingJdk
-from spark.job import TelemetryOptions
+from spark.job_options import TelemetryOptions
 from spark.ledger import Ledger
 from spark.session import build_session
 from spark.tables import Tables
+from store.api.message import Message
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 

@@ -17,10 +17,10 @@ pytest.importorskip("pyarrow")
 
 from fake_store import Serving, serving
 
-from gateway.message import Message
 from spark.errors import MissingJdk
 from spark.session import find_java_home
 from spark.tables import Tables
+from store.api.message import Message
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -29,7 +29,7 @@ MINUTE_MS = 60_000
 JOB = """
 import sys
 from pathlib import Path
-from spark.job import TelemetryOptions, run
+from spark.job_options import TelemetryOptions; from spark.job import run
 run(TelemetryOptions(output=Path(sys.argv[1]), target=sys.argv[2], trigger_s=0.2, records_max=int(sys.argv[3]),
                      shuffle_partitions=2, retry_s=20))
 """

@@ -11,11 +11,11 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from msgspec import Meta, Struct
 
-from gateway import port
-from gateway.address import check_address
-from gateway.errors import Cause, Refusal
-from gateway.filters import check_filter
-from gateway.message import Message
+from gateway.domain.address import check_address
+from gateway.domain.errors import Cause, Refusal
+from gateway.domain.filters import check_filter
+from gateway.port import adapter as port
+from store.api.message import Message
 
 NAME = "line"  # of the entry point: access rules and metrics call the protocol by it
 OK, BYE = b"OK\n", b"BYE\n"
@@ -34,7 +34,7 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class LineConnection:
-    """One connection. `gateway.port.Adapter` says what each public method is for."""
+    """One connection. `gateway.port.adapter.Adapter` says what each public method is for."""
 
     def __init__(self, info: port.ConnectionInfo, options: Options) -> None:
         self._options, self._phase = options, Phase.NEW
@@ -173,7 +173,7 @@ class LineConnection:
 
 
 class Factory:
-    """What the entry point names: a `gateway.port.AdapterFactory`."""
+    """What the entry point names: a `gateway.port.adapter.AdapterFactory`."""
 
     listeners = (port.Listener(name=NAME, port=7007, transport="tcp", tls_port=7008, summary="the line protocol"),)
     options = Options

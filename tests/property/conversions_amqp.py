@@ -7,9 +7,9 @@ from conversions_client import Client, Heard, put, rows_of_attributes
 from conversions_said import NOW_MS, Said
 from pamqp import commands
 
-from gateway.address import from_routing_key, to_routing_key
-from gateway.batch import Batch
-from gateway.message import Message
+from gateway.domain.address import from_routing_key, to_routing_key
+from gateway.domain.batch import Batch
+from store.api.message import Message
 
 __all__ = ["Amqp"]
 

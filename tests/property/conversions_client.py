@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from conversions_said import Said, time_of
 
 from adapters.cloudevents.attributes import named_address
-from gateway.batch import Batch
-from gateway.message import Message
+from gateway.domain.batch import Batch
+from store.api.message import Message
 
 __all__ = ["FRAME", "Client", "Heard", "heard_document", "put", "rows_of_attributes", "stamp"]
 

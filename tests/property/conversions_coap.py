@@ -10,9 +10,9 @@ from coap_driver import PEER, Driver
 from conversions_client import Client, Heard, heard_document, put
 from conversions_said import FORMATS, NOW_MS, Said
 
-from gateway.batch import Batch
-from gateway.message import Message
-from gateway.port import LastValue
+from gateway.domain.batch import Batch
+from gateway.port.adapter import LastValue
+from store.api.message import Message
 
 __all__ = ["Coap"]
 

@@ -10,8 +10,8 @@ from conversions_client import FRAME, Client, Heard, heard_document, put, rows_o
 from conversions_said import NOW_MS, Said
 
 from adapters.http import HttpOptions
-from gateway.batch import Batch
-from gateway.message import Message
+from gateway.domain.batch import Batch
+from store.api.message import Message
 
 __all__ = ["EventBinary", "EventJson", "Http"]
 

@@ -10,8 +10,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties, VariableByteIntegers
 
 from adapters.mqtt.codec.packets import Subscribe, SubscriptionRequest
-from gateway.batch import Batch
-from gateway.message import Message
+from gateway.domain.batch import Batch
+from store.api.message import Message
 
 __all__ = ["Mqtt"]
 

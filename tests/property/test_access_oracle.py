@@ -3,11 +3,11 @@
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gateway.access import Identity, Rules
-from gateway.access_filters import covers, levels_of, meet, touches
-from gateway.access_filters import matches as level_matches
-from gateway.access_settings import AccessConfig, AccessRule, OwnAccess, Permission
-from gateway.filters import matches
+from gateway.domain.access import Identity, Rules
+from gateway.domain.access_filters import covers, levels_of, meet, touches
+from gateway.domain.access_filters import matches as level_matches
+from gateway.domain.access_settings import AccessConfig, AccessRule, OwnAccess, Permission
+from gateway.domain.filters import matches
 
 LEVELS = st.sampled_from(["a", "b", "", "c1", "ada", "$x"])
 ADDRESSES = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)

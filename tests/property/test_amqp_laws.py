@@ -10,12 +10,12 @@ from pamqp.commands import Basic, Channel, Confirm, Connection
 
 from adapters.amqp.properties import properties_of, read_properties
 from adapters.amqp.wire import read_table, write_table
-from gateway.filters import matches
-from gateway.message import Message
-from gateway.message import decode as decode_message
-from gateway.message import encode as encode_message
-from gateway.port import Call, Principal, Publish
-from gateway.topology import PREDECLARED, Binding, Exchange, address_of, binding_predicate, patterns, routing_of
+from gateway.domain.filters import matches
+from gateway.port.adapter import Call, Principal, Publish
+from gateway.port.topology import PREDECLARED, Binding, Exchange, address_of, binding_predicate, patterns, routing_of
+from store.api.message import Message
+from store.api.message import decode as decode_message
+from store.api.message import encode as encode_message
 
 SHORT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 NAME = st.text(st.sampled_from("abAZ09-_.:@#,/+ é"), max_size=20)

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from pamqp.commands import Basic, Channel, Connection, Queue
 from queues_rig import Rig
 
-from controller.local import LocalController
-from gateway.errors import Cause, Refusal
-from gateway.message import Message, encode
-from gateway.port import Call, Cancel, Consume, Effect, Leased, Outcome, Publish, Ready, SettleLeased
-from store.client import Appended
-from store.errors import StoreError, StoreOverloaded
-from store.format import ROW, ROW_EXTRA, UnplacedFrame
-from store.local import LocalStore
+from controller.node.local import LocalController
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import Call, Cancel, Consume, Effect, Leased, Outcome, Publish, Ready, SettleLeased
+from store.api.client import Appended
+from store.api.message import Message, encode
+from store.base.errors import StoreError, StoreOverloaded
+from store.format.frame import ROW, ROW_EXTRA, UnplacedFrame
+from store.local.local import LocalStore
 
 CLIENTS, QUEUES, KEYS = range(3), ("a", "b", "own"), ("k", "l")
 PATIENCE_S = 60
@@ -356,9 +356,9 @@ async def one(world: World, step: str, *arguments: Any) -> None:
 
 @pytest.fixture
 def hasty(monkeypatch):
-    monkeypatch.setattr("gateway.queue_pump.RETRY_S", 0.001)
-    monkeypatch.setattr("gateway.queues.FINISH_S", 0.001)
-    monkeypatch.setattr("gateway.queues.FINISH_MAX_S", 0.005)
+    monkeypatch.setattr("gateway.queues.pump.RETRY_S", 0.001)
+    monkeypatch.setattr("gateway.queues.queues.FINISH_S", 0.001)
+    monkeypatch.setattr("gateway.queues.queues.FINISH_MAX_S", 0.005)
 
 
 @pytest.mark.usefixtures("hasty")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.client import Appended
-from store.errors import (
+from store.api.client import Appended
+from store.base.errors import (
     AppendOutcomeUnknown,
     NotMaster,
     NotWritable,
@@ -18,11 +18,11 @@ from store.errors import (
     StoreFailed,
     StoreUnreachable,
 )
-from store.format import ROW, LogOffset, UnplacedFrame
-from store.producers import ProducerTable
+from store.format.frame import ROW, LogOffset, UnplacedFrame
+from store.log.producers import ProducerTable
 from store.remoting import appender as appender_module
 from store.remoting.appender import Appender
-from store.remoting.frames import KEPT, ack_of, parse_appends
+from store.rpc.frames import KEPT, ack_of, parse_appends
 
 REFUSALS = {
     "not master": NotMaster("no"),

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.assignment import STRATEGIES, averaged, consistent_hash
-from gateway.group_port import GroupCursor
+from gateway.groups.assignment import STRATEGIES, averaged, consistent_hash
+from gateway.port.groups import GroupCursor
 
 queues = st.lists(st.integers(0, 1 << 32), unique=True, max_size=60)
 names = st.lists(st.text(min_size=1, max_size=8), unique=True, max_size=12)

@@ -9,9 +9,9 @@ from upstream_broker import Broker
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Connack, Puback, Publish, Pubrec, Pubrel, Suback
-from gateway.bridge_addresses import captured, filled
-from gateway.errors import Cause, ProtocolError, Refusal
-from gateway.filters import matches
+from gateway.bridges.addresses import captured, filled
+from gateway.domain.errors import Cause, ProtocolError, Refusal
+from gateway.domain.filters import matches
 
 LEVELS = st.lists(st.sampled_from(["a", "b", "", "$c"]), min_size=1, max_size=5)
 PATTERN = st.lists(st.sampled_from(["a", "b", "", "+", "$c"]), min_size=1, max_size=4)

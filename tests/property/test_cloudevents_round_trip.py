@@ -17,9 +17,9 @@ from adapters.cloudevents import (
     to_structured,
     wrap,
 )
-from gateway.address import check_address
-from gateway.errors import Refusal
-from gateway.message import Message, decode, encode
+from gateway.domain.address import check_address
+from gateway.domain.errors import Refusal
+from store.api.message import Message, decode, encode
 
 texts = st.text(
     st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Cn")) | st.sampled_from("+#/%2B"),

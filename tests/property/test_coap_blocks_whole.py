@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from adapters.coap.registry import BLOCK1, BLOCK2, GET
 from adapters.coap.request import Block
-from gateway.message import Message
+from store.api.message import Message
 
 BODIES = st.builds(
     lambda seed, size: (seed * (size // len(seed) + 1))[:size], st.binary(min_size=1), st.integers(1, 700)

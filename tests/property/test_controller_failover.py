@@ -5,13 +5,13 @@ import random
 
 import pytest
 
-from controller.admission import Admission
-from controller.client import ControllerError, GroupConfig, Replica
-from controller.commands import AddGroup, AlterSyncSet, RegisterReplica
-from controller.elections import Elections
-from controller.groups import majority
-from controller.registry import Heartbeat, Registry
-from controller.state import MetadataState
+from controller.api.client import ControllerError, GroupConfig, Replica
+from controller.api.commands import AddGroup, AlterSyncSet, RegisterReplica
+from controller.elections.admission import Admission
+from controller.elections.elections import Elections
+from controller.elections.registry import Heartbeat, Registry
+from controller.metadata.groups import majority
+from controller.metadata.state import MetadataState
 
 STEPS = 500
 

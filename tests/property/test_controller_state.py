@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from controller import commands
-from controller.client import (
+from controller.api import commands
+from controller.api.client import (
     ControllerError,
     Group,
     GroupChanges,
@@ -17,9 +17,9 @@ from controller.client import (
     Topic,
     User,
 )
-from controller.commands import decode_command, encode_command
-from controller.groups import majority
-from controller.state import MetadataState
+from controller.api.commands import decode_command, encode_command
+from controller.metadata.groups import majority
+from controller.metadata.state import MetadataState
 
 GROUPS = st.integers(0, 2)
 IDS = st.integers(1, 5)

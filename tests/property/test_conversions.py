@@ -19,9 +19,9 @@ from conversions_said import FORMATS, NOW_MS, SAYINGS, SPENT_MS_MAX, Said
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from gateway.batch import Batch
-from gateway.message import Message, decode, encode
-from store.format import FIRST_QUEUE, LogOffset
+from gateway.domain.batch import Batch
+from store.api.message import Message, decode, encode
+from store.format.frame import FIRST_QUEUE, LogOffset
 
 CLIENTS: dict[str, Client] = {
     "mqtt-3.1.1": Mqtt(4),

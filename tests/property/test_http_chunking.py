@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.cloudevents import attributes_of, from_structured, to_structured
-from gateway.message import Message
+from store.api.message import Message
 
 EVENT = json.dumps({"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "data": 1}).encode()
 STRUCTURED = ("content-type", "application/cloudevents+json")

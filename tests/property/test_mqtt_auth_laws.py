@@ -19,8 +19,8 @@ from adapters.mqtt.codec.packets import (
 )
 from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.connection import Phase
-from gateway.port import Authenticate, OpenSession
-from gateway.scram import MECHANISM
+from gateway.port.adapter import Authenticate, OpenSession
+from gateway.security.scram import MECHANISM
 
 STATES = ("challenged", "asking", "connected", "challenged again", "asking again")
 WORDS = st.one_of(

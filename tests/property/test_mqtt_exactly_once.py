@@ -19,10 +19,10 @@ from msgspec.structs import replace
 
 from adapters.mqtt.codec.packets import Connack, Packet, Pubcomp, Publish, Pubrec, Pubrel
 from adapters.mqtt.codec.properties import Properties
-from gateway import port
-from gateway.errors import Cause, Refusal
-from gateway.mark_port import Fence, Mark, OpenedMarks
-from gateway.port import OpenedSession, Outcome
+from gateway.domain.errors import Cause, Refusal
+from gateway.port import adapter as port
+from gateway.port.adapter import OpenedSession, Outcome
+from gateway.port.marks import Fence, Mark, OpenedMarks
 from tests.mqtt_driver import Driver
 
 IDS = 4

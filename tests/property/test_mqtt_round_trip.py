@@ -28,10 +28,10 @@ from adapters.mqtt.codec.packets import (
     Will,
 )
 from adapters.mqtt.codec.properties import _TABLE, WILL
-from adapters.mqtt.encoded import Encoded
-from adapters.mqtt.messages import Dialect
-from adapters.mqtt.subscriptions import Plan
-from gateway.message import Message
+from adapters.mqtt.messages.messages import Dialect
+from adapters.mqtt.session.encoded import Encoded
+from adapters.mqtt.session.subscriptions import Plan
+from store.api.message import Message
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 topics = texts.filter(lambda text: text and not {"+", "#"} & set(text))

@@ -35,7 +35,7 @@ from adapters.mqtt.codec.packets import (
     Unsubscribe,
     Will,
 )
-from gateway.port import Call, OpenSession
+from gateway.port.adapter import Call, OpenSession
 
 Answers = dict[type[Any], frozenset[str]]
 

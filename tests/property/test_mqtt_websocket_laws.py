@@ -7,7 +7,7 @@ from websockets.frames import Frame, Opcode
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Connect, Publish
-from adapters.mqtt.websocket_frames import Frames
+from adapters.mqtt.websocket.frames import Frames
 
 BODIES = [b"", b"1", b"x" * 100, b"y" * 5_000, bytes(range(256)) * 300]
 TRAFFIC = b"".join(

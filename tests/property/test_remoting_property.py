@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store import errors, wire
-from store.client import Appended, Delete, Fetched, Lease, Put, TimersHeld
-from store.errors import CorruptFrame, StoreError
-from store.format import FRAME_ZSTD, ROW, Frame, LogOffset, QueueNumber, QueueOffset, UnplacedFrame
-from store.handle import Grant
-from store.remoting import arguments, calls, frames
-from store.remoting.arguments import ARGUMENTS
-from store.remoting.calls import Admission, Answer, Answers, Greeting, News
+from store.api.client import Appended, Delete, Fetched, Lease, Put, TimersHeld
+from store.api.handle import Grant
+from store.base import errors
+from store.base.errors import CorruptFrame, StoreError
+from store.format.frame import FRAME_ZSTD, ROW, Frame, LogOffset, QueueNumber, QueueOffset, UnplacedFrame
+from store.rpc import arguments, calls, frames, wire
+from store.rpc.arguments import ARGUMENTS
+from store.rpc.calls import Admission, Answer, Answers, Greeting, News
 
 u32 = st.integers(0, (1 << 32) - 1)
 u63 = st.integers(0, (1 << 63) - 1)

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.cursor import by_log, cursor_of
-from gateway.fanout import Fanout, Subscriber
-from gateway.message import Message, encode
-from gateway.port import OpenSession, SaveSession, SubscriptionId
-from gateway.sessions import Sessions
-from gateway.wills import Wills
-from store.errors import StoreUnreachable
-from store.format import ROW, Frame, UnplacedFrame, group_of, origin_of
+from gateway.delivery.fanout import Fanout, Subscriber
+from gateway.domain.cursor import by_log, cursor_of
+from gateway.port.adapter import OpenSession, SaveSession, SubscriptionId
+from gateway.sessions.sessions import Sessions
+from gateway.sessions.wills import Wills
+from store.api.message import Message, encode
+from store.base.errors import StoreUnreachable
+from store.format.frame import ROW, Frame, UnplacedFrame, group_of, origin_of
 
 
 class Log:
@@ -245,7 +245,7 @@ class History:
 @pytest.fixture(autouse=True, scope="module")
 def soon():
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("gateway.catch_up", "gateway.fanout"):
+        for name in ("gateway.delivery.catch_up", "gateway.delivery.fanout"):
             patch.setattr(f"{name}.RETRY_MIN_S", 0)
             patch.setattr(f"{name}.RETRY_MAX_S", 0)
         yield

@@ -28,10 +28,10 @@ from adapters.mqtt.codec.packets import (
     Unsubscribe,
 )
 from adapters.mqtt.codec.properties import Properties
-from adapters.mqtt.options import Options
-from controller.local import LocalController
-from gateway.owners import LocalOwners
-from gateway.port import (
+from adapters.mqtt.messages.options import Options
+from controller.node.local import LocalController
+from gateway.ownership.owners import LocalOwners
+from gateway.port.adapter import (
     Call,
     Cancel,
     Close,
@@ -43,9 +43,9 @@ from gateway.port import (
     SaveSession,
     SettleLeased,
 )
-from gateway.shared_port import JoinShared, LeaveShared
-from gateway.shared_subscriptions import SharedSubscriptions
-from store.local import LocalStore
+from gateway.port.shared import JoinShared, LeaveShared
+from gateway.queues.shared_subscriptions import SharedSubscriptions
+from store.local.local import LocalStore
 
 SHARE = "$share/g/a"
 NAMES = range(3)

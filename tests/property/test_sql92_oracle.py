@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.message import Message
-from gateway.sql92 import WhereError, compile_where, quoted
+from gateway.domain.sql92 import WhereError, compile_where, quoted
+from store.api.message import Message
 
 TEXTS = st.text("ab%_'é\\", max_size=4)
 PROPERTY_TEXTS = st.one_of(

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_kit import frame, records_frame
 
-from store import run as run_module
-from store.log import Placed
-from store.recent import Recent
-from store.records import GroupOffsets, LogTrimmed, QueueDeleted
-from store.run import QueueEnd, RunBuilder
+from store.format.records import GroupOffsets, LogTrimmed, QueueDeleted
+from store.log import run as run_module
+from store.log.log import Placed
+from store.log.run import QueueEnd, RunBuilder
+from store.recent.recent import Recent
 from store.views import Views
 
 QUEUES = [16, 17, 18, 40, 1 << 20, (1 << 32) - 1]

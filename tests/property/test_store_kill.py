@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from store_kit import append, bodies, frame
 
-from store.local import LocalStore
+from store.local.local import LocalStore
 
 SEEDS = range(5)
 

@@ -7,8 +7,8 @@ import pytest
 from kv_workload import Client, Conflict
 from linearizability import UNKNOWN, Recording, check_history
 
-from store.errors import RevisionConflict
-from store.local import LocalStore
+from store.base.errors import RevisionConflict
+from store.local.local import LocalStore
 
 pytestmark = pytest.mark.anyio
 

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.client import EXISTS, Delete, Namespace, Put
-from store.errors import NamespaceFull, RevisionConflict
-from store.kv import feed, keyvalue, watch
-from store.local import LocalStore
+from store.api.client import EXISTS, Delete, Namespace, Put
+from store.base.errors import NamespaceFull, RevisionConflict
+from store.local.kv import keyvalue, watch
+from store.local.local import LocalStore
+from store.recent import kv_feed as feed
 from store.views import Views
 
 NAMESPACES = ("", "n", "no")

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_kit import append, bodies, records_frame
 
-from store.dead_letters import death_of
-from store.format import ROW, UnplacedFrame
-from store.local import LocalStore
-from store.policy import LeasePolicy
-from store.records import TimerSet
-from store.timer_key import TimerKey
+from store.format.dead_letters import death_of
+from store.format.frame import ROW, UnplacedFrame
+from store.format.policy import LeasePolicy
+from store.format.records import TimerSet
+from store.format.timer_key import TimerKey
+from store.local.local import LocalStore
 from store.views import Views
 
 TIMED, PLAIN, ORDERED = 300, 16, 17

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from replica_kit import log_bytes, open_slave
 from store_kit import append, frame
 
-from store.format import Frame
-from store.integrity.sealer import Sealer
+from store.format.frame import Frame
 from store.integrity.seals import SEALS_FILE
-from store.local import LocalStore
+from store.local.local import LocalStore
+from store.log.sealer import Sealer
 
 pytestmark = pytest.mark.anyio
 

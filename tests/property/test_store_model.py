@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_kit import append, begin, bodies, frame
 
-from store.errors import RevisionConflict
-from store.format import FRAME_ASYNC
-from store.local import LocalStore
+from store.base.errors import RevisionConflict
+from store.format.frame import FRAME_ASYNC
+from store.local.local import LocalStore
 from store.views import Views
 
 QUEUES = (16, 17, 300)

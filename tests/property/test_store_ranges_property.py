@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.ranges import RangeSet, ranges_of
+from store.format.ranges import RangeSet, ranges_of
 
 NUMBERS = st.integers(0, 40)
 STEPS = st.lists(st.tuples(st.sampled_from(["add", "remove", "take"]), NUMBERS, NUMBERS), max_size=30)

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_kit import frame, records_frame
 
-from store.errors import CorruptFrame
-from store.files import OsFiles
-from store.format import FRAME_ASYNC, FRAME_ZSTD, Frame, UnplacedFrame
-from store.log import CommitLog, Placed
-from store.records import KvPut
-from store.run import RunBuilder
-from store.segment import BadRange, segment_name
+from store.base.errors import CorruptFrame
+from store.disk.files import OsFiles
+from store.format.frame import FRAME_ASYNC, FRAME_ZSTD, Frame, UnplacedFrame
+from store.format.records import KvPut
+from store.log.log import CommitLog, Placed
+from store.log.run import RunBuilder
+from store.log.segment import BadRange, segment_name
 from store.views import Views
 
 BODIES = st.binary(max_size=60) | st.just(b"HGF1" * 20)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from replica_kit import feed, log_bytes, open_master, open_slave, stored, until
 from store_kit import begin, frame, records_frame
 
-from store import receiver
-from store.format import FRAME_ASYNC, Frame, LogOffset, origin_of
-from store.policy import LeasePolicy
-from store.records import (
+from store.engine import receiver
+from store.format.frame import FRAME_ASYNC, Frame, LogOffset, origin_of
+from store.format.policy import LeasePolicy
+from store.format.records import (
     GroupOffsets,
     KvDelete,
     KvPut,
@@ -25,7 +25,7 @@ from store.records import (
     TimerCancelled,
     TimerSet,
 )
-from store.tail import LogTail
+from store.log.tail import LogTail
 from store.views import Views
 
 QUEUES = (16, 17, 300)
@@ -161,7 +161,7 @@ def test_a_slave_is_its_master(seed, count, remembered, run_bytes):
         assert entries(directory / "slave", pair.origin)[0] == end
 
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("store.engine.LogTail", lambda: LogTail(remembered))
+        patch.setattr("store.engine.engine.LogTail", lambda: LogTail(remembered))
         patch.setattr(receiver, "RUN_BYTES", run_bytes)
         asyncio.run(main(Pair(Path(name), seed), Path(name)))
 

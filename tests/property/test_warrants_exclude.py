@@ -2,9 +2,9 @@
 
 import random
 
-from controller.client import WARRANT_MS, Group, Replica
-from controller.serving import Serving
-from gateway.presence import Presence
+from controller.api.client import WARRANT_MS, Group, Replica
+from controller.elections.serving import Serving
+from gateway.ownership.presence import Presence
 
 GROUP = Group(number=0, replicas=(Replica(id=1, node="n", address="n:1"),), master=1, master_epoch=1, sync_set=(1,))
 SEEDS, STEPS = 60, 1_500

@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from proxies_rig import TTL_S, Clock, Holder, Proxy, until, wills_in
 
-from gateway.errors import Refusal
-from gateway.message import Message
-from gateway.port import Will
-from store.client import StoreClient
-from store.local import LocalStore
+from gateway.domain.errors import Refusal
+from gateway.port.adapter import Will
+from store.api.client import StoreClient
+from store.api.message import Message
+from store.local.local import LocalStore
 
 NAMES = ("a", "b")
 PROXIES = 3

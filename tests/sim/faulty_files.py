@@ -195,7 +195,7 @@ class _File:
 
 
 class Disk:
-    """`store.files.Files` in memory.
+    """`store.disk.files.Files` in memory.
 
     `fail` arms an error for an operation; `room` bounds what can be written; `on_operation` is called around each
     operation and may hand over to another thread. `lose_power` makes of it what would be found after a power failure.
@@ -288,7 +288,7 @@ class Disk:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return found
 
-    # ---- store.files.Files
+    # ---- store.disk.files.Files
 
     def open(self, path: Path, *, create: bool = False) -> _File:
         """See `Files.open`."""

@@ -14,14 +14,14 @@ from fake_store import FakeStore
 from groups_rig import ANYBODY, FIRST, Connection, Topics
 from joint_loop import Process, SimLoop
 
-from gateway.consumer_groups import ConsumerGroups
-from gateway.errors import Cause, Refusal
-from gateway.group_port import CommitOffsets, DescribeGroup, GroupCursor, JoinGroup, LeaveGroup, PollGroup, RenewMember
-from gateway.group_settings import GroupsConfig
-from gateway.group_state import STATE, QueueRecord, decode_queue
-from gateway.message import Message
-from store.client import EXISTS, Change, Changes, Delete, Entry, Page, Put, Transacted
-from store.errors import AppendOutcomeUnknown, RevisionConflict, StoreError, StoreUnreachable
+from gateway.domain.errors import Cause, Refusal
+from gateway.groups.consumer_groups import ConsumerGroups
+from gateway.groups.settings import GroupsConfig
+from gateway.groups.state import STATE, QueueRecord, decode_queue
+from gateway.port.groups import CommitOffsets, DescribeGroup, GroupCursor, JoinGroup, LeaveGroup, PollGroup, RenewMember
+from store.api.client import EXISTS, Change, Changes, Delete, Entry, Page, Put, Transacted
+from store.api.message import Message
+from store.base.errors import AppendOutcomeUnknown, RevisionConflict, StoreError, StoreUnreachable
 
 GROUP = "g"
 REQUEST_TIMEOUT_S = 10.0

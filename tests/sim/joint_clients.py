@@ -7,8 +7,8 @@ from joint_cluster import TOPIC
 from joint_store import message_frame
 from linearizability import UNKNOWN, Operation
 
-from store.client import Appended
-from store.errors import (
+from store.api.client import Appended
+from store.base.errors import (
     AppendOutcomeUnknown,
     NotMaster,
     NotWritable,
@@ -18,7 +18,7 @@ from store.errors import (
     StoreError,
     StoreUnreachable,
 )
-from store.format import Position, origin_of
+from store.format.frame import Position, origin_of
 from store.remoting import RemoteStore
 
 __all__ = ["Follower", "KeyClient", "Producer", "Reader"]

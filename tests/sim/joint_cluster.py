@@ -16,18 +16,18 @@ from joint_store import Platter, SimDisk
 from raft_checks import Seen
 from raft_cluster import Disk as RaftDisk
 
-from controller.client import GroupConfig
-from controller.commands import AddGroup, CreateTopic
-from controller.front import Limits
-from controller.heartbeats import Heartbeats
-from controller.node import ControllerNode
+from controller.api.client import GroupConfig
+from controller.api.commands import AddGroup, CreateTopic
+from controller.metadata.state import MetadataState
+from controller.node.node import ControllerNode
+from controller.node.service import ControllerService
 from controller.raft import Member, Membership, Settings, decode, encode, first_snapshot
 from controller.raft.log import Log
-from controller.remote import RemoteController
-from controller.service import ControllerService
-from controller.state import MetadataState
-from controller.wire import COMMAND_BYTES_MAX, Hello
-from store.cluster import ClusterStore, connect_remote
+from controller.remote.heartbeats import Heartbeats
+from controller.remote.remote import RemoteController
+from controller.wire.front import Limits
+from controller.wire.wire import COMMAND_BYTES_MAX, Hello
+from store.cluster.cluster import ClusterStore, connect_remote
 from store.node.node import Credentials, NodeSettings, StoreNode
 from store.reach.reporter import Reporter
 from store.replication.pace import Pace

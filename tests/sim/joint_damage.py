@@ -8,10 +8,10 @@ from enum import Enum, auto
 
 from joint_log import CountedLog, header_of
 
-from store.errors import CorruptFrame
-from store.format import Frame, LogOffset
+from store.base.errors import CorruptFrame
+from store.format.frame import Frame, LogOffset
 from store.integrity.ledger import Damage
-from store.segment import segment_name
+from store.log.segment import segment_name
 
 __all__ = ["Fault", "Surface"]
 

@@ -13,10 +13,10 @@ from joint_watch import Watch
 from linearizability import check_history
 from raft_checks import Checks
 
-from controller.client import ControllerError, GroupConfig
+from controller.api.client import ControllerError, GroupConfig
 from controller.raft import RaftError
-from store.errors import StoreError
-from store.format import LogOffset
+from store.base.errors import StoreError
+from store.format.frame import LogOffset
 
 __all__ = ["History", "steady"]
 

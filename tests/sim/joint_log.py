@@ -5,8 +5,8 @@ from bisect import bisect_left, bisect_right
 
 import msgspec
 
-from store.format import HEADER, ROW, Header, LogOffset, UnplacedFrame
-from store.records import VOID_QUEUE
+from store.format.frame import HEADER, ROW, Header, LogOffset, UnplacedFrame
+from store.format.records import VOID_QUEUE
 
 __all__ = ["CountedLog", "Views", "header_of"]
 

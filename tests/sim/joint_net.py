@@ -21,8 +21,8 @@ import pytest
 from joint_calls import UNAVAILABLE, Call
 from joint_loop import HERE, Process, SimLoop
 
-from controller import listening
 from store import pipes
+from store.base import listening
 
 __all__ = ["Net"]
 

@@ -1,17 +1,18 @@
 """A device whose session moves between proxies, as QoS 2 wants it: each of its messages is in the log once.
 
 It moves whenever it likes, and whoever had its session is stopped, cut off, slow or dead. What it had written to that
-one is sent on when that one goes on. Fences are the product's (`gateway.storing.fences`), marks are keys of messages.
+one is sent on when that one goes on. Fences are the product's (`gateway.publishing.fences`), marks are keys of
+messages.
 """
 
 import msgspec
 from joint_clients import _Client
 from joint_cluster import GROUP_COUNT
 
-from gateway.owners import OwnershipLost
-from gateway.storing.fences import fence_of, raise_fences
-from store.errors import AppendOutcomeUnknown, RevisionConflict, StoreError
-from store.format import FRAME_GUARDED, UnplacedFrame
+from gateway.ownership.owners import OwnershipLost
+from gateway.publishing.fences import fence_of, raise_fences
+from store.base.errors import AppendOutcomeUnknown, RevisionConflict, StoreError
+from store.format.frame import FRAME_GUARDED, UnplacedFrame
 from store.guards.rows import guard_row
 
 __all__ = ["Device", "Owner"]
@@ -68,7 +69,7 @@ class Owner(_Client):
             if self.backlog and self.fence is not None:
                 self._append(self.backlog.pop(0))
 
-    # ---- as `gateway.sessions` opens a session
+    # ---- as `gateway.sessions.sessions` opens a session
 
     async def _take_over(self) -> None:
         device, store = self.device, self.proxy.store
@@ -102,7 +103,7 @@ class Owner(_Client):
         if self.device.at is self:
             self.device.at = None
 
-    # ---- as `gateway.ingest` stores a message
+    # ---- as `gateway.publishing.ingest` stores a message
 
     def _append(self, number: int) -> None:
         group = number % GROUP_COUNT

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 import pytest
 from google_crc32c import value
 
-from store.format import LogOffset
+from store.format.frame import LogOffset
 from store.node import master_role, replacing, slave_role, wire
 from store.node.wire import SnapshotHead, SnapshotPart, SnapshotRequest
 from store.replication.epochs import EpochList

@@ -15,9 +15,9 @@ from joint_damage import Surface
 from joint_log import CountedLog, Views, header_of
 from joint_loop import HERE
 
-from store.client import Appended, Entry, TimersHeld
-from store.commit import Committed
-from store.errors import (
+from store.api.client import Appended, Entry, TimersHeld
+from store.api.kv_rules import Held, Space, split
+from store.base.errors import (
     CorruptFrame,
     NotMaster,
     NotWritable,
@@ -26,12 +26,12 @@ from store.errors import (
     SequenceOutOfOrder,
     StoreClosed,
 )
-from store.format import FRAME_GUARDED, HEADER, ROW, Frame, LogOffset, Position, UnplacedFrame, origin_of
-from store.gate import Gate
+from store.engine.commit import Committed
+from store.engine.gate import Gate
+from store.format.frame import FRAME_GUARDED, HEADER, ROW, Frame, LogOffset, Position, UnplacedFrame, origin_of
 from store.guards.table import GuardTable, Kept
-from store.kv.rules import Held, Space, split
+from store.log.producers import ProducerTable
 from store.node.disk import Disk
-from store.producers import ProducerTable
 from store.replication.epochs import EpochList
 
 __all__ = ["KEYS_QUEUE", "Platter", "SimDisk", "SimStore", "message_frame"]

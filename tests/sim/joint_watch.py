@@ -7,8 +7,8 @@ from joint_cluster import Cluster, Machine, Replica
 from joint_log import header_of
 from linearizability import Operation
 
-from controller.client import GroupConfig
-from store.format import LogOffset, origin_of
+from controller.api.client import GroupConfig
+from store.format.frame import LogOffset, origin_of
 from store.replication.master import Master
 from store.replication.slave import Slave, Stage
 

@@ -20,10 +20,8 @@ from faulty_files import Disk
 from store_kit import bodies
 from store_model import Model, frames_of
 
-from store import local as local_module
-from store.client import Appended, Delete, IndexKind, Put
-from store.engine import Engine
-from store.errors import (
+from store.api.client import Appended, Delete, IndexKind, Put
+from store.base.errors import (
     AppendOutcomeUnknown,
     OffsetOutOfRange,
     SequenceOutOfOrder,
@@ -33,19 +31,14 @@ from store.errors import (
     StoreFull,
     StoreOverloaded,
 )
-from store.format import (
-    FRAME_ASYNC,
-    ROW,
-    ROW_EXTRA,
-    ROW_INDEX_ADDRESS,
-    ROW_INDEX_KEY,
-    UnplacedFrame,
-)
-from store.local import LocalStore
-from store.records import TIMERS_QUEUE, TimerSet, encode
-from store.retention import UNLIMITED, Limits
-from store.segment import segment_name
-from store.timer_key import TimerKey
+from store.engine.engine import Engine
+from store.format.frame import FRAME_ASYNC, ROW, ROW_EXTRA, ROW_INDEX_ADDRESS, ROW_INDEX_KEY, UnplacedFrame
+from store.format.records import TIMERS_QUEUE, TimerSet, encode
+from store.format.timer_key import TimerKey
+from store.local import local as local_module
+from store.local.local import LocalStore
+from store.log.retention import UNLIMITED, Limits
+from store.log.segment import segment_name
 from store.views import Views
 
 __all__ = ["STEPS", "History"]

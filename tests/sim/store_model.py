@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from google_crc32c import value as crc32c
 
-from store.client import EXISTS, IndexKind, Transacted
-from store.compression import decompress, plain_size
-from store.errors import NamespaceFull, RevisionConflict
-from store.format import (
+from store.api.client import EXISTS, IndexKind, Transacted
+from store.base.errors import NamespaceFull, RevisionConflict
+from store.format.compression import decompress, plain_size
+from store.format.frame import (
     FIRST_QUEUE,
     FRAME_ZSTD,
     HEADER,
@@ -21,7 +21,7 @@ from store.format import (
     ROW_INDEX_KEY,
     Position,
 )
-from store.records import (
+from store.format.records import (
     AddressesSeen,
     GroupDeleted,
     GroupOffsets,
@@ -38,7 +38,7 @@ from store.records import (
     TimersFired,
     decode,
 )
-from store.timer_key import TimerKey, unpack_keys
+from store.format.timer_key import TimerKey, unpack_keys
 
 __all__ = ["Logged", "Model", "Value", "frames_of"]
 

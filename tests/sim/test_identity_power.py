@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from faulty_files import Disk
 
-from controller.client import GroupConfig, Replica
-from controller.local import LocalController
+from controller.api.client import GroupConfig, Replica
+from controller.node.local import LocalController
 from store.node.identity import register
 
 pytestmark = pytest.mark.anyio

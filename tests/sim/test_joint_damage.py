@@ -4,7 +4,7 @@ import pytest
 from joint_cluster import REPLICA_COUNT, End
 from joint_history import steady
 
-from store.format import LogOffset
+from store.format.frame import LogOffset
 
 PATIENCE_S = 10.0
 

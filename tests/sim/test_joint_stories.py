@@ -5,7 +5,7 @@ from joint_clients import KeyClient
 from joint_cluster import GROUP_COUNT, End
 from joint_history import History, steady
 
-from store.errors import StoreError
+from store.base.errors import StoreError
 from store.replication.master import Master
 
 ELECTED_S = 4.0  # a failover at worst

@@ -10,9 +10,9 @@ import pytest
 from faulty_files import Disk
 from store_kit import append, begin, bodies, frame
 
-from store.errors import AppendOutcomeUnknown, StoreFailed
-from store.local import LocalStore
-from store.log import CommitLog
+from store.base.errors import AppendOutcomeUnknown, StoreFailed
+from store.local.local import LocalStore
+from store.log.log import CommitLog
 
 HOME = Path("/home")
 SEEDS = range(20)

@@ -9,12 +9,12 @@ from cooperative import PowerLoss
 from faulty_files import Disk
 from store_kit import frame
 
-from store.errors import TruncationRefused
-from store.format import origin_of
-from store.identity import belong_to
-from store.log import CommitLog
-from store.segment import segment_name, segment_start
-from store.small_file import read_small_file
+from store.base.errors import TruncationRefused
+from store.disk.small_file import read_small_file
+from store.engine.identity import belong_to
+from store.format.frame import origin_of
+from store.log.log import CommitLog
+from store.log.segment import segment_name, segment_start
 
 HOME = Path("/home")
 ORIGIN = origin_of(3)

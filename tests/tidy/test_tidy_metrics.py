@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway import controller_process, store_process
-from gateway.config import load
-from gateway.controller_process import NodeCredentials
-from gateway.footing import ClusterFooting, StoreFigures
-from gateway.metrics import Metrics
-from store.scrub import Scrubbed
+from controller.node import run as controller_process
+from gateway.config.config import load
+from gateway.ops.metrics import Metrics
+from gateway.process.footing import ClusterFooting, StoreFigures
+from gateway.process.nodes import store_settings
+from store.log.scrub import Scrubbed
+from store.node import run as store_process
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NAME = re.compile(r"`(headgate_[a-z0-9_]+)")
@@ -51,7 +52,7 @@ def exported():
     StoreFigures(alone, tuple).watch(one)
     cluster = SimpleNamespace(_groups=tuple, log=lambda: alone, store=alone)
     ClusterFooting.watch(cluster, proxy)
-    store = store_process._metrics(store_process._Process(load(environ={}), NodeCredentials(None, None)))
+    store = store_process._metrics(store_process._Process(store_settings(load(environ={}))))
     return {
         "serve": names(one.registry),
         "proxy": names(proxy.registry),

@@ -28,7 +28,7 @@ from adapters.mqtt.codec.packets import (
 from adapters.mqtt.codec.primitives import Reader, encode_text, malformed, read_varint
 from adapters.mqtt.codec.properties import NO_PROPERTIES, WILL, Properties, Scope, decode_properties
 from adapters.mqtt.codec.reason import ReasonCode
-from gateway.errors import ProtocolError
+from gateway.domain.errors import ProtocolError
 
 __all__ = ["PROTOCOL_NAMES", "Frame", "check_topic_name", "decode", "peek_version", "peel"]
 

@@ -3,7 +3,7 @@
 import re
 
 from adapters.mqtt.codec.reason import ReasonCode
-from gateway.errors import ProtocolError
+from gateway.domain.errors import ProtocolError
 
 __all__ = [
     "TEXT_BYTES_MAX",

@@ -15,7 +15,7 @@ from adapters.mqtt.codec.primitives import (
     malformed,
 )
 from adapters.mqtt.codec.reason import ReasonCode
-from gateway.errors import ProtocolError
+from gateway.domain.errors import ProtocolError
 
 __all__ = ["NO_PROPERTIES", "WILL", "Properties", "Scope", "decode_properties", "encode_properties"]
 

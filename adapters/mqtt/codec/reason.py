@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-from gateway.errors import Cause
+from gateway.domain.errors import Cause
 
 __all__ = [
     "CONNACK_CODES",

@@ -9,10 +9,10 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
-from store.errors import CorruptFrame, StoreError, StoreUnreachable
-from store.format import LogOffset
+from store.base.errors import CorruptFrame, StoreError, StoreUnreachable
+from store.format.frame import LogOffset
 from store.integrity.seals import Seal
-from store.local import LocalStore
+from store.local.local import LocalStore
 from store.node import wire
 from store.node.place import Place
 from store.node.wire import SEALS_MAX, SealsAnswer, SealsRequest

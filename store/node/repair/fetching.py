@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
-from store.errors import StoreUnreachable
-from store.format import HEADER, LogOffset, parse_header
+from store.base.errors import StoreUnreachable
+from store.format.frame import HEADER, LogOffset, parse_header
 from store.node import wire
 from store.node.place import Place
 from store.node.wire import RangeEnd, RangePart, RangeRequest

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
-from controller.client import Group
-from store.errors import CorruptFrame, StoreClosed, StoreError
-from store.format import LogOffset
+from controller.api.client import Group
+from store.base.errors import CorruptFrame, StoreClosed, StoreError
+from store.format.frame import LogOffset
 from store.integrity.ledger import Damage
-from store.local import LocalStore
+from store.local.local import LocalStore
 from store.node.disk import Disk
 from store.node.place import Place
 from store.node.repair.agreement import Agreement

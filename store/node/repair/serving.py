@@ -9,9 +9,9 @@ import asyncio
 import logging
 from typing import Any
 
-from store.errors import NotMaster, StoreClosed, StoreOverloaded, StoreUnreachable
-from store.format import LogOffset
-from store.local import LocalStore
+from store.base.errors import NotMaster, StoreClosed, StoreOverloaded, StoreUnreachable
+from store.format.frame import LogOffset
+from store.local.local import LocalStore
 from store.node import wire
 from store.node.papers import stranger
 from store.node.place import Place

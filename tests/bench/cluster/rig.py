@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from controller.client import Group, GroupConfig
-from controller.remote import RemoteController
-from gateway.local_cluster import LocalCluster, Node, Plan, nodes
+from controller.api.client import Group, GroupConfig
+from controller.remote.remote import RemoteController
+from gateway.operating.local_cluster import LocalCluster, Node, Plan, nodes
 from store.remoting import RemoteStore
 from tests.bench.load.base import Load, Measured
 from tests.network import Network

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from store.client import Appended
-from store.errors import StoreError
-from store.format import UnplacedFrame
+from store.api.client import Appended
+from store.base.errors import StoreError
+from store.format.frame import UnplacedFrame
 from store.remoting import RemoteStore
 from tests.bench.cluster.rig import Rig, running
 from tests.bench.procfs import cpu_s

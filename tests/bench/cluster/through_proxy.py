@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.local_cluster import Node
+from gateway.operating.local_cluster import Node
 from tests.bench.cluster.rig import Rig, load_on, running
 from tests.bench.cluster.stores import append_times
 from tests.bench.load.mqtt_latency import MqttLatency

@@ -3,8 +3,8 @@
 import random
 from pathlib import Path
 
-from store.format import FRAME_ASYNC
-from store.local import LocalStore
+from store.format.frame import FRAME_ASYNC
+from store.local.local import LocalStore
 from tests.bench.store.studies import Rows
 from tests.bench.store_append import build, throughput
 

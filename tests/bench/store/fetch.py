@@ -3,8 +3,8 @@
 import time
 from pathlib import Path
 
-from store.format import QueueOffset
-from store.local import LocalStore
+from store.format.frame import QueueOffset
+from store.local.local import LocalStore
 from tests.bench.cold_reads import FETCH_BYTES, QUEUE, drop_cache, fill
 from tests.bench.store.studies import Rows
 

@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 
-from store.client import IndexKind, Put
-from store.format import FIRST_QUEUE, ROW, ROW_INDEX_ADDRESS, QueueNumber, QueueOffset, UnplacedFrame
-from store.local import LocalStore
+from store.api.client import IndexKind, Put
+from store.format.frame import FIRST_QUEUE, ROW, ROW_INDEX_ADDRESS, QueueNumber, QueueOffset, UnplacedFrame
+from store.local.local import LocalStore
 from tests.bench.cold_reads import drop_cache
 from tests.bench.procfs import forget_peak, memory_mb
 from tests.bench.store.studies import Rows

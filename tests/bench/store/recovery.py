@@ -21,9 +21,9 @@ from pathlib import Path
 
 import uvloop
 
-from store.client import Appended
-from store.errors import StoreError
-from store.local import LocalStore
+from store.api.client import Appended
+from store.base.errors import StoreError
+from store.local.local import LocalStore
 from store.views import MAP_SIZE_BYTES, Views
 from tests.bench.cold_reads import drop_cache
 from tests.bench.procfs import memory_mb

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from store.client import Appended
-from store.errors import StoreError
-from store.format import FIRST_QUEUE, Frame, QueueNumber, QueueOffset, UnplacedFrame
-from store.local import LocalStore
+from store.api.client import Appended
+from store.base.errors import StoreError
+from store.format.frame import FIRST_QUEUE, Frame, QueueNumber, QueueOffset, UnplacedFrame
+from store.local.local import LocalStore
 from tests.bench.store.studies import Rows
 from tests.bench.store_append import WINDOW, build
 

@@ -11,7 +11,7 @@ from deploy.demo.__main__ import main
 from deploy.demo.balance import Row, faults, rows
 from deploy.demo.plan import AT_MOST_ONCE, DEVICES, FLEETS, Readings, Seen, Target
 from deploy.demo.session_seen import SessionSeen
-from gateway.status import LogStatus, Status
+from gateway.ops.status import LogStatus, Status
 
 
 def test_readings_are_told_apart_and_counted_up_by_device():

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from gateway.cli import app
-from gateway.config import load
+from gateway.cli.commands import app
+from gateway.config.config import load
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"

@@ -8,7 +8,7 @@ from spark import offsets
 from spark.errors import BadOption
 from spark.offsets import Range
 from spark.options import SourceOptions
-from store.client import Bounds
+from store.api.client import Bounds
 
 
 def test_options_are_typed_and_case_does_not_matter():

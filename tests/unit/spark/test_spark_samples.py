@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.message import Message
 from spark import samples
+from store.api.message import Message
 
 
 def one(body: bytes, address: str = "telemetry/d1/temp", encoding: str | None = None):

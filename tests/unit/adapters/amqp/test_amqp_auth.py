@@ -5,8 +5,8 @@ from amqp_peer import HEADER, Peer
 from pamqp import commands
 
 from adapters.amqp import FACTORY
-from gateway.errors import Cause, Refusal
-from gateway.port import Authenticate, Close, ConnectionInfo, Outcome, Principal
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import Authenticate, Close, ConnectionInfo, Outcome, Principal
 
 CERTIFICATE = {"subject": ((("commonName", "device-7"),),)}
 

@@ -7,8 +7,8 @@ from pamqp import heartbeat
 from pamqp.commands import Basic, Channel, Connection, Exchange, Queue, Tx
 
 from adapters.amqp import AmqpOptions
-from gateway.errors import Cause, Refusal
-from gateway.port import Close, Principal, Publish
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import Close, Principal, Publish
 
 GOOD_BYE = Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
 

@@ -6,10 +6,9 @@ from pamqp import header
 from pamqp.body import ContentBody
 from pamqp.commands import Basic, Channel, Connection, Exchange, Queue
 
-from gateway.errors import Cause, Refusal
-from gateway.message import Message
-from gateway.port import Call, Cancel, Consume, ConsumerId, Leased, Ready, SettleLeased
-from gateway.queue_port import (
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import Call, Cancel, Consume, ConsumerId, Leased, Ready, SettleLeased
+from gateway.port.queues import (
     BindQueue,
     ConsumerCancelled,
     DeclareExchange,
@@ -22,6 +21,7 @@ from gateway.queue_port import (
     QueueInfo,
     UnbindQueue,
 )
+from store.api.message import Message
 
 RECOVER_ASYNC = b"\x01\x00\x01\x00\x00\x00\x05\x00\x3c\x00\x64\x01\xce"
 

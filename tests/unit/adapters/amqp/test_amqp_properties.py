@@ -17,8 +17,8 @@ from adapters.amqp.publishing import (
     target_of,
     template_of,
 )
-from gateway.errors import ProtocolError
-from gateway.message import Message
+from gateway.domain.errors import ProtocolError
+from store.api.message import Message
 
 _PROPERTIES = Message.__struct_fields__[5:].index("properties")
 

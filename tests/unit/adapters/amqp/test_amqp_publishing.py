@@ -6,9 +6,9 @@ from pamqp import header
 from pamqp.body import ContentBody
 from pamqp.commands import Basic, Channel, Confirm, Connection, Queue
 
-from gateway.errors import Cause, Refusal
-from gateway.port import Call, Principal, Publish
-from gateway.queue_port import CountRoutes
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import Call, Principal, Publish
+from gateway.port.queues import CountRoutes
 
 
 def confirms(peer):

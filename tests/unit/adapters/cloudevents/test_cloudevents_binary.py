@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from adapters.cloudevents import attributes_of, from_attributes, split, wrap
-from gateway.errors import Cause, Refusal
-from gateway.message import Message, decode, encode
+from gateway.domain.errors import Cause, Refusal
+from store.api.message import Message, decode, encode
 
 NOW_MS = 1_700_000_000_000
 MINIMAL = {"specversion": "1.0", "id": "A-1", "source": "/sensors/7", "type": "com.example.reading"}

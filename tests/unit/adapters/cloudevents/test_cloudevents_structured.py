@@ -16,8 +16,8 @@ from adapters.cloudevents import (
     to_batch,
     to_structured,
 )
-from gateway.errors import Refusal
-from gateway.message import Message, decode, encode
+from gateway.domain.errors import Refusal
+from store.api.message import Message, decode, encode
 
 NOW_MS = 1_700_000_000_000
 MINIMAL = {"specversion": "1.0", "id": "A-1", "source": "/sensors/7", "type": "com.example.reading"}

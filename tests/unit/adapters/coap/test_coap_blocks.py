@@ -9,9 +9,9 @@ from adapters.coap.blocks import OPTION_BYTES, SILENCE_SPARED_MS
 from adapters.coap.registry import ACK, BLOCK1, BLOCK2, CON, ETAG, GET, MAX_AGE, NON, PUT, SIZE1, SIZE2
 from adapters.coap.request import Block
 from adapters.coap.wire import Packet, encode_uint
-from gateway.errors import Cause, Refusal
-from gateway.message import Message
-from gateway.port import Outcome
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import Outcome
+from store.api.message import Message
 
 BODY = bytes(range(256)) * 10  # 2560 bytes: two and a half blocks of 1024
 

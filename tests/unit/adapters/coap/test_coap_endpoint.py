@@ -26,9 +26,9 @@ from adapters.coap.registry import (
 )
 from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import Packet, decode, encode
-from gateway.errors import Cause, Refusal
-from gateway.message import Message
-from gateway.port import DONE, Call, LastValue, Outcome, Principal, Publish
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import DONE, Call, LastValue, Outcome, Principal, Publish
+from store.api.message import Message
 
 LIFETIME_MS = 247_000
 

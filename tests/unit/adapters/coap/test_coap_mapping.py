@@ -8,7 +8,7 @@ from coap_driver import PEER, Driver, dotted, request
 
 from adapters.coap.formats import media_type, number_of
 from adapters.coap.registry import CREATED, NON, POST, PUT
-from gateway.message import Message
+from store.api.message import Message
 
 EVENT = {"specversion": "1.0", "id": "e1", "source": "//d", "type": "reading", "time": "2026-01-02T03:04:05Z"}
 

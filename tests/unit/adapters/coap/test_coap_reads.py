@@ -8,9 +8,9 @@ from coap_driver import PEER, Driver, dotted, is_ack, options_of, request
 
 from adapters.coap.listings import LISTS_WAITING_MAX
 from adapters.coap.registry import ACCEPT, ACK, CON, CONTENT_FORMAT, ETAG, GET, MAX_AGE, NON
-from gateway.errors import Cause, Refusal
-from gateway.message import Message
-from gateway.port import LastValue, ListAddresses, Outcome
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import LastValue, ListAddresses, Outcome
+from store.api.message import Message
 
 VALUE = Message(address="a/b", body=b'{"t":1}', id="7:0", content_type="application/json", time_ms=5)
 

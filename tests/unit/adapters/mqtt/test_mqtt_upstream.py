@@ -20,9 +20,9 @@ from adapters.mqtt.codec.packets import (
 )
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.codec.reason import ReasonCode
-from adapters.mqtt.messages import publisher_of, says_more
-from gateway.bridge_addresses import Subscription
-from gateway.errors import Cause, ProtocolError, Refusal
+from adapters.mqtt.messages.messages import publisher_of, says_more
+from gateway.bridges.addresses import Subscription
+from gateway.domain.errors import Cause, ProtocolError, Refusal
 
 
 @pytest.fixture(params=["5.0", "3.1.1"])

@@ -7,7 +7,7 @@ import lmdb
 import pytest
 from raft_rig import ELECTION_TICKS
 
-from controller.client import ControllerDamaged
+from controller.api.client import ControllerDamaged
 from controller.raft import (
     Compacted,
     Compaction,

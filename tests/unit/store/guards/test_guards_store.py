@@ -3,10 +3,10 @@
 import pytest
 from store_kit import append, begin, bodies
 
-from store.format import FRAME_GUARDED, ROW, Position, UnplacedFrame
+from store.format.frame import FRAME_GUARDED, ROW, Position, UnplacedFrame
+from store.format.records import KvPut, encode
 from store.guards.rows import FENCES, fence_record, guard_row
-from store.local import LocalStore
-from store.records import KvPut, encode
+from store.local.local import LocalStore
 
 pytestmark = pytest.mark.anyio
 

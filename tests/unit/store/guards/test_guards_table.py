@@ -2,12 +2,12 @@
 
 import pytest
 
-from store.format import FRAME_GUARDED, ROW, LogOffset, UnplacedFrame
+from store.api.kv_rules import Held, Space, slot
+from store.format.frame import FRAME_GUARDED, ROW, LogOffset, UnplacedFrame
+from store.format.records import VOID_QUEUE
 from store.guards import table as table_module
 from store.guards.rows import FENCES, fence_record, guard_row, guards_of
 from store.guards.table import GuardTable, Kept
-from store.kv.rules import Held, Space, slot
-from store.records import VOID_QUEUE
 
 QUEUE = 16
 NAME, OTHER = b"n" * 16, b"o" * 16

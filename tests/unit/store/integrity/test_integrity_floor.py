@@ -6,11 +6,11 @@ import pytest
 from replica_kit import feed, log_bytes, open_master, open_slave, until
 from store_kit import FaultyFiles, append, bodies, frame
 
-from store.errors import CorruptFrame
-from store.files import OsFiles
-from store.format import ROW
+from store.base.errors import CorruptFrame
+from store.disk.files import OsFiles
+from store.format.frame import ROW
 from store.integrity.floor import Floor, read_floor
-from store.local import LocalStore
+from store.local.local import LocalStore
 
 pytestmark = pytest.mark.anyio
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_kit import FaultyFiles
 
-from store.files import OsFiles
+from store.disk.files import OsFiles
+from store.format.ranges import RangeSet
 from store.integrity import ledger
 from store.integrity.ledger import Damage, DamageLedger
-from store.ranges import RangeSet
 
 
 def damage(start, end, why="body checksum", found_by="scrub"):

@@ -6,14 +6,14 @@ import pytest
 from replica_kit import log_bytes, open_slave
 from store_kit import append, bodies, frame
 
-from store.errors import CorruptFrame
-from store.files import OsFiles
-from store.format import HEADER
-from store.integrity.sealer import Sealer
+from store.base.errors import CorruptFrame
+from store.disk.files import OsFiles
+from store.engine.repair import StoppedStore
+from store.format.frame import HEADER
 from store.integrity.seals import SealFile, Sealing, chain_of, read_seals
-from store.local import LocalStore
-from store.log import CommitLog
-from store.repair import StoppedStore
+from store.local.local import LocalStore
+from store.log.log import CommitLog
+from store.log.sealer import Sealer
 
 pytestmark = pytest.mark.anyio
 

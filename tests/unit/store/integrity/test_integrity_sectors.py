@@ -9,10 +9,10 @@ import pytest
 from replica_kit import log_bytes, open_slave, until
 from store_kit import append, bodies, frame
 
-from store.errors import CorruptFrame
-from store.files import OsFiles
+from store.base.errors import CorruptFrame
+from store.disk.files import OsFiles
 from store.integrity.sectors import PAGE_BYTES, pieces, read_around
-from store.local import LocalStore
+from store.local.local import LocalStore
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from controllers import Controllers, free_port, until
 from node_kit import PATIENCE_S, Load, StoreGroup
 from store_kit import append, bodies, frame
 
-from controller.admission import Admission
+from controller.elections.admission import Admission
 from store.node import node as node_module
 from store.node.master_role import MasterRole
 

@@ -5,7 +5,7 @@ from controllers import Controllers, until
 from node_kit import GROUP, PATIENCE_S, StoreGroup
 from store_kit import append, bodies, frame
 
-from store.errors import QueueDropped
+from store.base.errors import QueueDropped
 
 pytestmark = pytest.mark.anyio
 

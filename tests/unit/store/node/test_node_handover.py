@@ -6,7 +6,7 @@ import pytest
 from controllers import Controllers
 from node_kit import StoreGroup
 
-from store.client import Put
+from store.api.client import Put
 
 pytestmark = pytest.mark.anyio
 

@@ -6,19 +6,19 @@ import msgspec
 import pytest
 from store_kit import append, frame
 
-from controller.client import GroupConfig, Replica, UnknownGroup
-from controller.local import LocalController
-from store.errors import ForeignCluster, ForeignLog, MetadataWentBack, WrongGroup
-from store.files import OsFiles
-from store.format import origin_of
-from store.identity import log_id, name_log
-from store.local import LocalStore
+from controller.api.client import GroupConfig, Replica, UnknownGroup
+from controller.node.local import LocalController
+from store.base.errors import ForeignCluster, ForeignLog, MetadataWentBack, WrongGroup
+from store.disk.files import OsFiles
+from store.disk.small_file import write_small_file
+from store.engine.identity import log_id, name_log
+from store.format.frame import origin_of
+from store.local.local import LocalStore
+from store.log.segment import segment_name
 from store.node.disk import Disk
 from store.node.identity import register
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
-from store.segment import segment_name
-from store.small_file import write_small_file
 
 pytestmark = pytest.mark.anyio
 

@@ -11,10 +11,10 @@ from node_kit import GROUP, PATIENCE_S, StoreGroup
 from replica_kit import log_bytes
 from store_kit import append, bodies, frame
 
-from controller.client import NotElectable, StaleEpoch
-from store.files import OsFiles
+from controller.api.client import NotElectable, StaleEpoch
+from store.disk.files import OsFiles
 from store.integrity.floor import read_floor
-from store.local import LocalStore
+from store.local.local import LocalStore
 from store.node.disk import Disk
 from store.node.master_role import MasterRole
 from store.node.node import StoreNode
@@ -158,7 +158,7 @@ async def test_a_replica_that_cannot_make_its_views_anew_gives_up_its_end_with_a
     tmp_path, controllers, monkeypatch, caplog
 ):
     monkeypatch.setattr(LocalStore, "views_rebuildable", property(lambda self: False))  # which slaves go by
-    caplog.set_level(logging.INFO, "store.snapshot")
+    caplog.set_level(logging.INFO, "store.engine.snapshot")
     async with StoreGroup(tmp_path, controllers) as group:
         await fill(group)
         epoch = await lose_the_ends(group)

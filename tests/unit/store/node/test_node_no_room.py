@@ -7,7 +7,7 @@ from controllers import Controllers, until
 from node_kit import GROUP, PATIENCE_S, StoreGroup
 from store_kit import FaultyFiles, append, bodies, frame
 
-from controller.client import GroupConfig
+from controller.api.client import GroupConfig
 from store.node import node as node_module
 from store.node import slave_role
 from store.node.disk import Disk

@@ -7,8 +7,8 @@ from controllers import Controllers, until
 from node_kit import GROUP, StoreGroup
 from store_kit import append, frame
 
-from controller.client import Group, Replica
-from store.errors import StoreUnreachable
+from controller.api.client import Group, Replica
+from store.base.errors import StoreUnreachable
 from store.node import wire
 from store.node.identity import ReplicaIdentity
 from store.node.papers import sign, stranger

@@ -9,15 +9,16 @@ from node_kit import GROUP, PATIENCE_S, StoreGroup
 from replica_kit import log_bytes
 from store_kit import append, bodies, frame
 
-from controller.client import GroupConfig
-from gateway.config import load
-from gateway.store_process import _Process
-from store.errors import NotWritable, StoreUnreachable
+from controller.api.client import GroupConfig
+from gateway.config.config import load
+from gateway.process.nodes import store_settings
+from store.base.errors import NotWritable, StoreUnreachable
+from store.log.segment import BadRange
 from store.node import strain
 from store.node.master_role import MasterRole
 from store.node.repair.agreement import Agreement
 from store.node.repair.serving import RangeServer
-from store.segment import BadRange
+from store.node.run import _Process
 
 pytestmark = pytest.mark.anyio
 
@@ -108,7 +109,7 @@ async def test_a_slave_is_repaired_and_is_out_of_the_set_meanwhile(tmp_path, con
         await group.in_sync(master, other)
         registry = controllers.nodes[1].registry
         assert registry.last(GROUP, group.id(hurt)).damaged
-        process = _Process(load(None, {}), None)
+        process = _Process(store_settings(load(None, {})))
         process._node = group.nodes[hurt]
         assert not process.ready().ready
         assert any(one.startswith("damaged: 1 ranges") for one in process.ready().reasons)
@@ -248,7 +249,7 @@ async def test_what_every_replica_has_damaged_is_said_to_be_lost_and_the_group_g
         await append(group.store(), frame((16, b"more")))
         for node in group.nodes.values():
             assert not node.repairer.stands_aside
-            process = _Process(load(None, {}), None)
+            process = _Process(store_settings(load(None, {})))
             process._node = node  # which serves all the rest: whoever waits for it to be ready would wait for ever
             await until(lambda process=process: process.ready().ready, PATIENCE_S)
             assert any("of them lost, as no replica has them" in one for one in process.ready().warnings)

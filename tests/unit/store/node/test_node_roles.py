@@ -11,14 +11,14 @@ from node_kit import GROUP, PATIENCE_S, Load, StoreGroup
 from replica_kit import log_bytes
 from store_kit import FaultyFiles, append, begin, bodies, frame
 
-from controller.client import ControllerError, GroupChanges, GroupConfig
-from store.errors import NotWritable, StoreError
-from store.format import origin_of
-from store.local import LocalStore
+from controller.api.client import ControllerError, GroupChanges, GroupConfig
+from store.base.errors import NotWritable, StoreError
+from store.format.frame import origin_of
+from store.local.local import LocalStore
+from store.log.retention import Limits
 from store.node.wire import SWITCH_OVER, SwitchRequest, decode, encode, open_channel, path
 from store.remoting import RemoteStore
 from store.replication.errors import CannotSwitchOver
-from store.retention import Limits
 
 pytestmark = pytest.mark.anyio
 

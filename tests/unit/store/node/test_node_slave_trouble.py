@@ -5,7 +5,7 @@ from controllers import Controllers, until
 from node_kit import PATIENCE_S, Load, StoreGroup
 from store_kit import FaultyFiles, append, bodies, frame
 
-from controller.client import GroupConfig
+from controller.api.client import GroupConfig
 from store.node import slave_role
 from store.node.slave_role import SlaveRole
 

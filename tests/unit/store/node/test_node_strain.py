@@ -5,9 +5,9 @@ from controllers import Controllers, until
 from node_kit import GROUP, PATIENCE_S, Load, StoreGroup
 from store_kit import FaultyFiles, append, bodies, frame
 
-from controller.client import GroupConfig
-from store import engine
-from store.errors import NotWritable, StoreFull
+from controller.api.client import GroupConfig
+from store.base.errors import NotWritable, StoreFull
+from store.engine import engine
 from store.node import strain
 
 pytestmark = pytest.mark.anyio

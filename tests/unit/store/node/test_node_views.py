@@ -7,7 +7,7 @@ from controllers import Controllers, until
 from node_kit import PATIENCE_S, StoreGroup
 from store_kit import append, bodies, frame
 
-from store.errors import StoreError
+from store.base.errors import StoreError
 
 pytestmark = pytest.mark.anyio
 

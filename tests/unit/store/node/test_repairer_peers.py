@@ -9,11 +9,11 @@ import pytest
 from replica_kit import log_bytes, open_slave, until
 from store_kit import frame
 
-from controller.client import Group, GroupConfig, Replica
-from store.errors import StoreUnreachable
-from store.files import OsFiles
-from store.format import HEADER, Header, LogOffset
-from store.log import CommitLog
+from controller.api.client import Group, GroupConfig, Replica
+from store.base.errors import StoreUnreachable
+from store.disk.files import OsFiles
+from store.format.frame import HEADER, Header, LogOffset
+from store.log.log import CommitLog
 from store.node import wire
 from store.node.identity import ReplicaIdentity
 from store.node.repair import fetching

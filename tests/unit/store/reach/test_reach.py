@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from controllers import until
 
-from controller.client import Group, Replica
+from controller.api.client import Group, Replica
 from controller.complaints.messages import COMPLAIN_MS, HINT_MS, PROXY_COMPLAIN_MS
 from store.reach.reach import Reach
 from store.reach.reporter import Reporter

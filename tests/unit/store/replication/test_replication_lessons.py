@@ -6,8 +6,8 @@ Stories of whole clusters are in sim/test_joint_lessons.py.
 import pytest
 from replication_kit import Following, Leading, Log
 
-from store.errors import NotMaster
-from store.format import LogOffset
+from store.base.errors import NotMaster
+from store.format.frame import LogOffset
 from store.replication.agreement import Acknowledge
 from store.replication.epochs import EpochList
 from store.replication.errors import NotEnoughInSync

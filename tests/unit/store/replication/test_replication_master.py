@@ -1,7 +1,7 @@
 import pytest
 from replication_kit import Following, Leading, Log
 
-from store.errors import NotMaster
+from store.base.errors import NotMaster
 from store.replication.agreement import Acknowledge
 from store.replication.errors import BadMessage, CannotSwitchOver, NotEnoughInSync, SwitchingOver
 from store.replication.messages import Ack, Confirmed, Data, Hello, Refused, Welcome, Why

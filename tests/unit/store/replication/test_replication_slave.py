@@ -2,7 +2,7 @@ import msgspec
 import pytest
 from replication_kit import Following, Leading, Log, frame_at
 
-from store.format import HEADER
+from store.format.frame import HEADER
 from store.replication.messages import Ack, Confirmed, Data, Hello, Refused, Welcome, Why
 from store.replication.pace import Pace
 from store.replication.slave import Prepare, SaveEpochs, Send, Stage, Write

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from store.errors import ViewsDamaged
+from store.base.errors import ViewsDamaged
 from store.views import Views
 from store.views.columns import Columns
 from store.views.index import IndexKind, _Columns

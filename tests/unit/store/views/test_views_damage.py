@@ -10,10 +10,10 @@ import pytest
 from store_kit import append, bodies, frame
 from views_kit import fill, plain, told
 
-from store.errors import NotRebuildable, ViewsDamaged
+from store.base.errors import NotRebuildable, ViewsDamaged
+from store.engine.repair import StoppedStore
 from store.integrity.views import DEATHS_MAX, ViewsHealth
-from store.local import LocalStore
-from store.repair import StoppedStore
+from store.local.local import LocalStore
 from store.views import Views
 from store.views.layout import DBS_MAX, FORMAT
 from store.views.verify import Walk
@@ -336,7 +336,7 @@ def test_a_process_that_dies_of_views_does_so_three_times(tmp_path):
     code = (
         "import asyncio, lmdb, signal, sys, threading\n"
         "from pathlib import Path\n"
-        "from store.local import LocalStore\n"
+        "from store.local.local import LocalStore\n"
         "import store.views as views\n"
         "real = lmdb.open\n"
         "class Deadly:\n"

@@ -1,0 +1,93 @@
+"""What a handler of a request knows, and what it asks for: a response, messages stored, an answer, a stream."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from adapters.http.wire.options import HttpOptions
+from adapters.http.wire.request import Request
+from adapters.http.wire.response import Response
+from gateway.domain.cursor import Cursor
+from gateway.domain.errors import Refusal
+from gateway.domain.once import OnceKey
+from gateway.port.adapter import Outcome, Principal
+from gateway.port.adapter import Request as GatewayRequest
+from gateway.port.kv import WatchKeys
+from store.api.message import Message
+from store.format.frame import Position
+
+__all__ = ["Action", "Answer", "Ask", "Context", "Handler", "Store", "Stored", "Stream", "Watch"]
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True):
+    """What a handler knows besides the request."""
+
+    options: HttpOptions
+    principal: Principal
+    now_ms: int
+    below: str = ""  # what the path names below /topics/, /timers/ or /kv/
+
+
+class Answer(NamedTuple):
+    """Say this."""
+
+    response: Response
+
+
+class Store(NamedTuple):
+    """Store these; `reply` makes the response from the outcome and the place of the first stored one.
+
+    With a key they are stored once, however often the request is sent.
+    """
+
+    messages: Sequence[Message]
+    reply: Callable[["Stored"], Response]
+    key: OnceKey | None = None
+
+
+class Ask(NamedTuple):
+    """Ask the gateway; `reply` makes the response from the answer."""
+
+    request: GatewayRequest
+    reply: Callable[[Any], Response]
+
+
+class Stream(NamedTuple):
+    """Stream what is published to these filters, from `start` on."""
+
+    patterns: Sequence[str]
+    start: Cursor | None
+    where: str | None = None
+
+
+class Watch(NamedTuple):
+    """Stream what becomes of some keys."""
+
+    request: WatchKeys
+
+
+Action: TypeAlias = Answer | Store | Ask | Stream | Watch
+Handler: TypeAlias = Callable[[Request, Context], Action]
+
+
+class Stored(NamedTuple):
+    """How the messages of one request ended: places of those stored, refusals of the others, by index.
+
+    `deliver_at_ms` is when they are to be delivered, where an earlier request has said that.
+    """
+
+    places: Mapping[int, Sequence[Position]]
+    refused: Mapping[int, Refusal]
+    deliver_at_ms: int | None = None
+
+    @classmethod
+    def of(cls, outcome: Outcome, start: int, count: int) -> "Stored":
+        """The part of an outcome that belongs to `count` messages from index `start` on."""
+        if outcome.error is not None:
+            return cls({}, dict.fromkeys(range(count), outcome.error))
+        end = start + count
+        refused_ = {index - start: refusal for index, refusal in outcome.refused.items() if start <= index < end}
+        found = outcome.stored(end)
+        places = {index: found.get(start + index, ()) for index in range(count) if index not in refused_}
+        return cls(places, refused_)

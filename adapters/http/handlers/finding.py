@@ -1,0 +1,123 @@
+"""`GET /messages`: stored messages by key, address or id, newest first, as a batch of CloudEvents."""
+
+import re
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from adapters.cloudevents import BATCH_JSON, AttributeRefusal, parse_ms, to_batch
+from adapters.http.wire.request import HttpError, Request
+from adapters.http.wire.response import Response
+from gateway.domain.errors import Refusal
+from gateway.domain.sql92 import compile_where, quoted
+from gateway.port.adapter import FindMessages, FoundMessages, LastValues, LastValuesPage
+from gateway.port.groups import WAIT_MS_MAX
+
+__all__ = ["condition", "finding", "last_values", "last_values_response", "messages_response", "wait_ms"]
+
+LIMIT, LIMIT_MAX = 100, 1_000
+MS_DIGITS_MAX: Final = 15  # of a time: ms since 1970 for the next 30,000 years
+_SECONDS: Final = re.compile(r"([0-9]{1,3})(?:\.([0-9]{1,3}))?")
+_CURSOR: Final = re.compile(r"[0-9a-f]{1,16}\.[0-9a-f]{1,8}|[A-Za-z0-9_-]{54}")  # a position, or a sealed one
+_ONE_OF: Final = ("key", "address", "id")
+_KNOWN: Final = (*_ONE_OF, "from", "to", "where", "type", "limit", "after", "wait")
+
+
+def finding(request: Request) -> FindMessages:
+    """The question that a request asks. Raises `HttpError` and `AttributeRefusal`."""
+    query: dict[str, str] = {}
+    for name, text in request.query():
+        if name not in _KNOWN:
+            raise HttpError(400, f"{name[:64]}: is no parameter here; {', '.join(_KNOWN)} are", attribute=name[:64])
+        if name in query:
+            raise AttributeRefusal(name, "is given more than once")
+        query[name] = text
+    given = [name for name in _ONE_OF if query.get(name)]
+    if len(given) != 1:
+        raise HttpError(400, f"messages are found by one of {', '.join(_ONE_OF)}")
+    until = query.get("to")
+    return FindMessages(
+        **{given[0]: query[given[0]]},
+        from_ms=_time("from", query.get("from", "0")),
+        until_ms=1 << 63 if until is None else _time("to", until),
+        where=condition(query.get("where"), query.get("type")),
+        after=_cursor(query["after"]) if "after" in query else None,
+        limit=_limit(query.get("limit", str(LIMIT))),
+        wait_ms=wait_ms(query.get("wait", "0")),
+    )
+
+
+def messages_response(request: Request, found: FoundMessages) -> Response:
+    """The answer; with more to come, the next page is a link (RFC 8288)."""
+    headers = [(b"content-type", BATCH_JSON.encode()), (b"cache-control", b"no-cache")]
+    if found.after is not None:
+        query = [(name, text) for name, text in request.query() if name != "after"]
+        following = urlencode([*query, ("after", found.after)], quote_via=quote)
+        headers.append((b"link", f'</messages?{following}>; rel="next"'.encode()))
+    return Response(status=200, headers=tuple(headers), body=to_batch(found.messages))
+
+
+def last_values(request: Request, pattern: str) -> LastValues:
+    """What a request asks of the addresses that a filter matches. Raises `HttpError` and `AttributeRefusal`."""
+    query = dict(request.query())
+    after, limit = query.pop("after", ""), query.pop("limit", str(LIMIT))
+    for name in query:
+        raise HttpError(400, f"{name[:64]}: is no parameter here; limit, after are", attribute=name[:64])
+    return LastValues(pattern=pattern, limit=_limit(limit), after=after)
+
+
+def last_values_response(request: Request, asked: LastValues, found: LastValuesPage) -> Response:
+    """The answer, as that to a search."""
+    headers = [(b"content-type", BATCH_JSON.encode()), (b"cache-control", b"no-cache")]
+    if found.after is not None:
+        following = urlencode([("limit", str(asked.limit)), ("after", found.after)], quote_via=quote)
+        headers.append((b"link", f'</topics/{quote(asked.pattern)}?{following}>; rel="next"'.encode()))
+    return Response(status=200, headers=tuple(headers), body=to_batch(found.messages))
+
+
+def condition(where: str | None, kind: str | None) -> str | None:
+    """What `where` and `type` of a query ask together. Raises `AttributeRefusal`."""
+    if where is not None:
+        _check(where)
+    if kind is None:
+        return where
+    both = f"type = {quoted(kind)}" if where is None else f"({where}) AND type = {quoted(kind)}"
+    _check(both)
+    return both
+
+
+def _check(text: str) -> None:
+    try:
+        compile_where(text)
+    except Refusal as refusal:
+        raise AttributeRefusal("where", refusal.detail) from refusal
+
+
+def wait_ms(text: str) -> int:
+    """`wait` in seconds, with up to three places, in ms. Raises `AttributeRefusal`."""
+    found = _SECONDS.fullmatch(text)
+    if found is not None:
+        ms = int(found[1]) * 1_000 + int((found[2] or "").ljust(3, "0"))
+        if ms <= WAIT_MS_MAX:
+            return ms
+    raise AttributeRefusal("wait", f"is not a number of seconds up to {WAIT_MS_MAX // 1_000}, with up to three places")
+
+
+def _time(name: str, text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= MS_DIGITS_MAX:
+        return int(text)
+    try:
+        return max(parse_ms(text), 0)
+    except ValueError as error:
+        raise AttributeRefusal(name, "is neither milliseconds since 1970 nor an RFC 3339 timestamp") from error
+
+
+def _cursor(text: str) -> str:
+    if _CURSOR.fullmatch(text) is None:
+        raise AttributeRefusal("after", "is not what a page before has given")
+    return text
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 0 < int(text[:9]) <= LIMIT_MAX:
+        raise AttributeRefusal("limit", f"is not a number from 1 to {LIMIT_MAX}")
+    return int(text)

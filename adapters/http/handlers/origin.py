@@ -1,0 +1,80 @@
+"""Browsers: which pages may use the gateway (Fetch, 3.2: CORS), and which must not without their user's knowledge.
+
+A page of any site can send requests to the machine it is shown on. What it says of its origin is checked by
+`check_origin`. It can also let a name of its own lead to this machine (DNS rebinding): then the gateway is its origin.
+Such a name is what `check_host` finds.
+"""
+
+import re
+from typing import Final
+
+import msgspec
+
+from adapters.http.handlers.credentials import Credentials
+from adapters.http.wire.options import HttpOptions
+from adapters.http.wire.request import HttpError, Request
+from adapters.http.wire.response import Response
+from store.base.browsers import BROWSERS, allows_origin, knows_host, same_origin
+
+__all__ = ["check_host", "check_origin", "shared", "with_preflight"]
+
+EXPOSED: Final = b"etag, link, location, retry-after, x-create-revision, x-expires-at-ms, x-version"
+METHODS: Final = b"DELETE, GET, HEAD, POST, PUT"
+PREFLIGHT_S: Final = b"600"  # how long a browser may remember the answer
+_BROWSERS: Final = tuple([name.encode() for name in BROWSERS])
+_WELL_KNOWN: Final = frozenset({"guest"})  # users whose password every page knows
+_TOKENS: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z, \t]*")
+
+
+def check_origin(request: Request, options: HttpOptions) -> None:
+    """Raise `HttpError` (403) where a page of an origin that is not allowed sends something to be stored.
+
+    A browser asks first only for requests that no form could send; a gateway that admits clients without a name on
+    its own machine must not take what any page there posts to it.
+    """
+    if request.safe:
+        return
+    origin = request.get(b"origin")
+    if origin is None or allows_origin(origin, options.cors_origins) or same_origin(origin, request.get(b"host")):
+        return
+    raise HttpError(403, f"origin: {origin[:128]} is not allowed", attribute="origin")
+
+
+def check_host(request: Request, credentials: Credentials, options: HttpOptions) -> None:
+    """Raise `HttpError` (403) where somebody without a password of his own calls this machine by an unknown name.
+
+    To be called for connections from this machine itself, which are let in without a password. Requests that change
+    something need a right Host (RFC 9110, 7.2), others where a browser sends them.
+    """
+    if credentials is not None and credentials[0] not in _WELL_KNOWN:
+        return
+    host = request.get(b"host")
+    if host is None or (request.safe and all(request.get(name) is None for name in _BROWSERS)):
+        return
+    if knows_host(host, options.allowed_hosts):
+        return
+    raise HttpError(403, f"host: {host[:128]} is not one of adapters.http.allowed_hosts", attribute="host")
+
+
+def shared(request: Request, response: Response, options: HttpOptions) -> Response:
+    """The response with the headers that let an allowed origin's page read it."""
+    if not options.cors_origins:
+        return response
+    headers = [(b"vary", b"origin"), *response.headers]
+    origin = request.get(b"origin")
+    if origin is not None and allows_origin(origin, options.cors_origins):
+        headers.append((b"access-control-allow-origin", origin.encode("latin-1")))
+        headers.append((b"access-control-expose-headers", EXPOSED))
+    return msgspec.structs.replace(response, headers=headers)
+
+
+def with_preflight(request: Request, response: Response, options: HttpOptions) -> Response:
+    """The response to OPTIONS, with what a preflight request asks for (Fetch, 4.8)."""
+    origin, method = request.get(b"origin"), request.get(b"access-control-request-method")
+    if origin is None or method is None or not allows_origin(origin, options.cors_origins):
+        return response
+    asked = request.get(b"access-control-request-headers") or ""
+    headers = [*response.headers, (b"access-control-allow-methods", METHODS), (b"access-control-max-age", PREFLIGHT_S)]
+    if asked and _TOKENS.fullmatch(asked) is not None:
+        headers.append((b"access-control-allow-headers", asked.encode()))
+    return msgspec.structs.replace(response, headers=headers)

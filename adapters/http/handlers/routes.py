@@ -1,0 +1,288 @@
+"""What is served where, as a table, and what each request asks of the gateway.
+
+A handler answers with an action: a response at once; messages to store; a question to the gateway; an event stream.
+Handlers raise `Refusal` and `HttpError` for what they refuse.
+
+    POST    /events             200, once durable: {"id","position"}, or a list of them for a batch
+    POST    /topics/{address}   201, once durable, with Location: {"id","position"}
+    GET     /topics/{address}   200 the last value, 304, or 404
+    GET     /topics/{filter}    200 a batch of the last values of all addresses that it matches, by address
+    DELETE  /timers/{id}        204, the message will not be delivered, or 404
+    GET     /topics?prefix=     200 a JSON list of addresses
+    GET     /subscribe?filter=  200 server-sent events; `where=` and `type=` pick among them
+    GET     /messages?key=      200 a batch of stored events, newest first, by one of key, address and id; `wait=`
+    /kv and below               keys and values: `adapters.http.handlers.keys`
+    /groups and below           consumers that read a topic together: `adapters.http.handlers.groups`
+    OPTIONS anywhere            204 with Allow
+"""
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from msgspec.structs import replace
+
+from adapters.cloudevents import STRUCTURED_JSON, AttributeRefusal, BatchRefusal
+from adapters.http.handlers import groups, keys
+from adapters.http.handlers.actions import Action, Answer, Ask, Context, Handler, Store, Stored, Stream
+from adapters.http.handlers.finding import condition, finding, last_values, last_values_response, messages_response
+from adapters.http.handlers.messages import event_response, message_response, read_events, read_message
+from adapters.http.handlers.once import once_key
+from adapters.http.handlers.sse import read_id
+from adapters.http.wire.request import HttpError, Request, percent_decode, qualities
+from adapters.http.wire.response import Response, json_response, refused
+from gateway.domain.cursor import Cursor
+from gateway.domain.errors import Refusal
+from gateway.domain.filters import check_filter, is_filter
+from gateway.port.adapter import CancelTimer, LastValue, ListAddresses, Principal
+from gateway.port.tickets import timer_ticket
+from store.api.message import Message, encode
+
+__all__ = ["Found", "resolve"]
+
+LIST_MAX: Final = 1_000  # addresses listed at most
+
+
+# ---- /events
+
+
+def post_events(request: Request, context: Context) -> Action:
+    """Publish events in binary, structured or batch mode; a batch is stored only if all its events are events."""
+    try:
+        messages, batch = read_events(request, context.principal, context.options, now_ms=context.now_ms)
+    except BatchRefusal as refusal:
+        errors = [_index_error(index, error) for index, error in refusal.refused.items()]
+        return Answer(refused(refusal, errors=errors))
+    if not messages:
+        return Answer(json_response(200, []))
+    return Store(
+        messages,
+        lambda stored: _events_stored(messages, stored, context.principal, batch=batch),
+        once_key(request, context),
+    )
+
+
+def _events_stored(messages: Sequence[Message], stored: Stored, principal: Principal, *, batch: bool) -> Response:
+    receipts = [_receipt(principal, messages[index], stored, index) for index in stored.places]
+    if not stored.refused:
+        return json_response(200, receipts if batch else receipts[0])
+    first = next(iter(stored.refused.values()))
+    if not batch:
+        return refused(first)
+    kept = [{"index": index, **receipt} for index, receipt in zip(stored.places, receipts, strict=True)]
+    return refused(first, errors=[_index_error(*item) for item in stored.refused.items()], stored=kept)
+
+
+def _index_error(index: int, refusal: Refusal) -> dict[str, Any]:
+    error = {"index": index, "cause": refusal.cause.value, "detail": refusal.detail}
+    attribute = getattr(refusal, "attribute", None)
+    return error if attribute is None else {**error, "attribute": attribute}
+
+
+def _receipt(principal: Principal, message: Message, stored: Stored, index: int) -> dict[str, Any]:
+    """What a publisher is told: the id, which is the position where it gave none.
+
+    A message that is to be delivered later has no place among the others yet: it has the timer that it waits for.
+    """
+    places = stored.places[index]
+    if stored.deliver_at_ms is not None:
+        message = replace(message, deliver_at_ms=stored.deliver_at_ms)
+    timer = timer_ticket(principal, message, places)
+    if timer is not None:
+        return {"id": message.id or None, "position": None, "timer": timer}
+    position = str(places[0]) if places else None
+    return {"id": message.id or position, "position": position}
+
+
+# ---- /topics
+
+
+def post_topic(request: Request, context: Context) -> Action:
+    """Publish one message to an address."""
+    message = read_message(request, context.below, context.principal, context.options, now_ms=context.now_ms)
+    location = (b"location", f"/topics/{quote(context.below, safe='/')}".encode())
+
+    def reply(stored: Stored) -> Response:
+        if stored.refused:
+            return refused(stored.refused[0])
+        return json_response(201, _receipt(context.principal, message, stored, 0), location)
+
+    return Store((message,), reply, once_key(request, context))
+
+
+def get_topic(request: Request, context: Context) -> Action:
+    """The last value of an address, or of all that a filter matches."""
+    if is_filter(context.below):
+        asked = last_values(request, context.below)
+        return Ask(asked, lambda page: last_values_response(request, asked, page))
+    _no_query(request)
+    structured = _wants_event(request)
+    wanted = request.get(b"if-none-match")
+
+    def reply(message: Message | None) -> Response:
+        if message is None:
+            return refused(HttpError(404, f"nothing has been published to {context.below!r}"))
+        tag = _etag(message, structured=structured)
+        headers = ((b"etag", tag), (b"vary", b"accept"), (b"cache-control", b"no-cache"))
+        if wanted is not None and _tag_matches(wanted, tag.decode()):
+            return Response(status=304, headers=headers)
+        if structured:
+            return event_response(message, *headers)
+        return message_response(message, context.options, *headers)
+
+    return Ask(LastValue(address=context.below), reply)
+
+
+def _wants_event(request: Request) -> bool:
+    """Whether Accept names the structured mode and nothing it likes better."""
+    accept = qualities(request.get(b"accept") or "")
+    weight = accept.get(STRUCTURED_JSON, 0.0)
+    return weight > 0 and weight >= max(accept.values())
+
+
+def _etag(message: Message, *, structured: bool) -> bytes:
+    """A strong validator (RFC 9110, 8.8.3): of the message, and of the form it is given in."""
+    digest = blake2b(encode(message), digest_size=16).hexdigest()
+    return f'"{digest}{".ce" if structured else ""}"'.encode()
+
+
+def _tag_matches(wanted: str, tag: str) -> bool:
+    """If-None-Match compares weakly (RFC 9110, 13.1.2)."""
+    return wanted == "*" or tag in (item.strip().removeprefix("W/") for item in wanted.split(","))
+
+
+def list_topics(request: Request, context: Context) -> Action:
+    """Addresses that begin with a prefix."""
+    query = dict(request.query())
+    prefix, limit = query.pop("prefix", ""), query.pop("limit", str(LIST_MAX))
+    if query:
+        raise _unknown_parameter(next(iter(query)), "prefix, limit")
+    if not (limit.isascii() and limit.isdigit()) or not 0 < int(limit[:9]) <= LIST_MAX:
+        raise AttributeRefusal("limit", f"is not a number from 1 to {LIST_MAX}")
+    return Ask(ListAddresses(prefix=prefix, limit=int(limit)), lambda addresses: json_response(200, addresses))
+
+
+# ---- /timers
+
+
+def delete_timer(request: Request, context: Context) -> Action:
+    """Do not deliver what was to be delivered later."""
+    _no_query(request)
+
+    def reply(pending: bool) -> Response:
+        if not pending:
+            return refused(HttpError(404, "no message waits by this id: it was delivered, or cancelled before"))
+        return Response(status=204)
+
+    return Ask(CancelTimer(timer=context.below), reply)
+
+
+# ---- /subscribe
+
+
+def subscribe(request: Request, context: Context) -> Action:
+    """Stream what is published; a client that comes back goes on behind the last event it has seen."""
+    patterns: dict[str, None] = {}
+    asked: dict[str, str] = {}
+    for name, text in request.query():
+        if name in asked:
+            raise AttributeRefusal(name, "is given more than once")
+        if name in {"where", "type"}:
+            asked[name] = text
+            continue
+        if name != "filter":
+            raise _unknown_parameter(name, "filter, where, type")
+        try:
+            patterns[check_filter(text)] = None
+        except Refusal as refusal:
+            raise AttributeRefusal("filter", refusal.detail) from refusal
+    if not 0 < len(patterns) <= context.options.max_filters:
+        raise AttributeRefusal("filter", f"is given once to {context.options.max_filters} times")
+    for pattern in patterns:
+        context.principal.badge.check_filter(pattern)
+    return Stream(tuple(patterns), _start(request), condition(asked.get("where"), asked.get("type")))
+
+
+def _start(request: Request) -> Cursor | None:
+    """Behind the last event that a client says it has seen."""
+    seen = request.get(b"last-event-id")
+    if not seen:
+        return None
+    try:
+        return read_id(seen)
+    except ValueError as error:
+        raise AttributeRefusal("last-event-id", "is not the id of an event from here") from error
+
+
+# ---- /messages
+
+
+def get_messages(request: Request, context: Context) -> Action:
+    """Stored messages by key, address or id."""
+    return Ask(finding(request), lambda found: messages_response(request, found))
+
+
+def _no_query(request: Request) -> None:
+    for name, _ in request.query():
+        raise HttpError(400, f"{name[:64]}: there are no parameters here", attribute=name[:64])
+
+
+def _unknown_parameter(name: str, known: str) -> HttpError:
+    return HttpError(400, f"{name[:64]}: is no parameter here; {known} are", attribute=name[:64])
+
+
+# ---- the table
+
+
+class Found(NamedTuple):
+    """A handler for a request, and what its path names: an address, a timer, a key."""
+
+    handler: Handler
+    below: str
+
+
+EXACT: Final[dict[str, dict[str, Handler]]] = {
+    "/events": {"POST": post_events},
+    "/topics": {"GET": list_topics},
+    "/subscribe": {"GET": subscribe},
+    "/messages": {"GET": get_messages},
+    "/kv": {"GET": keys.list_keys, "POST": keys.transact},
+    "/kv-holds": {"DELETE": keys.delete_hold, "POST": keys.post_hold},
+    "/groups": {"GET": groups.list_groups},
+}
+BELOW: Final[dict[str, dict[str, Handler]]] = {
+    "/topics/": {"GET": get_topic, "POST": post_topic},
+    "/timers/": {"DELETE": delete_timer},
+    "/kv/": {"DELETE": keys.delete_key, "GET": keys.get_key, "PUT": keys.put_key},
+}
+
+
+GROUPS: Final = "/groups/"  # below it each path has methods of its own
+
+
+def _allowed(methods: Mapping[str, Handler]) -> str:
+    names = [*methods, "OPTIONS"] if "GET" not in methods else [*methods, "HEAD", "OPTIONS"]
+    return ", ".join(sorted(names))
+
+
+def resolve(request: Request) -> Found | Response:
+    """The handler for a request, or the answer where there is none. HEAD is served as GET, its body left out."""
+    path, _ = request.split_target()
+    root = next((root for root in BELOW if path.startswith(root) and path != root), "")
+    methods: Mapping[str, Handler] | None = BELOW.get(root) or EXACT.get(path)
+    if methods is None and path.startswith(GROUPS):
+        root, methods = GROUPS, groups.methods_below(path.removeprefix(GROUPS))
+    if request.method == "OPTIONS":
+        allow = "DELETE, GET, HEAD, OPTIONS, POST, PUT" if methods is None else _allowed(methods)
+        if methods is not None or path == "*":
+            return Response(status=204, headers=((b"allow", allow.encode()),))
+    if methods is None:
+        raise HttpError(
+            404, "there is nothing here; /events, /topics, /messages, /timers, /subscribe, /groups and /kv are"
+        )
+    handler = methods.get("GET" if request.method == "HEAD" else request.method)
+    if handler is None:
+        allow = _allowed(methods)
+        raise HttpError(405, f"{request.method} is not for this; {allow} are", headers=((b"allow", allow.encode()),))
+    return Found(handler, percent_decode(path[len(root) :]) if root else "")

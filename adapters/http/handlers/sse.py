@@ -1,0 +1,179 @@
+"""Server-sent events (WHATWG HTML, 9.2): the subscriptions of one connection and how messages become events.
+
+An event's id is the message's position in the log, its data one CloudEvent in JSON. A client that comes back with
+`Last-Event-ID` goes on behind that position, and where the log is another one by now and has no such position, with
+what comes from now on. Where there are several logs, an id says besides where the stream goes on in each of the
+others: `5f.3,1000000000000.0`; a log that an id says nothing of has joined since, and is read from its beginning. The
+streams of one HTTP/2 connection share one cursor: where one of them has no room all of them wait, until it has or is
+given up.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from adapters.cloudevents import to_structured
+from adapters.http.handlers.actions import Stream
+from adapters.http.wire.response import Response
+from adapters.http.wire.transport import Exchange, Transport
+from gateway.domain.batch import Batch
+from gateway.domain.cursor import Cursor, by_log
+from gateway.port.adapter import Deliveries, Principal, Subscribe, SubscriptionId, Token
+from store.format.frame import LogOffset, Position, group_of
+
+__all__ = ["OPENING", "EventStream", "EventStreams", "read_id"]
+
+MEMO: Final = "http.sse"
+RETRY_MS: Final = 2_000  # when a client is to come back
+HEARTBEAT: Final = b":\n\n"
+OPENING: Final = Response(
+    status=200,
+    headers=((b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")),
+    body=b"retry: %d\n\n" % RETRY_MS,
+)
+ORIGIN: Final = Position(LogOffset(0), 0)
+
+
+def read_id(text: str) -> Cursor:
+    """Where to go on behind the event of an id. Raises ValueError for what is no event's id from here."""
+    last, *others = [Position.parse(part) for part in text.split(",")]
+    cursor = (Position(last.frame, last.row + 1), *others)
+    if len(by_log(cursor)) < len(cursor):
+        raise ValueError(f"two positions in one log: {text!r}")
+    return cursor
+
+
+class EventStream:
+    """One response to `GET /subscribe`."""
+
+    __slots__ = ("exchange", "following", "quiet_since_ms", "stalled", "subs")
+
+    def __init__(self, exchange: Exchange, subs: Sequence[SubscriptionId], now_ms: int) -> None:
+        self.exchange = exchange
+        self.subs = subs
+        self.following: dict[int, Position] = {}  # by log: what lies before it has been sent, or is not wanted
+        self.quiet_since_ms = now_ms
+        self.stalled = False  # it had no room for what it was offered
+
+    def elsewhere(self, group: int) -> bytes:
+        """What the ids of events in one log say of the others."""
+        others = [str(at) for other, at in sorted(self.following.items()) if other != group]
+        return "".join([f",{at}" for at in others]).encode()
+
+
+class EventStreams:
+    """The event streams of one connection."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._streams: dict[Exchange, EventStream] = {}
+        self._by_sub: dict[SubscriptionId, EventStream] = {}
+        self._beginning: dict[Token, EventStream] = {}  # of which it is not known yet where they do
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def __iter__(self) -> Iterator[EventStream]:
+        return iter(list(self._streams.values()))
+
+    def open(self, stream: EventStream, asked: Stream, token: Token, who: Principal | None) -> Sequence[Subscribe]:
+        """A response to somebody begins: what to subscribe to. The outcome under the token goes to `begun`."""
+        self._streams[stream.exchange] = self._beginning[token] = stream
+        for sub in stream.subs:
+            self._by_sub[sub] = stream
+        tokens = [token, *[None] * (len(stream.subs) - 1)]
+        return [
+            Subscribe(sub=sub, pattern=pattern, start=asked.start, where=asked.where, token=token, who=who)
+            for sub, pattern, token in zip(stream.subs, asked.patterns, tokens, strict=True)
+        ]
+
+    def begun(self, token: Token, cursor: Cursor) -> bool:
+        """It is known where a stream begins in each log; False for the token of something else."""
+        stream = self._beginning.pop(token, None)
+        if stream is not None:
+            stream.following = by_log(cursor)
+        return stream is not None
+
+    def remove(self, exchange: Exchange) -> EventStream | None:
+        """A response has ended."""
+        stream = self._streams.pop(exchange, None)
+        if stream is not None:
+            for sub in stream.subs:
+                del self._by_sub[sub]
+        return stream
+
+    def has_room(self, exchange: Exchange) -> None:
+        """A stream that had no room has some."""
+        stream = self._streams.get(exchange)
+        if stream is not None:
+            stream.stalled = False
+
+    def deliver(self, deliveries: Deliveries, *, now_ms: int) -> int:
+        """Send what there is room for; how many deliveries that were, counted from the first."""
+        batch = deliveries.batch
+        by_sub, position, group = self._by_sub, batch.position, group_of(batch.frame)
+        chunks: dict[EventStream, list[bytes]] = {}
+        rooms: dict[EventStream, int] = {}
+        elsewhere: dict[EventStream, bytes] = {}
+        taken = 0
+        for index, subs in zip(deliveries.picks, deliveries.subs, strict=True):
+            at = position(index)
+            streams = {
+                by_sub[sub]: None for sub in subs if sub in by_sub and by_sub[sub].following.get(group, ORIGIN) <= at
+            }
+            full = False
+            for stream in streams:
+                if stream not in rooms:
+                    rooms[stream] = self._transport.room(stream.exchange)
+                    chunks[stream], elsewhere[stream] = [], stream.elsewhere(group)
+                if rooms[stream] <= 0:
+                    full = stream.stalled = True
+            if full:
+                break
+            if streams:
+                event = _event(batch, index)
+                following = Position(at.frame, at.row + 1)
+                for stream in streams:
+                    said = event if not elsewhere[stream] else _with_id(event, elsewhere[stream])
+                    chunks[stream].append(said)
+                    rooms[stream] -= len(said)
+                    stream.following[group] = following
+            taken += 1
+        for stream, events in chunks.items():
+            if events:
+                stream.quiet_since_ms = now_ms
+                self._transport.send(stream.exchange, b"".join(events), now_ms=now_ms)
+        return taken
+
+    def beat(self, period_ms: int, *, now_ms: int) -> None:
+        """Send a comment where nothing was sent for so long."""
+        for stream in self._streams.values():
+            if now_ms - stream.quiet_since_ms >= period_ms:
+                stream.quiet_since_ms = now_ms
+                if not stream.stalled:
+                    self._transport.send(stream.exchange, HEARTBEAT, now_ms=now_ms)
+
+    def quietest_ms(self) -> int | None:
+        """When the stream that has been quiet longest last said something."""
+        return min((stream.quiet_since_ms for stream in self._streams.values()), default=None)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether one of the streams has no room."""
+        return any(stream.stalled for stream in self._streams.values())
+
+
+def _with_id(event: bytes, elsewhere: bytes) -> bytes:
+    """The event whose id says of other logs, too, where the stream goes on."""
+    end = event.index(b"\n")
+    return event[:end] + elsewhere + event[end:]
+
+
+def _event(batch: Batch, index: int) -> bytes:
+    """A message as an event, encoded once for all its subscribers."""
+    events: dict[int, bytes] = batch.memo.setdefault(MEMO, {})
+    event = events.get(index)
+    if event is None:
+        # JSON has line breaks between its tokens alone. Each LF is given back by a field of its own; CR has no way.
+        data = to_structured(batch.message(index)).replace(b"\r", b" ").replace(b"\n", b"\ndata: ")
+        event = events[index] = b"id: %b\nevent: message\ndata: %b\n\n" % (str(batch.position(index)).encode(), data)
+    return event

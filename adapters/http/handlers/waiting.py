@@ -1,0 +1,104 @@
+"""What of a connection's requests waits, and for what."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from adapters.http.handlers.actions import Stored
+from adapters.http.handlers.credentials import Credentials
+from adapters.http.handlers.routes import Found
+from adapters.http.wire.request import Request
+from adapters.http.wire.response import Response
+from adapters.http.wire.transport import Exchange
+
+__all__ = ["Asked", "Part", "Pending", "Requests"]
+
+
+class Pending(NamedTuple):
+    """A request that has a handler and waits for its turn, or for its sender to be known."""
+
+    exchange: Exchange
+    request: Request
+    found: Found
+    credentials: Credentials
+
+
+class Part(NamedTuple):
+    """The messages of one request among those of a `Publish`."""
+
+    exchange: Exchange
+    request: Request
+    start: int
+    size: int
+    reply: Callable[[Stored], Response]
+
+
+class Asked(NamedTuple):
+    """A question that the gateway has been asked for a request."""
+
+    exchange: Exchange
+    request: Request
+    reply: Callable[[Any], Response]
+
+
+class Requests:
+    """A connection's requests that are all there and are not handled yet."""
+
+    __slots__ = ("_senders", "body_bytes", "turn")
+
+    def __init__(self) -> None:
+        self.turn: deque[Pending] = deque()  # whose turn has not come
+        self.body_bytes = 0  # of all of them
+        self._senders: dict[Credentials, list[Pending]] = {}  # whose sender is being asked for
+
+    @property
+    def asking(self) -> bool:
+        """Whether a sender is being asked for."""
+        return bool(self._senders)
+
+    def append(self, pending: Pending) -> None:
+        """One has arrived."""
+        self.turn.append(pending)
+        self.body_bytes += len(pending.request.body)
+
+    def pop(self) -> Pending:
+        """The next one, whose turn has come."""
+        pending = self.turn.popleft()
+        self.body_bytes -= len(pending.request.body)
+        return pending
+
+    def wait(self, pending: Pending) -> bool:
+        """Let one wait until its sender is known; whether that is still to be asked for."""
+        waiting = self._senders.get(pending.credentials)
+        new = waiting is None
+        if waiting is None:
+            waiting = self._senders[pending.credentials] = []
+        waiting.append(pending)
+        self.body_bytes += len(pending.request.body)
+        return new
+
+    def answered(self, credentials: Credentials) -> Sequence[Pending]:
+        """Those of a sender who is not asked for any more."""
+        waiting = self._senders.pop(credentials, [])
+        self.body_bytes -= _body_bytes(waiting)
+        return waiting
+
+    def put_back(self, waiting: Sequence[Pending]) -> None:
+        """It is their turn, before all others'."""
+        self.turn.extendleft(reversed(waiting))
+        self.body_bytes += _body_bytes(waiting)
+
+    def drop_bodies(self) -> Sequence[Pending]:
+        """Those that have bodies, and wait here no more."""
+        dropped: list[Pending] = []
+        for waiting in (self.turn, *self._senders.values()):
+            dropped += [one for one in waiting if one.request.body]
+            kept = [one for one in waiting if not one.request.body]
+            waiting.clear()
+            waiting.extend(kept)
+        self.body_bytes = 0
+        return dropped
+
+
+def _body_bytes(requests: Sequence[Pending]) -> int:
+    return sum([len(one.request.body) for one in requests])

@@ -1,0 +1,460 @@
+"""HTTP/2 (RFC 9113) on the h2 library: streams, flow control in both directions, and limits on what a peer can cost."""
+
+import re
+from binascii import Error as Base64Error
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar, Final
+
+import h2.events
+from h2.errors import ErrorCodes
+from h2.exceptions import H2Error, ProtocolError, StreamClosedError
+from h2.settings import SettingCodes, Settings
+from hyperframe.exceptions import HyperframeError
+from hyperframe.frame import GoAwayFrame
+
+from adapters.http.wire.arriving import CROWDED
+from adapters.http.wire.guard import STREAM_ID_MAX, Calm, FrameHeaders
+from adapters.http.wire.h2_stream import Stream
+from adapters.http.wire.options import HttpOptions
+from adapters.http.wire.request import Request
+from adapters.http.wire.response import EMPTY_STATUSES, Response, date_header, problem
+from adapters.http.wire.strict import StrictConnection
+from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone
+
+__all__ = ["Http2"]
+
+WINDOW_BYTES: Final = 1024 * 1024  # what a peer may send before we say that it has arrived
+STREAM_BUFFER_BYTES: Final = 256 * 1024  # of one event stream, beyond what its window takes
+DRAIN_BYTES_MAX: Final = 64 * 1024 * 1024  # of a refused body, before its stream is reset
+
+_BASE64URL: Final = re.compile(b"[A-Za-z0-9_-]*")
+
+
+class Http2:
+    """The transport of an HTTP/2 connection."""
+
+    ordered = False
+
+    def __init__(self, options: HttpOptions) -> None:
+        self._options = options
+        settings = {
+            SettingCodes.MAX_CONCURRENT_STREAMS: options.max_concurrent_streams,
+            SettingCodes.MAX_HEADER_LIST_SIZE: options.max_header_bytes,
+            SettingCodes.INITIAL_WINDOW_SIZE: WINDOW_BYTES,
+        }
+        self._h2 = StrictConnection(Settings(client=False, initial_values=settings))
+        self._frames = FrameHeaders()
+        self._upgraded: Request | None = None  # stream 1, until the peer's preface is here
+        self._streams: dict[Exchange, Stream] = {}
+        self._blocked: dict[Exchange, None] = {}  # responses with bytes that no window takes, longest first
+        self._starved: dict[Exchange, None] = {}  # event streams that found no room
+        self._held_in_bytes = 0
+        self._held_out_bytes = 0
+        self._unwritten_bytes = 0  # of bodies, in h2's output
+        self._now_ms = 0
+        self._calm = Calm()
+        self._leaving = False  # we have sent GOAWAY
+        self._deserted = False  # the peer has
+        self._failed = False
+        self._goaway = b""
+        self._events: list[Event] = []
+
+    def open(self) -> None:
+        """Begin with our SETTINGS: the peer's preface is fed by `receive`."""
+        self._h2.initiate_connection()
+        self._h2.increment_flow_control_window(WINDOW_BYTES)
+
+    def upgrade(self, request: Request, settings: bytes, *, now_ms: int) -> bool:
+        """Begin behind an upgrade from HTTP/1.1, its request being stream 1; False when its settings are malformed.
+
+        The request counts as arrived when the peer's preface has: curl cannot take more than 32 KiB behind the 101.
+        """
+        if _BASE64URL.fullmatch(settings) is None:
+            return False
+        try:
+            self._h2.initiate_upgrade_connection(settings + b"=" * (-len(settings) % 4))
+        except (H2Error, HyperframeError, Base64Error, ValueError):
+            return False
+        self._h2.increment_flow_control_window(WINDOW_BYTES)
+        stream = self._streams[Exchange(1)] = Stream(request.headers, now_ms)
+        stream.head_only = request.method == "HEAD"
+        self._upgraded = request
+        return True
+
+    # ---- Transport
+
+    @property
+    def wants_data(self) -> bool:
+        """True until the end: flow control is what holds a peer back."""
+        return not self.finished
+
+    @property
+    def full(self) -> bool:
+        """Whether responses that no window takes, or that wait for the peer to read, take all the bytes they may."""
+        return self._held_out_bytes + self._unwritten_bytes >= self._options.max_held_bytes
+
+    @property
+    def arriving_bytes(self) -> int:
+        """What is held of requests that arrive."""
+        return self._held_in_bytes
+
+    @property
+    def busy(self) -> bool:
+        """Whether a stream is open."""
+        return bool(self._streams)
+
+    @property
+    def finished(self) -> bool:
+        """Whether GOAWAY is sent, by either side, and no stream is left."""
+        return self._failed or ((self._leaving or self._deserted) and not self._streams)
+
+    def receive(self, data: bytes, *, now_ms: int) -> Sequence[Event]:
+        """Feed h2; requests that are complete come as events. A connection error is answered by GOAWAY."""
+        self._now_ms = now_ms
+        if self._failed:
+            return ()
+        sound = self._frames.sound(data)
+        try:
+            for event in self._h2.receive_data(data[:sound]):
+                handler = self._handlers.get(type(event))
+                if handler is not None:
+                    handler(self, event)
+                if self._failed:
+                    break
+        except ProtocolError:
+            self._failed = True  # h2 has put the GOAWAY into its output
+        except (H2Error, HyperframeError, ValueError):
+            self._fail(ErrorCodes.PROTOCOL_ERROR)
+        if self._frames.fault is not None:
+            self._fail(self._frames.fault)
+        events, self._events = self._events, []
+        return events
+
+    def respond(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
+        """Send a whole response, as much of its body as the windows take."""
+        length = () if response.status in EMPTY_STATUSES else ((b"content-length", b"%d" % len(response.body)),)
+        empty = response.status in EMPTY_STATUSES or not response.body
+        stream = self._send_head(exchange, response, length, now_ms, end=empty)
+        if stream is not None:
+            stream.ended = True
+            self._add(exchange, stream, response.body)
+
+    def begin(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
+        """Send a head whose body follows."""
+        stream = self._send_head(exchange, response, (), now_ms, end=False)
+        if stream is not None:
+            self._add(exchange, stream, response.body)
+
+    def send(self, exchange: Exchange, data: bytes, *, now_ms: int) -> None:
+        """Send some of the body, or hold it until a window opens."""
+        self._now_ms = now_ms
+        stream = self._streams.get(exchange)
+        if stream is not None:
+            self._add(exchange, stream, data)
+
+    def finish(self, exchange: Exchange) -> None:
+        """END_STREAM behind what is held."""
+        stream = self._streams.get(exchange)
+        if stream is not None:
+            stream.ended = True
+            self._add(exchange, stream, b"")
+
+    def room(self, exchange: Exchange) -> int:
+        """What is free of the stream's buffer."""
+        stream = self._streams.get(exchange)
+        if stream is None:
+            return STREAM_BUFFER_BYTES  # what is sent to it is dropped
+        free = STREAM_BUFFER_BYTES - len(stream.out)
+        if free <= 0:
+            self._starved[exchange] = None
+        return free
+
+    def refuse_arriving(self) -> None:
+        """Answer the requests that arrive with 503."""
+        for exchange, stream in list(self._streams.items()):
+            if stream.body_bytes and not (stream.arrived or stream.refused):
+                self._refuse_body(exchange, 503, CROWDED)
+
+    def say_goodbye(self) -> None:
+        """GOAWAY: streams that are open may end, no others begin."""
+        if self._leaving or self._failed:
+            return
+        self._leaving = True
+        # h2 lets nothing follow its own GOAWAY, so that streams could not end.
+        goaway = GoAwayFrame(0, last_stream_id=self._h2.highest_inbound_stream_id, error_code=ErrorCodes.NO_ERROR)
+        self._goaway = goaway.serialize()
+
+    def tick(self, *, now_ms: int) -> Sequence[Event]:
+        """End what makes no progress: requests that do not arrive, responses and event streams that are not read."""
+        self._now_ms = now_ms
+        late = [
+            exchange
+            for exchange, stream in self._streams.items()
+            if stream.waits and stream.since_ms + self._patience_ms(stream) <= now_ms
+        ]
+        for exchange in late:
+            stream = self._streams[exchange]
+            if not stream.arrived and not stream.refused:
+                detail = f"the request took more than {self._options.request_timeout_s} s"
+                self.respond(exchange, problem(408, detail), now_ms=now_ms)
+            self._reset(exchange, ErrorCodes.NO_ERROR if stream.answered else ErrorCodes.CANCEL)
+        events, self._events = [*self._events, *(Gone(exchange) for exchange in late)], []
+        return events
+
+    def deadline_ms(self) -> int | None:
+        """When the first stream that waits for its peer has waited too long."""
+        if self._events:
+            return 0
+        times = [stream.since_ms + self._patience_ms(stream) for stream in self._streams.values() if stream.waits]
+        return min(times, default=None)
+
+    def take_output(self) -> bytes:
+        """The frames to write."""
+        out: bytes = self._h2.data_to_send()
+        self._unwritten_bytes = 0
+        if self._goaway:
+            out += self._goaway
+            self._goaway = b""
+        return out
+
+    def _patience_ms(self, stream: Stream) -> int:
+        """How long its peer may let it wait: the window of an event stream may be shut for a time of its own."""
+        options = self._options
+        streaming = stream.arrived and not stream.ended
+        return 1000 * (options.sse_stall_s if streaming else options.request_timeout_s)
+
+    def let_go(self) -> None:
+        """h2's own rings keep no more than a frame and what was not written yet."""
+        self._streams.clear()
+        self._events = []
+
+    # ---- events of h2
+
+    def _on_request(self, event: h2.events.RequestReceived) -> None:
+        exchange = Exchange(event.stream_id)
+        if self._leaving:
+            self._rst(exchange, ErrorCodes.REFUSED_STREAM)
+            return
+        stream = self._streams[exchange] = Stream(event.headers, self._now_ms)
+        if (stream.length_bytes or 0) > self._options.max_body_bytes:
+            self._refuse_body(exchange, 413, f"the body is larger than {self._options.max_body_bytes} bytes")
+        elif self._held_out_bytes > self._options.max_held_bytes:
+            self._refuse_body(exchange, 503, "the responses to earlier requests are not read")
+        elif event.stream_ended is None and (b"expect", b"100-continue") in stream.headers:
+            self._h2.send_headers(exchange, [(b":status", b"100")])
+
+    def _on_data(self, event: h2.events.DataReceived) -> None:
+        exchange = Exchange(event.stream_id)
+        stream = self._streams.get(exchange)
+        if event.flow_controlled_length:
+            with suppress(StreamClosedError):  # the connection's window is given back; the stream's is of no use
+                self._h2.acknowledge_received_data(event.flow_controlled_length, exchange)
+        if not event.data and event.stream_ended is None:
+            self._check(calm=self._calm.control(self._now_ms))
+        if stream is None:
+            return
+        stream.body_bytes += len(event.data)
+        if stream.refused:
+            if stream.body_bytes > DRAIN_BYTES_MAX:
+                self._reset(exchange, ErrorCodes.NO_ERROR)
+            return
+        stream.body.append(event.data)
+        stream.since_ms = self._now_ms
+        self._held_in_bytes += len(event.data)
+        if stream.body_bytes > self._options.max_body_bytes:
+            self._refuse_body(exchange, 413, f"the body is larger than {self._options.max_body_bytes} bytes")
+        elif self._held_in_bytes > self._options.max_held_bytes:
+            self._refuse_body(exchange, 503, "too many bodies arrive on this connection at once")
+
+    def _on_end(self, event: h2.events.StreamEnded) -> None:
+        exchange = Exchange(event.stream_id)
+        stream = self._streams.get(exchange)
+        if stream is None:
+            return
+        stream.arrived = True
+        if stream.refused:
+            if stream.answered:
+                self._forget(exchange)
+            return
+        if stream.length_bytes not in {None, stream.body_bytes}:
+            stream.arrived = False
+            self._reset(exchange, ErrorCodes.PROTOCOL_ERROR)  # malformed (RFC 9113, 8.1.1): h2 looks at DATA alone
+            self._check(calm=self._calm.reset(self._now_ms))
+            return
+        self._held_in_bytes -= stream.body_bytes
+        body = stream.body[0] if len(stream.body) == 1 else b"".join(stream.body)
+        stream.body = []
+        request = Request(method=stream.method, target=stream.target, headers=stream.headers, body=body)
+        self._events.append(Arrived(exchange, request))
+
+    def _on_reset(self, event: h2.events.StreamReset) -> None:
+        exchange = Exchange(event.stream_id)
+        if self._forget(exchange):
+            self._events.append(Gone(exchange))
+        self._check(calm=self._calm.reset(self._now_ms))
+
+    def _on_window(self, event: h2.events.WindowUpdated) -> None:
+        self._check(calm=self._calm.control(self._now_ms))
+        if not event.stream_id:
+            self._pump(list(self._blocked))
+        elif Exchange(event.stream_id) in self._blocked:
+            self._pump([Exchange(event.stream_id)])
+
+    def _on_settings(self, _event: h2.events.RemoteSettingsChanged) -> None:
+        request, self._upgraded = self._upgraded, None
+        first = self._streams.get(Exchange(1))
+        if request is not None and first is not None and not first.answered:
+            first.arrived = True
+            self._events.append(Arrived(Exchange(1), request))
+        self._check(calm=self._calm.control(self._now_ms))
+        self._pump(list(self._blocked))
+
+    def _on_nothing(self, _event: h2.events.Event) -> None:
+        self._check(calm=self._calm.control(self._now_ms))
+
+    def _on_goaway(self, event: h2.events.ConnectionTerminated) -> None:
+        """The peer waits for responses to what it has begun, and may begin more until none is left (RFC 9113, 6.8)."""
+        if event.error_code != ErrorCodes.NO_ERROR:
+            self._failed = True  # it has closed the connection (RFC 9113, 5.4.1)
+        elif not (self._leaving or self._deserted):
+            self._deserted = True
+            self._goaway = GoAwayFrame(0, last_stream_id=STREAM_ID_MAX).serialize()
+
+    # ---- sending
+
+    def _send_head(
+        self, exchange: Exchange, response: Response, extra: Sequence[tuple[bytes, bytes]], now_ms: int, *, end: bool
+    ) -> Stream | None:
+        """Send HEADERS; the stream, unless it is gone or this was all."""
+        self._now_ms = now_ms
+        stream = self._streams.get(exchange)
+        if stream is None or self._failed or stream.answered:
+            return None
+        end = end or stream.head_only
+        head = [
+            (b":status", b"%d" % response.status),
+            (b"date", date_header(now_ms // 1000)),
+            *response.headers,
+            *extra,
+        ]
+        stream.since_ms = now_ms
+        try:
+            self._h2.send_headers(exchange, head, end_stream=end)
+        except H2Error:
+            self._forget(exchange)
+            return None
+        if end:
+            self._end(exchange, stream)
+            return None
+        return stream
+
+    def _add(self, exchange: Exchange, stream: Stream, data: bytes) -> None:
+        if self._failed:
+            return
+        if not stream.out:
+            stream.since_ms = self._now_ms
+        stream.out += data
+        self._held_out_bytes += len(data)
+        self._pump([exchange])
+
+    def _pump(self, exchanges: list[Exchange]) -> None:
+        """Send what the windows take, a frame a stream in turn."""
+        while exchanges:
+            exchanges = [exchange for exchange in exchanges if self._pump_one(exchange)]
+
+    def _pump_one(self, exchange: Exchange) -> bool:
+        """Send one frame; whether there may be another."""
+        stream = self._streams.get(exchange)
+        if stream is None or self._failed:
+            return False
+        out = stream.out
+        try:
+            size = min(len(out), self._h2.local_flow_control_window(exchange), self._h2.max_outbound_frame_size)
+            if out and size <= 0:
+                self._blocked[exchange] = None
+                return False
+            end = stream.ended and size == len(out)
+            if out or end:
+                self._h2.send_data(exchange, bytes(out[:size]), end_stream=end)
+        except H2Error:
+            self._forget(exchange)
+            return False
+        if size > 0:
+            self._calm.progress()
+            del out[:size]
+            self._held_out_bytes -= size
+            self._unwritten_bytes += size
+            stream.since_ms = self._now_ms
+        if end:
+            self._end(exchange, stream)
+            return False
+        if len(out) * 2 <= STREAM_BUFFER_BYTES and exchange in self._starved:
+            del self._starved[exchange]
+            self._events.append(Drained(exchange))
+        if not out:
+            self._blocked.pop(exchange, None)
+            return False
+        return True
+
+    # ---- the end of streams
+
+    def _end(self, exchange: Exchange, stream: Stream) -> None:
+        """The response is sent. Where the request is not all there, the stream stays until it is."""
+        stream.answered = True
+        if stream.arrived:
+            self._forget(exchange)
+
+    def _forget(self, exchange: Exchange) -> bool:
+        stream = self._streams.pop(exchange, None)
+        if stream is None:
+            return False
+        self._held_out_bytes -= len(stream.out)
+        if not stream.arrived and not stream.refused:
+            self._held_in_bytes -= stream.body_bytes
+        self._blocked.pop(exchange, None)
+        self._starved.pop(exchange, None)
+        return True
+
+    def _reset(self, exchange: Exchange, code: ErrorCodes) -> None:
+        if self._forget(exchange):
+            self._rst(exchange, code)
+
+    def _rst(self, exchange: Exchange, code: ErrorCodes) -> None:
+        with suppress(H2Error):  # it has ended on both sides meanwhile
+            self._h2.reset_stream(exchange, code)
+
+    def _refuse_body(self, exchange: Exchange, status: int, detail: str) -> None:
+        """Answer now, and drop the rest of the request: some clients miss an answer that RST_STREAM follows."""
+        stream = self._streams[exchange]
+        self._held_in_bytes -= stream.body_bytes
+        stream.body, stream.refused = [], True
+        headers = ((b"retry-after", b"1"),) if status == 503 else ()
+        self.respond(exchange, problem(status, detail, *headers), now_ms=self._now_ms)
+
+    # ---- faults
+
+    def _check(self, *, calm: bool) -> None:
+        if not calm:
+            self._fail(ErrorCodes.ENHANCE_YOUR_CALM)
+
+    def _fail(self, code: ErrorCodes) -> None:
+        """GOAWAY with an error; nothing else is said behind it."""
+        if not self._failed:
+            self._failed = True
+            with suppress(H2Error):  # the peer has said GOAWAY before
+                self._h2.close_connection(code)
+
+    _handlers: ClassVar[dict[type, Callable[["Http2", Any], None]]] = {
+        h2.events.RequestReceived: _on_request,
+        h2.events.DataReceived: _on_data,
+        h2.events.StreamEnded: _on_end,
+        h2.events.StreamReset: _on_reset,
+        h2.events.WindowUpdated: _on_window,
+        h2.events.RemoteSettingsChanged: _on_settings,
+        h2.events.PingReceived: _on_nothing,
+        h2.events.PingAckReceived: _on_nothing,
+        h2.events.PriorityUpdated: _on_nothing,
+        h2.events.UnknownFrameReceived: _on_nothing,
+        h2.events.ConnectionTerminated: _on_goaway,
+    }

@@ -1,0 +1,118 @@
+"""One HTTP request, the same for both versions."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from gateway.domain.errors import ProtocolError
+
+__all__ = ["HttpError", "Request", "media_type", "percent_decode", "qualities"]
+
+SINGLE: Final = frozenset(
+    {b"authorization", b"content-type", b"content-length", b"host", b"idempotency-key", b"last-event-id", b"origin"}
+)
+_BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
+_ABSOLUTE_FORM = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
+
+
+class HttpError(ProtocolError):
+    """A request that HTTP has an answer for: `code` is the status, `members` those of the problem document."""
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        headers: Sequence[tuple[bytes, bytes]] = (),
+        **members: object,
+    ) -> None:
+        super().__init__(status, detail)
+        self.headers = headers
+        self.members = members
+
+
+class Request:
+    """A whole request: its body has arrived. Header names are in lower case."""
+
+    __slots__ = ("_values", "body", "headers", "method", "target")
+
+    def __init__(
+        self, *, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes = b""
+    ) -> None:
+        self.method = method
+        self.target = target  # as on the wire: origin-form, absolute-form or "*" (RFC 9112, 3.2)
+        self.headers = headers
+        self.body = body
+        self._values = dict(headers)  # of repeats, the last one
+
+    @property
+    def safe(self) -> bool:
+        """Whether it changes nothing (RFC 9110, 9.2.1)."""
+        return self.method in {"GET", "HEAD", "OPTIONS"}
+
+    def get(self, name: bytes) -> str | None:
+        """A header's value, repeats joined by a comma (RFC 9110, 5.3); those that stand alone raise `HttpError`."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if len(self._values) < len(self.headers):
+            found = [value for key, value in self.headers if key == name]
+            if len(found) > 1 and name in SINGLE:
+                raise HttpError(400, f"{name.decode()}: is given more than once", attribute=name.decode())
+            value = b", ".join(found)
+        return value.decode("latin-1").strip()
+
+    def split_target(self) -> tuple[str, str]:
+        """Path and query, both still percent-encoded. Raises `HttpError`."""
+        target = self.target
+        if (origin := _ABSOLUTE_FORM.match(target)) is not None:
+            target = target[origin.end() :] or b"/"
+            if target.startswith(b"?"):
+                target = b"/" + target
+        try:
+            path, _, query = target.decode("ascii").partition("?")
+        except UnicodeDecodeError as error:
+            raise HttpError(400, "the request target is not ASCII") from error
+        return path, query
+
+    def query(self) -> list[tuple[str, str]]:
+        """The query's items, decoded. Raises `HttpError`."""
+        text = self.split_target()[1]
+        items: list[tuple[str, str]] = []
+        for item in text.split("&"):
+            if item:
+                name, _, value = item.partition("=")
+                items.append((percent_decode(name), percent_decode(value)))
+        return items
+
+
+def percent_decode(text: str) -> str:
+    """A part of a URI, decoded (RFC 3986, 2.1). A plus sign is itself: it is a wildcard in filters."""
+    if "%" not in text:
+        return text
+    if _BAD_ESCAPE.search(text) is not None:
+        raise HttpError(400, f"{text[:64]!r} is not percent-encoded (RFC 3986, 2.1)")
+    try:
+        return unquote_to_bytes(text).decode()
+    except UnicodeDecodeError as error:
+        raise HttpError(400, f"{text[:64]!r} is not UTF-8") from error
+
+
+def media_type(value: str) -> tuple[str, dict[str, str]]:
+    """A media type in lower case and its parameters (RFC 9110, 8.3.1)."""
+    essence, *parameters = value.split(";")
+    pairs = (parameter.partition("=") for parameter in parameters)
+    return essence.strip().lower(), {name.strip().lower(): text.strip().strip('"') for name, _, text in pairs}
+
+
+def qualities(value: str) -> dict[str, float]:
+    """What an Accept header asks for, with its weight (RFC 9110, 12.5.1); what cannot be read weighs nothing."""
+    weights: dict[str, float] = {}
+    for item in value.split(","):
+        essence, parameters = media_type(item)
+        try:
+            weights[essence] = float(parameters.get("q", "1"))
+        except ValueError:
+            weights[essence] = 0.0
+    return weights

@@ -1,0 +1,103 @@
+"""What the two versions of HTTP have in common, for everything above them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, NewType, Protocol, TypeAlias
+
+from adapters.http.wire.request import Request
+from adapters.http.wire.response import Response
+
+__all__ = ["Arrived", "Drained", "Event", "Exchange", "Gone", "Transport", "Upgrade"]
+
+Exchange = NewType("Exchange", int)  # one request and its response; the HTTP/2 stream, the n-th request of HTTP/1.1
+
+
+class Arrived(NamedTuple):
+    """A whole request: answer it with `respond`, or `begin` and `finish`."""
+
+    exchange: Exchange
+    request: Request
+
+
+class Gone(NamedTuple):
+    """The peer has given an exchange up; what is still said to it is dropped."""
+
+    exchange: Exchange
+
+
+class Drained(NamedTuple):
+    """A response that had no room has some again."""
+
+    exchange: Exchange
+
+
+class Upgrade(NamedTuple):
+    """HTTP/1.1 ends here, and HTTP/2 begins with this request as its stream 1 (RFC 7540, 3.2)."""
+
+    request: Request
+    settings: bytes  # HTTP2-Settings, base64url
+    rest: bytes  # what came behind the request
+
+
+Event: TypeAlias = Arrived | Gone | Drained | Upgrade
+
+
+class Transport(Protocol):
+    """One connection's framing. Nothing it is told about an exchange that has ended does any harm."""
+
+    ordered: bool  # requests take effect in their order (HTTP/1.1 pipelining)
+
+    @property
+    def wants_data(self) -> bool:
+        """False: nothing more is taken in for now."""
+
+    @property
+    def full(self) -> bool:
+        """Whether so much waits to be written that what would make more should wait, too."""
+
+    @property
+    def arriving_bytes(self) -> int:
+        """What is held of requests that are not all there."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether an exchange is under way, or part of one."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether all is said: the connection can be closed once the output is written."""
+
+    def receive(self, data: bytes, *, now_ms: int) -> Sequence[Event]:
+        """Bytes from the peer. What is malformed is answered here, and `finished` follows."""
+
+    def respond(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
+        """A whole response."""
+
+    def begin(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
+        """A response whose body follows by `send` and ends by `finish`."""
+
+    def send(self, exchange: Exchange, data: bytes, *, now_ms: int) -> None:
+        """Some of the body."""
+
+    def finish(self, exchange: Exchange) -> None:
+        """The end of the body."""
+
+    def room(self, exchange: Exchange) -> int:
+        """How many bytes of a body are welcome now; when there is no room, `Drained` follows."""
+
+    def refuse_arriving(self) -> None:
+        """Answer requests that are not all there with 503, and hold nothing of them any more."""
+
+    def say_goodbye(self) -> None:
+        """No more requests; what is under way may end."""
+
+    def tick(self, *, now_ms: int) -> Sequence[Event]:
+        """`deadline_ms` has come."""
+
+    def deadline_ms(self) -> int | None:
+        """When a request or a response under way takes too long."""
+
+    def take_output(self) -> bytes:
+        """The bytes to write now."""
+
+    def let_go(self) -> None:
+        """The connection is gone, and nothing more is called: hold nothing, so that no collector has to find it."""

@@ -1,0 +1,122 @@
+"""What the parts of one connection share: who is at the other end, and where output and effects go."""
+
+from collections.abc import Callable
+
+from adapters.mqtt.codec import encode
+from adapters.mqtt.codec.packets import Packet, Version
+from adapters.mqtt.codec.primitives import VARINT_MAX
+from adapters.mqtt.messages.messages import dialect_of
+from adapters.mqtt.messages.options import Options
+from gateway.domain.access import OPEN
+from gateway.port.adapter import Call, Effect, Outcome, Request, Token
+
+__all__ = ["Answer", "Link"]
+
+Answer = Callable[[Outcome, int], None]  # the outcome, now_ms
+
+_UNKNOWN = dialect_of(0)  # until the CONNECT is here
+
+
+class Link:
+    """One connection's agreed terms, its output and its effects, and who waits for which call's outcome."""
+
+    __slots__ = (
+        "_answers",
+        "_last_words",
+        "_next_token",
+        "anonymous",
+        "badge",
+        "client_id",
+        "device",
+        "dialect",
+        "durable",
+        "effects",
+        "options",
+        "out",
+        "packet_bytes_max",
+        "takes",
+        "version",
+    )
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.version: Version = 0  # 0 until the CONNECT is here
+        self.dialect = _UNKNOWN
+        self.client_id = ""
+        self.device = ""
+        self.anonymous = True  # nobody has said who the client is: its device is its own name for itself
+        self.badge = OPEN  # what the client may do
+        self.durable = False  # whether the session outlives the connection
+        self.packet_bytes_max = VARINT_MAX + 5  # the largest packet the client takes (MQTT 5.0, 3.1.2.11.4)
+        self.out: list[bytes] = []
+        self.takes = 0  # how often the shell has taken output
+        self.effects: list[Effect] = []
+        self._answers: dict[Token, Answer] = {}
+        self._last_words: list[bytes] | None = None  # what is still to be written once the connection is closing
+        self._next_token = 0
+
+    def speak(self, version: Version) -> None:
+        """The client's version is known."""
+        self.version = version
+        self.dialect = dialect_of(version, plain_events=version < 5 and self.options.events_as_data)
+
+    def token(self) -> Token:
+        """A token nobody has had on this connection."""
+        self._next_token += 1
+        return Token(self._next_token)
+
+    def call(self, request: Request, answer: Answer | None = None) -> None:
+        """Ask the gateway; `answer`, if anybody wants to know, is called with the outcome."""
+        token = self.token() if answer is None else self.expect(answer)
+        self.effects.append(Call(request=request, token=token))
+
+    def expect(self, answer: Answer) -> Token:
+        """A token for an effect of whose outcome `answer` wants to know."""
+        token = self.token()
+        self._answers[token] = answer
+        return token
+
+    def answered(self, token: Token, outcome: Outcome, now_ms: int) -> None:
+        """Hand the outcome of a call to whoever wants to know."""
+        answer = self._answers.pop(token, None)
+        if answer is not None:
+            answer(outcome, now_ms)
+
+    def send(self, packet: Packet) -> bool:
+        """Encode and send a packet; False, and nothing sent, when the client takes none as large (MQTT-3.1.2-24)."""
+        encoded = encode(packet, self.version)
+        if len(encoded) > self.packet_bytes_max:
+            return False
+        self.out.append(encoded)
+        return True
+
+    def forget(self) -> None:
+        """Nobody wants to know any more what is answered."""
+        self._answers.clear()
+
+    def send_or(self, packet: Packet, shorter: Packet) -> None:
+        """Send a packet, or a shorter one to a client that takes none as large."""
+        if not self.send(packet):
+            self.send(shorter)
+
+    def close(self) -> None:
+        """What is in `out` now is the last that the client hears."""
+        if self._last_words is None:
+            self._last_words, self.out = self.out, []
+
+    def take_output(self) -> bytes:
+        """All output since the last call. A single piece, such as a batch shared by many clients, is not copied."""
+        out, self.out = self.out, []
+        if self._last_words is not None:
+            out, self._last_words = self._last_words, []
+        if not out:
+            return b""
+        self.takes += 1
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def take_effects(self) -> list[Effect]:
+        """All effects since the last call."""
+        effects = self.effects
+        if effects:
+            self.effects = []
+        return effects

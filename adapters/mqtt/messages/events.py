@@ -1,0 +1,94 @@
+"""CloudEvents over MQTT 5.0 (MQTT Protocol Binding for CloudEvents 1.0.2): where they are in a PUBLISH.
+
+In binary mode the user properties are the event's attributes and the Content Type is its `datacontenttype`; in
+structured mode the payload is the event as JSON. What came structured by MQTT leaves structured, every other event
+in binary mode. A subscriber of 3.1.1, which has no user properties, is sent the structured form (or, where the
+operator wants so, the data alone).
+"""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from adapters.cloudevents import (
+    NATIVE,
+    STRUCTURED_JSON,
+    attributes_of,
+    from_attributes,
+    from_structured,
+    split,
+    to_structured,
+)
+from adapters.mqtt.codec.properties import Properties
+from store.api.message import Message
+
+__all__ = [
+    "CLOUDEVENT",
+    "STRUCTURED",
+    "event_attributes",
+    "event_of",
+    "is_event",
+    "is_structured",
+    "structured_body",
+]
+
+CLOUDEVENT = NATIVE  # the key in Message.native of every message that came as an event
+STRUCTURED = "structured"  # key of native["mqtt"]: it came structured, with so many user properties besides
+
+_MARK = "specversion"
+
+
+def is_event(properties: Properties) -> bool:
+    """Whether a PUBLISH says that it is an event, well-formed or not."""
+    return is_structured(properties) or any(name == _MARK for name, _ in properties.user)
+
+
+def is_structured(properties: Properties) -> bool:
+    """Whether a PUBLISH says that its payload is an event in JSON."""
+    content_type = properties.content_type
+    return content_type is not None and content_type.partition(";")[0].strip().lower() == STRUCTURED_JSON
+
+
+def event_of(
+    body: bytes, properties: Properties, *, now_ms: int, native: dict[str, Any], protocol: str, **fields: Any
+) -> Message:
+    """The message of an event; `fields` are what its PUBLISH says besides.
+
+    Raises `Refusal` (MALFORMED), with the attribute's name, for what is no event.
+    """
+    if is_structured(properties):
+        native[STRUCTURED] = len(properties.user)
+        return from_structured(
+            body, now_ms=now_ms, protocol=protocol, properties=properties.user, native={protocol: native}, **fields
+        )
+    attributes, others = split(properties.user)
+    return from_attributes(
+        attributes,
+        body,
+        content_type=properties.content_type,
+        now_ms=now_ms,
+        protocol=protocol,
+        properties=others,
+        native={protocol: native},
+        **fields,
+    )
+
+
+def event_attributes(message: Message) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """The attributes of an event for binary mode, and the properties that are none of them."""
+    attributes = attributes_of(message) or {}
+    left = dict(attributes)
+    others: list[tuple[str, str]] = []
+    for name, value in message.properties:
+        if left.get(name) == value:
+            del left[name]
+        else:
+            others.append((name, value))
+    return list(attributes.items()), others
+
+
+def structured_body(message: Message, extra: int) -> tuple[bytes, tuple[tuple[str, str], ...]]:
+    """The payload of structured mode, and the last `extra` properties, which are not the event's own."""
+    own = len(message.properties) - extra
+    event = replace(message, properties=message.properties[:own]) if extra else message
+    return to_structured(event), message.properties[own:]

@@ -1,0 +1,211 @@
+"""Deliveries: from the gateway's batches to PUBLISH packets, within what the client has said it can take."""
+
+from collections.abc import Sequence
+
+from adapters.mqtt.connecting.link import Link
+from adapters.mqtt.messages.messages import publish_pieces, publisher_of
+from adapters.mqtt.session.aliases import Aliased, Aliases
+from adapters.mqtt.session.encoded import Encoded, Passing, size_bytes
+from adapters.mqtt.session.inflight import Inflight
+from adapters.mqtt.session.keeper import Keeper
+from adapters.mqtt.session.session_state import Place, positions
+from adapters.mqtt.session.subscriptions import Plan, Subscriptions
+from gateway.domain.batch import Batch
+from gateway.port.adapter import Deliveries, Settled, SubscriptionId
+from store.api.message import Message
+
+__all__ = ["Delivery", "is_own"]
+
+SETTLE_INTERVAL_MS = 1_000  # how long a durable session's progress at QoS 0 may go unreported
+
+_PUBREL = b"\x62\x02"
+_ENDED = Plan(0)  # of a message whose subscriptions have all ended
+
+
+def is_own(message: Message, link: Link) -> bool:
+    """Whether this very client published it (MQTT 5.0, 3.8.3.1)."""
+    return publisher_of(message) == link.client_id
+
+
+class Delivery:
+    """Turns deliveries into output and reports their progress."""
+
+    __slots__ = ("_inflight", "_keeper", "_link", "_reported", "_settle_at_ms", "_starved", "_subscriptions", "aliases")
+
+    def __init__(self, link: Link, keeper: Keeper, subscriptions: Subscriptions, inflight: Inflight) -> None:
+        self._link = link
+        self._keeper = keeper
+        self._subscriptions = subscriptions
+        self._inflight = inflight
+        self.aliases: Aliases | None = None  # for a client that takes some
+        self._reported: tuple[Place, ...] = ()  # the oldest unacknowledged deliveries that the gateway knows of
+        self._starved = False  # took less than was offered
+        self._settle_at_ms: int | None = None
+
+    # ---- live messages and those of the log
+
+    def deliver(self, deliveries: Deliveries, now_ms: int) -> int:
+        """Take as many deliveries as the client has room for; how many that were."""
+        batch, picks, subs = deliveries.batch, deliveries.picks, deliveries.subs
+        if not picks:
+            return 0
+        taken = 0
+        plan = self._subscriptions.plan(subs[0])
+        if plan is not None and subs.count(subs[0]) == len(subs):
+            encoded = Encoded.of(batch, plan, self._link.dialect, now_ms)
+            if encoded is not None:
+                if len(picks) == len(batch.messages):
+                    encoded.make_all()
+                if not plan.qos and not plan.no_local and self._inflight.resume is None and self.aliases is None:
+                    taken = self._share(encoded, picks)
+        taken = taken or self._each(batch, picks, subs, now_ms)
+        if taken < len(picks):
+            self._starved = True
+        if taken:
+            self._inflight.took((batch.frame, batch.rows[picks[taken - 1]] + 1))
+            if self._link.durable:
+                self._settle_soon(now_ms)
+        return taken
+
+    def decline(self) -> int:
+        """Take none of some deliveries; they are offered again when there is more room than now."""
+        self._starved = True
+        return 0
+
+    def _share(self, encoded: Encoded, picks: Sequence[int]) -> int:
+        """QoS 0 to a subscriber whose messages all go by one plan; 0 when a packet is too large for it.
+
+        Hot: for a batch that goes to it as a whole, a subscriber costs one append of shared bytes.
+        """
+        pieces = encoded.pieces
+        if len(picks) == len(pieces):
+            packets = [encoded.join()]
+        else:
+            packets = [(pieces[pick] or encoded.make(pick))[1] for pick in picks]
+        if encoded.largest > self._link.packet_bytes_max:
+            return 0
+        self._link.out += packets
+        return len(picks)
+
+    def _each(self, batch: Batch, picks: Sequence[int], subs: Sequence[tuple[SubscriptionId, ...]], now_ms: int) -> int:
+        """Message by message: any QoS, any mixture of subscriptions. How many were taken.
+
+        Hot for QoS 1, hence one loop: what is encoded is shared, only the packet identifiers are the client's own.
+        """
+        link, inflight, plan_of = self._link, self._inflight, self._subscriptions.plan
+        sent, rows, frame, messages = inflight.sent, batch.rows, batch.frame, batch.messages
+        limit, send, room = link.packet_bytes_max, link.out.append, inflight.room
+        take_id = inflight.ids().__next__
+        last_plan: Plan | None = None
+        ended = None if inflight.resume is None else _ENDED  # what was sent before is completed (MQTT-3.10.4-3)
+        encoded: Encoded | Aliased | Passing | None = None
+        for count, pick in enumerate(picks):
+            plan = plan_of(subs[count]) or ended
+            if plan is not None and plan.no_local and is_own(messages[pick], link):
+                plan = self._subscriptions.plan_for_own(subs[count])
+            if plan is None or (plan is _ENDED and inflight.resume is None):
+                continue
+            if encoded is None or plan is not last_plan:
+                encoded, last_plan = self._encoded(batch, plan, now_ms), plan
+            qos, head, tail = piece = encoded.pieces[pick] or encoded.make(pick)
+            if (not head and inflight.resume is None) or (encoded.largest > limit and size_bytes(piece) > limit):
+                continue  # expired, or larger than the client takes (MQTT-3.1.2-25): done with
+            if inflight.resume is not None:
+                known = self._known((frame, rows[pick]), messages[pick], plan, now_ms)
+                if known is None:
+                    return count
+                room = inflight.room
+                if known or plan is _ENDED:
+                    continue
+            if not qos:
+                send(head)
+                continue
+            if room <= 0:
+                return count
+            room -= 1
+            packet_id = take_id()
+            sent[packet_id] = (frame, rows[pick])
+            if qos == 1:
+                send(head)
+                send(packet_id.to_bytes(2, "big"))
+                send(tail)
+            else:
+                inflight.exact[packet_id] = None
+                self._keeper.after_save(head + packet_id.to_bytes(2, "big") + tail)
+        return len(picks)
+
+    def _encoded(self, batch: Batch, plan: Plan, now_ms: int) -> Encoded | Aliased | Passing:
+        encoded = Encoded.of(batch, plan, self._link.dialect, now_ms)
+        if encoded is None:
+            return Passing(batch.messages, plan, self._link.dialect, now_ms)
+        return encoded if self.aliases is None or self._inflight.resume is not None else self.aliases.over(encoded)
+
+    def _known(self, place: Place, message: Message, plan: Plan, now_ms: int) -> bool | None:
+        """Deal with a place that an earlier connection of the session knew; False: it is a new one. None: no room."""
+        inflight = self._inflight
+        assert inflight.resume is not None
+        if inflight.room_again <= 0:
+            return None
+        for gone in inflight.resume.overtaken(place):
+            if gone.qos == 2:  # frees the identifier on the client's side, too
+                inflight.released[gone.packet_id] = None
+                self._link.out.append(_PUBREL + gone.packet_id.to_bytes(2, "big"))
+        found = inflight.resume.recall(place)
+        if inflight.resume.over(place):
+            inflight.resume = None
+        if found is None:
+            return False
+        # At QoS 2 a message that has been sent does not expire any more (MQTT-4.3.3-7).
+        if not found.done and (found.qos == 2 or not message.expired(now_ms)):
+            # Sent again with its identifier, QoS and DUP (MQTT-4.4.0-1), whatever the subscription says by now.
+            exact = plan._replace(qos=found.qos)
+            head, tail = publish_pieces(
+                message,
+                self._link.dialect,
+                qos=found.qos,
+                retain=exact.retain_as_published and message.retain,
+                now_ms=now_ms,
+                subscription_ids=exact.identifiers,
+            )
+            inflight.sent[found.packet_id] = place
+            if found.qos == 2:
+                inflight.exact[found.packet_id] = None
+            self._link.out.append(bytes((head[0] | 8,)) + head[1:] + found.packet_id.to_bytes(2, "big") + tail)
+        return True
+
+    # ---- progress
+
+    def _settle_soon(self, now_ms: int) -> None:
+        """The gateway has to know of what is not acknowledged before it moves the session's cursor: at once."""
+        if self._inflight.oldest() != self._reported:
+            self._settle_at_ms = now_ms
+        elif self._settle_at_ms is None:
+            self._settle_at_ms = now_ms + SETTLE_INTERVAL_MS
+
+    def deadline_ms(self) -> int | None:
+        """When `report` is due although the client has said nothing."""
+        return self._settle_at_ms
+
+    def report(self, now_ms: int) -> None:
+        """Emit `Settled` when there is room again, or when a durable session has got on."""
+        inflight = self._inflight
+        fed = self._starved and inflight.freed and inflight.ready
+        due = self._settle_at_ms is not None and now_ms >= self._settle_at_ms
+        if fed or (self._link.durable and inflight.moved and (inflight.freed or due)):
+            self._settle()
+            self._starved = self._starved and not fed
+        elif due:
+            self._settle_at_ms = None
+        inflight.freed = False
+
+    def last_report(self) -> None:
+        """The same, for the last time, whatever is due."""
+        if self._link.durable and self._inflight.moved:
+            self._settle()
+
+    def _settle(self) -> None:
+        inflight = self._inflight
+        inflight.settled()
+        self._reported = inflight.oldest()
+        self._link.effects.append(Settled(oldest=positions(self._reported)))
+        self._settle_at_ms, inflight.moved = None, False

@@ -1,0 +1,167 @@
+"""Persist before sending: what may be said only once the session is durable."""
+
+from collections.abc import Callable, Sequence
+
+from adapters.mqtt.connecting.link import Link
+from gateway.domain.errors import Refusal
+from gateway.port.adapter import Outcome, SaveSession
+
+__all__ = ["Keeper"]
+
+Snapshot = Callable[[], bytes]
+Step = Callable[[], None]
+
+
+class Keeper:
+    """Holds output back until a `SaveSession` that covers it has completed.
+
+    One save is under way at a time; whatever waits meanwhile shares the next one, which stores the parts that have
+    changed: `state`, the subscriptions, or `exchanges`. A session that ends with its connection is never saved, and
+    nothing waits.
+    """
+
+    __slots__ = (
+        "_exchanges",
+        "_exchanges_changed",
+        "_expiry_s",
+        "_link",
+        "_marked",
+        "_refused",
+        "_saved_now",
+        "_saving",
+        "_state",
+        "_state_changed",
+        "_state_late",
+        "_steps",
+        "_steps_saving",
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        state: Snapshot,
+        exchanges: Snapshot,
+        saved: Step,
+        refused: Callable[[Refusal], None],
+    ) -> None:
+        self._link = link
+        self._state = state
+        self._exchanges = exchanges
+        self._saved_now = saved  # called when a save is done, before the next one begins
+        self._refused = refused
+        self._marked = False  # the session's messages have marks
+        self._expiry_s: int | None = 0
+        self._state_changed = self._exchanges_changed = False  # in a way that no save covers
+        self._state_late = False  # the same, and more of it is to come
+        self._waiting: list[bytes] = []  # for a save that is not under way; none when nothing has changed
+        self._saving: list[bytes] | None = None  # for the one under way; None: there is none
+        self._steps: list[Step] = []  # as `_waiting`, what is to be done then
+        self._steps_saving: Sequence[Step] = ()
+
+    def begin(self, expiry_s: int | None) -> None:
+        """The session is open and lasts this long behind its connection."""
+        self._expiry_s = expiry_s
+
+    def after_save(self, packet: bytes) -> None:
+        """Send a packet once the exchanges as they are now are durable."""
+        if self._link.durable:
+            self._waiting.append(packet)
+            self._exchanges_changed = True
+        else:
+            self._link.out.append(packet)
+
+    def after_saving_state(self, packet: bytes) -> None:
+        """Send a packet once the subscriptions as they are now are durable."""
+        if self._link.durable:
+            self._waiting.append(packet)
+            self._state_changed = True
+        else:
+            self._link.out.append(packet)
+
+    def then(self, step: Step, *, state: bool = False) -> None:
+        """Do something once the exchanges, or with `state` the subscriptions, as they are now are durable."""
+        if not self._link.durable:
+            step()
+            return
+        self._steps.append(step)
+        if state:
+            self._state_changed = True
+        else:
+            self._exchanges_changed = True
+
+    def mark(self, step: Step) -> None:
+        """Do something once it is durable that messages of this session have marks."""
+        self._marked = True
+        self.then(step, state=True)
+
+    def save_soon(self) -> None:
+        """The exchanges have changed, and nothing waits for it."""
+        self._exchanges_changed = self._link.durable
+
+    def save_state_later(self) -> None:
+        """The subscriptions have changed, and what follows will ask for a save, unless the connection ends before."""
+        self._state_late = self._link.durable
+
+    def save_state_soon(self) -> None:
+        """The subscriptions have changed, and nothing waits for it."""
+        self._state_changed = self._link.durable
+
+    @property
+    def owes(self) -> bool:
+        """Whether `flush` would begin a save."""
+        return (self._state_changed or self._exchanges_changed) and self._saving is None
+
+    @property
+    def behind(self) -> bool:
+        """Whether something has changed that no save under way covers."""
+        return self._state_changed or self._exchanges_changed or self._state_late
+
+    def flush(self) -> None:
+        """Begin a save if there is anything to save."""
+        if self.owes:
+            self._saving, self._waiting = self._waiting, []
+            self._steps_saving, self._steps = self._steps, []
+            self._link.call(self._request(), self._saved)
+
+    def save_now(self, expiry_s: int | None) -> None:
+        """Save once more on the way out, with nothing to send behind it."""
+        self._expiry_s = expiry_s
+        self._exchanges_changed = True
+        self._link.call(self._request())
+
+    def last_words(self) -> None:
+        """Save once more, for a connection that is gone."""
+        self.save_now(self._expiry_s)
+
+    def forget(self) -> None:
+        """Nothing is saved any more: let go of those who would be asked."""
+        self._state = self._exchanges = bytes
+        self._saved_now, self._refused = _nothing, _nothing
+
+    def _request(self) -> SaveSession:
+        request = SaveSession(
+            state=self._state() if self._state_changed or self._state_late else None,
+            exchanges=self._exchanges() if self._exchanges_changed else None,
+            expiry_s=self._expiry_s,
+            marked=self._marked,
+        )
+        self._state_changed = self._exchanges_changed = self._state_late = False
+        return request
+
+    def _saved(self, outcome: Outcome, _now_ms: int) -> None:
+        covered, self._saving = self._saving, None
+        if outcome.error is not None:
+            self._refused(outcome.error)
+            return
+        self._saved_now()
+        self._link.out += covered or ()
+        steps, self._steps_saving = self._steps_saving, ()
+        for step in steps:
+            step()
+        self.flush()
+
+
+def _nothing(*_: object) -> None:
+    pass

@@ -1,0 +1,76 @@
+"""What the gateway says of itself, `$SYS/broker/...`, to a client that has subscribed to it.
+
+It is not in the log: what is there now comes as retained messages do, and every `sys_interval_s` what has changed since
+is sent as live messages are, at QoS 0. A client that does not read is sent nothing meanwhile.
+"""
+
+from adapters.mqtt.connecting.link import Link
+from adapters.mqtt.session.encoded import encode_message, size_bytes
+from adapters.mqtt.session.subscriptions import Subscription, Subscriptions
+from gateway.domain.filters import FilterTrie
+from gateway.port.adapter import Outcome, Retained, RetainedPage, SubscriptionId
+
+__all__ = ["SysFeed"]
+
+_ALL = "$SYS/#"
+
+
+class SysFeed:
+    """Asks for all values once an interval, while there is a subscription that wants some."""
+
+    __slots__ = ("_awaiting", "_due_ms", "_link", "_said", "_subscriptions", "_trie", "_written_at")
+
+    def __init__(self, link: Link, subscriptions: Subscriptions) -> None:
+        self._link = link
+        self._subscriptions = subscriptions
+        self._trie: FilterTrie[SubscriptionId] = FilterTrie()
+        self._due_ms: int | None = None  # when values are asked for next; None: nobody wants any
+        self._said: dict[str, bytes] | None = None  # the last values; None: whoever subscribes now is told all anyway
+        self._awaiting = False
+        self._written_at = -1  # `link.takes` when values were sent last
+
+    def add(self, subscription: Subscription) -> None:
+        """A subscription wants values."""
+        if self._link.options.sys_interval_s:
+            self._trie.add(subscription.pattern, subscription.sub)
+            if self._due_ms is None:
+                self._due_ms = 0
+
+    def remove(self, subscription: Subscription) -> None:
+        """It has ended."""
+        self._trie.discard(subscription.pattern, subscription.sub)
+        if not len(self._trie):
+            self._due_ms = self._said = None
+
+    def deadline_ms(self) -> int | None:
+        """When `pump` is due: 0 is at once."""
+        return None if self._awaiting else self._due_ms
+
+    def pump(self, now_ms: int) -> None:
+        """Ask for the values if it is time to."""
+        if self._due_ms is None or now_ms < self._due_ms or self._awaiting:
+            return
+        self._due_ms = now_ms + self._link.options.sys_interval_s * 1_000
+        if self._written_at != self._link.takes:
+            self._awaiting = True
+            self._link.call(Retained(pattern=_ALL), self._found)
+
+    def _found(self, outcome: Outcome, now_ms: int) -> None:
+        self._awaiting = False
+        if outcome.error is not None or self._due_ms is None:
+            return
+        page: RetainedPage = outcome.value
+        said, link = self._said, self._link
+        self._said = {message.address: message.body for message in page.messages}
+        if said is None:
+            return
+        for message in page.messages:
+            subs = tuple(sorted(self._trie.match(message.address)))
+            if not subs or said.get(message.address) == message.body:
+                continue
+            plan = self._subscriptions.plan(subs)
+            assert plan is not None, "an ended subscription wants nothing"
+            piece = encode_message(message, plan, link.dialect, now_ms, retained=False)
+            if size_bytes(piece) <= link.packet_bytes_max:
+                link.out.append(piece[1])
+                self._written_at = link.takes

@@ -1,0 +1,189 @@
+"""The opening handshake of a WebSocket (RFC 6455, 4.2): the one HTTP request that may come, and its answer."""
+
+from base64 import b64decode, b64encode
+from collections.abc import Collection, Sequence
+from hashlib import sha1
+from http import HTTPStatus
+from typing import Final
+
+import httptools
+import msgspec
+
+from store.base.browsers import allows_origin, knows_host, same_origin
+
+__all__ = ["HEAD_BYTES_MAX", "PATH", "Upgrade", "Visitors", "answer"]
+
+HEAD_BYTES_MAX: Final = 16 * 1024  # of the request; browsers add the cookies of their site
+PATH: Final = b"/mqtt"
+SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")  # the one of the specification (MQTT-6.0.0-4), and of clients older than it
+VERSION: Final = "13"
+_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # 1.3
+_KEY_BYTES: Final = 16
+_UPGRADE: Final = (("Connection", "close, Upgrade"), ("Upgrade", "websocket"), ("Sec-WebSocket-Version", VERSION))
+
+
+class Visitors(msgspec.Struct, frozen=True, kw_only=True):
+    """Which pages may connect. `local`: this connection is from this machine, and may be let in without a name."""
+
+    origins: Collection[str]
+    hosts: Collection[str]
+    local: bool
+
+
+class _Refused(Exception):
+    """There will be no WebSocket: `status` and `detail` say why."""
+
+    def __init__(self, status: int, detail: str, *headers: tuple[str, str]) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+
+
+class Upgrade:
+    """The request, as its bytes come. `output` is its answer once `accepted` is not None."""
+
+    def __init__(self, visitors: Visitors) -> None:
+        self.accepted: bool | None = None  # None: the request is not all there
+        self.output = b""
+        self.reason = ""  # why it was refused
+        self._visitors = visitors
+        self._parser = httptools.HttpRequestParser(self)
+        self._fed_bytes = 0
+        self._complete = False
+        self._target = b""
+        self._headers: dict[str, list[str]] = {}
+
+    def receive(self, data: bytes) -> bytes:
+        """Bytes from the client; those that came behind the request."""
+        self._fed_bytes += len(data)
+        try:
+            rest = self._feed(data)
+        except _Refused as refusal:
+            rest = b""
+            self.refuse(refusal.status, refusal.detail, *refusal.headers)
+        if self._complete and self.accepted is None:
+            self._judge()
+        return rest if self.accepted else b""
+
+    def _feed(self, data: bytes) -> bytes:
+        """Feed the parser; what came behind the request. Raises `_Refused`."""
+        rest = b""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            rest = data[upgrade.args[0] :]
+        except httptools.HttpParserError as error:
+            raise _Refused(400, f"this port speaks WebSocket; {error}") from error
+        if self._fed_bytes - len(rest) > HEAD_BYTES_MAX:
+            raise _Refused(431, f"the head is larger than {HEAD_BYTES_MAX} bytes")
+        return rest
+
+    def _judge(self) -> None:
+        method = self._parser.get_method().decode("ascii")
+        version = self._parser.get_http_version()
+        try:
+            headers = answer(method, self._target, version, self._headers, self._visitors)
+        except _Refused as refusal:
+            self.refuse(refusal.status, refusal.detail, *refusal.headers)
+        else:
+            self.accepted = True
+            self.output = _head(101, headers)
+
+    def refuse(self, status: int, detail: str, *headers: tuple[str, str]) -> None:
+        """Answer with a problem document (RFC 9457)."""
+        title = HTTPStatus(status).phrase
+        body = msgspec.json.encode({"type": "about:blank", "title": title, "status": status, "detail": detail})
+        said = dict((("Connection", "close"), *headers))
+        said |= {"Content-Type": "application/problem+json", "Content-Length": str(len(body))}
+        self.accepted, self.reason = False, detail
+        self.output = _head(status, list(said.items())) + body
+
+    def header(self, name: str) -> str:
+        """A header of the request, by its name in lower case, all its lines together."""
+        return ", ".join(self._headers.get(name, ()))
+
+    # ---- called by the parser
+
+    def on_url(self, part: bytes) -> None:
+        """Some of the request target."""
+        self._target += part
+
+    def on_header(self, name: bytes, value: bytes | None) -> None:
+        """A header."""
+        self._headers.setdefault(name.decode("latin-1").lower(), []).append((value or b"").decode("latin-1"))
+
+    def on_headers_complete(self) -> None:
+        """The request has no body."""
+        self._complete = True
+
+
+def answer(
+    method: str, target: bytes, version: str, headers: dict[str, list[str]], visitors: Visitors
+) -> list[tuple[str, str]]:
+    """The headers that accept a request (4.2.2). Raises `_Refused`."""
+    if target.partition(b"?")[0] != PATH:
+        raise _Refused(404, f"MQTT is at {PATH.decode()}")
+    if method != "GET":
+        raise _Refused(405, "a WebSocket begins with GET", ("Allow", "GET"))
+    if "websocket" not in _tokens(headers, "upgrade", fold=True) or "upgrade" not in _tokens(
+        headers, "connection", fold=True
+    ):
+        raise _Refused(426, "this port speaks WebSocket", *_UPGRADE)
+    if headers.get("sec-websocket-version") != [VERSION]:
+        raise _Refused(426, f"sec-websocket-version: only {VERSION} is known", *_UPGRADE)
+    if version != "1.1" or "transfer-encoding" in headers or headers.get("content-length", ["0"]) != ["0"]:
+        raise _Refused(400, "a WebSocket begins with a request of HTTP/1.1 without a body")
+    key = _key(headers)
+    _check_page(headers, visitors)
+    offered = _tokens(headers, "sec-websocket-protocol")
+    chosen = next((name for name in SUBPROTOCOLS if name in offered), None)
+    if chosen is None:
+        raise _Refused(400, "sec-websocket-protocol: mqtt is to be offered (MQTT-6.0.0-3)")
+    return [
+        ("Upgrade", "websocket"),
+        ("Connection", "Upgrade"),
+        ("Sec-WebSocket-Accept", b64encode(sha1(key + _GUID, usedforsecurity=False).digest()).decode()),
+        ("Sec-WebSocket-Protocol", chosen),
+    ]
+
+
+def _key(headers: dict[str, list[str]]) -> bytes:
+    """The key, as it was sent. Raises `_Refused` (4.2.1)."""
+    keys = headers.get("sec-websocket-key", [])
+    try:
+        (key,) = keys
+        sound = len(b64decode(key, validate=True)) == _KEY_BYTES
+    except ValueError:
+        sound = False
+    if not sound:
+        raise _Refused(400, f"sec-websocket-key: is {_KEY_BYTES} bytes in base64, once")
+    return keys[0].encode()
+
+
+def _check_page(headers: dict[str, list[str]], visitors: Visitors) -> None:
+    """Raise `_Refused` (403) where a page of a browser must not connect (10.2).
+
+    Tools that are no browsers say nothing of an origin, or name the gateway itself. Who calls this machine from itself
+    may be let in without a password: a page then has to be of this machine by a name that is its own.
+    """
+    origins, hosts = headers.get("origin", []), headers.get("host", [])
+    if len(hosts) != 1 or len(origins) > 1:
+        raise _Refused(400, "host: is there once, origin: at most once")
+    if not origins or allows_origin(origins[0], visitors.origins):
+        return
+    if not same_origin(origins[0], hosts[0]):
+        raise _Refused(403, f"origin: {origins[0][:128]} is not one of adapters.mqtt.websocket_origins")
+    if visitors.local and not knows_host(hosts[0], visitors.hosts):
+        raise _Refused(403, f"host: {hosts[0][:128]} is not one of adapters.mqtt.websocket_hosts")
+
+
+def _tokens(headers: dict[str, list[str]], name: str, *, fold: bool = False) -> Sequence[str]:
+    """What a header lists, over all its lines; in lower case where case means nothing."""
+    items = [item.strip() for value in headers.get(name, ()) for item in value.split(",")]
+    return [item.lower() for item in items] if fold else items
+
+
+def _head(status: int, headers: Sequence[tuple[str, str]]) -> bytes:
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *[f"{name}: {value}" for name, value in headers], "", ""]
+    return "\r\n".join(lines).encode("latin-1")

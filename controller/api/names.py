@@ -1,0 +1,22 @@
+"""Limits on the text that a cluster's metadata holds."""
+
+from controller.api.client import ControllerError
+
+__all__ = ["check_name", "check_text"]
+
+
+def check_name(name: str, bytes_max: int) -> None:
+    """Refuse an empty name, one that is too long, and one that is no text. Raises `ControllerError`."""
+    if not name:
+        raise ControllerError(f"a name has 1 to {bytes_max} bytes")
+    check_text(name, bytes_max, "a name")
+
+
+def check_text(text: str, bytes_max: int, what: str) -> None:
+    """Refuse text that is too long, or has lone surrogates. Raises `ControllerError`."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise ControllerError(f"{what} is no Unicode text") from error
+    if size > bytes_max:
+        raise ControllerError(f"{what} has at most {bytes_max} bytes, not {size}")

@@ -1,0 +1,440 @@
+"""A Raft node with its disk and its clock: what the core (`controller.raft`) asks for is done here, and nothing else.
+
+Whatever is proposed while the disk is busy is written together when it is free. The network is a function that takes
+messages; what arrives is given to `step`. The state machine is told what is committed, in order.
+"""
+
+import asyncio
+import contextlib
+import heapq
+import logging
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import Any, Protocol
+
+from controller.api.client import ControllerClosed, ControllerDamaged, ControllerError
+from controller.raft import (
+    Change,
+    Entry,
+    EntryKind,
+    Membership,
+    Message,
+    NotLeader,
+    ProposalDropped,
+    Raft,
+    RaftError,
+    Ready,
+    Role,
+    Settings,
+    Snapshot,
+    Status,
+    Storage,
+    StorageFailed,
+    StorageFull,
+    Witness,
+)
+
+__all__ = ["Driver", "Machine", "OutcomeUnknown"]
+
+logger = logging.getLogger(__name__)
+
+COMPACT_BYTES = 8 << 20  # of applied entries between two snapshots, at least; or as much as the snapshot has
+KEEP_ENTRIES = 8_192  # that stay behind a snapshot, for followers that are a little late
+PROPOSALS_MAX = 10_000  # under way
+FULL_AGAIN_S = 1.0  # until a full disk is tried again
+ENTRY_BYTES = 64  # what an entry without data counts
+
+
+class OutcomeUnknown(RaftError):
+    """The leadership was lost before the command was committed: it may still happen, or not."""
+
+
+class Machine(Protocol):
+    """What the log is for."""
+
+    def apply(self, entry: Entry) -> Any:
+        """Apply a committed command; its answer. Raises `ControllerError`: refused, on every node alike.
+
+        Raises `ControllerDamaged` for what it cannot read: the node stops.
+        """
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Be what the snapshot says. Raises `ControllerDamaged`."""
+
+    def snapshot(self) -> bytes:
+        """The state after all that was applied."""
+
+    def moved(self) -> None:
+        """More is applied, or the role, the leader or the membership has changed."""
+
+
+class Driver:
+    """One node. Belongs to the event loop it is made on; `run` has to be running.
+
+    `send` takes messages for peers and may lose them. `tick_s` is the pace; None: somebody else calls `tick`.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        storage: Storage,
+        machine: Machine,
+        *,
+        send: Callable[[Sequence[Message]], None],
+        settings: Settings | None = None,
+        chance: random.Random | None = None,
+        tick_s: float | None,
+        compact_bytes: int = COMPACT_BYTES,
+        keep_entries: int = KEEP_ENTRIES,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._settings = settings or Settings()
+        self._storage = storage
+        self._machine = machine
+        self._send = send
+        self._tick_s = tick_s
+        self._compact_bytes, self._keep_entries = compact_bytes, keep_entries
+        self._raft = Raft(node_id, storage, settings=self._settings, random=chance or random.Random())
+        self._disk = ThreadPoolExecutor(1, "raft")
+        self._wake = asyncio.Event()
+        self._wake.set()
+        self._beat: asyncio.TimerHandle | None = None
+        self._numbers = count()
+        self._proposed: dict[int, tuple[int, asyncio.Future[Any]]] = {}  # index -> term, answer; len <= PROPOSALS_MAX
+        self._reads: dict[bytes, asyncio.Future[int | None]] = {}
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: index, number
+        self._failed: Exception | None = None
+        self.full: StorageFull | None = None  # why nothing can be written now
+        snapshot = storage.snapshot()
+        machine.restore(snapshot)
+        self._snapshot_bytes = len(snapshot.data)
+        self._logged_bytes = 0  # applied since that snapshot
+        self.applied = snapshot.index
+        self.status: Status = self._raft.status()  # as of the last turn
+
+    # ---- life
+
+    async def run(self) -> None:
+        """Drive until cancelled. Raises `StorageFailed`, `ControllerDamaged`: this node must not go on."""
+        failed: Exception = ControllerClosed("this controller is shut down")
+        self._schedule()
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                self._check()
+                while (ready := self._raft.ready()) is not None:
+                    await self._deal(ready)
+                self._look()
+        except Exception as error:
+            failed = error
+            raise
+        finally:
+            self._failed = self._failed or failed
+            if self._beat is not None:
+                self._beat.cancel()
+            self._fail_all(self._failed)
+
+    def close(self) -> None:
+        """Wait for the disk. Call it when `run` has ended."""
+        self._disk.shutdown()
+
+    def tick(self) -> None:
+        """A unit of the core's time has gone by."""
+        self._raft.tick()
+        self._wake.set()
+
+    def settle(self) -> None:
+        """Before `run`: if this node votes alone, let it lead and apply all of its log now. Raises as `run` does.
+
+        It would only wait for itself. Its disk is waited for here.
+        """
+        status = self._raft.status()
+        if status.membership.voters != (status.id,) or not status.votes:
+            return
+        while self.status.role is not Role.LEADER or self.status.applied < self.status.last_index:
+            self._raft.tick()
+            while (ready := self._raft.ready()) is not None:
+                self._storage.save(ready)
+                self._finish(ready)
+
+    def _schedule(self) -> None:
+        if self._tick_s is None:
+            return
+        self._beat = self._loop.call_later(self._tick_s, self._on_beat)
+
+    def _on_beat(self) -> None:
+        try:  # after a pause of the process this is one tick, however long it was
+            self.tick()
+        except Exception as error:  # noqa: BLE001 - `run` raises it
+            self._failed = error
+            self._wake.set()
+        self._schedule()
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    # ---- which memory this is (see `controller.incarnations`)
+
+    @property
+    def legacy(self) -> bool:
+        """Whether the storage is older than its incarnation."""
+        return self._storage.legacy()
+
+    def witness(self, node_id: int) -> Witness | None:
+        """How far a node has been heard to be."""
+        return self._raft.witness(node_id)
+
+    def form(self, membership: Membership) -> None:
+        """Begin a new cluster, unless this node knows of one; with a slow disk `status` says that later."""
+        if self._raft.is_fresh:
+            self._raft.form(membership)
+            self._wake.set()
+
+    def prove(self, *, proven: bool, term: int = 0, floor: tuple[int, int] = (0, 0)) -> None:
+        """Say whether this node may vote, and for whom (see `Raft.prove`)."""
+        self._raft.prove(proven=proven, term=term, floor=floor)
+        self._wake.set()
+
+    async def renew(self, incarnation: str) -> None:
+        """Be another node with the same log. Raises `StorageFailed`."""
+        await self._loop.run_in_executor(self._disk, self._storage.renew, incarnation)
+        self._raft.renew(incarnation)
+        self._wake.set()
+        self._look(news=True)
+
+    async def keep(self) -> None:
+        """Go on as who it was in a copied directory. Raises `StorageFailed`."""
+        await self._loop.run_in_executor(self._disk, self._storage.keep)
+
+    # ---- what comes in
+
+    def step(self, message: Message) -> None:
+        """Take a peer's message. Raises `BadMessage`; `StorageFailed`: the log cannot be read, and `run` ends."""
+        self._check()
+        try:
+            self._raft.step(message)
+        except StorageFailed as error:
+            self._failed = error
+            raise
+        finally:
+            self._wake.set()
+
+    def unreachable(self, node_id: int) -> None:
+        """What was sent to a peer lately is lost."""
+        self._raft.unreachable(node_id)
+
+    def propose(self, data: bytes, *, term: int | None = None) -> "asyncio.Future[Any]":
+        """Propose a command; the future has its answer, or raises what refused it, once it is applied here.
+
+        `term`: only in this one. Raises `NotLeader`, `ProposalDropped`, `ProposalTooLarge`; the future `OutcomeUnknown`
+        when the leadership is lost meanwhile.
+        """
+        self._check_proposal()
+        if term is not None and self._raft.status().term != term:
+            raise NotLeader(None)
+        entry = self._raft.propose(data)
+        return self._await_entry(entry.index, entry.term)
+
+    async def change(self, change: Change) -> None:
+        """Change the membership, and wait until that is applied. Raises `NotLeader`, `ChangeRefused`, as `propose`."""
+        self._check_proposal()
+        entry = self._raft.propose_change(change)
+        await self._await_entry(entry.index, entry.term)
+
+    def transfer(self, to: int) -> None:
+        """Hand the leadership over. Raises `NotLeader`, `TransferRefused`."""
+        self._check()
+        self._raft.transfer(to)
+        self._wake.set()
+
+    async def barrier(self) -> int:
+        """Wait until all is applied here that was committed anywhere when this was called; up to which index.
+
+        Raises `NotLeader`: no leader is known, `ProposalDropped`.
+        """
+        while True:
+            self._check()
+            context = next(self._numbers).to_bytes(8, "big")
+            future: asyncio.Future[int | None] = self._loop.create_future()
+            self._raft.read_index(context)
+            self._reads[context] = future
+            self._wake.set()
+            try:
+                async with asyncio.timeout(self._patience_s):
+                    index = await future
+            except TimeoutError:
+                continue
+            finally:
+                self._reads.pop(context, None)
+            if index is not None:
+                await self.until_applied(index)
+                return index
+
+    async def quiet(self) -> None:
+        """Wait until nothing that was proposed is under way."""
+        while self._proposed:
+            await asyncio.wait([future for _, future in self._proposed.values()])
+
+    async def until_applied(self, index: int) -> None:
+        """Wait until the state machine has the entry of `index`."""
+        if index <= self.applied:
+            return
+        self._check()
+        future: asyncio.Future[None] = self._loop.create_future()
+        heapq.heappush(self._waiting, (index, next(self._numbers), future))
+        await future
+
+    @property
+    def _patience_s(self) -> float:
+        return 2 * self._settings.election_ticks * (self._tick_s or 0.1)
+
+    def _check_proposal(self) -> None:
+        self._check()
+        if self.full is not None:
+            raise self.full
+        if len(self._proposed) >= PROPOSALS_MAX:
+            raise ProposalDropped(f"{PROPOSALS_MAX} commands are under way")
+
+    def _await_entry(self, index: int, term: int) -> "asyncio.Future[Any]":
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._proposed[index] = (term, future)
+        self._wake.set()
+        return future
+
+    # ---- a turn
+
+    async def _deal(self, ready: Ready) -> None:
+        """Do what a `Ready` asks for, in its order. Raises `StorageFailed`, `ControllerDamaged`."""
+        self._send(ready.early)
+        if ready.must_sync:
+            await self._save(ready)
+        else:
+            self._storage.save(ready)  # nothing is waited for
+            await asyncio.sleep(0)  # others have their turn
+        self._finish(ready)
+
+    async def _save(self, ready: Ready) -> None:
+        """Keep it, as soon as there is room. Raises `StorageFailed`.
+
+        Meanwhile nothing is sent, so others take over; what was proposed may still happen.
+        """
+        while True:
+            try:
+                await self._loop.run_in_executor(self._disk, self._storage.save, ready)
+            except StorageFull as full:
+                if self.full is None:
+                    logger.error("the disk is full: %s", full)
+                self.full = full
+                self._fail_proposals(OutcomeUnknown(f"the disk is full: {full}"))
+                await asyncio.sleep(FULL_AGAIN_S)
+            except (OSError, MemoryError) as error:
+                raise StorageFailed(f"the log cannot be written: {error}") from error
+            else:
+                if self.full is not None:
+                    logger.info("there is room on the disk again")
+                self.full = None
+                return
+
+    def _finish(self, ready: Ready) -> None:
+        """What is to be done with a `Ready` when it is on disk."""
+        self._send(ready.messages)
+        if ready.snapshot is not None:
+            self._restore(ready.snapshot)
+        for entry in ready.committed:
+            self._apply(entry)
+        for read in ready.reads:
+            waiting = self._reads.pop(read.context, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(read.index)
+        self._raft.advance(ready)
+        if ready.snapshot is not None or ready.committed:
+            self._release()
+            self._compact()
+        self._look(news=ready.snapshot is not None or bool(ready.committed))
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        self._machine.restore(snapshot)
+        self.applied = snapshot.index
+        self._snapshot_bytes, self._logged_bytes = len(snapshot.data), 0
+        for index in [index for index in self._proposed if index <= snapshot.index]:
+            _, future = self._proposed.pop(index)
+            _refuse(future, OutcomeUnknown("the entry is part of a snapshot"))
+
+    def _apply(self, entry: Entry) -> None:
+        answer: Any = None
+        refused: ControllerError | None = None
+        if entry.kind is EntryKind.COMMAND:
+            try:
+                answer = self._machine.apply(entry)
+            except ControllerDamaged:
+                raise
+            except ControllerError as error:
+                refused = error
+        term, future = self._proposed.pop(entry.index, (0, None))
+        self.applied = entry.index
+        self._logged_bytes += len(entry.data) + ENTRY_BYTES
+        if future is None or future.done():
+            return
+        if term != entry.term:
+            future.set_exception(ProposalDropped("another leader's entry has its place"))
+        elif refused is not None:
+            future.set_exception(refused)
+        else:
+            future.set_result(answer)
+
+    def _release(self) -> None:
+        """Wake those who wait for what now is applied."""
+        while self._waiting and self._waiting[0][0] <= self.applied:
+            _, _, future = heapq.heappop(self._waiting)
+            if not future.done():
+                future.set_result(None)
+
+    def _compact(self) -> None:
+        """Let a snapshot stand for the log when as much has been applied since the last one as that is worth."""
+        if self._logged_bytes < max(self._compact_bytes, self._snapshot_bytes):
+            return
+        data = self._machine.snapshot()
+        self._snapshot_bytes, self._logged_bytes = len(data), 0
+        self._raft.compact(self.applied, data, keep=self._keep_entries)
+        self._wake.set()
+
+    def _look(self, *, news: bool = False) -> None:
+        """See whether the role, the leader or the term has changed."""
+        before, self.status = self.status, self._raft.status()
+        after = self.status
+        if before.role is Role.LEADER and (after.role is not Role.LEADER or after.term != before.term):
+            self._fail_proposals(OutcomeUnknown("the leadership was lost"))
+        if news or (before.role, before.leader, before.term, before.membership) != (
+            after.role,
+            after.leader,
+            after.term,
+            after.membership,
+        ):
+            self._machine.moved()
+
+    # ---- the end of things
+
+    def _fail_proposals(self, error: Exception) -> None:
+        waiting, self._proposed = self._proposed, {}
+        for _, future in waiting.values():
+            _refuse(future, error)
+
+    def _fail_all(self, error: Exception) -> None:
+        self._fail_proposals(error)
+        for read in self._reads.values():
+            _refuse(read, error)
+        for _, _, waiting in self._waiting:
+            _refuse(waiting, error)
+        self._reads.clear()
+        self._waiting.clear()
+
+
+def _refuse(future: "asyncio.Future[Any]", error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+        with contextlib.suppress(Exception, asyncio.CancelledError):
+            future.exception()  # whoever waited may have gone: nobody is missed

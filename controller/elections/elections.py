@@ -1,0 +1,436 @@
+"""When to elect whom: the policy of the controllers' leader, from the metadata, the heartbeats and the time.
+
+It proposes commands that name the epochs they were decided on, so whatever is decided late, twice, or by two who both
+think that they lead, has no effect when it is applied.
+
+- A master that is dead, or alive and no longer serving as one (its process was started again), is succeeded.
+- The successor is in the SyncStateSet and alive, the best of them by newest epoch in its log, log end, priority.
+- One whose log is damaged is elected only where all that can be are, and the others of the set have had time to come
+  back; one that has lost the end of its log never (docs/decisions/0031).
+- Where a majority acknowledges, the master is taken away first. A replica that knows of that epoch takes nothing more
+  from the one before, so what it says of its log is final; when a majority has, the longest log is the successor's.
+- With nobody to elect, the master stays named for a while: if it is only unheard, it works on; then it is None.
+- A group that never had a master waits for all of the replicas it is meant to have: one of them may bring a log.
+- A master that is heard, and that those who need it cannot reach, is succeeded by one whom they reach
+  (`controller.complaints.policy`). So is one that an operator wants to be rid of.
+- Nobody is put back because they were preferred once; that is an operator's command.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from controller.api.client import Group, NotElectable, StaleEpoch, UnknownGroup, UnknownReplica
+from controller.api.commands import ElectMaster, LogEnd
+from controller.elections.losses import candidates, why_nobody
+from controller.elections.registry import Heartbeat, Registry
+from controller.metadata.groups import majority
+
+__all__ = ["Elections"]
+
+logger = logging.getLogger(__name__)
+
+TAKE_OVER_MS = 10_000  # for an elected replica to serve, while it is alive, before another one is
+DEPOSE_AFTER_MS = 10_000  # of a dead master without successor
+UNCLEAN_AFTER_MS = 10_000  # of a SyncStateSet without anybody alive
+DAMAGED_AFTER_MS = 10_000  # of a SyncStateSet whose sound members are all silent, until a damaged one is elected
+FIRST_WAIT_MS = 10_000  # of a new group for the rest of its replicas, when it has a majority
+WANTED_MS = 5_000  # how long an operator's wish is remembered, where the election takes two commands
+AGAIN_MS = 500  # between proposals of the same command, in case the first was lost
+
+
+class Elections:
+    """The policy over `groups`, which is the live metadata, and `registry`.
+
+    `began` is called when this controller comes to lead, then `tick` every `registry.TICK_MS`, and whenever a heartbeat
+    brought news or a group changed. `now_ms` is the registry's clock; `time_ms` is the time of day for the commands.
+    """
+
+    def __init__(self, groups: Mapping[int, Group], registry: Registry) -> None:
+        self._groups = groups
+        self._registry = registry
+        self._seen: dict[int, tuple[int, int]] = {}  # group -> its epoch, and since when it is seen here
+        self._proposed: dict[int, tuple[ElectMaster, int]] = {}  # group -> what was proposed last, and when
+        self._wanted: dict[int, tuple[int, int]] = {}  # group -> whom an operator wants, and until when
+        self._avoided: dict[int, tuple[Collection[int], int]] = {}  # group -> who is not to be master, and until when
+        self._announced: dict[int, None] = {}  # groups with unclean election
+
+    def began(self, now_ms: int) -> None:
+        """This controller leads now. What it heard as a follower counts, what it proposed before does not."""
+        self._registry.tick(now_ms)
+        self._registry.complaints.began(now_ms)
+        for table in (self._seen, self._proposed, self._wanted, self._avoided, self._announced):
+            table.clear()
+
+    def tick(self, now_ms: int, time_ms: int) -> list[ElectMaster]:
+        """What to propose now."""
+        if self._registry.tick(now_ms):
+            logger.warning("this controller has slept: replicas have the whole time again to be heard")
+            self._registry.complaints.began(now_ms)
+        found = []
+        for number in sorted(self._groups):
+            group = self._groups[number]
+            self._notice(group, now_ms)
+            command = self._judge(group, now_ms, time_ms)
+            if command is not None and not self._is_proposed(command, now_ms):
+                found.append(self._proposing(command, now_ms))
+        return found
+
+    def decide(
+        self,
+        group: int,
+        candidate: int | None,
+        now_ms: int,
+        time_ms: int,
+        *,
+        master_epoch: int | None = None,
+        sync_epoch: int | None = None,
+        unclean: bool = False,
+    ) -> ElectMaster | None:
+        """An election that somebody asked for, of this candidate or of the best that is not master now.
+
+        None when it was done already, which only `master_epoch` can tell. Where a majority acknowledges, the first
+        command takes the master away, and `tick` elects the one wanted if its log allows. A planned switch-over
+        is asked for by the old master, when it takes no more and the candidate has everything, with both epochs.
+        `unclean`: an operator accepts the loss of what only others have.
+        Raises `UnknownGroup`, `UnknownReplica`, `StaleEpoch`, `NotElectable`.
+        """
+        there = self._groups.get(group)
+        if there is None:
+            raise UnknownGroup(f"there is no store group {group}")
+        asked = candidate in {None, there.master} and there.master is not None
+        if unclean and there.unclean_epoch <= (master_epoch or 0):
+            asked = False  # what was done meanwhile accepts no loss
+        if asked and master_epoch is not None and 1 <= there.master_epoch - master_epoch <= 2:
+            return None  # this very election, asked for again
+        if (there.master_epoch if master_epoch is None else master_epoch) != there.master_epoch or (
+            there.sync_epoch if sync_epoch is None else sync_epoch
+        ) != there.sync_epoch:
+            raise StaleEpoch(f"group {group} is at epoch {there.master_epoch}, its SyncStateSet at {there.sync_epoch}")
+        if unclean:
+            return self._accepted_loss(there, candidate, now_ms, time_ms)
+        if candidate is not None:
+            self._check_candidate(there, candidate, now_ms)
+        if there.master is not None and candidate == there.master and self._serves(there, now_ms):
+            raise NotElectable(
+                f"replica {candidate} is already master of group {group} in epoch {there.master_epoch}; name another "
+                "one with --replica"
+            )
+        if candidate is not None:
+            self._wanted[group] = (candidate, now_ms + WANTED_MS)
+        among = None
+        if there.master not in {None, candidate} and self._said(there, there.master, now_ms) is not None:
+            among = self._others_in_sync(there, now_ms) if candidate is None else None
+            if sync_epoch is None:  # an operator wants to be rid of it; a master that hands over says both epochs
+                self._avoided[group] = ((there.master,), now_ms + WANTED_MS)
+        command = self._successor(there, now_ms, time_ms, only=candidate, among=among)
+        if command is None:
+            raise NotElectable(why_nobody(there, self._heard(there, there.sync_set, now_ms)))
+        if command.candidate is not None and candidate not in {None, command.candidate}:
+            raise NotElectable(f"replica {command.candidate} of group {group} has the longest log, not {candidate}")
+        return self._proposing(command, now_ms)
+
+    # ---- judging
+
+    def _notice(self, group: Group, now_ms: int) -> None:
+        if self._seen.get(group.number, (-1, 0))[0] != group.master_epoch:
+            self._seen[group.number] = (group.master_epoch, now_ms)
+        if group.config.unclean_election != (group.number in self._announced):
+            if group.config.unclean_election:
+                self._announced[group.number] = None
+                logger.warning("group %d allows unclean election: it MAY LOSE what was acknowledged", group.number)
+            else:
+                del self._announced[group.number]
+
+    def _judge(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
+        if group.master is None:
+            return (
+                self._first(group, now_ms, time_ms) if not group.sync_set else self._successor(group, now_ms, time_ms)
+            )
+        if not self._registry.alive(group.number, group.master, now_ms):
+            return self._successor(group, now_ms, time_ms) or self._deposed(group, now_ms, time_ms)
+        said = self._said(group, group.master, now_ms)
+        if said is None:
+            return None
+        if self._serves(group, now_ms):
+            return self._by_complaint(group, now_ms, time_ms)
+        if self._registry.served(group.number, group.master) >= group.master_epoch:
+            return self._successor(group, now_ms, time_ms)
+        if self._registry.restarted(group.number, group.master, self._seen[group.number][1]):
+            return self._successor(
+                group, now_ms, time_ms, after=group.master
+            )  # it does not know what it was elected to
+        if now_ms - self._seen[group.number][1] >= TAKE_OVER_MS:
+            return self._successor(group, now_ms, time_ms, after=group.master)
+        return None
+
+    def _by_complaint(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
+        """The election of one that is reached, in the place of a master that is heard and not reached."""
+        complaints, said = self._registry.complaints, self._registry.voters(group, now_ms)
+        among = complaints.judge(group, said, now_ms)
+        command = self._successor(group, now_ms, time_ms, among=among) if among else None
+        if command is None:
+            return None
+        if not self._is_proposed(command, now_ms):
+            logger.warning(
+                "store group %d: replica %s is heard of and not reached, or slow: its place goes to one of %s; %s",
+                group.number,
+                group.master,
+                list(among),
+                complaints.trouble(group, said, now_ms),
+            )
+        self._avoided[group.number] = (set(said).difference(among), now_ms + WANTED_MS)
+        complaints.moved(group, now_ms)
+        return command
+
+    def _serves(self, group: Group, now_ms: int) -> bool:
+        said = None if group.master is None else self._said(group, group.master, now_ms)
+        return said is not None and said.master and said.master_epoch >= group.master_epoch
+
+    def _first(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
+        heard = self._heard(group, group.voters, now_ms)
+        enough = len(heard) >= group.config.replicas
+        if not enough and now_ms - self._seen[group.number][1] >= FIRST_WAIT_MS:
+            enough = len(heard) >= majority(group.config.replicas) and len(heard) == len(group.voters)
+        if not enough:
+            return None
+        return self._command(group, self._best(group, heard, now_ms), time_ms)
+
+    def _successor(
+        self,
+        group: Group,
+        now_ms: int,
+        time_ms: int,
+        *,
+        after: int | None = None,
+        only: int | None = None,
+        among: Collection[int] | None = None,
+    ) -> ElectMaster | None:
+        """The command that elects a new master, or makes ready for it; None while that is not safe.
+
+        `after`: this one has had its time. If nobody else can be elected it is again: it may have been started again.
+        `among`: one of these or nobody.
+        """
+        heard = self._heard(group, group.sync_set or group.voters, now_ms)
+        if group.config.acknowledge == "quorum" and group.sync_set:
+            found = self._successor_by_quorum(group, heard, now_ms, time_ms)
+            return found or self._unclean(group, now_ms, time_ms, only)
+        heard = {id_: said for id_, said in heard.items() if only in {None, id_} and (among is None or id_ in among)}
+        heard = self._able(group, heard, now_ms, after=after, wait=only is None, sound_only=among is not None)
+        if heard:
+            return self._command(group, self._best(group, heard, now_ms), time_ms)
+        return self._unclean(group, now_ms, time_ms, only) if among is None else None
+
+    def _able(
+        self,
+        group: Group,
+        heard: Mapping[int, Heartbeat],
+        now_ms: int,
+        *,
+        after: int | None = None,
+        wait: bool = True,
+        sound_only: bool = False,
+    ) -> dict[int, Heartbeat]:
+        """Of those heard of, who may be elected: the sound ones; where there are none, the damaged ones.
+
+        The latter only when the rest of the set has been silent for a while: one of them may be sound, and come back.
+        """
+        if not group.sync_set:
+            return dict(heard)
+        sound = {id_: said for id_, said in heard.items() if not said.damaged}
+        sound = {id_: said for id_, said in sound.items() if id_ != after} or sound
+        if sound or sound_only:
+            return sound
+        silent = [id_ for id_ in group.sync_set if self._said(group, id_, now_ms) is None]
+        dead_ms = max((self._registry.dies_ms(group.number, id_) for id_ in silent), default=now_ms - DAMAGED_AFTER_MS)
+        if wait and now_ms < dead_ms + DAMAGED_AFTER_MS:
+            return {}
+        whole = {id_: said for id_, said in heard.items() if not said.cut_short}
+        return {id_: said for id_, said in whole.items() if id_ != after} or whole
+
+    def _successor_by_quorum(
+        self, group: Group, heard: Mapping[int, Heartbeat], now_ms: int, time_ms: int
+    ) -> ElectMaster | None:
+        enough = majority(len(group.sync_set))
+        # Who has lost the end of its log keeps its promise, and tells nothing of what was acknowledged: others have to.
+        whole_min = len(group.sync_set) - len(group.sync_set) // 2
+        if sum(not said.cut_short for said in heard.values()) < whole_min:
+            return None
+        if group.master is not None:
+            return self._command(group, None, time_ms) if len(heard) >= enough else None
+        avoided, until_ms = self._avoided.get(group.number, ((), 0))
+        promised = {
+            id_: said
+            for id_, said in heard.items()
+            if said.master_epoch >= group.master_epoch and not (id_ in avoided and now_ms < until_ms)
+        }
+        wanted = self._wanted_in(group, now_ms)
+        whole = {id_: said for id_, said in promised.items() if not said.cut_short}
+        if len(whole) < whole_min or (wanted in heard and wanted not in promised):
+            return None
+        best = self._best(group, whole, now_ms)
+        longest = whole[best].log_epoch, whole[best].log_end
+        ends = tuple(
+            LogEnd(replica=id_, master_epoch=said.master_epoch, log_epoch=said.log_epoch, log_end=said.log_end)
+            for id_, said in sorted(promised.items())
+            if (said.log_epoch, said.log_end) <= longest
+        )
+        return self._command(group, best, time_ms, ends=ends) if len(ends) >= enough else None
+
+    def _unclean(self, group: Group, now_ms: int, time_ms: int, only: int | None) -> ElectMaster | None:
+        """The best of those that may lack what was acknowledged, where that is allowed and nobody else has come."""
+        if not group.config.unclean_election or not group.sync_set:
+            return None
+        if only is None and now_ms < UNCLEAN_AFTER_MS + max(
+            self._registry.dies_ms(group.number, id_) for id_ in group.sync_set
+        ):
+            return None
+        heard = self._heard(group, group.voters, now_ms)
+        heard = {id_: said for id_, said in heard.items() if only in {None, id_}}
+        if not heard:
+            return None
+        return self._command(group, self._best(group, heard, now_ms), time_ms, unclean=True)
+
+    def _deposed(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
+        """A dead master without successor is none, unless it is this controller that hears nobody."""
+        assert group.master is not None
+        if now_ms < self._registry.dies_ms(group.number, group.master) + DEPOSE_AFTER_MS:
+            return None
+        return self._command(group, None, time_ms) if self._heard(group, group.voters, now_ms) else None
+
+    def _others_in_sync(self, group: Group, now_ms: int) -> Collection[int]:
+        """Whom an operator can have instead of a master that is heard. Raises `NotElectable`, saying why nobody."""
+        found = self._heard(group, group.sync_set, now_ms).keys() - {group.master}
+        if not found:
+            rest = [id_ for id_ in group.voters if id_ != group.master]
+            silent = [id_ for id_ in rest if self._said(group, id_, now_ms) is None]
+            why = f"not heard of: {silent}" if silent else f"behind: {rest}" if rest else "the group has no other voter"
+            raise NotElectable(
+                f"group {group.number}: replica {group.master} stays master in epoch {group.master_epoch}, for no "
+                f"other replica is in sync ({why})"
+            )
+        return found
+
+    def _accepted_loss(self, group: Group, candidate: int | None, now_ms: int, time_ms: int) -> ElectMaster:
+        """Elects uncleanly, as an operator has asked for. Raises `UnknownReplica`, `NotElectable`."""
+        heard = self._heard(group, group.voters, now_ms)
+        heard = candidates(group, heard, wanted=candidate, serving=self._serves(group, now_ms))
+        command = self._command(group, self._best(group, heard, now_ms), time_ms, unclean=True)
+        return self._proposing(msgspec.structs.replace(command, accepted=True), now_ms)
+
+    # ---- candidates
+
+    def _said(self, group: Group, id_: int, now_ms: int) -> Heartbeat | None:
+        return self._registry.heard(group.number, id_, now_ms)
+
+    def _heard(self, group: Group, ids: Iterable[int], now_ms: int) -> dict[int, Heartbeat]:
+        """Returns those of some replicas that are known to be alive, with what they say; they can be elected."""
+        said = {id_: self._registry.spoke(group.number, id_, now_ms) for id_ in ids if id_ in group.voters}
+        return {id_: one for id_, one in said.items() if one is not None}
+
+    def _wanted_in(self, group: Group, now_ms: int) -> int | None:
+        wanted, until_ms = self._wanted.get(group.number, (None, 0))
+        return wanted if now_ms < until_ms else None
+
+    def _best(self, group: Group, heard: Mapping[int, Heartbeat], now_ms: int) -> int:
+        wanted = self._wanted_in(group, now_ms)
+
+        def rank(id_: int) -> tuple[int, ...]:
+            said, replica = heard[id_], group.replica(id_)
+            assert replica is not None
+            least = -said.damaged_bytes if said.damaged else 0
+            return said.log_epoch, said.log_end, not said.damaged, least, id_ == wanted, replica.priority, -id_
+
+        return max(heard, key=rank)
+
+    def _check_candidate(self, group: Group, candidate: int, now_ms: int) -> None:
+        if group.replica(candidate) is None:
+            raise UnknownReplica(f"group {group.number} has no replica {candidate}")
+        if candidate not in group.voters:
+            raise NotElectable(f"replica {candidate} of group {group.number} is a learner")
+        if (
+            group.sync_set
+            and candidate not in group.sync_set
+            and (not group.config.unclean_election or self._heard(group, group.sync_set, now_ms))
+        ):
+            raise NotElectable(f"replica {candidate} of group {group.number} is not in sync")
+        said = self._said(group, candidate, now_ms)
+        if said is None:
+            raise NotElectable(f"replica {candidate} of group {group.number} is not heard of")
+        self._check_sound(group, said, now_ms)
+
+    def _check_sound(self, group: Group, said: Heartbeat, now_ms: int) -> None:
+        """Raises `NotElectable` for a damaged replica, unless nobody sound can be elected, or unclean is allowed."""
+        if not group.sync_set or not said.damaged:
+            return
+        who = f"the log of replica {said.replica} of group {group.number}"
+        if said.cut_short and not group.config.unclean_election:
+            raise NotElectable(
+                f"{who} has lost its end, which was acknowledged; it is filled again from a master. If no replica in "
+                "sync has its end, headgate cluster elect --unclean accepts the loss"
+            )
+        heard = self._heard(group, group.sync_set, now_ms)
+        sound = [id_ for id_, one in sorted(heard.items()) if not one.damaged]
+        if sound:
+            raise NotElectable(
+                f"{who} is damaged in {said.damages} ranges, {said.damaged_bytes} bytes, which are being repaired; "
+                f"sound are {sound}"
+            )
+
+    # ---- commands
+
+    def _command(
+        self,
+        group: Group,
+        candidate: int | None,
+        time_ms: int,
+        *,
+        ends: tuple[LogEnd, ...] = (),
+        unclean: bool = False,
+    ) -> ElectMaster:
+        return ElectMaster(
+            group=group.number,
+            candidate=candidate,
+            master_epoch=group.master_epoch,
+            sync_epoch=group.sync_epoch,
+            ends=ends,
+            unclean=unclean,
+            time_ms=time_ms,
+        )
+
+    def _proposing(self, command: ElectMaster, now_ms: int) -> ElectMaster:
+        self._proposed[command.group] = (command, now_ms)
+        if command.unclean:
+            logger.critical(
+                "UNCLEAN ELECTION in group %d: replica %s may lack what was acknowledged; in sync were %s",
+                command.group,
+                command.candidate,
+                list(self._groups[command.group].sync_set),
+            )
+        elif (said := self._damaged(command)) is not None:
+            logger.critical(
+                "group %d: electing replica %s, whose log is damaged in %d ranges, %d bytes, as nobody sound is there: "
+                "readers of them get errors until a replica that has them is back",
+                command.group,
+                command.candidate,
+                said.damages,
+                said.damaged_bytes,
+            )
+        else:
+            logger.info("group %d: electing replica %s", command.group, command.candidate)
+        return command
+
+    def _damaged(self, command: ElectMaster) -> Heartbeat | None:
+        """What a candidate has said, where its log is damaged."""
+        said = self._registry.last(command.group, command.candidate) if command.candidate is not None else None
+        return said if said is not None and said.damaged else None
+
+    def _is_proposed(self, command: ElectMaster, now_ms: int) -> bool:
+        """Whether something on these epochs was proposed a moment ago, and may be on its way."""
+        before = self._proposed.get(command.group)
+        return (
+            before is not None
+            and (before[0].master_epoch, before[0].sync_epoch) == (command.master_epoch, command.sync_epoch)
+            and now_ms - before[1] < AGAIN_MS
+        )

@@ -1,0 +1,122 @@
+"""The health of a store group: whether what is published to it is stored, and what the next failure would meet."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from controller.api.client import Group, Replica
+from controller.elections.registry import Route, RouteReplica
+
+__all__ = ["ClusterHealth", "GroupHealth", "cluster_health", "group_health"]
+
+
+class GroupHealth(NamedTuple):
+    """One group. `refusals`: why it takes nothing. `damages` are the damaged ranges of all its replicas' logs.
+
+    `in_sync` counts the replicas of which `warnings` do not say that they are silent or out of the SyncStateSet.
+    """
+
+    number: int
+    refusals: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    in_sync: int = 0
+    damages: int = 0
+
+    @property
+    def writable(self) -> bool:
+        """Whether what is published is stored."""
+        return not self.refusals
+
+
+class ClusterHealth(NamedTuple):
+    """All groups, as a proxy answers for them. `reasons`: why it cannot serve."""
+
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def cluster_health(groups: Sequence[GroupHealth], *, home: int) -> ClusterHealth:
+    """What a proxy says: it serves while sessions and keys, which are in the home group, and any group take writes."""
+    refusals = tuple(refusal for group in groups for refusal in group.refusals)
+    warnings = tuple(warning for group in groups for warning in group.warnings)
+    refused = {group.number for group in groups if not group.writable}
+    if home in refused or (groups and len(refused) == len(groups)):
+        return ClusterHealth(refusals, warnings)
+    return ClusterHealth((), (*refusals, *warnings))
+
+
+def group_health(group: Group, route: Route | None, *, reached: bool = True, refused: str = "") -> GroupHealth:
+    """What is known of a group: from the metadata, from heartbeats (`route`), and from whoever writes to it.
+
+    `reached`: a connection to its master stands. `refused`: what the master answered to the newest writes.
+    """
+    heard = {} if route is None else {one.id: one for one in route.replicas}
+    name = f"store group {group.number}"
+    return GroupHealth(
+        number=group.number,
+        refusals=tuple(f"{name}: {why}" for why in _refusals(group, heard, reached=reached, refused=refused)),
+        warnings=tuple(f"{name}: {what}" for what in _warnings(group, route, heard)),
+        in_sync=sum(_is_in_sync(group, replica, heard.get(replica.id)) for replica in group.replicas),
+        damages=sum(one.damages for one in heard.values()),
+    )
+
+
+def _refusals(group: Group, heard: dict[int, RouteReplica], *, reached: bool, refused: str) -> Sequence[str]:
+    """Why a write would not be stored now: the first of these that is so, as it explains the others."""
+    if group.master is None:
+        alive = [one for one in heard.values() if one.alive]
+        return [f"it has no master; {len(alive)} of {len(group.replicas)} replicas are heard of"]
+    master = group.replica(group.master)
+    where = f"replica {group.master}" + ("" if master is None else f" at {master.address}")
+    if not reached:
+        return [f"its master, {where}, is not reached"]
+    least = group.config.min_in_sync
+    if len(group.sync_set) < least:
+        return [f"writes are refused: {len(group.sync_set)} of its replicas are in sync, and min_in_sync is {least}"]
+    said = heard.get(group.master)
+    if said is not None and said.full:
+        return [f"writes are refused: the disk of its master, {where}, is full (store.disk_reserve_bytes)"]
+    if refused:
+        return [f"writes are refused by its master, {where}: {refused}"]
+    if said is not None and said.stalled:
+        return [f"its master, {where}, takes no writes for now"]
+    return []
+
+
+def _warnings(group: Group, route: Route | None, heard: dict[int, RouteReplica]) -> Sequence[str]:
+    """What is wrong with single replicas."""
+    found = []
+    for replica in group.replicas:
+        said = heard.get(replica.id)
+        found += [f"replica {replica.id} ({replica.node}) {what}" for what in _of_replica(group, replica, said)]
+    missing = group.config.replicas - sum(not one.learner for one in group.replicas)
+    if missing > 0:
+        found.append(f"{missing} of its {group.config.replicas} replicas have never registered")
+    if route is not None and route.trouble is not None and route.trouble.stays:
+        found.append(f"its master stays though others do not reach it: {route.trouble.stays}")
+    return found
+
+
+def _is_silent(said: RouteReplica | None) -> bool:
+    return said is not None and not said.alive
+
+
+def _is_in_sync(group: Group, replica: Replica, said: RouteReplica | None) -> bool:
+    """Returns whether a replica is in the SyncStateSet and not known to be silent.
+
+    A master does not take silent ones out of its set where fewer than `min_in_sync` would be left.
+    """
+    return replica.id in group.sync_set and not _is_silent(said)
+
+
+def _of_replica(group: Group, replica: Replica, said: RouteReplica | None) -> Sequence[str]:
+    found = []
+    if _is_silent(said):
+        found.append("is not heard of")
+    elif group.master is not None and not replica.learner and not _is_in_sync(group, replica, said):
+        found.append("is not in sync: it does not count for what is acknowledged")
+    if said is not None and said.full and replica.id != group.master:
+        found.append("has a full disk")
+    if said is not None and said.damages:
+        lost = f", {said.lost_bytes} bytes of them on no replica" if said.lost_bytes else ""
+        found.append(f"has {said.damages} damaged ranges of its log, {said.damaged_bytes} bytes{lost}")
+    return found

@@ -1,0 +1,58 @@
+"""The unclean election that an operator asks for: when it is allowed, and among whom.
+
+It is for a group of which nobody in sync can be elected any more: all of its SyncStateSet are dead, or have lost the
+end of their logs (docs/decisions/0031). What the new master lacks is lost.
+"""
+
+from collections.abc import Mapping
+
+from controller.api.client import Group, NotElectable, UnknownReplica
+from controller.elections.registry import Heartbeat
+
+__all__ = ["candidates", "why_nobody"]
+
+
+def candidates(
+    group: Group,
+    heard: Mapping[int, Heartbeat],
+    *,
+    wanted: int | None,
+    serving: bool,
+) -> dict[int, Heartbeat]:
+    """Returns the replicas of which the best is to be elected: those that are heard, or the one that is `wanted`.
+
+    `heard` are the voters that are alive. `serving`: the group's master is one of them and takes writes, so it can go
+    on, whatever it has lost. Raises `UnknownReplica`, `NotElectable`.
+    """
+    if not group.sync_set:
+        raise NotElectable(f"group {group.number} had no master yet: it needs no unclean election")
+    clean = [
+        id_
+        for id_ in group.sync_set
+        if id_ in heard and (not heard[id_].cut_short or (serving and id_ == group.master))
+    ]
+    if clean:
+        raise NotElectable(
+            f"group {group.number}: {clean} are in sync and alive, so nothing needs to be lost; elect one of them "
+            "without --unclean"
+        )
+    if wanted is not None and group.replica(wanted) is None:
+        raise UnknownReplica(f"group {group.number} has no replica {wanted}")
+    found = {id_: said for id_, said in heard.items() if wanted in {None, id_}}
+    if not found:
+        whom = "no voter" if wanted is None else f"replica {wanted}"
+        raise NotElectable(f"group {group.number}: {whom} is heard of, so nobody can be elected")
+    return found
+
+
+def why_nobody(group: Group, heard: Mapping[int, Heartbeat]) -> str:
+    """Returns the reason why no replica of a group can be elected; `heard` are those of its set that are alive."""
+    short = [id_ for id_, said in sorted(heard.items()) if said.cut_short]
+    if not short:
+        return f"group {group.number}: too few of {list(group.sync_set or group.voters)} are alive"
+    silent = [id_ for id_ in group.sync_set if id_ not in heard]
+    gone = f", and {silent} are not heard of" if silent else ""
+    return (
+        f"group {group.number}: {short} of {list(group.sync_set)}, which are in sync, have lost the end of their logs"
+        f"{gone}; if nobody comes back with it, headgate cluster elect {group.number} --unclean accepts the loss"
+    )

@@ -1,0 +1,339 @@
+"""Who is alive and who says it is master, from heartbeats: the part of a controller that is not agreed upon.
+
+Every store node tells every controller about each of its replicas, every `HEARTBEAT_MS` and at once when it has
+connected or anything in it about epochs and roles has changed. So each controller answers where the masters are, with a
+majority of controllers or without; and whichever of them leads knows whom it could elect. Nothing here is on disk.
+
+**How long until a silent replica is dead.** A failover is: noticing, an entry in the controllers' log (one sync on a
+majority), telling the replicas, and opening the store in its new role; all but the noticing well under half a second. A
+process killed between two heartbeats is silent for 0 to 1 s already, so with `DEAD_AFTER_MS` of 2 s noticing takes 1 to
+2 s, and a failover 2 s in the median and 2.5 s at worst; a heartbeat may be up to 1 s late. Where the connection ends
+with the process, as it does when the machine goes on, `SUSPECT_MS` of silence is enough: a node that lives connects
+again sooner, and speaks at once. Longer times would be kinder to pauses: to elect because a master only slept loses
+nothing, but interrupts its group.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from controller.api.client import ControllerError, Group
+from controller.complaints.messages import Complaint, Trouble
+from controller.complaints.policy import Complaints
+
+__all__ = [
+    "DEAD_AFTER_MS",
+    "HEARTBEAT_MS",
+    "SUSPECT_MS",
+    "TICK_MS",
+    "Heartbeat",
+    "Registry",
+    "RegistryFull",
+    "Route",
+    "RouteReplica",
+]
+
+HEARTBEAT_MS = 1000
+DEAD_AFTER_MS = 2000
+SUSPECT_MS = 500
+TICK_MS = 100
+PAUSE_MS = 1000  # between two ticks: this process was not listening. With a heartbeat's interval it is `DEAD_AFTER_MS`
+FORGET_MS = 600_000  # silent for so long: may make room for others
+REPLICAS_HEARD_MAX = 65_536
+TEXT_BYTES_MAX = 255  # of a node's name, an address, a zone, a version
+
+
+class RegistryFull(ControllerError):
+    """More replicas are heard of than the registry holds."""
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replica says of itself.
+
+    `master_epoch` is the newest epoch it knows of, kept on its disk before it says so: from then on it takes nothing
+    from masters of older ones. `master`: it is the master of that epoch, and serves as such. `log_end` is where its log
+    ends on its disk, and `log_epoch` the newest epoch that begins there or before: as if every epoch began with a frame
+    of no length. `confirmed` is how far readers may go, `free_bytes` what its disk has left. `incarnation` is another
+    number after every start of its process: whoever was elected before has nothing of the role left. `failed`: its disk
+    or its engine is, so it counts as dead. `stalled`: the master takes no writes now, or cannot confirm them. `full`:
+    its disk has no room but for what is kept in reserve. `damaged`: its log has damage that another replica may still
+    repair, so it is elected only where nobody else can be; `cut_short`: some of that is the end of its log, which it
+    has acknowledged once, so it is not elected at all. `damages` are the ranges, of `damaged_bytes` in all, not yet
+    repaired; `lost_bytes` of them no replica has; `repairing_from` is the replica that is asked now, 0 for none.
+    `complaint`: this slave cannot reach its master. `slow`: the disk of this replica takes far longer to sync than it
+    should.
+    """
+
+    group: int
+    replica: int
+    node: str
+    address: str
+    zone: str = ""
+    priority: int = 0
+    master: bool = False
+    master_epoch: int = 0
+    log_epoch: int = 0
+    log_end: int = 0
+    confirmed: int = 0
+    free_bytes: int = 0
+    version: str = ""
+    incarnation: int = 0
+    failed: bool = False
+    stalled: bool = False
+    full: bool = False
+    damaged: bool = False
+    cut_short: bool = False
+    damages: int = 0
+    damaged_bytes: int = 0
+    lost_bytes: int = 0
+    repairing_from: int = 0
+    complaint: Complaint | None = None
+    slow: bool = False
+
+
+class RouteReplica(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica, as a proxy needs it. `confirmed`, where its log ends and its damage are as of its last heartbeat.
+
+    That was `silent_ms` ago; -1: this controller has never heard one.
+    """
+
+    id: int
+    node: str
+    address: str
+    zone: str
+    alive: bool
+    in_sync: bool
+    learner: bool
+    confirmed: int
+    damages: int = 0
+    damaged_bytes: int = 0
+    lost_bytes: int = 0
+    repairing_from: int = 0
+    log_epoch: int = 0
+    log_end: int = 0
+    silent_ms: int = -1
+    full: bool = False
+    stalled: bool = False
+    cut_short: bool = False  # its log has lost its end
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a group is served: the master of the newest epoch that anybody has said, and all replicas, by id.
+
+    `master` None: there is none in that epoch, as far as is known here. `trouble`: the complaints about it.
+    """
+
+    group: int
+    master: int | None
+    master_epoch: int
+    replicas: tuple[RouteReplica, ...]
+    trouble: Trouble | None = None
+
+
+class _Heard:
+    """The newest heartbeat of a replica."""
+
+    __slots__ = ("at_ms", "cut_ms", "restarted_ms", "said", "served")
+
+    def __init__(self, said: Heartbeat, now_ms: int) -> None:
+        self.said = said
+        self.at_ms = now_ms
+        self.restarted_ms: int | None = None  # when it spoke first after its process was started again
+        self.cut_ms: int | None = None  # when its connection ended, if it has not been heard of since
+        self.served = 0  # the newest epoch in which it has said that it serves as master
+
+
+class Registry:
+    """The newest heartbeat of every replica. `now_ms` is of a clock that never goes back, the same one everywhere.
+
+    `since_ms` is when listening began: who has not been heard of since then is dead no sooner than one who fell silent
+    at that time.
+    """
+
+    def __init__(self, now_ms: int, *, dead_after_ms: int = DEAD_AFTER_MS, suspect_ms: int = SUSPECT_MS) -> None:
+        self.since_ms = now_ms
+        self.dead_after_ms = dead_after_ms
+        self._suspect_ms = suspect_ms
+        self._ticked_ms = now_ms
+        self._heard: dict[tuple[int, int], _Heard] = {}  # (group, replica), the longest silent first
+        self._groups: dict[int, dict[int, _Heard]] = {}  # the same by group
+        self.complaints = Complaints(now_ms)
+
+    # ---- what is heard
+
+    def heartbeat(self, said: Heartbeat, now_ms: int) -> bool:
+        """Take a heartbeat; whether it brings anything new about epochs, roles, addresses and damage.
+
+        One that knows an older epoch than its replica has known before was late: a sign of life, and nothing else.
+        Raises `RegistryFull`, `ControllerError`: no replica of ours would say that.
+        """
+        _check(said)
+        key = (said.group, said.replica)
+        heard = self._heard.pop(key, None)
+        if heard is None:
+            self._make_room(now_ms)
+            heard, news = _Heard(said, now_ms), True
+            self._groups.setdefault(said.group, {})[said.replica] = heard
+        else:
+            before, late = heard.said, said.master_epoch < heard.said.master_epoch
+            news = not late and _roles(said) != _roles(before)
+            if not late and said.incarnation != before.incarnation:
+                heard.restarted_ms = now_ms
+            if not late:
+                heard.said = said
+            heard.at_ms, heard.cut_ms = now_ms, None
+        if heard.said.master:
+            heard.served = heard.said.master_epoch
+        self._heard[key] = heard
+        return news
+
+    def disconnected(self, group: int, replica: int, now_ms: int) -> None:
+        """The connection by which a replica was heard has ended: unless it is heard of soon, it is dead."""
+        heard = self._heard.get((group, replica))
+        if heard is not None and heard.cut_ms is None:
+            heard.cut_ms = now_ms
+
+    def tick(self, now_ms: int) -> bool:
+        """To be called every `TICK_MS`, leading or not; whether this process has slept since the last call.
+
+        Whoever was silent meanwhile may not have been, so everybody has the whole time again to be heard.
+        """
+        slept = now_ms - self._ticked_ms >= PAUSE_MS
+        self._ticked_ms = now_ms
+        if slept:
+            self.since_ms = now_ms
+            for heard in self._heard.values():
+                heard.cut_ms = None
+        return slept
+
+    def forget(self, group: int, replica: int) -> None:
+        """Forget a replica that is no more."""
+        if self._heard.pop((group, replica), None) is not None:
+            del self._groups[group][replica]
+            if not self._groups[group]:
+                del self._groups[group]
+
+    # ---- what follows from it
+
+    def last(self, group: int, replica: int) -> Heartbeat | None:
+        """The newest heartbeat of a replica, dead or alive."""
+        heard = self._heard.get((group, replica))
+        return None if heard is None else heard.said
+
+    def heard(self, group: int, replica: int, now_ms: int) -> Heartbeat | None:
+        """The newest heartbeat of a replica that is alive."""
+        heard = self._heard.get((group, replica))
+        return heard.said if heard is not None and self.alive(group, replica, now_ms) else None
+
+    def spoke(self, group: int, replica: int, now_ms: int) -> Heartbeat | None:
+        """Returns the newest heartbeat of a replica that is alive, unless this process only slept since it came.
+
+        What a replica said before may not be so any more: it lets nobody be taken for dead, and elects nobody.
+        """
+        heard = self._heard.get((group, replica))
+        if heard is None or now_ms >= heard.at_ms + self.dead_after_ms:
+            return None
+        return self.heard(group, replica, now_ms)
+
+    def alive(self, group: int, replica: int, now_ms: int) -> bool:
+        """Whether a replica spoke in time, or there was no time yet to hear it."""
+        return now_ms < self.dies_ms(group, replica)
+
+    def dies_ms(self, group: int, replica: int) -> int:
+        """When a replica is dead, or has been since, if nothing more is heard of it."""
+        heard = self._heard.get((group, replica))
+        if heard is None:
+            return self.since_ms + self.dead_after_ms
+        if heard.said.failed:
+            return heard.at_ms
+        dies = max(heard.at_ms, self.since_ms) + self.dead_after_ms
+        return dies if heard.cut_ms is None else min(dies, heard.cut_ms + self._suspect_ms)
+
+    def served(self, group: int, replica: int) -> int:
+        """The newest epoch in which a replica has said that it serves as master; 0: never."""
+        heard = self._heard.get((group, replica))
+        return 0 if heard is None else heard.served
+
+    def restarted(self, group: int, replica: int, since_ms: int) -> bool:
+        """Whether a replica's process has been started again since then, as far as was heard here."""
+        heard = self._heard.get((group, replica))
+        return heard is not None and heard.restarted_ms is not None and heard.restarted_ms > since_ms
+
+    def groups(self) -> Sequence[int]:
+        """The groups of which any replica was heard, by number."""
+        return sorted(self._groups)
+
+    def route(self, group: int, known: Group | None, now_ms: int) -> Route | None:
+        """Where a group is served; None when neither the metadata nor any heartbeat knows of it.
+
+        `known` is the metadata as this controller has it, which without a majority may be old. The newest epoch counts,
+        wherever it is said, and a master of an older one never does.
+        """
+        heard = self._groups.get(group, {})
+        if known is None and not heard:
+            return None
+        master, epoch = (known.master, known.master_epoch) if known is not None else (None, 0)
+        newest = max((one.said.master_epoch for one in heard.values()), default=0)
+        if newest > epoch:
+            epoch = newest
+            master = min((id_ for id_, one in heard.items() if one.said.master and one.served == newest), default=None)
+        registered = {one.id for one in known.replicas} if known is not None else set()
+        ids = sorted(registered | {id_ for id_ in heard if self.alive(group, id_, now_ms)})
+        replicas = tuple(self._replica(group, id_, known, now_ms) for id_ in ids)
+        trouble = None
+        if known is not None and known.master_epoch == epoch:
+            trouble = self.complaints.trouble(known, self.voters(known, now_ms), now_ms)
+        return Route(group=group, master=master, master_epoch=epoch, replicas=replicas, trouble=trouble)
+
+    def voters(self, group: Group, now_ms: int) -> dict[int, Heartbeat]:
+        """The newest heartbeats of a group's voters that are alive, by id."""
+        said = {id_: self.heard(group.number, id_, now_ms) for id_ in group.voters}
+        return {id_: one for id_, one in said.items() if one is not None}
+
+    def _replica(self, group: int, id_: int, known: Group | None, now_ms: int) -> RouteReplica:
+        registered = known.replica(id_) if known is not None else None
+        said = self.last(group, id_)
+        one = said or registered
+        assert one is not None
+        return RouteReplica(
+            id=id_,
+            node=one.node,
+            address=one.address,
+            zone=one.zone,
+            alive=said is not None and self.alive(group, id_, now_ms),
+            in_sync=known is not None and id_ in known.sync_set,
+            learner=registered is not None and registered.learner,
+            confirmed=said.confirmed if said is not None else 0,
+            full=said is not None and said.full,
+            stalled=said is not None and said.stalled,
+            cut_short=said is not None and said.cut_short,
+            damages=said.damages if said is not None else 0,
+            damaged_bytes=said.damaged_bytes if said is not None else 0,
+            lost_bytes=said.lost_bytes if said is not None else 0,
+            repairing_from=said.repairing_from if said is not None else 0,
+            log_epoch=said.log_epoch if said is not None else 0,
+            log_end=said.log_end if said is not None else 0,
+            silent_ms=now_ms - self._heard[group, id_].at_ms if said is not None else -1,
+        )
+
+    def _make_room(self, now_ms: int) -> None:
+        if len(self._heard) < REPLICAS_HEARD_MAX:
+            return
+        (group, replica), silent = next(iter(self._heard.items()))
+        if now_ms - silent.at_ms < FORGET_MS:
+            raise RegistryFull(f"{len(self._heard)} replicas are heard of, and no more are allowed")
+        self.forget(group, replica)
+
+
+def _roles(said: Heartbeat) -> tuple[bool, int, str, int, bool, bool, bool]:
+    damage = said.damaged, said.cut_short
+    return said.master, said.master_epoch, said.address, said.incarnation, said.failed, *damage
+
+
+def _check(said: Heartbeat) -> None:
+    for text in (said.node, said.address, said.zone, said.version):
+        if len(text) > TEXT_BYTES_MAX:
+            raise ControllerError(f"a heartbeat with {len(text)} characters where {TEXT_BYTES_MAX} are enough")
+    damage = said.damages, said.damaged_bytes, said.lost_bytes, said.repairing_from
+    if min(said.group, said.replica - 1, said.master_epoch, said.log_epoch, said.log_end, said.confirmed, *damage) < 0:
+        raise ControllerError("a heartbeat with numbers that no replica has")

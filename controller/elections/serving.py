@@ -1,0 +1,55 @@
+"""Whether a group is served: the word of the controllers' leader, by which proxies decide what neither side can see.
+
+A proxy that cannot reach the keys that say who owns what does not know whether others can. One that reaches them does
+not know whether another that it does not hear of goes on. So both ask here. Who was told that a group is not served may
+go on for `WARRANT_MS` from when it asked; who was told that it is, and has been said to be for as long, may take over:
+nobody's warrant holds any more then. It does not matter for that whether what is said is true, only in which order.
+
+A leader that is new does not know what the one before has said, so it is sure of nothing for that time. What a leader
+has to say is sent when it is confirmed that it still leads: so the next one begins later than that.
+"""
+
+from controller.api.client import Group, Service
+from controller.elections.registry import Registry
+
+__all__ = ["Serving"]
+
+
+class Serving:
+    """What one leader has said. `now_ms` is the registry's clock."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._since_ms = 0  # when it began to lead
+        self._denied_ms: dict[int, int] = {}  # group -> when it was last said not to be served; groups are few
+
+    def began(self, now_ms: int) -> None:
+        """This controller leads now."""
+        self._since_ms = now_ms
+        self._denied_ms.clear()
+
+    def ask(self, number: int, group: Group | None, now_ms: int) -> Service:
+        """Whether a group is served, and for how long nobody was told otherwise."""
+        served = self._is_served(group, now_ms)
+        if not served:
+            self._denied_ms[number] = now_ms
+        since_ms = max(self._since_ms, self._denied_ms.get(number, self._since_ms))
+        room = () if group is None else tuple(id_ for id_ in group.sync_set if self._has_room(group, id_, now_ms))
+        return Service(number=number, served=served, sure_ms=now_ms - since_ms, room=room)
+
+    def _has_room(self, group: Group, id_: int, now_ms: int) -> bool:
+        said = self._registry.heard(group.number, id_, now_ms)
+        return said is not None and not said.full and not said.slow
+
+    def _is_served(self, group: Group | None, now_ms: int) -> bool:
+        said = (
+            None if group is None or group.master is None else self._registry.heard(group.number, group.master, now_ms)
+        )
+        return (
+            group is not None
+            and said is not None
+            and said.master
+            and said.master_epoch >= group.master_epoch
+            and not said.stalled
+            and not self._registry.complaints.is_out_of_reach(group, self._registry.voters(group, now_ms), now_ms)
+        )

@@ -1,0 +1,122 @@
+"""Who the controllers are: where each of them serves, who is to vote, and that this one is known to the others."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from controller.api.client import ControllerClosed
+from controller.disk.driver import Driver
+from controller.elections.registry import TICK_MS
+from controller.incarnations.words import ANOTHER
+from controller.metadata.state import MetadataState
+from controller.raft import Change, ChangeKind, ChangeRefused, Member, RaftError
+from controller.raft.progress import ProgressState
+from controller.wire.wire import AddMember, Hello
+
+__all__ = ["Members"]
+
+logger = logging.getLogger(__name__)
+
+HEARD_COUNT_MAX = 1_024  # controllers whose address is known from themselves only
+
+
+class Members:
+    """The members as one of them sees them. `configured` is what it was told: the first members, or whom to join."""
+
+    def __init__(self, node_id: int, configured: Mapping[int, str]) -> None:
+        self._id = node_id
+        self._configured = dict(configured)
+        self._heard: dict[int, str] = {}  # where those serve that have spoken to us
+        self._driver: Driver | None = None
+
+    def follow(self, driver: Driver) -> None:
+        """The node that knows the membership."""
+        self._driver = driver
+
+    def address_of(self, id_: int) -> str | None:
+        """Where a controller serves, as far as anybody has said."""
+        member = self._driver.status.membership.get(id_) if self._driver is not None else None
+        if member is not None and member.address:
+            return member.address
+        return self._heard.get(id_) or self._configured.get(id_)
+
+    def others(self) -> Sequence[str]:
+        """Where other controllers may be."""
+        assert self._driver is not None
+        found = {one.address: None for one in self._driver.status.membership.members if one.id != self._id}
+        found |= {at: None for id_, at in self._configured.items() if id_ != self._id}
+        return [at for at in found if at]
+
+    def heard(self, hello: Hello) -> None:
+        """A controller has said where it is: it may be one that we do not know of yet."""
+        if hello.id in self._heard or len(self._heard) < HEARD_COUNT_MAX:
+            self._heard[hello.id] = hello.address
+
+    # ---- what the leader does
+
+    async def add(self, request: AddMember, state: MetadataState) -> None:
+        """Add a learner, or say where a member is now. Raises `ChangeRefused`, `NotLeader`, `OutcomeUnknown`."""
+        assert self._driver is not None
+        await self._settled()
+        there = self._driver.status.membership.get(request.id)
+        if there is None:
+            if request.id in state.removed_members:
+                raise ChangeRefused(f"there was a controller {request.id}: its id is not given again; take another one")
+            await self._add(request)
+        elif request.incarnation and there.incarnation != request.incarnation:
+            await self._take_place(there, request)
+        elif there.address != request.address:
+            await self._driver.change(Change(kind=ChangeKind.MOVE, node=request.id, address=request.address))
+
+    async def _take_place(self, there: Member, request: AddMember) -> None:
+        """Name a member that has no incarnation yet, or add another node in its place as a learner."""
+        assert self._driver is not None
+        if not there.incarnation and (request.kept or there.learner):
+            change = Change(kind=ChangeKind.NAME, node=request.id, incarnation=request.incarnation)
+            await self._driver.change(change)
+            return
+        self._check_gone(request.id, there.address)
+        logger.warning("controller %d has another directory: it is added again as a learner", request.id)
+        await self._add(request)
+
+    async def _add(self, request: AddMember) -> None:
+        assert self._driver is not None
+        change = Change(
+            kind=ChangeKind.ADD_LEARNER, node=request.id, address=request.address, incarnation=request.incarnation
+        )
+        await self._driver.change(change)
+
+    def _check_gone(self, id_: int, address: str) -> None:
+        """Raise `ChangeRefused` where the member whose place is asked for is alive."""
+        assert self._driver is not None
+        peer = self._driver.status.progress.get(id_)
+        if peer is not None and peer.active:
+            raise ChangeRefused(ANOTHER.format(id=id_, address=address))
+
+    async def remove(self, id_: int) -> None:
+        """Remove a member, if it is one. Raises `ChangeRefused`, `NotLeader`, `OutcomeUnknown`."""
+        assert self._driver is not None
+        await self._settled()
+        if self._driver.status.membership.get(id_) is not None:
+            await self._driver.change(Change(kind=ChangeKind.REMOVE, node=id_))
+
+    async def _settled(self) -> None:
+        """Wait until the changes in the log are committed: they hold from their entries on, and may be taken back."""
+        assert self._driver is not None
+        await self._driver.until_applied(self._driver.status.last_index)
+
+    async def promote(self) -> None:
+        """Let learners vote that have caught up, one after the other, as long as this node leads. Never returns."""
+        assert self._driver is not None
+        while True:
+            await asyncio.sleep(TICK_MS / 1000)
+            status = self._driver.status
+            for member in status.membership.members:
+                peer = status.progress.get(member.id)
+                known = member.incarnation or not status.incarnation  # one that is not known yet cannot be counted
+                if member.learner and known and peer is not None and peer.state is ProgressState.REPLICATE:
+                    with suppress(RaftError, ControllerClosed):
+                        await self._driver.change(Change(kind=ChangeKind.PROMOTE, node=member.id))
+                        logger.info("controller %d votes", member.id)
+                    break

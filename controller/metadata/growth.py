@@ -1,0 +1,37 @@
+"""Metadata only grows: what is given once is not given to another, and epochs do not fall."""
+
+from controller.api.client import MetadataForgotten
+from controller.metadata.state import MetadataState
+
+__all__ = ["check_growth"]
+
+
+def check_growth(before: MetadataState, after: MetadataState) -> None:
+    """Compare a state with a later one of the same cluster, whatever lies between. Raises `MetadataForgotten`."""
+    if after.generation < before.generation:
+        raise _forgotten(f"metadata was recovered {before.generation} times, and now {after.generation} times")
+    if after.next_queue < before.next_queue:
+        raise _forgotten(f"the next queue had number {before.next_queue}, and now has {after.next_queue}")
+    for number, group in before.groups.items():
+        there = after.groups.get(number)
+        if there is not None and there.master_epoch < group.master_epoch:
+            raise _forgotten(
+                f"store group {number} was at epoch {group.master_epoch}, and now is at {there.master_epoch}"
+            )
+    had = _owners(before)
+    for number, owner in _owners(after).items():
+        if had.get(number, owner) != owner:
+            raise _forgotten(f"queue {number} was that of {had[number]}, and now is that of {owner}")
+
+
+def _owners(state: MetadataState) -> dict[int, str]:
+    """Whom each queue belongs to."""
+    named = {queue.number: f"named queue {name!r}" for name, queue in state.named.items()}
+    return named | {number: f"topic {name!r}" for number, name in state.owner.items()}
+
+
+def _forgotten(what: str) -> MetadataForgotten:
+    return MetadataForgotten(
+        f"the controllers have forgotten what was agreed on: {what}; nothing of them is believed; start the "
+        "controllers that have it"
+    )

@@ -1,0 +1,64 @@
+"""The state machine that the controllers' log is for, and its newest commands for those who follow."""
+
+from collections.abc import Callable
+
+from controller.api.commands import ForgetReplica, RemoveGroup, RetireReplica, decode_command
+from controller.metadata.feed import Feed
+from controller.metadata.state import Answer, MetadataState
+from controller.raft import Entry, Snapshot
+
+__all__ = ["Metadata"]
+
+
+class Metadata:
+    """A `driver.Machine`. `state` is another object after a snapshot was installed.
+
+    Whoever wants to hear of it sets `on_move`.
+    """
+
+    def __init__(self) -> None:
+        self.state = MetadataState()
+        self.feed = Feed()
+        self.news = False  # something was applied; for whoever hears of it to take back
+        self.forgotten: list[tuple[int, int]] = []  # (group, replica) that are no more; likewise
+        self._applied = 0
+        self._shown: tuple[int, bytes] | None = None  # the newest snapshot that was made, and its index
+        self.on_move: Callable[[], None] = lambda: None
+
+    def apply(self, entry: Entry) -> Answer:
+        """Apply a command. Raises `ControllerError`: refused, `ControllerDamaged`: a newer version's."""
+        command = decode_command(entry.data)
+        self.state.chain(entry.data)
+        self.feed.add(entry.index, entry.data, self.state.digest)
+        self.news = True
+        self._applied = entry.index
+        if isinstance(command, ForgetReplica | RetireReplica):
+            self.forgotten.append((command.group, command.replica))
+        elif isinstance(command, RemoveGroup) and command.number in self.state.groups:
+            self.forgotten += [(command.number, one.id) for one in self.state.groups[command.number].replicas]
+        return self.state.apply(command)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Be what a snapshot says. Raises `ControllerDamaged`."""
+        self.state = MetadataState.restore(snapshot.data) if snapshot.data else MetadataState()
+        self.feed.restart(snapshot.index, self.state.digest)
+        self.news = True
+        self._applied = snapshot.index
+        self._shown = None
+
+    def snapshot(self) -> bytes:
+        """The whole state, after all that was applied."""
+        data = self.state.snapshot()
+        self._shown = self._applied, data
+        return data
+
+    def shown(self) -> tuple[int, bytes]:
+        """A snapshot, and its index, from which `feed` goes on: made once for all who come together."""
+        if self._shown is None or self._shown[0] < self.feed.start:
+            self.snapshot()
+        assert self._shown is not None
+        return self._shown
+
+    def moved(self) -> None:
+        """More is applied, or the role, the leader or the membership has changed."""
+        self.on_move()

@@ -1,0 +1,289 @@
+"""Topics, named queues and the numbers given to them: the part of the metadata that says what is read and written."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from controller.api.client import (
+    ControllerError,
+    NamedQueue,
+    QueueClosed,
+    Topic,
+    TopicExists,
+    TopicLimit,
+    UnknownQueue,
+    UnknownTopic,
+)
+from controller.api.commands import (
+    CloseQueue,
+    ConfigureTopic,
+    CreateTopic,
+    DeleteTopic,
+    DropQueue,
+    ForgetQueue,
+    GrowTopic,
+    MoveQueue,
+    NameQueue,
+)
+from controller.api.names import check_name
+from controller.metadata.placement import place
+
+__all__ = ["FIRST_QUEUE_NUMBER", "TopicCommand", "TopicTable"]
+
+FIRST_QUEUE_NUMBER = 16  # lower numbers are the store's own records
+TOPIC_NAME_BYTES_MAX = 255
+QUEUE_NAME_BYTES_MAX = 255  # AMQP 0-9-1, 1.2: a short string
+CREATOR_BYTES_MAX = 320  # a user's name, and what kind of creator it is
+QUEUES_PER_TOPIC_MAX = 1024  # to write to
+DROPPED_COUNT_MAX = 4096  # queues that are remembered to be no more, so that nothing is written to them
+
+TopicCommand: TypeAlias = (
+    CreateTopic
+    | ConfigureTopic
+    | DeleteTopic
+    | GrowTopic
+    | CloseQueue
+    | MoveQueue
+    | DropQueue
+    | NameQueue
+    | ForgetQueue
+)
+
+Placeable: TypeAlias = Callable[[int | None], Sequence[int]]
+
+
+class TopicTable:
+    """All topics and named queues.
+
+    `plan` says what one will be after a command and changes nothing; `put` makes it so. `placeable` names the groups
+    that take new queues: all that do, or the one asked for, if it does.
+    """
+
+    def __init__(self, placeable: Placeable) -> None:
+        self._placeable = placeable
+        self.next_queue = FIRST_QUEUE_NUMBER  # greater than every number ever given
+        self.topics: dict[str, Topic] = {}
+        self.named: dict[str, NamedQueue] = {}
+        self.owner: dict[int, str] = {}  # queue number -> topic
+        self.group_of: dict[int, int] = {}  # queue number -> group, of topics' and named queues alike
+        self.load: dict[int, int] = {}  # group -> its queues that are written to
+        self.dropped: dict[int, int] = {}  # queue number -> group, the newest last; <= DROPPED_COUNT_MAX
+
+    def apply(self, command: TopicCommand) -> Topic | NamedQueue | None:
+        """Apply one command and return its answer. Raises `ControllerError`, having changed nothing."""
+        after = self.plan(command)
+        match command:
+            case DropQueue():
+                if isinstance(after, Topic):
+                    self._drop(command.number)
+                    self.put(after)
+                return None
+            case DeleteTopic():
+                self._remove_topic(self.topics[command.name])
+            case ForgetQueue():
+                self._remove_named(command.name)
+            case _ if isinstance(after, Topic):
+                self.put(after)
+            case _ if isinstance(after, NamedQueue):
+                self.put_named(after)
+        return after
+
+    def plan(self, command: TopicCommand) -> Topic | NamedQueue | None:
+        """What a command makes of its topic or queue; None: it is gone. Raises `ControllerError`."""
+        match command:
+            case CreateTopic():
+                return self._created(command)
+            case ConfigureTopic():
+                return msgspec.structs.replace(self._topic(command.name), config=command.config)
+            case DeleteTopic():
+                self._topic(command.name)
+                return None
+            case GrowTopic():
+                return self._grown(command)
+            case CloseQueue():
+                return self._closed(command)
+            case MoveQueue():
+                return self._moved(command)
+            case DropQueue():
+                return self._dropped(command)
+            case NameQueue():
+                return self._named(command)
+            case ForgetQueue():
+                return None
+
+    def put(self, topic: Topic) -> None:
+        """Take a topic as it is now."""
+        there = self.topics.get(topic.name)
+        if there is not None and there.queues == topic.queues and there.closed == topic.closed:
+            self.topics[topic.name] = topic
+            return
+        if there is not None:
+            self._remove_topic(there)
+        self.topics[topic.name] = topic
+        self.owner.update(dict.fromkeys(topic.queues, topic.name))
+        self.group_of.update(zip(topic.queues, topic.groups, strict=True))
+        for group in topic.groups[: len(topic.open)]:
+            self._count(group, 1)
+        self.next_queue = max(self.next_queue, *(number + 1 for number in topic.queues))
+
+    def _drop(self, number: int) -> None:
+        self.dropped[number] = self.group_of[number]
+        if len(self.dropped) > DROPPED_COUNT_MAX:
+            del self.dropped[next(iter(self.dropped))]
+
+    def put_named(self, queue: NamedQueue) -> None:
+        """Take a named queue."""
+        if queue.name not in self.named:
+            self.named[queue.name] = queue
+            self.group_of[queue.number] = queue.group
+            self._count(queue.group, 1)
+            self.next_queue = max(self.next_queue, queue.number + 1)
+
+    def lies_in(self, group: int) -> bool:
+        """Whether any queue lies in a group, closed ones included."""
+        return bool(self.load.get(group)) or group in self.group_of.values()
+
+    def _remove_topic(self, topic: Topic) -> None:
+        del self.topics[topic.name]
+        for number in topic.queues:
+            del self.owner[number], self.group_of[number]
+        for group in topic.groups[: len(topic.open)]:
+            self._count(group, -1)
+
+    def _remove_named(self, name: str) -> None:
+        queue = self.named.pop(name, None)
+        if queue is not None:
+            del self.group_of[queue.number]
+            self._count(queue.group, -1)
+
+    def _count(self, group: int, queues: int) -> None:
+        self.load[group] = self.load.get(group, 0) + queues
+        if not self.load[group]:
+            del self.load[group]
+
+    # ---- what commands make of topics and queues
+
+    def _created(self, command: CreateTopic) -> Topic:
+        there = self.topics.get(command.name)
+        if there is not None:
+            if len(there.open) != command.queues or dict(there.config) != dict(command.config):
+                raise TopicExists(f"topic {command.name!r} is there with other queues or another configuration")
+            return there
+        check_name(command.name, TOPIC_NAME_BYTES_MAX)
+        _check_count(command.queues)
+        if len(self.topics) >= command.topics_max:
+            raise TopicLimit(f"there are {len(self.topics)} topics, and no more are allowed")
+        self._check_share(command.creator, command.creator_topics_max)
+        numbers, groups = self._new(command.queues, command.queues_max)
+        return Topic(name=command.name, queues=numbers, config=command.config, groups=groups, creator=command.creator)
+
+    def _check_share(self, creator: str, topics_max: int) -> None:
+        """Raise `ControllerError` for a creator who has made as many topics as one may."""
+        if not creator:
+            return
+        check_name(creator, CREATOR_BYTES_MAX)
+        if topics_max and sum(topic.creator == creator for topic in self.topics.values()) >= topics_max:
+            raise TopicLimit(f"one user makes at most {topics_max} topics (topics.topics_per_user_max)")
+
+    def _grown(self, command: GrowTopic) -> Topic:
+        there = self._topic(command.name)
+        _check_count(command.queues)
+        numbers, groups = self._new(max(command.queues - len(there.open), 0), command.queues_max, command.group)
+        return _edited(there, open_=(*_opened(there), *zip(numbers, groups, strict=True)))
+
+    def _closed(self, command: CloseQueue) -> Topic:
+        there = self._topic_with(command.number)
+        if command.number in there.closed:
+            return there
+        if len(there.open) == 1:
+            raise QueueClosed(f"{command.number} is the only queue that {there.name} writes to")
+        return _edited(
+            there,
+            open_=[pair for pair in _opened(there) if pair[0] != command.number],
+            closing=[(command.number, self.group_of[command.number])],
+        )
+
+    def _moved(self, command: MoveQueue) -> Topic:
+        there = self._topic_with(command.number)
+        if command.number in there.closed:
+            if self.group_of.get(there.moved.get(command.number, 0)) == command.group:
+                return there  # moved there before
+            raise QueueClosed(f"{command.number} is closed: it has been moved elsewhere, or is being drained")
+        if self.group_of[command.number] == command.group:
+            return there
+        (number,), (group,) = self._new(1, command.queues_max, command.group)
+        after = _edited(
+            there,
+            open_=[(number, group) if pair[0] == command.number else pair for pair in _opened(there)],
+            closing=[(command.number, self.group_of[command.number])],
+        )
+        return msgspec.structs.replace(after, moved={**there.moved, command.number: number})
+
+    def _dropped(self, command: DropQueue) -> Topic | None:
+        gone = command.number
+        if gone not in self.owner:
+            return None
+        there = self._topic_with(gone)
+        if gone not in there.closed:
+            raise QueueClosed(f"{gone} is open: close it, and drain it")
+        kept = [pair for pair in zip(there.queues, there.groups, strict=True) if pair[0] != gone]
+        heir = there.moved.get(gone)
+        moved = {old: new if new != gone else heir for old, new in there.moved.items() if old != gone}
+        return msgspec.structs.replace(
+            there,
+            queues=tuple(number for number, _ in kept),
+            groups=tuple(group for _, group in kept),
+            closed=tuple(number for number in there.closed if number != gone),
+            moved={old: new for old, new in moved.items() if new is not None},
+        )
+
+    def _named(self, command: NameQueue) -> NamedQueue:
+        there = self.named.get(command.name)
+        if there is not None:
+            return there
+        check_name(command.name, QUEUE_NAME_BYTES_MAX)
+        (number,), (group,) = self._new(1, command.queues_max)
+        return NamedQueue(name=command.name, number=number, group=group)
+
+    def _topic(self, name: str) -> Topic:
+        there = self.topics.get(name)
+        if there is None:
+            raise UnknownTopic(f"there is no topic {name!r}")
+        return there
+
+    def _topic_with(self, number: int) -> Topic:
+        name = self.owner.get(number)
+        if name is None:
+            raise UnknownQueue(f"no topic has a queue {number}")
+        return self.topics[name]
+
+    def _new(self, count: int, queues_max: int, group: int | None = None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Numbers and groups of new queues."""
+        there = len(self.group_of)
+        if there + count > queues_max:
+            raise TopicLimit(f"there are {there} queues, and no more than {queues_max} are allowed")
+        numbers = tuple(range(self.next_queue, self.next_queue + count))
+        return numbers, place(count, self._placeable(group), self.load)
+
+
+def _opened(topic: Topic) -> Sequence[tuple[int, int]]:
+    """Queues to write to, each with its group."""
+    return list(zip(topic.open, topic.groups, strict=False))
+
+
+def _edited(topic: Topic, *, open_: Sequence[tuple[int, int]], closing: Sequence[tuple[int, int]] = ()) -> Topic:
+    """The topic with these queues to write to, and one more closed."""
+    closed = [*list(zip(topic.queues, topic.groups, strict=True))[len(topic.open) :], *closing]
+    pairs = [*open_, *closed]
+    return msgspec.structs.replace(
+        topic,
+        queues=tuple(number for number, _ in pairs),
+        groups=tuple(group for _, group in pairs),
+        closed=tuple(number for number, _ in closed),
+    )
+
+
+def _check_count(queues: int) -> None:
+    if not 1 <= queues <= QUEUES_PER_TOPIC_MAX:
+        raise ControllerError(f"a topic has 1 to {QUEUES_PER_TOPIC_MAX} queues, not {queues}")

@@ -1,0 +1,270 @@
+"""What a controller does while it leads: it answers requests, and elects masters."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+
+from controller.api.client import ControllerClosed, ControllerError, NotElectable
+from controller.api.commands import (
+    AlterSyncSet,
+    Command,
+    DeleteMember,
+    ElectMaster,
+    NameCluster,
+    RaiseQueues,
+    RegisterReplica,
+    encode_command,
+)
+from controller.complaints.messages import Report
+from controller.disk.driver import Driver
+from controller.elections.admission import Admission
+from controller.elections.elections import WANTED_MS, Elections
+from controller.elections.registry import Registry
+from controller.elections.serving import Serving
+from controller.incarnations.members import Members
+from controller.metadata.machine import Metadata
+from controller.metadata.state import Answer
+from controller.raft import NotLeader, RaftError, Role
+from controller.wire.wire import (
+    AddMember,
+    AskService,
+    BadRequest,
+    Barrier,
+    Elect,
+    NotLeading,
+    RemoveMember,
+    Request,
+    Transfer,
+)
+
+__all__ = ["Leadership", "Moves", "name_cluster"]
+
+logger = logging.getLogger(__name__)
+
+BEGIN_AGAIN_S = 0.02  # until a new leader tries again to learn what its predecessors did
+CLUSTER_ID_BYTES = 8  # by chance, of a new cluster's id
+
+
+def name_cluster(time_ms: int) -> bytes:
+    """The command by which a cluster gets an id, if it has none."""
+    return encode_command(NameCluster(id=secrets.token_hex(CLUSTER_ID_BYTES), time_ms=time_ms))
+
+
+class Moves:
+    """Wakes those who wait for anything to happen."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def happened(self) -> None:
+        """Something has."""
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def next(self, timeout_s: float) -> None:
+        """Wait for the next time, but not for ever."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._next.wait()
+
+
+class Leadership:
+    """Of one controller, from term to term. `term` is the one in which it leads, and knows all that was done before.
+
+    `clock_ms` never goes back, `now_ms` is the time of day.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        metadata: Metadata,
+        members: Members,
+        registry: Registry,
+        moves: Moves,
+        *,
+        clock_ms: Callable[[], int],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._driver = driver
+        self._metadata = metadata
+        self._members = members
+        self._registry = registry
+        self._moves = moves
+        self._clock_ms, self._now_ms = clock_ms, now_ms
+        self.term: int | None = None
+        self._assumed: int | None = None  # the term in which this node leads, and may not know all of it yet
+        self._state = metadata.state
+        self._elections = Elections(self._state.groups, registry)
+        self._admission = Admission(self._state.groups, registry)
+        self._serving = Serving(registry)
+
+    @property
+    def leader_address(self) -> str:
+        """Where the leader serves; empty when that is not known."""
+        leader = self._driver.status.leader
+        return "" if leader is None else self._members.address_of(leader) or ""
+
+    def look(self) -> int | None:
+        """See whether this node leads still. If it does so newly, the term to `begin`."""
+        if self._state is not self._metadata.state:
+            self._state = self._metadata.state
+            self._elections = Elections(self._state.groups, self._registry)
+            self._admission = Admission(self._state.groups, self._registry)
+        status = self._driver.status
+        leads = status.term if status.role is Role.LEADER else None
+        if leads == self._assumed:
+            return None
+        if self.term is not None:
+            logger.info("controller %d leads no more", status.id)
+        self.term, self._assumed = None, leads
+        return leads
+
+    async def begin(self, term: int) -> None:
+        """Lead when all that was done in earlier terms is applied here, and the cluster has an id."""
+        while self._assumed == term:
+            try:
+                await self._driver.barrier()
+                if not self._metadata.state.cluster:
+                    await self._driver.propose(name_cluster(self._now_ms()), term=term)
+                if not self._metadata.state.digest:
+                    begin = RaiseQueues(next_queue=0, time_ms=self._now_ms())
+                    await self._driver.propose(encode_command(begin), term=term)
+            except (NotLeader, ControllerClosed):
+                return
+            except RaftError:
+                await asyncio.sleep(BEGIN_AGAIN_S)
+                continue
+            if self._assumed == term:
+                logger.info("controller %d leads in term %d", self._driver.status.id, term)
+                self._elections.began(self._clock_ms())
+                self._serving.began(self._clock_ms())
+                self.term = term
+                self.judge()
+                self._moves.happened()
+            return
+
+    def end(self) -> None:
+        """The node has failed."""
+        self.term = self._assumed = None
+
+    # ---- requests
+
+    async def answer(self, request: Request, *, term: int | None = None) -> Answer:
+        """Do it, in this term if one is given. Raises `NotLeading`, `OutcomeUnknown`, and what refuses it."""
+        if self.term is None or term not in {None, self.term}:
+            raise NotLeading(self.leader_address if self.term is None else "")
+        match request:
+            case Elect():
+                return await self._elect(request)
+            case AddMember():
+                await self._members.add(request, self._state)
+            case RemoveMember():
+                await self._members.remove(request.id)
+                await self._apply(DeleteMember(id=request.id, time_ms=self._now_ms()))
+            case Transfer():
+                if request.to != self._driver.status.id:
+                    self._driver.transfer(request.to)
+            case Barrier():
+                await self._driver.barrier()
+            case Report():
+                self._registry.complaints.take(request, self._clock_ms())
+            case AskService():
+                return await self._say_whether_served(request.group)
+            case ElectMaster():
+                raise BadRequest("elections are decided by the controllers' leader: ask for one")
+            case _:
+                return await self._apply(request)
+        return None
+
+    async def _say_whether_served(self, group: int) -> Answer:
+        """What is so here, if this node leads still when that is to be sent: the next one may have said otherwise."""
+        term = self.term
+        found = self._serving.ask(group, self._state.groups.get(group), self._clock_ms())
+        await self._driver.barrier()
+        if term is None or self.term != term:
+            raise NotLeading(self.leader_address)
+        return found
+
+    async def _apply(self, command: Command) -> Answer:
+        """Propose a command, unless it would be refused; nothing is refused by what may be out of date."""
+        try:
+            self._admit(command)
+        except ControllerError:
+            await self._driver.barrier()
+            self._admit(command)
+        return await self._propose(command)
+
+    def _admit(self, command: Command) -> None:
+        if isinstance(command, AlterSyncSet):
+            self._admission.check_alteration(command, self._clock_ms())
+        elif isinstance(command, RegisterReplica):
+            self._admission.check_registration(command, self._clock_ms())
+        self._state.check(command)
+
+    def _propose(self, command: Command) -> "asyncio.Future[Answer]":
+        if self.term is None:
+            raise NotLeading(self.leader_address)
+        return self._driver.propose(encode_command(command), term=self.term)
+
+    async def _elect(self, request: Elect) -> Answer:
+        """Elect, in two commands where a majority acknowledges: `judge` proposes the second one."""
+        before = self._state.groups.get(request.group)
+        command = self._elections.decide(
+            request.group,
+            request.candidate,
+            self._clock_ms(),
+            self._now_ms(),
+            master_epoch=request.master_epoch,
+            sync_epoch=request.sync_epoch,
+            unclean=request.unclean,
+        )
+        if command is not None:
+            await self._propose(command)
+            deadline_ms = self._clock_ms() + WANTED_MS
+            while not self._elected(request):
+                if self._clock_ms() >= deadline_ms:
+                    raise NotElectable(self._why_not(request))
+                await self._moves.next(WANTED_MS / 1000)
+        after = self._state.groups.get(request.group)
+        in_vain = after is not None and before is not None and after.master == before.master is not None
+        if command is not None and command.candidate is None is request.candidate and in_vain:
+            assert after is not None
+            raise NotElectable(
+                f"group {request.group}: replica {after.master} is master again, in epoch {after.master_epoch}: of a "
+                "majority it has the longest log"
+            )
+        return after
+
+    def _why_not(self, request: Elect) -> str:
+        there = self._state.groups.get(request.group)
+        if there is None or there.master is None:
+            return f"group {request.group}: too few replicas have promised to follow"
+        return (
+            f"group {request.group}: replica {there.master} is master of epoch {there.master_epoch}: its log is longer"
+        )
+
+    def _elected(self, request: Elect) -> bool:
+        if self.term is None:
+            raise NotLeading(self.leader_address)
+        there = self._state.groups.get(request.group)
+        return there is None or (there.master is not None and request.candidate in {None, there.master})
+
+    # ---- elections that nobody asked for
+
+    def judge(self) -> None:
+        """Propose the elections that are due, if this node leads; to be called every `registry.TICK_MS` in any case."""
+        if self.term is None:
+            self._registry.tick(self._clock_ms())
+            return
+        for command in self._elections.tick(self._clock_ms(), self._now_ms()):
+            try:
+                self._propose(command).add_done_callback(_log_election)
+            except ControllerError as error:
+                logger.info("the election in group %d is not proposed: %s", command.group, error)
+
+
+def _log_election(future: "asyncio.Future[Answer]") -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        logger.info("an election had no effect: %s", error)

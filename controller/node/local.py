@@ -1,0 +1,193 @@
+"""The controller in the process of its only node: a cluster of one controller, without network and without waiting.
+
+Its directory is a controller's: started by `headgate controller` it can be joined by others.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from controller.api.client import (
+    HOME_GROUP,
+    WARRANT_MS,
+    ControllerError,
+    ControllerUnreachable,
+    Group,
+    NotElectable,
+    Replica,
+    Service,
+    UnknownGroup,
+)
+from controller.api.commands import Command, ElectMaster, encode_command
+from controller.complaints.messages import Report
+from controller.disk.driver import Driver, OutcomeUnknown
+from controller.disk.migration import open_storage
+from controller.metadata.machine import Metadata
+from controller.metadata.state import Answer
+from controller.node.leadership import name_cluster
+from controller.raft import Role, Settings
+from controller.raft.lmdb_storage import LmdbStorage
+from controller.wire.front import Limits, StateClient
+from controller.wire.wire import COMMAND_BYTES_MAX, AskService, Question
+
+__all__ = ["Limits", "LocalController"]
+
+logger = logging.getLogger(__name__)
+
+NODE_ID = 1
+COMPACT_BYTES = 512 << 10  # of commands between snapshots, at least: what a start has to read again
+
+
+ALONE = Group(  # what a single node is, which has registered nothing
+    number=HOME_GROUP, replicas=(Replica(id=1, node="local", address=""),), master=1, master_epoch=1, sync_set=(1,)
+)
+
+
+class LocalController(StateClient):
+    """A `ControllerClient` over the log of a controller that votes alone.
+
+    A command is synced before it is applied, so what was answered is there after a crash.
+    """
+
+    def __init__(self, storage: LmdbStorage, limits: Limits, now_ms: Callable[[], int]) -> None:
+        metadata = Metadata()
+        super().__init__(metadata.state, limits, now_ms)
+        self._metadata = metadata
+        self._storage = storage
+        self._driver = Driver(
+            NODE_ID,
+            storage,
+            metadata,
+            send=lambda _messages: None,
+            settings=Settings(proposal_bytes_max=COMMAND_BYTES_MAX),
+            tick_s=None,  # whoever votes alone leads for ever
+            compact_bytes=COMPACT_BYTES,
+            keep_entries=0,
+        )
+        self._driver.settle()
+        if self._driver.status.role is not Role.LEADER:
+            raise ControllerError("the directory is that of one controller of several: start headgate controller on it")
+        self._state = metadata.state
+        metadata.news = False
+        metadata.on_move = self._moved
+        self._naming: asyncio.Future[Answer] | None = None  # the cluster gets an id
+        if not metadata.state.cluster:
+            self._naming = self._driver.propose(name_cluster(now_ms()))
+            self._naming.add_done_callback(_noticed)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="controller")
+        self._closed = False
+        self.error: Exception | None = None  # why nothing is written any more, until a restart
+
+    @classmethod
+    def open(cls, directory: Path, *, limits: Limits | None = None, now_ms: Callable[[], int]) -> "LocalController":
+        """Open or begin the controller's directory and read what it holds; an event loop has to be running.
+
+        Raises `ControllerDamaged`, `StorageFailed`, `ControllerError`: it is one of several, OSError.
+        """
+        storage = open_storage(directory, NODE_ID, {NODE_ID: ""})
+        try:
+            return cls(storage, limits or Limits(), now_ms)
+        except BaseException:
+            storage.close()
+            raise
+
+    async def close(self) -> None:
+        """Wait for what is being written, and close. Again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._driver.quiet()
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self._driver.close()
+        self._storage.close()
+
+    async def barrier(self) -> None:
+        """Nobody else does anything. From here on the cluster has an id."""
+        if self._naming is not None:
+            await asyncio.wait([self._naming])
+
+    @property
+    def trouble(self) -> str | None:
+        """Why commands are refused."""
+        if self.error is not None:
+            return f"the metadata's log has failed: {self.error}"
+        return None if self._driver.full is None else f"the metadata cannot be written: {self._driver.full}"
+
+    async def _run(self) -> None:
+        try:
+            await self._driver.run()
+        except Exception as error:
+            expected = isinstance(error, ControllerError)
+            logger.critical("topics and queues cannot be changed any more: %s", error, exc_info=not expected)
+            self.error = error
+
+    def _moved(self) -> None:
+        if not self._metadata.news:
+            return
+        self._metadata.news = False
+        for listener in list(self._listeners.values()):
+            try:
+                listener()
+            except Exception:
+                logger.exception("a listener on the controller has failed")
+
+    # ---- the only group
+
+    def groups(self) -> Sequence[Group]:
+        """All store groups, by number."""
+        found = super().groups()
+        return found if any(group.number == HOME_GROUP for group in found) else [ALONE, *found]
+
+    def group(self, number: int) -> Group | None:
+        """A store group by number."""
+        return super().group(number) or (ALONE if number == HOME_GROUP else None)
+
+    async def elect(
+        self,
+        group: int,
+        candidate: int | None = None,
+        *,
+        master_epoch: int | None = None,
+        sync_epoch: int | None = None,
+    ) -> Group:
+        """Make a replica master; who is alive is not known here, so it has to be said of a group with several."""
+        there = self.group(group)
+        if there is None:
+            raise UnknownGroup(f"there is no store group {group}")
+        if candidate is None:
+            candidate = there.master or min(there.sync_set or there.voters, default=None)
+        if candidate is None:
+            raise NotElectable(f"group {group} has no replica")
+        if candidate == there.master:
+            return there
+        command = ElectMaster(
+            group=group,
+            candidate=candidate,
+            master_epoch=there.master_epoch if master_epoch is None else master_epoch,
+            sync_epoch=there.sync_epoch if sync_epoch is None else sync_epoch,
+            time_ms=self._now_ms(),
+        )
+        return await self._ask(command, Group)
+
+    # ---- commands
+
+    async def _command(self, command: Command | Question) -> Answer:
+        """Write, then apply, in the order asked. What is asked while others are being written is written together."""
+        if isinstance(command, AskService):  # nobody says anything of itself here
+            return Service(number=command.group, served=True, sure_ms=WARRANT_MS)
+        if isinstance(command, Report):  # there is nobody to elect
+            return None
+        self._state.check(command)  # what would be refused costs no write
+        try:
+            answer: Answer = await self._driver.propose(encode_command(command))
+        except OutcomeUnknown as unknown:
+            raise ControllerUnreachable(str(unknown)) from unknown
+        return answer
+
+
+def _noticed(naming: "asyncio.Future[Answer]") -> None:
+    """A cluster without an id gets one at the next start."""
+    if not naming.cancelled() and (error := naming.exception()) is not None:
+        logger.warning("the cluster has no id yet: %s", error)

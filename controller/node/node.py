@@ -1,0 +1,463 @@
+"""A controller: the cluster's metadata agreed upon by Raft, who is alive, and elections while it leads.
+
+In process it is a `ControllerClient`. Reads are of what this node has applied. Commands are proposed here while it
+leads, and go to the leader while another one does; either way they are applied here before they are answered.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from controller.api.client import ControllerClosed, ControllerError, ControllerUnreachable, Group, WrongCluster
+from controller.api.commands import Command
+from controller.disk.cluster_file import ClusterFile
+from controller.disk.driver import Driver, OutcomeUnknown
+from controller.disk.migration import RAFT, open_storage
+from controller.elections.registry import TICK_MS, Heartbeat, Registry, Route
+from controller.incarnations.members import Members
+from controller.incarnations.standing import Standing
+from controller.metadata.feed import Feed
+from controller.metadata.machine import Metadata
+from controller.metadata.state import Answer, MetadataState
+from controller.node.leadership import Leadership, Moves
+from controller.raft import (
+    BadMessage,
+    Membership,
+    Message,
+    NotLeader,
+    ProposalDropped,
+    RaftError,
+    Settings,
+    Storage,
+    WentBack,
+)
+from controller.raft.lmdb_storage import LmdbStorage
+from controller.wire.commander import BUDGET_S, Commander, settled
+from controller.wire.front import Limits, StateClient
+from controller.wire.peers import Peers
+from controller.wire.status import ControllerStatus, status_of
+from controller.wire.wire import (
+    COMMAND_BYTES_MAX,
+    AddMember,
+    Barrier,
+    Elect,
+    Hello,
+    NotLeading,
+    Question,
+    RemoveMember,
+    Request,
+    Transfer,
+)
+
+__all__ = ["ControllerNode", "monotonic_ms"]
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.05  # of Raft: a heartbeat; ten without one, and there is an election
+CURRENT_S = 5.0  # how long a start waits for a leader before what was applied then is shown to others
+HANG_UP_S = 5.0  # until connections to controllers that were removed are closed
+AGAIN_S = 0.1  # until a command that was not taken is tried again, if nothing happens before
+RESIGN_S = 0.5  # for another controller to take over from one that is shut down
+_TRANSIENT = (NotLeading, NotLeader, ProposalDropped, OutcomeUnknown)
+
+
+def monotonic_ms() -> int:
+    """Milliseconds that never go back."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class ControllerNode(StateClient):
+    """One controller. `open` begins it, `close` ends it; `failed` is set when it must not go on.
+
+    `members` are the first members of a new cluster by id, with where they serve; every one of them is given the same.
+    A node with none, and an empty directory, waits until it is added.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        storage: Storage,
+        *,
+        address: str = "",
+        node: str = "local",
+        members: Mapping[int, str] | None = None,
+        limits: Limits | None = None,
+        now_ms: Callable[[], int],
+        clock_ms: Callable[[], int] = monotonic_ms,
+        credentials: Any = None,
+        settings: Settings | None = None,
+        tick_s: float | None = TICK_S,
+        chance: random.Random | None = None,
+        send: Callable[[Sequence[Message]], None] | None = None,
+        budget_s: float = BUDGET_S,
+        cluster: ClusterFile | None = None,
+        join: bool = False,
+        copied: bool = False,
+    ) -> None:
+        self._metadata = Metadata()
+        super().__init__(self._metadata.state, limits or Limits(), now_ms)
+        self._loop = asyncio.get_running_loop()
+        self.id = node_id
+        self.address = address
+        self.node = node
+        self._storage = storage
+        self._members = Members(node_id, members or {})
+        self._clock_ms = clock_ms
+        self._budget_s = budget_s
+        self._peers = Peers(
+            lambda: Hello(node_id, address, self.cluster),
+            self._members.address_of,
+            self._unreachable,
+            credentials=credentials,
+        )
+        self._driver = Driver(
+            node_id,
+            storage,
+            self._metadata,
+            send=send or self._peers.send,
+            settings=settings or Settings(proposal_bytes_max=COMMAND_BYTES_MAX),
+            chance=chance,
+            tick_s=tick_s,
+        )
+        self._members.follow(self._driver)
+        first = {} if join else members or {}
+        self.standing = Standing(self, self._driver, self._members, first, copied=copied, credentials=credentials)
+        self._forward = Commander(
+            self._members.others, cluster=lambda: self.cluster, credentials=credentials, budget_s=budget_s
+        )
+        self._state = self._metadata.state
+        self.registry = Registry(clock_ms())
+        self._metadata.on_move = self._moved
+        self._moves = Moves()
+        self._leadership = Leadership(
+            self._driver,
+            self._metadata,
+            self._members,
+            self.registry,
+            self._moves,
+            clock_ms=clock_ms,
+            now_ms=now_ms,
+        )
+        self.current = asyncio.Event()  # what is applied here is not older than this node's start
+        self.failed: asyncio.Future[Exception] = self._loop.create_future()
+        self._closing = False
+        self._cluster = cluster or ClusterFile(None)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @classmethod
+    async def open(
+        cls,
+        directory: Path,
+        *,
+        node_id: int = 1,
+        members: Mapping[int, str] | None = None,
+        join: bool = False,
+        **rest: Any,
+    ) -> "ControllerNode":
+        """Open or begin a controller's directory. Raises `ControllerDamaged`, `StorageFailed`, OSError."""
+        voters = {} if join else dict(members or {node_id: rest.get("address", "")})
+        if not join and node_id not in voters:
+            raise ControllerError(f"controller {node_id} is none of the first members {sorted(voters)}: let it join")
+        loop = asyncio.get_running_loop()
+        storage = await loop.run_in_executor(None, open_storage, directory, node_id, voters)
+        try:
+            file = ClusterFile(directory / RAFT)
+            node = cls(node_id, storage, members=members, join=join, copied=storage.copied, cluster=file, **rest)
+            node.start()
+        except BaseException:
+            storage.close()
+            raise
+        return node
+
+    def start(self) -> None:
+        """Begin to take part. Raises `StorageFailed`, `ControllerDamaged`."""
+        self._driver.settle()
+        self._spawn(self._drive(), "raft")
+        self._spawn(self._watch_time(), "elections")
+        self._spawn(self._members.promote(), "learners")
+        self._spawn(self._hang_up(), "removed controllers")
+        self._spawn(self._become_current(), "first state")
+        self._spawn(self._cluster.learn(lambda: self._metadata.state.cluster, self._moves.next), "id of the cluster")
+        self._spawn(self.standing.run(), "trust in the directory")
+        if self.address:
+            self._spawn(self.standing.introduce(), "membership")
+
+    async def resign(self) -> None:
+        """Let another controller lead, if this one does and another one is there, before it is closed."""
+        status = self._driver.status
+        heirs = [id_ for id_ in self.membership.voters if id_ in status.progress and status.progress[id_].active]
+        if self.leading is None or not heirs:
+            return
+        heir = max(heirs, key=lambda id_: status.progress[id_].match)
+        deadline_s = self._loop.time() + RESIGN_S
+        with suppress(RaftError):
+            self._driver.transfer(heir)
+            while self.leading is not None and self._loop.time() < deadline_s:
+                await self._moves.next(RESIGN_S)
+
+    async def close(self) -> None:
+        """End it. What was answered is on disk."""
+        self._closing = True
+        await self._forward.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._peers.close()
+        await self._loop.run_in_executor(None, self._driver.close)
+        if isinstance(self._storage, LmdbStorage):
+            self._storage.close()
+
+    def _spawn(self, work: Any, name: str) -> None:
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _drive(self) -> None:
+        try:
+            await self._driver.run()
+        except Exception as error:
+            logger.critical("this controller stops: %s", error, exc_info=not isinstance(error, ControllerError))
+            self._leadership.end()
+            if not self.failed.done():
+                self.failed.set_result(error)
+            self._moves.happened()
+
+    # ---- what the log says
+
+    @property
+    def applied(self) -> int:
+        """The index of the last entry that is applied here."""
+        return self._driver.applied
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's id, also before this node knows what is committed; empty: it has none yet."""
+        return self._metadata.state.cluster or self._cluster.id
+
+    def check_cluster(self, cluster: str) -> None:
+        """Have to do with nobody of another cluster. Raises `WrongCluster`."""
+        if cluster and self.cluster not in {"", cluster}:
+            raise WrongCluster(f"this is controller {self.id} of cluster {self.cluster}, not of cluster {cluster}")
+
+    @property
+    def state(self) -> MetadataState:
+        """What is applied. For reading; another object after a snapshot was installed."""
+        return self._metadata.state
+
+    @property
+    def feed(self) -> Feed:
+        """The newest commands."""
+        return self._metadata.feed
+
+    @property
+    def membership(self) -> Membership:
+        """Who votes, and who is to."""
+        return self._driver.status.membership
+
+    @property
+    def leader_address(self) -> str:
+        """Where the leader serves, or empty."""
+        return self._leadership.leader_address
+
+    @property
+    def leading(self) -> int | None:
+        """The term in which this node leads, and knows all that was done before."""
+        return self._leadership.term
+
+    async def answer(self, request: Request, *, term: int | None = None) -> Answer:
+        """Do what is asked, as the leader, in this term if one is given.
+
+        Raises `NotLeading`, `OutcomeUnknown`, and what refuses it.
+        """
+        return await self._leadership.answer(request, term=term)
+
+    @property
+    def term(self) -> int:
+        """The newest term that this node knows of."""
+        return self._driver.status.term
+
+    @property
+    def has_leader(self) -> bool:
+        """Whether a leader is known."""
+        return self._driver.status.leader is not None
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this node belongs to the cluster, as far as it knows, with the directory that it has."""
+        member, status = self.membership.get(self.id), self._driver.status
+        return member is not None and member.is_(status.incarnation)
+
+    def snapshot(self) -> tuple[int, bytes]:
+        """The state as of an index from which `feed` goes on."""
+        return self._metadata.shown()
+
+    def _moved(self) -> None:
+        """More is applied, or somebody else leads."""
+        metadata = self._metadata
+        self._state = metadata.state
+        term = self._leadership.look()
+        if term is not None:
+            self._spawn(self._leadership.begin(term), "beginning to lead")
+        metadata.feed.reached(self._driver.applied)
+        if metadata.news:
+            metadata.news = False
+            for group, replica in metadata.forgotten:
+                self.registry.forget(group, replica)
+            metadata.forgotten.clear()
+            self._notify()
+            self._leadership.judge()
+        self._moves.happened()
+
+    def _notify(self) -> None:
+        for listener in list(self._listeners.values()):
+            try:
+                listener()
+            except Exception:
+                logger.exception("a listener on the controller has failed")
+
+    async def _become_current(self) -> None:
+        """Catch up with what was done before this start; without a leader, go by what is there after a while."""
+        deadline_s = self._loop.time() + CURRENT_S
+        while not self.current.is_set():
+            left_s = deadline_s - self._loop.time()
+            if left_s <= 0 and self.applied:
+                self.current.set()
+                return
+            with suppress(RaftError, TimeoutError):
+                async with asyncio.timeout(left_s if left_s > 0 else CURRENT_S):
+                    await self._driver.barrier()
+                    self.current.set()
+                    return
+            await asyncio.sleep(0.02)
+
+    # ---- commands
+
+    async def _command(self, command: Command | Question) -> Answer:
+        return await self._request(command)
+
+    async def elect(
+        self,
+        group: int,
+        candidate: int | None = None,
+        *,
+        master_epoch: int | None = None,
+        sync_epoch: int | None = None,
+    ) -> Group:
+        """Make a replica of the SyncStateSet master: this one, or the best one."""
+        request = Elect(group=group, candidate=candidate, master_epoch=master_epoch, sync_epoch=sync_epoch)
+        found = await self._request(request)
+        assert isinstance(found, Group)
+        return found
+
+    async def add_member(self, id_: int, address: str) -> None:
+        """Add a controller, which votes when it has caught up. Raises `ChangeRefused`."""
+        await self._request(AddMember(id=id_, address=address))
+
+    async def remove_member(self, id_: int) -> None:
+        """Remove a controller, dead or alive. Raises `ChangeRefused`."""
+        await self._request(RemoveMember(id=id_))
+
+    async def transfer(self, to: int) -> None:
+        """Let another controller lead. Raises `TransferRefused`."""
+        await self._request(Transfer(to=to))
+
+    async def barrier(self) -> None:
+        """Wait until all is applied here that was done before."""
+        await self._request(Barrier())
+
+    async def _request(self, request: Request) -> Answer:
+        """Do it, here or at the leader. Raises `ControllerError`."""
+        deadline_s = self._loop.time() + self._budget_s
+        unsure = False
+        while True:
+            if self.leading is not None:
+                try:
+                    return await self.answer(request)
+                except _TRANSIENT as error:
+                    unsure = unsure or isinstance(error, OutcomeUnknown)
+                except ControllerError as error:
+                    if settled(request, error, unsure=unsure):
+                        return None
+                    raise
+            elif self._driver.status.leader not in {None, self.id}:
+                self._forward.led_by(self.leader_address, self.term)
+                index, answer = await self._forward.ask(request)
+                await self._driver.until_applied(index)
+                return answer
+            await self._until_moved(deadline_s)
+
+    async def _until_moved(self, deadline_s: float) -> None:
+        if self.failed.done():
+            raise ControllerClosed(f"this controller has failed: {self.failed.result()}")
+        if self._closing:
+            raise ControllerClosed("this controller is shut down")
+        if self._loop.time() >= deadline_s:
+            raise ControllerUnreachable(f"the controllers have had no leader for {self._budget_s:g} s")
+        await self._moves.next(AGAIN_S)
+
+    # ---- who is a controller
+
+    async def _hang_up(self) -> None:
+        """Close the connections to controllers that were removed, when they have been told so."""
+        while True:
+            await asyncio.sleep(HANG_UP_S)
+            if self.is_member:
+                await self._peers.keep(self.membership.ids)
+
+    async def ask_membership(self, request: AddMember) -> None:
+        """Ask for membership; who is no member hears of no leader, and asks those it was told of."""
+        if self.has_leader and self.is_member:
+            await self._request(request)
+        else:
+            await self._forward.ask(request)
+
+    def _unreachable(self, id_: int) -> None:
+        self._driver.unreachable(id_)
+
+    def receive(self, sender: Hello, messages: Sequence[Message]) -> None:
+        """Take a peer's messages. Raises `BadMessage`, `ControllerClosed`."""
+        self._members.heard(sender)
+        for message in messages:
+            if message.sender != sender.id:
+                raise BadMessage(f"controller {sender.id} speaks for controller {message.sender}")
+            try:
+                self._driver.step(message)
+            except WentBack as error:
+                self._spawn(self.standing.went_back(str(error)), "another incarnation")
+                return
+
+    # ---- who is alive
+
+    def heartbeat(self, said: Heartbeat) -> None:
+        """A replica has spoken. Raises `ControllerError`."""
+        if self.registry.heartbeat(said, self._clock_ms()):
+            self._leadership.judge()
+
+    def disconnected(self, group: int, replica: int) -> None:
+        """The connection of a replica has ended."""
+        self.registry.disconnected(group, replica, self._clock_ms())
+
+    def routes(self, group: int | None) -> list[Route]:
+        """Where this group is served, or all are, as far as this controller has heard."""
+        now_ms = self._clock_ms()
+        numbers = [group] if group is not None else sorted({*self._state.groups, *self.registry.groups()})
+        found = (self.registry.route(number, self._state.groups.get(number), now_ms) for number in numbers)
+        return [route for route in found if route is not None]
+
+    async def _watch_time(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_MS / 1000)
+            self._leadership.judge()
+
+    # ---- what it says of itself
+
+    def status(self) -> ControllerStatus:
+        """For an operator."""
+        return status_of(self._driver.status, self._state, self.registry, self._clock_ms())

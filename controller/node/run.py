@@ -1,0 +1,179 @@
+"""`headgate controller`: one of the cluster's controllers in a process of its own."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from controller.api.client import ControllerError
+from controller.disk.migration import RAFT
+from controller.node.node import ControllerNode
+from controller.node.service import ControllerService
+from controller.raft import Settings
+from controller.wire.front import Limits
+from controller.wire.wire import COMMAND_BYTES_MAX
+from store.base import logs
+from store.base.admin import AdminPlace, AdminServer, ReadyState
+from store.base.clock import now_ms
+from store.base.errors import HeadgateError, cannot_listen
+from store.base.file_limit import raise_file_limit
+from store.base.signals import stop_on_signals
+from store.disk.presence import PRESENCE_LOOK_S, identity_of
+
+__all__ = ["ControllerFailed", "ControllerRun", "run", "serve"]
+
+log = logs.get(__name__)
+
+
+class ControllerFailed(HeadgateError):
+    """The controller cannot start, or cannot go on."""
+
+
+class ControllerRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one controller. It listens on `listen`; others reach it at `address`, both "host:port"."""
+
+    id: int
+    listen: str
+    address: str
+    members: Mapping[int, str]
+    directory: Path
+    name: str
+    limits: Limits
+    tick_ms: int
+    admin: AdminPlace
+    join: bool = False
+    server_credentials: Any = None  # None: without TLS
+    channel_credentials: Any = None
+
+
+async def run(said: ControllerRun) -> None:
+    """Run a controller until SIGTERM or SIGINT. Raises `ControllerFailed`."""
+    stopped = stop_on_signals()
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            node = await ControllerNode.open(
+                said.directory,
+                node_id=said.id,
+                members=said.members,
+                join=said.join,
+                address=said.address,
+                node=said.name,
+                limits=said.limits,
+                now_ms=now_ms,
+                credentials=said.channel_credentials,
+                settings=Settings(proposal_bytes_max=COMMAND_BYTES_MAX),
+                tick_s=said.tick_ms / 1000,
+            )
+        except (ControllerError, OSError) as error:
+            raise ControllerFailed(f"{said.directory}: {error}") from error
+        stack.push_async_callback(node.close)
+        listening = said.listen
+        try:
+            service = await ControllerService.start(node, listening, credentials=said.server_credentials)
+        except OSError as error:
+            raise ControllerFailed(cannot_listen("controller", listening, error)) from error
+        stack.push_async_callback(service.stop)
+        admin = await _admin(said.admin, node)
+        stack.push_async_callback(admin.stop)
+        log.info("ready", controller=said.id, address=said.address, admin_port=admin.port, data_dir=str(said.directory))
+        await _until(stopped, node, said.directory)
+        await node.resign()
+    log.info("stopped")
+
+
+async def _until(stopped: asyncio.Event, node: ControllerNode, directory: Path) -> None:
+    """Wait for a signal. Raises `ControllerFailed` when the node fails before, or its directory is removed."""
+    waiting = asyncio.ensure_future(stopped.wait())
+    looking = asyncio.ensure_future(_removed(directory / RAFT / "data.mdb"))
+    either: list[asyncio.Future[Any]] = [waiting, looking, node.failed]
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if looking.done():
+            raise ControllerFailed(looking.result())
+    finally:
+        waiting.cancel()
+        looking.cancel()
+    if node.failed.done():
+        raise ControllerFailed(f"the controller has failed: {node.failed.result()}")
+
+
+async def _removed(file: Path) -> str:
+    """Wait until the file of a controller's log is not the one that is open: what it votes is not kept then."""
+    opened = identity_of(file)
+    while identity_of(file) == opened:  # noqa: ASYNC110 - no event tells of files
+        await asyncio.sleep(PRESENCE_LOOK_S)
+    return (
+        f"{file} was removed or replaced while the controller had it open: what it votes would be forgotten. Put the "
+        "directory back, or let a new controller join in its place (docs/cluster.md)"
+    )
+
+
+async def _admin(place: AdminPlace, node: ControllerNode) -> AdminServer:
+    host, port, names = place
+    try:
+        return await AdminServer.start(
+            host,
+            port,
+            ready=lambda: _ready(node),
+            status=node.status,
+            registry=_metrics(node),
+            allowed_hosts=names,
+        )
+    except OSError as error:
+        raise ControllerFailed(cannot_listen("admin", f"{host}:{port}", error)) from error
+
+
+def _ready(node: ControllerNode) -> ReadyState:
+    reasons = []
+    if node.failed.done():
+        reasons.append(f"the controller has failed: {node.failed.result()}")
+    elif node.standing.reasons:
+        if not node.has_leader:
+            reasons.append("the controllers have no leader")
+        reasons.extend(node.standing.reasons)
+    elif not node.current.is_set():
+        reasons.append("catching up with the other controllers")
+    elif not node.is_member:
+        reasons.append("this controller is not in the cluster")
+    elif not node.has_leader:
+        reasons.append("this controller is not part of a majority: it hears of no leader")
+    elif node.id not in node.membership.voters:
+        reasons.append("this controller does not vote yet: it is catching up")
+    return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=not node.failed.done())
+
+
+def _metrics(node: ControllerNode) -> CollectorRegistry:
+    """What Prometheus is told, asked of the node when somebody looks."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    gauges = {
+        "leading": ("Whether this controller leads", lambda: float(node.leading is not None)),
+        "has_leader": ("Whether a leader is known", lambda: float(node.has_leader)),
+        "term": ("The Raft term", lambda: float(node.status().term)),
+        "commit": ("The index of the last entry known to be committed", lambda: float(node.status().commit)),
+        "applied": ("The index of the last entry applied", lambda: float(node.applied)),
+        "members": ("Controllers that vote", lambda: float(len(node.membership.voters))),
+        "topics": ("Topics", lambda: float(node.status().topics)),
+        "groups": ("Store groups", lambda: float(node.status().groups)),
+        "replicas_alive": ("Registered replicas that are heard of", lambda: float(node.status().replicas_alive)),
+    }
+    for name, (what, value) in gauges.items():
+        Gauge(f"headgate_controller_{name}", what, registry=registry).set_function(value)
+    return registry
+
+
+def serve(said: ControllerRun) -> int:
+    """Run a controller in this process; the exit status. Raises `ControllerFailed`."""
+    raise_file_limit()
+    uvloop.run(run(said))
+    return 0

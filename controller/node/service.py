@@ -1,0 +1,462 @@
+"""A controller's gRPC server: what other controllers, store nodes, proxies and operators are served (see wire.py)."""
+
+import asyncio
+import errno
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from controller.api.client import ControllerClosed, ControllerDamaged, ControllerError, ControllerOverloaded, Group
+from controller.elections.registry import Heartbeat
+from controller.node.node import ControllerNode
+from controller.raft import NotLeader, StorageFailed
+from controller.raft import decode as decode_message
+from controller.wire.wire import (
+    ALIVE_S,
+    ASKED_MAX,
+    COMMAND,
+    ERROR_KEY,
+    FOLLOW,
+    HEARTBEAT,
+    IDENTIFY,
+    INSTALL,
+    MESSAGE_BYTES,
+    MESSAGE_BYTES_MAX,
+    PART_BYTES,
+    PEER,
+    ROUTES,
+    SERVICE,
+    SNAPSHOT_BYTES_MAX,
+    STATUS,
+    Answered,
+    Answers,
+    Asked,
+    BadRequest,
+    BeatHello,
+    CommandHello,
+    Fed,
+    FollowRequest,
+    Greeting,
+    Hello,
+    Introduction,
+    NotLeading,
+    Pushed,
+    Request,
+    RoutesRequest,
+    decode,
+    describe,
+    encode,
+    encode_answer,
+    status_of,
+)
+from store.base import listening
+
+__all__ = ["ControllerService"]
+
+logger = logging.getLogger(__name__)
+
+STREAMS_MAX = 2_048  # of all kinds at the same time; of each kind half as many
+SNAPSHOTS_MAX = 8  # states being sent at the same time
+REPLICAS_PER_NODE_MAX = 1_024  # that a store node speaks for
+WRITE_S = 1.0  # for what is being written when a stream is to be ended
+KEEPALIVE_MIN_MS = 5_000  # clients may ping this often to find a dead connection
+
+
+class _Gone(Exception):
+    """The client is not there any more."""
+
+
+class ControllerService:
+    """A running server over a node; `start` makes one."""
+
+    def __init__(self, node: ControllerNode) -> None:
+        self._node = node
+        self._server: Any = None
+        self._counts: dict[str, int] = {}  # streams by method; <= STREAMS_MAX // 2 each
+        self._commanders: dict[str, asyncio.Task[Any]] = {}  # client -> its stream of commands
+        self._beats: dict[tuple[int, int], object] = {}  # (group, replica) -> the stream by which it speaks
+        self._snapshots = asyncio.Semaphore(SNAPSHOTS_MAX)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.port = 0  # where it listens, once started
+
+    @classmethod
+    async def start(
+        cls, node: ControllerNode, address: str = "127.0.0.1:8082", *, credentials: Any = None
+    ) -> "ControllerService":
+        """Serve on `address`, host and port; port 0 takes a free one. Raises OSError when it cannot be bound.
+
+        `credentials` are `grpc.ServerCredentials`; without them everybody may connect.
+        """
+        service = cls(node)
+        server = listening.server_for(address)(
+            options=(
+                ("grpc.so_reuseport", 0),  # a second server on the port is a mistake, not a load balancer
+                ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
+            ),
+            maximum_concurrent_rpcs=STREAMS_MAX,
+        )
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, service._handlers()),))
+        try:
+            if credentials is None:
+                service.port = server.add_insecure_port(address)
+            else:
+                service.port = server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise OSError(errno.EADDRINUSE, "it is taken, or no address of this machine") from error
+        await server.start()
+        service._server = server
+        return service
+
+    async def stop(self) -> None:
+        """End all streams, and listen no more."""
+        for task in list(self._tasks):
+            task.cancel()
+        await self._server.stop(0.2)
+
+    def _handlers(self) -> dict[str, Any]:
+        streams: dict[str, Callable[[Any, Any], Coroutine[Any, Any, None]]] = {
+            FOLLOW: self._follow,
+            COMMAND: self._command,
+            HEARTBEAT: self._heartbeat,
+        }
+        uploads: dict[str, Callable[[Any, Any], Coroutine[Any, Any, None]]] = {PEER: self._peer, INSTALL: self._install}
+        return {
+            **{name: grpc.stream_stream_rpc_method_handler(self._stream(name, one)) for name, one in streams.items()},
+            **{name: grpc.stream_unary_rpc_method_handler(self._upload(name, one)) for name, one in uploads.items()},
+            STATUS: grpc.unary_unary_rpc_method_handler(self._unary(self._status)),
+            ROUTES: grpc.unary_unary_rpc_method_handler(self._unary(self._routes)),
+            IDENTIFY: grpc.unary_unary_rpc_method_handler(self._unary(self._identify)),
+        }
+
+    # ---- what is around every call
+
+    def _stream(self, name: str, serve: Any) -> Any:
+        async def call(_requests: Any, context: Any) -> None:
+            await self._guarded(name, serve, context)
+
+        return call
+
+    def _upload(self, name: str, serve: Any) -> Any:
+        async def call(_requests: Any, context: Any) -> bytes:
+            await self._guarded(name, serve, context)
+            return b""
+
+        return call
+
+    async def _guarded(self, name: str, serve: Any, context: Any) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            with self._counted(name):
+                await serve(context, asyncio.get_running_loop())
+        except ControllerError as error:
+            await _refuse(context, error)
+        except _Gone:
+            return
+        except BaseExceptionGroup as group:
+            refused = group.subgroup(ControllerError)
+            if refused is not None:
+                await _refuse(context, next(_leaves(refused)))
+            elif group.split(_Gone)[1] is not None:
+                raise
+        except asyncio.CancelledError:
+            if context.cancelled():  # by the client
+                raise
+            await _refuse(context, ControllerClosed("this stream is ended by the controller"))
+        finally:
+            self._tasks.discard(task)
+
+    @contextmanager
+    def _counted(self, name: str) -> Iterator[None]:
+        count = self._counts.get(name, 0)
+        if count >= STREAMS_MAX // 2:
+            raise ControllerOverloaded(f"{count} streams of this kind are open")
+        self._counts[name] = count + 1
+        try:
+            yield
+        finally:
+            self._counts[name] -= 1
+
+    async def _greeted(self, context: Any, kind: Any) -> Any:
+        """The first message of a stream. Raises `BadRequest`, `WrongCluster`."""
+        message = await _read_or_end(context)
+        if message is None:
+            raise BadRequest("a stream that says nothing")
+        hello = decode(message, kind)
+        self._node.check_cluster(hello.cluster)
+        listening.admit(context)
+        return hello
+
+    def _unary(self, answer: Callable[[bytes], bytes]) -> Any:
+        async def call(request: bytes, context: Any) -> bytes:
+            try:
+                listening.admit(context)
+                return answer(request)
+            except ControllerError as error:
+                await _refuse(context, error)
+
+        return call
+
+    # ---- other controllers
+
+    async def _peer(self, context: Any, _loop: Any) -> None:
+        hello: Hello = await self._greeted(context, Hello)
+        while (message := await _read_or_end(context)) is not None:
+            self._node.receive(hello, [decode_message(one) for one in decode(message, list[bytes])])
+
+    async def _install(self, context: Any, _loop: Any) -> None:
+        hello: Hello = await self._greeted(context, Hello)
+        whole = bytearray()
+        while (part := await _read_or_end(context)) is not None:
+            whole += part
+            if len(whole) > SNAPSHOT_BYTES_MAX:
+                raise BadRequest(f"a message with more than {SNAPSHOT_BYTES_MAX} bytes")
+        self._node.receive(hello, [decode_message(bytes(whole))])
+
+    # ---- those who follow the state
+
+    async def _follow(self, context: Any, loop: asyncio.AbstractEventLoop) -> None:
+        node = self._node
+        request: FollowRequest = await self._greeted(context, FollowRequest)
+        index = request.index
+        while not node.current.is_set():
+            await _write(context, encode(Fed(index, **self._lead())))
+            await _wait(node.current, ALIVE_S)
+        wake = asyncio.Event()
+        with node.feed.wakes(wake):
+            said_s = -ALIVE_S
+            while True:
+                wake.clear()
+                self._check_node()
+                if index == request.index:
+                    node.standing.check_history(index, request.digest)
+                found = node.feed.since(index, MESSAGE_BYTES) if index else None
+                if found is None:
+                    index = await self._send_state(context)
+                elif found[0] > index or loop.time() - said_s >= ALIVE_S:
+                    index = found[0]
+                    said_s = loop.time()
+                    await _write(context, encode(Fed(index, found[1], **self._lead(), applied=node.applied)))
+                else:
+                    await _wait(wake, ALIVE_S)
+
+    def _lead(self) -> dict[str, Any]:
+        node = self._node
+        return {"leader": node.leader_address, "term": node.term}
+
+    async def _send_state(self, context: Any) -> int:
+        node = self._node
+        async with self._snapshots:
+            index, data = node.snapshot()
+            for at in range(0, max(len(data), 1), PART_BYTES):
+                part = data[at : at + PART_BYTES]
+                left = len(data) - at - len(part)
+                await _write(context, encode(Fed(index, part=part, left=left, **self._lead(), applied=node.applied)))
+        return index
+
+    def _check_node(self) -> None:
+        failed = self._node.failed
+        if failed.done():
+            raise ControllerClosed(f"this controller has failed: {failed.result()}")
+
+    # ---- commands
+
+    async def _command(self, context: Any, loop: asyncio.AbstractEventLoop) -> None:
+        node = self._node
+        hello: CommandHello = await self._greeted(context, CommandHello)
+        client, term = hello.client, node.leading
+        if term is None:
+            raise NotLeading(node.leader_address)
+        node.standing.check_history(hello.index, hello.digest)
+        task = asyncio.current_task()
+        assert task is not None
+        before = self._commanders.get(client)
+        if before is not None:
+            before.cancel()  # what of it was not read yet never is: it may have been asked again since
+        self._commanders[client] = task
+        try:
+            await _write(context, encode(Greeting(term)))
+            await _Commands(node, context, term, loop).serve()
+        finally:
+            if self._commanders.get(client) is task:
+                del self._commanders[client]
+
+    # ---- store nodes
+
+    async def _heartbeat(self, context: Any, loop: asyncio.AbstractEventLoop) -> None:
+        groups = (await self._greeted(context, BeatHello)).groups
+        stream = object()
+        mine: dict[tuple[int, int], None] = {}
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                pushing = tasks.create_task(self._push(context, groups, loop))
+                while (message := await _read_or_end(context)) is not None:
+                    for said in decode(message, list[Heartbeat]):
+                        key = (said.group, said.replica)
+                        if key not in mine and len(mine) >= REPLICAS_PER_NODE_MAX:
+                            raise ControllerOverloaded(f"a node has at most {REPLICAS_PER_NODE_MAX} replicas")
+                        self._node.heartbeat(said)
+                        mine[key] = None
+                        self._beats[key] = stream
+                pushing.cancel()
+        finally:
+            for key in mine:
+                if self._beats.get(key) is stream:  # it does not speak by another one already
+                    del self._beats[key]
+                    self._node.disconnected(*key)
+
+    async def _push(self, context: Any, groups: Sequence[int], loop: asyncio.AbstractEventLoop) -> None:
+        """Say what a node's groups are, at once and whenever they change."""
+        node = self._node
+        wake = asyncio.Event()
+        told: dict[int, Group | None] = {}
+        said_s = -ALIVE_S
+        while not node.current.is_set():
+            await _write(context, encode([]))
+            await _wait(node.current, ALIVE_S)
+        with node.feed.wakes(wake):
+            while True:
+                wake.clear()
+                self._check_node()
+                now = {number: node.state.groups.get(number) for number in groups}
+                news = [number for number in groups if number not in told or told[number] != now[number]]
+                if news or loop.time() - said_s >= ALIVE_S:
+                    said_s = loop.time()
+                    told = now
+                    await _write(context, encode([Pushed(number, node.applied, now[number]) for number in news]))
+                await _wait(wake, ALIVE_S)
+
+    # ---- questions
+
+    def _status(self, _request: bytes) -> bytes:
+        return encode(self._node.status())
+
+    def _identify(self, request: bytes) -> bytes:
+        asker: Introduction = decode(request, Introduction)
+        self._node.check_cluster(asker.cluster)
+        return encode(self._node.standing.identify(asker))
+
+    def _routes(self, request: bytes) -> bytes:
+        return encode(self._node.routes(decode(request, RoutesRequest).group))
+
+
+class _Commands:
+    """The requests of one client, while this node leads in one term."""
+
+    def __init__(self, node: ControllerNode, context: Any, term: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._node = node
+        self._context = context
+        self._term = term
+        self._loop = loop
+        self._room = asyncio.Semaphore(ASKED_MAX)
+        self._answers: deque[Answered] = deque()  # len <= ASKED_MAX
+        self._wake = asyncio.Event()
+
+    async def serve(self) -> None:
+        """Serve until the client goes away. Raises `NotLeading`, `BadRequest`."""
+        async with asyncio.TaskGroup() as tasks:
+            writing = tasks.create_task(self._write())
+            while (message := await _read_or_end(self._context)) is not None:
+                for asked in decode(message, list[Asked]):
+                    await self._room.acquire()
+                    tasks.create_task(self._answer(asked))
+            writing.cancel()
+
+    async def _answer(self, asked: Asked) -> None:
+        node = self._node
+        try:
+            answer = await node.answer(decode(asked.request, Request), term=self._term)
+            answered = Answered(asked.number, node.applied, encode_answer(answer))
+        except NotLeader as error:
+            answered = Answered(asked.number, node.applied, error=describe(NotLeading(node.leader_address)))
+            logger.debug("a command is not taken: %s", error)
+        except StorageFailed as error:  # of this controller: another one will lead
+            answered = Answered(asked.number, node.applied, error=describe(ControllerClosed(str(error))))
+        except ControllerError as error:
+            answered = Answered(asked.number, node.applied, error=describe(error))
+        self._answers.append(answered)
+        self._wake.set()
+
+    async def _write(self) -> None:
+        with self._node.feed.wakes(self._wake):
+            said_s = self._loop.time()
+            while True:
+                self._wake.clear()
+                if self._answers or self._loop.time() - said_s >= ALIVE_S:
+                    said_s = self._loop.time()
+                    await _write(self._context, encode(Answers(self._take())))
+                elif self._node.leading != self._term:
+                    raise NotLeading(self._node.leader_address)
+                else:
+                    await _wait(self._wake, ALIVE_S)
+
+    def _take(self) -> tuple[Answered, ...]:
+        found: list[Answered] = []
+        size = 0
+        while self._answers and size < MESSAGE_BYTES:
+            found.append(self._answers.popleft())
+            size += len(found[-1].answer)
+            self._room.release()
+        return tuple(found)
+
+
+async def _write(context: Any, message: bytes) -> None:
+    """Write to a stream. Raises `_Gone`.
+
+    Who is cancelled meanwhile lets the write end: were it given up half-way, the call could not be ended.
+    """
+    writing = asyncio.ensure_future(context.write(message))
+    writing.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to ask
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait([writing], timeout=WRITE_S)
+        writing.cancel()
+        raise
+    except grpc.aio.BaseError as error:
+        raise _Gone from error
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    """Wait for an event, but not for ever."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return
+
+
+async def _read_or_end(context: Any) -> bytes | None:
+    """The next message of a stream; None: there is no more."""
+    message = await context.read()
+    if message is grpc.aio.EOF:
+        return None
+    assert isinstance(message, bytes)
+    return message
+
+
+def _leaves(group: BaseExceptionGroup[ControllerError]) -> Iterator[ControllerError]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+async def _refuse(context: Any, error: ControllerError) -> NoReturn:
+    """End a call with the error's status, its name and text as details, and the error itself as metadata."""
+    if isinstance(error, ControllerDamaged):
+        logger.error("a call failed: %s", error)
+    await context.abort(
+        status_of(error), f"{type(error).__name__}: {error}", trailing_metadata=((ERROR_KEY, describe(error)),)
+    )
+    raise AssertionError("abort raises")

@@ -1,0 +1,191 @@
+"""The heartbeats of a store node: to every controller, which answer with what the node's groups are."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from controller.api.client import ControllerError, ControllerUnreachable, Group, WrongCluster
+from controller.elections.registry import HEARTBEAT_MS, Heartbeat
+from controller.wire.commander import CONNECT_S, read, write
+from controller.wire.peers import open_channel
+from controller.wire.wire import HEARTBEAT, BeatHello, Pushed, decode, encode, path
+
+__all__ = ["Heartbeats"]
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.5  # between attempts to connect
+SILENCE_S = 2.5  # a controller from which nothing came for so long is given up, and thinks that this node may be gone
+LOOK_S = 1.0  # how often it is looked for controllers that are new, or gone
+
+
+class Heartbeats:
+    """Speaks to every controller, and calls `changed` with every group that is new. Belongs to the event loop.
+
+    `addresses` says where the controllers are, now ("host:port"). `said` says what is to be said, for each replica;
+    `speak` says it at once: call it when anything about epochs and roles has changed. `changed` may be called with an
+    equal group again, and never with an older one than before. `cluster` says of which cluster the node is.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[int],
+        addresses: Callable[[], Sequence[str]],
+        said: Callable[[], Sequence[Heartbeat]],
+        changed: Callable[[Group], None],
+        *,
+        cluster: Callable[[], str] = str,
+        credentials: Any = None,
+        interval_s: float = HEARTBEAT_MS / 1000,
+    ) -> None:
+        self._cluster = cluster
+        self._groups = tuple(groups)
+        self._addresses = addresses
+        self._said = said
+        self._changed = changed
+        self._credentials = credentials
+        self._interval_s = interval_s
+        self._newest: dict[int, tuple[int, Group]] = {}  # by group: as of which index
+        self._controllers: dict[str, _Controller] = {}
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="heartbeats")
+
+    def speak(self) -> None:
+        """Say it at once, to everybody."""
+        for controller in self._controllers.values():
+            controller.speak.set()
+
+    @property
+    def connected(self) -> int:
+        """How many controllers hear this node."""
+        return sum(controller.connected for controller in self._controllers.values())
+
+    async def close(self) -> None:
+        """Fall silent."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        gone, self._controllers = list(self._controllers.values()), {}
+        for controller in gone:
+            await controller.close()
+
+    async def _run(self) -> None:
+        while True:
+            addresses = dict.fromkeys(self._addresses())
+            for address in addresses:
+                if address not in self._controllers:
+                    self._controllers[address] = _Controller(address, self)
+            for address in [address for address in self._controllers if address not in addresses]:
+                await self._controllers.pop(address).close()
+            await asyncio.sleep(LOOK_S)
+
+    def hello(self) -> bytes:
+        """The first message to a controller."""
+        return encode(BeatHello(self._groups, self._cluster()))
+
+    def message(self) -> bytes:
+        """What is to be said now."""
+        return encode(list(self._said()))
+
+    def take(self, pushed: Sequence[Pushed]) -> None:
+        """A controller has said what groups are."""
+        for one in pushed:
+            before = self._newest.get(one.number)
+            if one.group is None or (before is not None and (one.index < before[0] or one.group == before[1])):
+                continue
+            self._newest[one.number] = (one.index, one.group)
+            try:
+                self._changed(one.group)
+            except Exception:
+                logger.exception("a change of group %d is not taken", one.number)
+
+    def channel(self, address: str) -> Any:
+        """A connection to a controller."""
+        return open_channel(address, self._credentials)
+
+    @property
+    def interval_s(self) -> float:
+        """How often something is said."""
+        return self._interval_s
+
+
+class _Controller:
+    """The connection to one of them."""
+
+    def __init__(self, address: str, heartbeats: Heartbeats) -> None:
+        self._address = address
+        self._heartbeats = heartbeats
+        self.connected = False
+        self.speak = asyncio.Event()
+        self._refused = False  # by a controller of another cluster: it is said once
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"heartbeats to {address}")
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        backoff_s = BACKOFF_MIN_S
+        while True:
+            try:
+                await self._connected()
+            except WrongCluster as error:
+                if not self._refused:
+                    logger.error("no heartbeats to %s: %s", self._address, error)
+                self._refused = True
+            except ControllerError as error:
+                logger.debug("no heartbeats to %s: %s", self._address, error)
+            except Exception:
+                logger.exception("heartbeats to %s have failed", self._address)
+            if self.connected:
+                backoff_s = BACKOFF_MIN_S
+            self.connected = False
+            await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+
+    async def _connected(self) -> None:
+        """Speak and listen until one of both fails. Raises `ControllerError`."""
+        channel = self._heartbeats.channel(self._address)
+        try:
+            stream = channel.stream_stream(path(HEARTBEAT))()
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    await write(stream, self._heartbeats.hello())
+                    await write(stream, self._heartbeats.message())
+            except TimeoutError as error:
+                raise ControllerUnreachable(f"{self._address} is not reached within {CONNECT_S:g} s") from error
+            parts = [
+                asyncio.get_running_loop().create_task(self._say(stream)),
+                asyncio.get_running_loop().create_task(self._hear(stream)),
+            ]
+            try:
+                await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+                for part in parts:
+                    if part.done():
+                        part.result()
+            finally:
+                for part in parts:
+                    part.cancel()
+                await asyncio.gather(*parts, return_exceptions=True)
+        finally:
+            with suppress(Exception):
+                await channel.close()
+
+    async def _say(self, stream: Any) -> None:
+        while True:
+            self.speak.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._heartbeats.interval_s):
+                    await self.speak.wait()
+            await write(stream, self._heartbeats.message())
+
+    async def _hear(self, stream: Any) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    message = await read(stream)
+            except TimeoutError as error:
+                raise ControllerUnreachable(f"nothing has come from it for {SILENCE_S:g} s") from error
+            self.connected = True
+            self._heartbeats.take(decode(message, list[Pushed]))

@@ -1,0 +1,368 @@
+"""The controllers as others see them: a replica of their state in this process, and commands to their leader."""
+
+import asyncio
+import heapq
+import logging
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from controller.api.client import (
+    ControllerClosed,
+    ControllerDamaged,
+    ControllerError,
+    ControllerUnreachable,
+    Group,
+    MetadataForgotten,
+    WrongCluster,
+)
+from controller.api.commands import Command, decode_command
+from controller.elections.registry import Route
+from controller.metadata.growth import check_growth
+from controller.metadata.state import Answer, MetadataState
+from controller.wire.commander import BUDGET_S, CONNECT_S, Commander, broken, read, write
+from controller.wire.front import Limits, StateClient
+from controller.wire.peers import open_channel
+from controller.wire.status import ControllerStatus
+from controller.wire.wire import (
+    FOLLOW,
+    ROUTES,
+    SILENCE_S,
+    SNAPSHOT_BYTES_MAX,
+    STATUS,
+    AddMember,
+    BadAnswer,
+    BadRequest,
+    Barrier,
+    Elect,
+    Fed,
+    FollowRequest,
+    Question,
+    RemoveMember,
+    RoutesRequest,
+    Transfer,
+    decode,
+    encode,
+    path,
+)
+
+__all__ = ["RemoteController"]
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.5  # between attempts to follow a controller
+PATIENCE_S = 1.0  # for the effect of a command, until another controller is asked for it
+WARN_S = 30.0  # between warnings that the state is not known to be the newest
+BETTER_S = 2.0  # a controller that knows no leader, or less than we do, is left after so long
+
+
+class RemoteController(StateClient):
+    """A `ControllerClient` over the network. Belongs to the event loop; `ready` awaits the first state.
+
+    Reads are of the newest state that came, with controllers up or down. Where those are that were not named is learned
+    from the state. `credentials` are `grpc.ChannelCredentials`, or None.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        now_ms: Callable[[], int],
+        limits: Limits | None = None,
+        credentials: Any = None,
+        budget_s: float = BUDGET_S,
+    ) -> None:
+        super().__init__(MetadataState(), limits or Limits(), now_ms)
+        self._loop = asyncio.get_running_loop()
+        self._given = tuple(dict.fromkeys(addresses))
+        self._credentials = credentials
+        self._budget_s = budget_s
+        self._commander = Commander(
+            self.addresses,
+            cluster=lambda: self.cluster,
+            applied=lambda: (self.index, self._state.digest),
+            credentials=credentials,
+            budget_s=budget_s,
+        )
+        self.index = 0  # how far the state is; 0: there is none yet
+        self.distrust = ""  # why the controllers are not believed: they know less than what is known here
+        self.connected = False  # to any controller
+        self._turn = random.randrange(1 << 16)  # so that followers are spread over the controllers
+        self._strangers: dict[str, None] = {}  # of another cluster, which is said once; no more than were named
+        self._numbers = count()
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: index, number
+        self._good_s = 0.0  # when a controller that knows a leader was followed last
+        self._ready = asyncio.Event()
+        self._closed = False
+        self._following: asyncio.Task[None] | None = None
+        self._task = self._loop.create_task(self._run(), name="state of the controllers")
+
+    async def ready(self) -> None:
+        """Wait until there is a state, as new as that of the controller it comes from. Raises `ControllerClosed`."""
+        await self._ready.wait()
+        if not self.index:
+            raise ControllerClosed("the connection to the controllers is closed")
+
+    def also(self, addresses: Sequence[str]) -> None:
+        """Look for controllers at these addresses too."""
+        self._given = tuple(dict.fromkeys([*self._given, *addresses]))
+
+    async def close(self) -> None:
+        """End the connections; what is under way fails."""
+        self._closed = True
+        self._ready.set()
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        await self._commander.close()
+        for _, _, future in self._waiting:
+            if not future.done():
+                future.set_exception(ControllerClosed("the connection to the controllers is closed"))
+
+    def addresses(self) -> Sequence[str]:
+        """Where controllers are: those of the state, and those that were named."""
+        return tuple(dict.fromkeys([*(member.address for member in self.members()), *self._given]))
+
+    # ---- commands
+
+    async def _command(self, command: Command | Question) -> Answer:
+        index, answer = await self._commander.ask(command)
+        await self._caught_up(index)
+        return answer
+
+    async def elect(
+        self,
+        group: int,
+        candidate: int | None = None,
+        *,
+        master_epoch: int | None = None,
+        sync_epoch: int | None = None,
+        unclean: bool = False,
+    ) -> Group:
+        """Make a replica of the SyncStateSet master: this one, or the best one that is not master now.
+
+        `unclean`: one that is not in the set, where nobody of it is alive; what it lacks is lost.
+        """
+        request = Elect(
+            group=group, candidate=candidate, master_epoch=master_epoch, sync_epoch=sync_epoch, unclean=unclean
+        )
+        index, found = await self._commander.ask(request)
+        await self._caught_up(index)
+        if not isinstance(found, Group):
+            raise BadAnswer(f"an election is answered with a group, not with {type(found).__name__}")
+        return found
+
+    async def barrier(self) -> None:
+        """Wait until reads here are of a state that is not older than this call."""
+        await self._do(Barrier())
+
+    async def add_member(self, id_: int, address: str) -> None:
+        """Add a controller, which votes when it has caught up. Raises `ChangeRefused`."""
+        await self._do(AddMember(id=id_, address=address))
+
+    async def remove_member(self, id_: int) -> None:
+        """Remove a controller, dead or alive. Raises `ChangeRefused`."""
+        await self._do(RemoveMember(id=id_))
+
+    async def transfer(self, to: int) -> None:
+        """Ask the leading controller to let another one lead. Raises `TransferRefused`."""
+        await self._do(Transfer(to=to))
+
+    async def _do(self, request: Barrier | AddMember | RemoveMember | Transfer) -> None:
+        index, _ = await self._commander.ask(request)
+        await self._caught_up(index)
+
+    # ---- questions that every controller answers by itself
+
+    async def routes(self, group: int | None = None) -> list[Route]:
+        """Where groups are served, by what any controller has heard that can be reached; the newest epochs count.
+
+        With a majority of the controllers or without. Raises `ControllerUnreachable`: none of them answers.
+        """
+        asked = encode(RoutesRequest(group))
+        answers = await self._ask_all(ROUTES, asked, list[Route])
+        newest: dict[int, Route] = {}
+        for route in (route for routes in answers.values() for route in routes):
+            there = newest.get(route.group)
+            if there is None or _worth(route) > _worth(there):
+                newest[route.group] = route
+        return [newest[number] for number in sorted(newest)]
+
+    async def controllers(self) -> dict[str, ControllerStatus]:
+        """What every controller that answers says of itself, by address. Raises `ControllerUnreachable`: none does."""
+        return await self._ask_all(STATUS, b"", ControllerStatus)
+
+    async def _ask_all(self, method: str, request: bytes, kind: Any) -> dict[str, Any]:
+        addresses = self.addresses()
+        found = await asyncio.gather(*(self._ask_one(at, method, request, kind) for at in addresses))
+        answers = {at: one for at, one in zip(addresses, found, strict=True) if not isinstance(one, ControllerError)}
+        if not answers:
+            why = next((str(one) for one in found), "no controller is known")
+            raise ControllerUnreachable(f"no controller answers: {why}")
+        return answers
+
+    async def _ask_one(self, address: str, method: str, request: bytes, kind: Any) -> Any:
+        channel = open_channel(address, self._credentials)
+        try:
+            return decode(await channel.unary_unary(path(method))(request, timeout=CONNECT_S), kind)
+        except grpc.aio.AioRpcError as error:
+            return await broken(None, error)
+        except BadRequest as error:
+            return BadAnswer(str(error))
+        finally:
+            with suppress(Exception):
+                await channel.close()
+
+    # ---- the state
+
+    async def _until(self, index: int) -> None:
+        if index <= self.index:
+            return
+        if self._closed:
+            raise ControllerClosed("the connection to the controllers is closed")
+        future: asyncio.Future[None] = self._loop.create_future()
+        heapq.heappush(self._waiting, (index, next(self._numbers), future))
+        await future
+
+    async def _caught_up(self, index: int) -> None:
+        """Wait until reads here show what a command has done. Raises `ControllerUnreachable`."""
+        deadline_s = self._loop.time() + self._budget_s
+        while index > self.index:
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await self._until(index)
+            except TimeoutError as error:
+                if self._loop.time() > deadline_s:
+                    raise ControllerUnreachable("the command is done, and no controller shows its effect") from error
+                if self._following is not None:
+                    self._following.cancel()
+
+    async def _run(self) -> None:
+        """Follow one controller after the other."""
+        backoff_s = BACKOFF_MIN_S
+        self._good_s = self._loop.time()
+        while True:
+            before = self.index
+            addresses = self.addresses()
+            target = addresses[self._turn % len(addresses)] if addresses else ""
+            self._following = self._loop.create_task(self._follow(target))
+            try:
+                await asyncio.wait([self._following])
+                if not self._following.cancelled():
+                    self._following.result()
+            except ControllerError as error:
+                if isinstance(error, MetadataForgotten):
+                    self._doubt(error)
+                if isinstance(error, WrongCluster) and target not in self._strangers:
+                    self._strangers[target] = None
+                    logger.error("not following %s: %s", target, error)
+                logger.debug("not following %s: %s", target, error)
+                if self._loop.time() - self._good_s > WARN_S:
+                    self._good_s = self._loop.time()
+                    logger.warning("the metadata may be old: %s: %s", target, error)
+            except Exception:
+                logger.exception("following %s has failed", target)
+            finally:
+                self._following.cancel()
+                await asyncio.gather(self._following, return_exceptions=True)
+                self.connected = False
+            self._turn += 1
+            if self.index > before:
+                backoff_s = BACKOFF_MIN_S
+            await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+
+    async def _follow(self, target: str) -> None:
+        """Follow a controller until it is gone, or another one may know more. Raises `ControllerError`."""
+        if not target:
+            raise ControllerUnreachable("no controller is known")
+        channel = open_channel(target, self._credentials)
+        try:
+            stream = channel.stream_stream(path(FOLLOW))()
+            request = FollowRequest(self.index, self.cluster, self._state.digest)
+            await self._timely(write(stream, encode(request)), CONNECT_S)
+            whole = bytearray()  # of a snapshot; <= SNAPSHOT_BYTES_MAX
+            since_s = self._loop.time()
+            aim: int | None = None  # how far it was when it was asked
+            while True:
+                fed: Fed = decode(await self._timely(read(stream), SILENCE_S), Fed)
+                self.connected = True
+                aim = fed.applied or None if aim is None else aim
+                self._commander.led_by(fed.leader, fed.term)
+                if fed.part is not None:
+                    self._take_part(fed, whole)
+                elif fed.index > self.index:
+                    self._take_commands(fed)
+                if aim is not None and self.index >= aim:
+                    self._ready.set()
+                if fed.leader and fed.applied >= max(self.index, 1):  # 0: it has nothing to show yet
+                    self.distrust = ""
+                    self._good_s = since_s = self._loop.time()
+                elif self._loop.time() - since_s > BETTER_S and len(self.addresses()) > 1:
+                    raise ControllerUnreachable("it knows no leader, or less than is known here")
+        finally:
+            with suppress(Exception):
+                await channel.close()
+
+    async def _timely(self, work: Any, timeout_s: float) -> Any:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await work
+        except TimeoutError as error:
+            raise ControllerUnreachable(f"nothing has come for {timeout_s:g} s") from error
+
+    def _take_part(self, fed: Fed, whole: bytearray) -> None:
+        assert fed.part is not None
+        if len(whole) + len(fed.part) + fed.left > SNAPSHOT_BYTES_MAX:
+            raise BadAnswer(f"a state of more than {SNAPSHOT_BYTES_MAX} bytes")
+        whole += fed.part
+        if fed.left:
+            return
+        data = bytes(whole)
+        whole.clear()
+        if fed.index >= self.index:  # else it is older than what is here
+            state = MetadataState.restore(data)
+            check_growth(self._state, state)
+            self._state = state
+            self._reached(fed.index)
+
+    def _take_commands(self, fed: Fed) -> None:
+        for data in fed.commands:
+            command = decode_command(data)
+            self._state.chain(data)
+            try:
+                self._state.apply(command)
+            except ControllerDamaged:
+                raise
+            except ControllerError:
+                continue  # refused there, and so here
+        self._reached(fed.index, news=bool(fed.commands))
+
+    def _doubt(self, error: MetadataForgotten) -> None:
+        if not self.distrust:
+            logger.critical("%s", error)
+        self.distrust = str(error)
+
+    def _reached(self, index: int, *, news: bool = True) -> None:
+        self.index = index
+        while self._waiting and self._waiting[0][0] <= index:
+            _, _, future = heapq.heappop(self._waiting)
+            if not future.done():
+                future.set_result(None)
+        if not news:
+            return
+        for listener in list(self._listeners.values()):
+            try:
+                listener()
+            except Exception:
+                logger.exception("a listener on the controllers has failed")
+
+
+def _worth(route: Route) -> tuple[int, bool, int, int]:
+    """Of two controllers' routes of a group, the one with more of this is the better one."""
+    heard = 0 if route.trouble is None else 1 + route.trouble.proxies_heard  # proxies report to the leader alone
+    return route.master_epoch, route.master is not None, sum(replica.alive for replica in route.replicas), heard

@@ -1,0 +1,338 @@
+"""Requests on their way to the controllers' leader, whoever that is: sent again until there is an answer, or no time.
+
+Every request may be sent again, because every command may (see `ControllerClient`). Only for a deletion a second answer
+can differ from the first, and it is known what that means.
+"""
+
+import asyncio
+import logging
+import random
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from controller.api.client import (
+    ControllerClosed,
+    ControllerError,
+    ControllerOverloaded,
+    ControllerUnreachable,
+    UnknownTopic,
+)
+from controller.api.commands import DeleteTopic
+from controller.disk.driver import OutcomeUnknown
+from controller.metadata.state import Answer
+from controller.raft import ProposalDropped
+from controller.wire.peers import open_channel
+from controller.wire.wire import (
+    ASKED_MAX,
+    COMMAND,
+    COMMAND_BYTES_MAX,
+    ERROR_KEY,
+    MESSAGE_BYTES,
+    SILENCE_S,
+    Answered,
+    Answers,
+    Asked,
+    BadAnswer,
+    BadRequest,
+    CommandHello,
+    Greeting,
+    NotLeading,
+    Request,
+    decode,
+    decode_answer,
+    encode,
+    path,
+    revive,
+)
+
+__all__ = ["BUDGET_S", "CONNECT_S", "Commander", "broken", "read", "settled", "write"]
+
+logger = logging.getLogger(__name__)
+
+BUDGET_S = 10.0  # how long a request may take, elections of the controllers included
+CONNECT_S = 2.0  # for one attempt
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.3  # between attempts
+AGAIN_S = 0.05  # until a request that was dropped is sent again
+IDLE_S = 15.0  # a connection that nobody needed for so long is closed
+_TRANSIENT = (NotLeading, OutcomeUnknown, ProposalDropped, ControllerClosed)
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    number: int
+    request: Request
+    body: bytes
+    future: "asyncio.Future[tuple[int, Answer]]"
+    unsure: bool = False  # it was sent, and may have happened
+
+
+class Commander:
+    """A client's requests. Belongs to the event loop.
+
+    `addresses` says where there are controllers, "host:port", `cluster` of which cluster they are, once that is known,
+    `applied` the index of the newest command that is known here, and the digest of all: whoever leads has them, or has
+    forgotten them.
+    """
+
+    def __init__(
+        self,
+        addresses: Callable[[], Sequence[str]],
+        *,
+        cluster: Callable[[], str] = str,
+        applied: Callable[[], tuple[int, bytes]] = lambda: (0, b""),
+        credentials: Any = None,
+        budget_s: float = BUDGET_S,
+    ) -> None:
+        self._applied = applied
+        self._addresses = addresses
+        self._cluster = cluster
+        self._credentials = credentials
+        self._budget_s = budget_s
+        self._client = secrets.token_hex(16)
+        self._number = 0
+        self._pending: dict[int, _Pending] = {}  # by number; len <= ASKED_MAX
+        self._to_send: deque[_Pending] = deque()
+        self._wake = asyncio.Event()
+        self._hint = ""  # where the leader is thought to be
+        self._term = 0  # the newest one in which anybody is said to lead
+        self._greeted: int | None = None  # the term in which whom we are connected to leads
+        self._leave = asyncio.Event()  # somebody else leads in a later term
+        self._turn = random.randrange(1 << 16)
+        self._error: Exception | None = None  # why there was no answer last
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def ask(self, request: Request) -> tuple[int, Answer]:
+        """The answer, and the index in the log by which it is so.
+
+        Raises what refused it, `ControllerUnreachable`, `ControllerOverloaded`, `ControllerClosed`.
+        """
+        if self._closed:
+            raise ControllerClosed("the connection to the controllers is closed")
+        if len(self._pending) >= ASKED_MAX:
+            raise ControllerOverloaded(f"{ASKED_MAX} requests to the controllers are under way")
+        body = _encoded(request)
+        loop = asyncio.get_running_loop()
+        self._number += 1
+        pending = self._pending[self._number] = _Pending(self._number, request, body, loop.create_future())
+        self._send(pending)
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._run(), name="commands to the controllers")
+        try:
+            async with asyncio.timeout(self._budget_s):
+                return await pending.future
+        except TimeoutError as error:
+            why = f": {self._error}" if self._error is not None else ""
+            raise ControllerUnreachable(f"no controller has answered within {self._budget_s:g} s{why}") from error
+        finally:
+            self._pending.pop(pending.number, None)
+
+    def led_by(self, address: str, term: int) -> None:
+        """The leader of `term` is said to be here. Whoever leads in an earlier one cannot answer any more."""
+        if not address or term < self._term:
+            return
+        self._term = term
+        if self._greeted is None:
+            self._hint = address
+        elif self._greeted < term:
+            self._hint = address
+            self._leave.set()
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        for pending in self._pending.values():
+            if not pending.future.done():
+                pending.future.set_exception(ControllerClosed("the connection to the controllers is closed"))
+
+    # ---- connecting
+
+    def _send(self, pending: _Pending) -> None:
+        if pending.number in self._pending:
+            self._to_send.append(pending)
+            self._wake.set()
+
+    async def _run(self) -> None:
+        """Stay connected to the leader as long as there are requests."""
+        backoff_s = BACKOFF_MIN_S
+        while self._pending:
+            target = self._target()
+            sent_before = self._number
+            try:
+                await self._connected(target)
+            except NotLeading as error:
+                self._error = error
+                self._hint = error.address if error.address != target else ""
+                if self._hint:
+                    continue
+            except ControllerError as error:
+                self._error = error
+                logger.debug("commands to %s: %s", target, error)
+            finally:
+                self._lose()
+            await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
+            backoff_s = BACKOFF_MIN_S if self._number > sent_before else min(2 * backoff_s, BACKOFF_MAX_S)
+
+    def _target(self) -> str:
+        hint, self._hint = self._hint, ""
+        if hint:
+            return hint
+        addresses = self._addresses()
+        self._turn += 1
+        return addresses[self._turn % len(addresses)] if addresses else ""
+
+    def _lose(self) -> None:
+        """The connection is over: what was sent may have happened."""
+        waiting = set(map(id, self._to_send))
+        for pending in self._pending.values():
+            if id(pending) not in waiting:
+                pending.unsure = True
+        self._to_send = deque(self._pending.values())
+        self._wake.set()
+
+    async def _connected(self, target: str) -> None:
+        """Ask a controller until the connection breaks, or nobody needs it. Raises `ControllerError`."""
+        if not target:
+            raise ControllerUnreachable("no controller is known")
+        channel = open_channel(target, self._credentials)
+        try:
+            stream = channel.stream_stream(path(COMMAND))()
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    await write(stream, encode(CommandHello(self._client, self._cluster(), *self._applied())))
+                    greeting: Greeting = decode(await read(stream), Greeting)
+            except TimeoutError as error:
+                raise ControllerUnreachable(f"{target} has not answered within {CONNECT_S:g} s") from error
+            self._hint = target  # after a break, here first: it may be the network
+            self._greeted = greeting.term
+            self._leave.clear()
+            parts = [
+                asyncio.get_running_loop().create_task(part)
+                for part in (self._say(stream), self._hear(stream), self._leaving())
+            ]
+            try:
+                await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+                for part in parts:
+                    if part.done():
+                        part.result()
+            finally:
+                for part in parts:
+                    part.cancel()
+                await asyncio.gather(*parts, return_exceptions=True)
+        finally:
+            self._greeted = None
+            with suppress(Exception):
+                await channel.close()
+
+    async def _leaving(self) -> None:
+        await self._leave.wait()
+        raise NotLeading(self._hint)
+
+    async def _say(self, stream: Any) -> None:
+        while True:
+            self._wake.clear()
+            while self._to_send:
+                batch: list[Asked] = []
+                size = 0
+                while self._to_send and (not batch or size + len(self._to_send[0].body) <= MESSAGE_BYTES):
+                    pending = self._to_send.popleft()
+                    if pending.number in self._pending:
+                        batch.append(Asked(pending.number, pending.body))
+                        size += len(pending.body)
+                if batch:
+                    await write(stream, encode(batch))
+            try:
+                async with asyncio.timeout(IDLE_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                if not self._pending:
+                    return
+
+    async def _hear(self, stream: Any) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    message = await read(stream)
+            except TimeoutError as error:
+                self._hint = ""  # rather somebody else
+                raise ControllerUnreachable(f"nothing has come from the leader for {SILENCE_S:g} s") from error
+            for answered in decode(message, Answers).answers:
+                pending = self._pending.get(answered.number)
+                if pending is not None and not pending.future.done():
+                    self._answer(pending, answered)
+
+    def _answer(self, pending: _Pending, answered: Answered) -> None:
+        if not answered.error:
+            try:
+                pending.future.set_result((answered.index, decode_answer(answered.answer)))
+            except BadRequest as error:
+                pending.future.set_exception(BadAnswer(str(error)))
+            return
+        refused = revive(answered.error)
+        if isinstance(refused, _TRANSIENT):
+            self._error = refused
+            pending.unsure = pending.unsure or isinstance(refused, OutcomeUnknown)
+            asyncio.get_running_loop().call_later(AGAIN_S, self._send, pending)
+        elif settled(pending.request, refused, unsure=pending.unsure):
+            pending.future.set_result((answered.index, None))
+        else:
+            pending.future.set_exception(refused)
+
+
+def settled(request: Request, error: ControllerError, *, unsure: bool) -> bool:
+    """Whether this refusal says that an earlier attempt, whose outcome is not known, has done it."""
+    return unsure and isinstance(request, DeleteTopic) and isinstance(error, UnknownTopic)
+
+
+def _encoded(request: Request) -> bytes:
+    try:
+        body = encode(request)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ControllerError(f"a request that cannot be written: {error}") from error
+    if len(body) > COMMAND_BYTES_MAX:
+        raise ControllerError(f"a request has at most {COMMAND_BYTES_MAX} bytes, not {len(body)}")
+    return body
+
+
+async def write(stream: Any, message: bytes) -> None:
+    """Write to a stream. Raises `ControllerError`: the other side's, or `ControllerUnreachable`."""
+    try:
+        await stream.write(message)
+    except (grpc.aio.BaseError, grpc.RpcError, asyncio.InvalidStateError) as error:
+        raise await broken(stream, error) from error
+
+
+async def read(stream: Any) -> bytes:
+    """Read from a stream. Raises `ControllerError`: the other side's, or `ControllerUnreachable`."""
+    try:
+        message = await stream.read()
+    except (grpc.aio.BaseError, grpc.RpcError, asyncio.InvalidStateError) as error:
+        raise await broken(stream, error) from error
+    if message is grpc.aio.EOF:
+        raise ControllerUnreachable("the controller has ended the connection")
+    assert isinstance(message, bytes)
+    return message
+
+
+async def broken(stream: Any, error: Exception) -> ControllerError:
+    """Why a stream is over."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        trailing, code, details = error.trailing_metadata(), error.code(), error.details()
+    elif stream.done():
+        trailing, code, details = await stream.trailing_metadata(), await stream.code(), await stream.details()
+    else:
+        return ControllerUnreachable(f"the connection broke: {error}")
+    for key, described in trailing or ():
+        if key == ERROR_KEY:
+            return revive(described)
+    return ControllerUnreachable(f"{code.name}: {details}")

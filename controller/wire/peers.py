@@ -1,0 +1,213 @@
+"""The way of Raft messages to the other controllers: one stream for each, snapshots on one of their own."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from controller.raft import Message, encode
+from controller.wire.wire import CHANNEL_OPTIONS, INSTALL, MESSAGE_BYTES, PART_BYTES, PEER, Hello, path
+from controller.wire.wire import encode as pack
+
+__all__ = ["Peers", "open_channel"]
+
+logger = logging.getLogger(__name__)
+
+QUEUE_BYTES_MAX = 32 << 20  # for one peer; more is dropped, and Raft sends it again
+MESSAGE_BYTES_LARGE = 4 << 20  # a message with more goes by itself, in parts
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.5  # between attempts to connect
+CONNECT_S = 2.0  # for one attempt
+INSTALL_S = 60.0  # for a snapshot to arrive
+_LOST = (grpc.aio.BaseError, grpc.RpcError, asyncio.InvalidStateError, OSError, TimeoutError)
+
+
+def open_channel(target: str, credentials: Any) -> Any:
+    """A gRPC channel of its own to a controller; `credentials` are a channel's, or None."""
+    if credentials is None:
+        return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(target, credentials, options=CHANNEL_OPTIONS)
+
+
+class Peers:
+    """Sends messages, and loses them when they cannot be sent. Belongs to the event loop.
+
+    `hello` says who speaks, now. `address_of` says where a node serves, or None. `unreachable` is told whose messages
+    were lost.
+    """
+
+    def __init__(
+        self,
+        hello: Callable[[], Hello],
+        address_of: Callable[[int], str | None],
+        unreachable: Callable[[int], None],
+        *,
+        credentials: Any,
+    ) -> None:
+        self._hello = hello
+        self._address_of = address_of
+        self._unreachable = unreachable
+        self._credentials = credentials
+        self._peers: dict[int, _Peer] = {}
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send these messages to whom they are for."""
+        for message in messages:
+            peer = self._peers.get(message.to)
+            if peer is None:
+                peer = self._peers[message.to] = _Peer(
+                    message.to, self._hello, self._address_of, self._unreachable, self._credentials
+                )
+            peer.put(encode(message))
+
+    async def keep(self, ids: Sequence[int]) -> None:
+        """Give up the connections to all others."""
+        await self._close([self._peers.pop(id_) for id_ in list(self._peers) if id_ not in ids])
+
+    async def close(self) -> None:
+        """End all connections."""
+        gone, self._peers = list(self._peers.values()), {}
+        await self._close(gone)
+
+    async def _close(self, gone: "Sequence[_Peer]") -> None:
+        for peer in gone:
+            await peer.close()
+
+
+class _Peer:
+    """One other controller."""
+
+    def __init__(
+        self,
+        id_: int,
+        hello: Callable[[], Hello],
+        address_of: Callable[[int], str | None],
+        unreachable: Callable[[int], None],
+        credentials: Any,
+    ) -> None:
+        self._id = id_
+        self._hello = hello
+        self._address_of = address_of
+        self._unreachable = unreachable
+        self._credentials = credentials
+        self._queue: deque[bytes] = deque()
+        self._bytes = 0  # <= QUEUE_BYTES_MAX
+        self._large: bytes | None = None  # one at a time: a second one is the same snapshot again
+        self._refusal = ""  # why this peer takes nothing from us, as it was logged last
+        self._wake = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"messages to controller {id_}")
+
+    def put(self, message: bytes) -> None:
+        if len(message) > MESSAGE_BYTES_LARGE:
+            self._large = message
+        elif self._bytes + len(message) > QUEUE_BYTES_MAX:
+            self._drop()
+        else:
+            self._queue.append(message)
+            self._bytes += len(message)
+        self._wake.set()
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    def _drop(self) -> None:
+        self._queue.clear()
+        self._bytes = 0
+        self._unreachable(self._id)
+
+    async def _run(self) -> None:
+        """Connect when there is something to say, again and again."""
+        backoff_s = BACKOFF_MIN_S
+        while True:
+            await self._wake.wait()
+            address = self._address_of(self._id)
+            if address is None:
+                logger.warning("nobody says where controller %d is", self._id)
+            else:
+                try:
+                    if await self._connected(address):
+                        backoff_s = BACKOFF_MIN_S
+                except _LOST as error:
+                    logger.debug("no connection to controller %d at %s: %s", self._id, address, error)
+                except Exception:
+                    logger.exception("messages to controller %d are not sent", self._id)
+            self._large = None
+            self._drop()
+            self._wake.clear()
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+
+    async def _connected(self, address: str) -> bool:
+        """Send until the connection breaks; whether it had worked."""
+        channel = open_channel(address, self._credentials)
+        worked = False
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await channel.channel_ready()
+            stream = channel.stream_unary(path(PEER))()
+            stream.add_done_callback(lambda _: self._wake.set())
+            await stream.write(pack(self._hello()))
+            install: asyncio.Task[None] | None = None
+            try:
+                while not stream.done():
+                    if install is not None and install.done():
+                        install.result()
+                        install = None
+                    if self._large is not None and install is None:
+                        large, self._large = self._large, None
+                        install = asyncio.get_running_loop().create_task(self._install(channel, large))
+                    for batch in self._batches():
+                        await stream.write(batch)
+                        worked = True
+                    self._wake.clear()
+                    if not self._queue and not stream.done():
+                        await self._wake.wait()
+            finally:
+                if install is not None:
+                    install.cancel()
+                    await asyncio.wait([install])
+                if stream.done() and await stream.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                    self._refused(address, await stream.details())
+        except _LOST:
+            if not worked:
+                raise
+        finally:
+            with suppress(Exception):
+                await channel.close()
+        return worked
+
+    def _refused(self, address: str, why: str) -> None:
+        if why != self._refusal:
+            self._refusal = why
+            logger.error("controller %d at %s takes nothing from this one: %s", self._id, address, why)
+
+    def _batches(self) -> Iterator[bytes]:
+        """What is waiting, in messages of a good size."""
+        while self._queue:
+            batch: list[bytes] = []
+            size = 0
+            while self._queue and (not batch or size + len(self._queue[0]) <= MESSAGE_BYTES):
+                batch.append(self._queue.popleft())
+                size += len(batch[-1])
+            self._bytes -= size
+            yield pack(batch)
+
+    async def _install(self, channel: Any, message: bytes) -> None:
+        """Send one large message in parts."""
+        call = channel.stream_unary(path(INSTALL))(timeout=INSTALL_S)
+        try:
+            await call.write(pack(self._hello()))
+            for at in range(0, len(message), PART_BYTES):
+                await call.write(message[at : at + PART_BYTES])
+            await call.done_writing()
+            await call
+        except _LOST as error:
+            logger.info("a snapshot has not reached controller %d: %s", self._id, error)
+            self._unreachable(self._id)
+        finally:
+            call.cancel()

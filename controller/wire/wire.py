@@ -1,0 +1,400 @@
+"""What travels between controllers, and between them and everybody else: MessagePack in gRPC streams.
+
+    Peer       controller -> controller   a `Hello`, then lists of Raft messages; nothing comes back
+    Install    controller -> controller   a `Hello`, then a Raft message too large for the others, in parts
+    Follow     anybody -> controller      a `FollowRequest`; back come `Fed`: a snapshot in parts, commands in order
+    Command    anybody -> controller      a `CommandHello`, then lists of `Asked`; back come a `Greeting` and `Answers`
+    Heartbeat  store node -> controllers  a `BeatHello`, then lists of `Heartbeat`; back come lists of `Pushed`
+    Identify   controller -> controller   unary: an `Introduction`, answered by an `Acquaintance`
+    Status, Routes                        unary
+
+Whoever begins a stream says of which cluster it is, as soon as it knows that; another cluster's controller refuses it.
+A refused call ends with a status, and with the error itself under the trailing metadata key `ERROR_KEY`.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import grpc
+import msgspec
+from msgspec import Meta
+
+from controller.api import client
+from controller.api.client import ControllerError, Group, Member, NamedQueue, Service, Topic, User
+from controller.api.commands import Command
+from controller.complaints.messages import Report
+from controller.disk.driver import OutcomeUnknown
+from controller.elections.registry import RegistryFull
+from controller.metadata.state import Answer
+from controller.raft import BadMessage, ChangeRefused, NotLeader, ProposalDropped, ProposalTooLarge, TransferRefused
+
+__all__ = [
+    "CHANNEL_OPTIONS",
+    "COMMAND",
+    "ERROR_KEY",
+    "FOLLOW",
+    "HEARTBEAT",
+    "IDENTIFY",
+    "INSTALL",
+    "MESSAGE_BYTES_MAX",
+    "PEER",
+    "ROUTES",
+    "SERVICE",
+    "STATUS",
+    "Acquaintance",
+    "AddMember",
+    "Answered",
+    "Answers",
+    "AskService",
+    "Asked",
+    "BadAnswer",
+    "BadRequest",
+    "Barrier",
+    "BeatHello",
+    "CommandHello",
+    "Elect",
+    "Fed",
+    "FollowRequest",
+    "Greeting",
+    "Hello",
+    "Introduction",
+    "NotLeading",
+    "Pushed",
+    "Question",
+    "RemoveMember",
+    "Request",
+    "RoutesRequest",
+    "Transfer",
+    "decode",
+    "decode_answer",
+    "describe",
+    "encode",
+    "encode_answer",
+    "path",
+    "revive",
+    "status_of",
+]
+
+SERVICE = "headgate.controller.v1.Controller"
+PEER, INSTALL, FOLLOW, COMMAND, HEARTBEAT = "Peer", "Install", "Follow", "Command", "Heartbeat"
+STATUS, ROUTES, IDENTIFY = "Status", "Routes", "Identify"
+
+COMMAND_BYTES_MAX = 1 << 20  # of one command
+PART_BYTES = 1 << 20  # of what is sent in parts
+MESSAGE_BYTES = 1 << 20  # of many in one message, unless the first alone has more
+MESSAGE_BYTES_MAX = 8 << 20
+SNAPSHOT_BYTES_MAX = 1 << 30  # of a state in parts
+ASKED_MAX = 1_024  # commands of one client under way
+ALIVE_S = 0.5  # a controller says something on every stream at least that often
+SILENCE_S = 1.5  # from whom nothing came for so long is given up: what was asked is asked another one
+TEXT_CHARS_MAX = 1_024  # of an address, or an error
+ERROR_KEY = "headgate-error-bin"
+
+CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.enable_http_proxy", 0),  # a controller is reached directly, whatever the environment says of proxies
+    ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, which ends with the channel
+    ("grpc.enable_retries", 0),  # what is sent again is decided here
+)
+
+_T = TypeVar("_T")
+Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
+Number = Annotated[int, Meta(ge=0, le=1 << 62)]
+Digest = Annotated[bytes, Meta(max_length=64)]
+
+
+class BadRequest(ControllerError):
+    """A request that is not what its method takes."""
+
+
+class BadAnswer(ControllerError):
+    """Bytes from a controller that are not what its method answers."""
+
+
+class NotLeading(ControllerError):
+    """Another controller leads, at `address`; or none does that is known, and it is empty."""
+
+    def __init__(self, address: str = "") -> None:
+        super().__init__(f"the leader is at {address}" if address else "no leader is known")
+        self.address = address
+
+
+class _Wire(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    pass
+
+
+# ---- controllers among themselves
+
+
+class Hello(_Wire, frozen=True, array_like=True):
+    """Who speaks, and where it serves."""
+
+    id: Number
+    address: Text
+    cluster: Text = ""
+
+
+class Introduction(_Wire, frozen=True, array_like=True):
+    """Who asks others who they are, and with which memory (see `controller.incarnations`)."""
+
+    id: Number
+    address: Text
+    cluster: Text
+    incarnation: Text
+
+
+class Acquaintance(_Wire, frozen=True, array_like=True):
+    """Who answers, how far its log is, and what it knows of who has asked.
+
+    `fresh`: it has never had to do with a cluster. `named` is the incarnation by which it knows the asker. The witness
+    is how far it has heard this very incarnation to be: in which term, and what it had acknowledged to its leader.
+    `generation` is how often the metadata was recovered from one controller.
+    """
+
+    id: Number
+    incarnation: Text
+    cluster: Text
+    fresh: bool
+    votes: bool
+    led: bool
+    term: Number
+    last_term: Number
+    last_index: Number
+    named: Text
+    witness_term: Number
+    witness_index: Number
+    generation: Number = 0
+
+
+# ---- following the state
+
+
+class FollowRequest(_Wire, frozen=True, array_like=True):
+    """Everything after `index`, which the asker has applied; 0: it has nothing. `digest` is of all until then."""
+
+    index: Number
+    cluster: Text = ""
+    digest: Digest = b""
+
+
+class Fed(_Wire, frozen=True, array_like=True):
+    """More of the state. `index` is how far it goes, all that is before included.
+
+    `part` is a part of a snapshot that is `left` bytes from its end; `index` counts with the last one. `commands` are
+    to be applied in order. `leader` is where the leader of `term` serves, as far as this controller knows; `applied` is
+    how far it is itself.
+    """
+
+    index: Number
+    commands: tuple[bytes, ...] = ()
+    part: bytes | None = None
+    left: Number = 0
+    leader: Text = ""
+    term: Number = 0
+    applied: Number = 0
+
+
+# ---- commands
+
+
+class Elect(msgspec.Struct, frozen=True, tag="elect", kw_only=True):
+    """See `ControllerClient.elect`. Answer: `Group`."""
+
+    group: int
+    candidate: int | None = None
+    master_epoch: int | None = None
+    sync_epoch: int | None = None
+    unclean: bool = False
+
+
+class AddMember(msgspec.Struct, frozen=True, tag="add_member", kw_only=True):
+    """Add a controller, which votes when it has caught up; or say where it is now. Answer: None.
+
+    With another incarnation than the member's it takes the place of that one, if nothing is heard of it. `kept`: its
+    directory is that of the member, from before there were incarnations.
+    """
+
+    id: Annotated[int, Meta(ge=1, le=1 << 62)]
+    address: Text
+    incarnation: Text = ""
+    kept: bool = False
+
+
+class RemoveMember(msgspec.Struct, frozen=True, tag="remove_member", kw_only=True):
+    """Remove a controller, for ever; or say again that it is gone. Answer: None."""
+
+    id: Number
+
+
+class Transfer(msgspec.Struct, frozen=True, tag="transfer", kw_only=True):
+    """Let another controller lead. Answer: None, when it is asked to."""
+
+    to: Number
+
+
+class Barrier(msgspec.Struct, frozen=True, tag="barrier", kw_only=True):
+    """Nothing: the index of the answer is one behind which nothing is that was done before. Answer: None."""
+
+
+class AskService(msgspec.Struct, frozen=True, tag="ask_service", kw_only=True):
+    """Whether a group is served (see `controller.elections.serving`). Answer: `Service`."""
+
+    group: Number
+
+
+Question: TypeAlias = AskService | Report  # of the leader alone: nothing of it is in the log
+Request: TypeAlias = Command | Elect | AddMember | RemoveMember | Transfer | Barrier | Question
+
+
+class CommandHello(_Wire, frozen=True, array_like=True):
+    """Whose commands these are: a client has one such stream, and a new one ends the one before."""
+
+    client: Annotated[str, Meta(min_length=1, max_length=64)]
+    cluster: Text = ""
+    index: Number = 0  # which it has applied, and the digest of all commands until then
+    digest: Digest = b""
+
+
+class Greeting(_Wire, frozen=True, array_like=True):
+    """Commands are taken, as long as this controller leads in `term`."""
+
+    term: Number
+
+
+class Asked(_Wire, frozen=True, array_like=True):
+    """A request, and the number its answer will have."""
+
+    number: Number
+    request: Annotated[bytes, Meta(max_length=COMMAND_BYTES_MAX)]
+
+
+class Answered(_Wire, frozen=True, array_like=True):
+    """The answer to a request, or the error that refused it, which was so at `index`."""
+
+    number: Number
+    index: Number
+    answer: bytes = b""
+    error: bytes = b""
+
+
+class Answers(_Wire, frozen=True, array_like=True):
+    """Answers as they come; none of them: a sign of life."""
+
+    answers: tuple[Answered, ...] = ()
+
+
+# ---- store nodes
+
+
+class BeatHello(_Wire, frozen=True, array_like=True):
+    """The groups whose changes a store node wants to hear of."""
+
+    groups: Annotated[tuple[Number, ...], Meta(max_length=1_024)]
+    cluster: Text = ""
+
+
+class Pushed(_Wire, frozen=True, array_like=True):
+    """A group as of `index`; None: there is none."""
+
+    number: Number
+    index: Number
+    group: Group | None
+
+
+class RoutesRequest(_Wire, frozen=True, array_like=True):
+    """The route of one group, or of all."""
+
+    group: Number | None = None
+
+
+# ---- bytes
+
+encode = msgspec.msgpack.Encoder().encode
+_decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+
+
+def decode(data: bytes, kind: Any) -> Any:
+    """A value of this type. Raises `BadRequest`."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadRequest(f"not what is expected here: {error}") from error
+
+
+def path(method: str) -> str:
+    """A method as gRPC names it."""
+    return f"/{SERVICE}/{method}"
+
+
+_ANSWERS: Mapping[str, type[Topic | NamedQueue | Group | User | Member | Service]] = {
+    kind.__name__: kind for kind in (Topic, NamedQueue, Group, User, Member, Service)
+}
+
+
+def encode_answer(answer: Answer) -> bytes:
+    """An answer with its type's name."""
+    return encode((None if answer is None else type(answer).__name__, answer))
+
+
+def decode_answer(data: bytes) -> Answer:
+    """The answer that `encode_answer` was given. Raises `BadRequest`."""
+    name, body = decode(data, tuple[str | None, msgspec.Raw])
+    if name is None:
+        return None
+    kind = _ANSWERS.get(name)
+    if kind is None:
+        raise BadRequest(f"an answer of type {name!r}")
+    found: Answer = decode(body, kind)
+    return found
+
+
+# ---- errors
+
+STATUSES: Mapping[type[Exception], grpc.StatusCode] = {
+    BadRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    BadMessage: grpc.StatusCode.INVALID_ARGUMENT,
+    NotLeading: grpc.StatusCode.UNAVAILABLE,
+    NotLeader: grpc.StatusCode.UNAVAILABLE,
+    OutcomeUnknown: grpc.StatusCode.UNAVAILABLE,
+    client.ControllerClosed: grpc.StatusCode.UNAVAILABLE,
+    client.ControllerOverloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    RegistryFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    client.ControllerDamaged: grpc.StatusCode.DATA_LOSS,
+    ControllerError: grpc.StatusCode.FAILED_PRECONDITION,
+}
+
+_KINDS: Mapping[str, type[ControllerError]] = {
+    kind.__name__: kind
+    for kind in (
+        *(getattr(client, name) for name in client.__all__),
+        *(BadRequest, NotLeading, OutcomeUnknown, ProposalDropped, ProposalTooLarge, ChangeRefused, TransferRefused),
+        RegistryFull,
+    )
+    if isinstance(kind, type) and issubclass(kind, ControllerError)
+}
+_ErrorParts: TypeAlias = tuple[str, str]
+
+
+def status_of(error: ControllerError) -> grpc.StatusCode:
+    """The gRPC status of an error: that of the nearest of its classes in `STATUSES`."""
+    return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+
+
+def describe(error: ControllerError) -> bytes:
+    """An error as it travels: the name of the nearest of its classes that has one here, and what it is made from."""
+    kind = next(kind for kind in type(error).__mro__ if _KINDS.get(kind.__name__) is kind)
+    text = error.address if isinstance(error, NotLeading) else str(error)
+    return encode((kind.__name__, text.encode(errors="replace").decode()[:TEXT_CHARS_MAX]))
+
+
+def revive(described: bytes) -> ControllerError:
+    """The error that `describe` was given; a plain `ControllerError` when it is none that is known."""
+    try:
+        name, text = decode(described, _ErrorParts)
+    except BadRequest:
+        return ControllerError("an error that cannot be read")
+    return _KINDS.get(name, ControllerError)(text)

@@ -1,0 +1,79 @@
+"""Noticing that this process was stopped, from the time that the event loop takes between two looks at a clock."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from store.base import logs
+
+__all__ = ["HELD_BYTES_MAX", "LOOK_S", "SLEPT_S", "Awake", "Reader"]
+
+LOOK_S = 0.25  # between two looks
+SLEPT_S = 1.5  # without a look: half of what another proxy waits until it takes a session by force
+HELD_BYTES_MAX = 64 << 20  # of input, of all connections; beyond, it is read as ever
+
+log = logs.get(__name__)
+
+
+class Reader(Protocol):
+    """A connection whose input waits."""
+
+    def wake(self, data: bytes) -> None:
+        """Read what has waited, and go on reading."""
+
+
+class Awake:
+    """Holds input from when this process has slept until it was heard of again.
+
+    `confirm` has it heard of, or told that it owns nothing any more; it ends soon, whatever it has come to.
+    """
+
+    def __init__(
+        self, confirm: Callable[[], Awaitable[object]], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._confirm = confirm
+        self._clock = clock
+        self._looked_s: float | None = None  # None: nobody looks, and nothing is held
+        self._confirming = False
+        self._held: dict[Reader, bytes] = {}  # what was read since; one read of each connection
+        self._held_bytes = 0  # <= HELD_BYTES_MAX
+
+    @property
+    def slept(self) -> bool:
+        """Whether this process was stopped, and the others have not heard of it since."""
+        looked_s = self._looked_s
+        return self._confirming or (looked_s is not None and self._clock() - looked_s > SLEPT_S)
+
+    def holds(self, reader: Reader, data: bytes) -> bool:
+        """Keep what was read until `Reader.wake`, if this process has slept; whether it is kept."""
+        if not self.slept or self._held_bytes + len(data) > HELD_BYTES_MAX:
+            return False
+        self._held[reader] = self._held.get(reader, b"") + data
+        self._held_bytes += len(data)
+        return True
+
+    def give_back(self, reader: Reader) -> bytes:
+        """What is kept of a connection that ends."""
+        data = self._held.pop(reader, b"")
+        self._held_bytes -= len(data)
+        return data
+
+    async def run(self) -> None:
+        """Look at the clock, for ever."""
+        self._looked_s = self._clock()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self.slept:
+                await self._wake(self._clock() - self._looked_s)
+            self._looked_s = self._clock()
+
+    async def _wake(self, slept_s: float) -> None:
+        log.warning("this process was stopped, or too busy, for a while", for_s=round(slept_s, 1))
+        self._confirming = True
+        try:
+            await self._confirm()
+        finally:
+            self._confirming, self._looked_s = False, self._clock()
+            for reader in list(self._held):
+                reader.wake(self.give_back(reader))

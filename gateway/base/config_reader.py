@@ -1,0 +1,277 @@
+"""Plain tables into typed structs, every mistake named by its full key path.
+
+The generic half of the configuration: it knows msgspec structs, key paths and how to say what is wrong; what may be
+configured is `gateway.config.config`. All mistakes of a configuration are reported together, not one a run.
+"""
+
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin
+
+import msgspec
+
+__all__ = ["ENV_PREFIX", "Hash", "Mistakes", "Secret", "Text", "environment_table", "fill", "merge", "read_struct"]
+
+ENV_PREFIX = "HEADGATE__"
+SECRET_BYTES_MAX = 64 * 1024  # a secret's file that is larger is some other file
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class Secret:
+    """A text that no log, traceback or dump shows."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The text itself."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+class Hash(Secret):
+    """What stands for a secret, and may be written in the file in its place."""
+
+    __slots__ = ()
+
+
+class Text(str):
+    """A value that came as text, from the environment or a command line, to be converted to its field's type."""
+
+    __slots__ = ()
+
+
+class Mistakes:
+    """What is wrong, in the order it was found."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def add(self, path: str, what: str) -> None:
+        """One line: the key, and what to write."""
+        self.lines.append(f"{path}: {what}")
+
+
+def merge(into: dict[str, Any], table: Mapping[str, Any]) -> None:
+    """Lay one tree of tables over another, key by key."""
+    for key, value in table.items():
+        below = into.get(key)
+        if isinstance(value, Mapping) and isinstance(below, dict):
+            merge(below, value)
+        elif isinstance(value, Mapping):
+            into[key] = {}
+            merge(into[key], value)
+        else:
+            into[key] = value
+
+
+def environment_table(environ: Mapping[str, str]) -> dict[str, Any]:
+    """`HEADGATE__STORE__DATA_DIR=x` as `{"store": {"data_dir": "x"}}`; names are lower-cased, sorted, then applied."""
+    table: dict[str, Any] = {}
+    for name in sorted(environ):
+        if name.startswith(ENV_PREFIX):
+            fill(table, name[len(ENV_PREFIX) :].lower().split("__"), Text(environ[name]))
+    return table
+
+
+def fill(table: dict[str, Any], keys: Iterable[str], value: Any) -> None:
+    """Put one value at a key path, making the tables on the way; a value already on the way gives place."""
+    *tables, last = keys
+    for key in tables:
+        below = table.get(key)
+        if not isinstance(below, dict):
+            below = table[key] = {}
+        table = below
+    table[last] = value
+
+
+def read_struct(kind: type[S], raw: Any, path: str, mistakes: Mistakes) -> S | None:
+    """A struct from a table; None when a mistake was found, which `mistakes` then names."""
+    raw = _from_text(raw)
+    if not isinstance(raw, Mapping):
+        mistakes.add(path, f"is a table; write [{path}] with its keys below, not {raw!r}")
+        return None
+    before = len(mistakes.lines)
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    given, spoiled = _read_secret_files(fields, raw, path, mistakes)
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        field = fields.get(key)
+        if field is None:
+            mistakes.add(_join(path, key), unknown_key(key, path, _readable_names(fields)))
+            continue
+        values[field.name] = _read(field.type, value, _join(path, key), field, mistakes)
+    for field in fields.values():
+        if field.required and field.name not in values and field.name not in spoiled:
+            mistakes.add(_join(path, field.encode_name), f"is missing{_hint(field)}")
+    return kind(**values) if len(mistakes.lines) == before else None
+
+
+def unknown_key(key: str, path: str, names: Iterable[str]) -> str:
+    """What to say of a key that does not exist: the nearest one that does, or all of them."""
+    known = sorted(names)
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    if near:
+        return f"there is no such key; did you mean {_join(path, near[0])}?"
+    return f"there is no such key; {path or 'the top level'} has {', '.join(known) or 'none'}"
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _read(kind: Any, value: Any, path: str, field: Any, mistakes: Mistakes) -> Any:
+    bare, optional = _bare(kind)
+    if optional and value is None:
+        return None
+    if isinstance(bare, type) and issubclass(bare, msgspec.Struct):
+        return read_struct(bare, value, path, mistakes)
+    origin, args = get_origin(bare), get_args(bare)
+    if origin in {dict, Mapping} and _is_struct(args[1]):
+        return _read_tables(args[1], value, path, mistakes)
+    if origin in {tuple, list} and _is_struct(args[0]):
+        return _read_array(args[0], value, path, mistakes)
+    return _read_leaf(kind, value, path, field, mistakes)
+
+
+def _read_tables(kind: type[S], value: Any, path: str, mistakes: Mistakes) -> dict[str, S | None]:
+    value = _from_text(value)
+    if not isinstance(value, Mapping):
+        mistakes.add(path, f"is a table of tables; write [{path}.NAME], not {value!r}")
+        return {}
+    return {name: read_struct(kind, table, _join(path, name), mistakes) for name, table in value.items()}
+
+
+def _read_array(kind: type[S], value: Any, path: str, mistakes: Mistakes) -> tuple[S | None, ...]:
+    value = _from_text(value)
+    if not isinstance(value, list):
+        mistakes.add(path, f"is an array of tables; write [[{path}]] for each, not {value!r}")
+        return ()
+    return tuple(read_struct(kind, table, f"{path}[{i}]", mistakes) for i, table in enumerate(value))
+
+
+def _read_leaf(kind: Any, value: Any, path: str, field: Any, mistakes: Mistakes) -> Any:
+    textual = isinstance(value, Text)
+    bare, _ = _bare(kind)
+    if textual and get_origin(bare) in {tuple, list, set, frozenset, dict, Mapping}:
+        value = _from_text(value)
+    try:
+        return msgspec.convert(
+            str(value) if isinstance(value, Text) else value, kind, strict=not textual, dec_hook=_custom
+        )
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        shown = "what was given" if bare in {Secret, Hash} else repr(str(value) if isinstance(value, Text) else value)
+        mistakes.add(path, f"{_wanted(bare, error)}, not {shown}{_hint(field)}")
+        return None
+
+
+def _wanted(kind: Any, error: Exception) -> str:
+    """What a field takes, from its type or from what msgspec says of it."""
+    if get_origin(kind) is typing.Literal:
+        return f"expected one of {', '.join(map(repr, get_args(kind)))}"
+    text = str(error).split(" - at ", maxsplit=1)[0].split(", got ", maxsplit=1)[0]
+    return f"{text[:1].lower()}{text[1:]}"
+
+
+def _custom(kind: type, value: Any) -> Any:
+    if kind in {Path, Secret, Hash} and isinstance(value, str) and value:
+        return kind(value)
+    raise ValueError("expected a text of at least one character")
+
+
+def _from_text(value: Any) -> Any:
+    """Text from the environment where a table or a list belongs: JSON, or a list of words joined by commas."""
+    if not isinstance(value, Text):
+        return value
+    text = value.strip()
+    if text[:1] in {"[", "{"}:
+        try:
+            return msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            return str(value)
+    return [word.strip() for word in text.split(",")] if text else []
+
+
+def _read_secret_files(
+    fields: Mapping[str, Any], raw: Mapping[str, Any], path: str, mistakes: Mistakes
+) -> tuple[dict[str, Any], set[str]]:
+    """Replace `NAME_file` of every secret NAME by the file's text, without the line's end; and those that failed."""
+    given, spoiled = dict(raw), set[str]()
+    for name, field in fields.items():
+        if _bare(field.type)[0] is not Secret:
+            continue
+        file_key = f"{name}_file"
+        if name in given and not isinstance(given[name], Text):
+            mistakes.add(_join(path, name), f"a secret is not written here; write {file_key} = the path of a file")
+            spoiled.add(name)
+            del given[name]
+        if file_key not in given:
+            continue
+        file = Path(str(given.pop(file_key)))
+        try:
+            text = file.read_text("utf-8") if file.stat().st_size <= SECRET_BYTES_MAX else ""
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            mistakes.add(_join(path, file_key), f"{file} cannot be read ({why}); write the path of a readable file")
+            spoiled.add(name)
+            continue
+        if not text.strip():
+            what = f"{file} is empty or larger than {SECRET_BYTES_MAX} bytes; write the path of the secret's file"
+            mistakes.add(_join(path, file_key), what)
+            spoiled.add(name)
+            continue
+        given[name] = Text(text.rstrip("\r\n"))
+    return given, spoiled
+
+
+def _readable_names(fields: Mapping[str, Any]) -> list[str]:
+    return [f"{name}_file" if _bare(field.type)[0] is Secret else name for name, field in fields.items()]
+
+
+def _hint(field: Any) -> str:
+    """What a field means and its default, for the end of a message."""
+    description = describe(field)
+    default = field.default
+    if isinstance(default, (str, int, float, Path)):
+        shown = (
+            str(default).lower() if isinstance(default, bool) else msgspec.json.encode(default, enc_hook=str).decode()
+        )
+        description = f"{description}; default {shown}" if description else f"default {shown}"
+    return f" ({description})" if description else ""
+
+
+def describe(field: Any) -> str:
+    """The description in a struct field's `Annotated[..., Meta(description=...)]`, "" when it has none."""
+    for part in getattr(field.type, "__metadata__", ()):
+        if isinstance(part, msgspec.Meta) and part.description:
+            return part.description
+    return ""
+
+
+def _bare(kind: Any) -> tuple[Any, bool]:
+    """A type without `Annotated` and `| None`, and whether None is allowed."""
+    if get_origin(kind) is typing.Annotated:
+        return _bare(get_args(kind)[0])
+    if get_origin(kind) in {typing.Union, types.UnionType}:
+        others = [part for part in get_args(kind) if part is not type(None)]
+        if len(others) == 1 and len(others) < len(get_args(kind)):
+            return _bare(others[0])[0], True
+    return kind, False
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)

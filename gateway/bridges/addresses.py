@@ -1,0 +1,113 @@
+"""From topics of an upstream to addresses of ours: filters with a template each.
+
+In a template, `{topic}` is the upstream's topic, `{1}` the level, or with `#` the levels, that the filter's first
+wildcard stands for, `{2}` the second one's, and `{bridge}` the bridge's name. So `factory/+/state/#` with
+`plant7/{1}/{2}` takes `factory/press/state/oil/temp` to `plant7/press/oil/temp`. Where `#` stands for no level, the
+slash before it goes with it.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from gateway.domain.errors import Refusal
+from gateway.domain.filters import MANY, ONE, check_filter, is_filter
+from gateway.port.bridge import Place
+
+__all__ = ["Places", "Subscription", "captured", "filled"]
+
+SHARE = "$share/"
+
+_BLANK = re.compile(r"\{([^{}]*)\}")
+
+
+class Subscription(NamedTuple):
+    """A filter, and the templates of what it matches."""
+
+    pattern: str
+    qos: int
+    to: str
+    device: str
+
+    @property
+    def matched(self) -> str:
+        """The filter that topics are matched by: what stands behind `$share/{group}/`."""
+        return self.pattern.split("/", 2)[2] if self.pattern.startswith(SHARE) else self.pattern
+
+
+class Places:
+    """Where the messages of one bridge go."""
+
+    def __init__(self, bridge: str, subscriptions: Sequence[Subscription]) -> None:
+        self._bridge = bridge
+        self._subscriptions = [(one.matched.split("/"), one) for one in subscriptions]
+
+    def __call__(self, topic: str) -> Place | None:
+        """The place of a topic's messages; None when no filter matches it."""
+        levels = topic.split("/")
+        for pattern, one in self._subscriptions:
+            found = captured(pattern, levels)
+            if found is not None:
+                address = filled(one.to, self._bridge, topic, found)
+                return Place(address, filled(one.device, self._bridge, topic, found))
+        return None
+
+    @staticmethod
+    def mistakes(bridge: str, one: Subscription) -> Iterator[tuple[str, str]]:
+        """What is wrong with a subscription: which of `filter`, `to` and `device`, and what to write."""
+        try:
+            if one.pattern.startswith(SHARE):
+                levels = one.pattern.split("/", 2)
+                if len(levels) < 3 or not levels[1] or is_filter(levels[1]):
+                    yield "filter", "shares nothing; write $share/group/filter"
+                    return
+            check_filter(one.matched)
+        except Refusal as refusal:
+            yield "filter", f"{refusal}; write a topic filter"
+            return
+        wildcards = sum(level in {ONE, MANY} for level in one.matched.split("/"))
+        known = {"topic", "bridge", *(str(n) for n in range(1, wildcards + 1))}
+        for key, template in (("to", one.to), ("device", one.device)):
+            unknown = [name for name in _BLANK.findall(template) if name not in known]
+            if unknown:
+                yield key, f"{{{unknown[0]}}} stands for nothing; write {', '.join(sorted(f'{{{n}}}' for n in known))}"
+            elif any(sign in _BLANK.sub("", template) for sign in "{}"):
+                yield key, "has a brace that is not closed, or not opened; write {topic}"
+        if one.to.startswith("$"):
+            yield "to", "begins with $, which is reserved; write another first level"
+        elif is_filter(_BLANK.sub("", one.to)) or "\0" in one.to:
+            yield "to", "has a wildcard, which no address may; write {1} for what the filter's stands for"
+
+
+def captured(pattern: Sequence[str], topic: Sequence[str]) -> list[str | None] | None:
+    """What the wildcards of a filter stand for in a topic, both as levels; None when it does not match.
+
+    The last one is None when `#` stands for no level.
+    """
+    if pattern[0] in {ONE, MANY} and topic[0].startswith("$"):
+        return None
+    found: list[str | None] = []
+    for i, level in enumerate(pattern):
+        if level == MANY:
+            return [*found, "/".join(topic[i:]) if i < len(topic) else None]
+        if i >= len(topic) or level not in {ONE, topic[i]}:
+            return None
+        if level == ONE:
+            found.append(topic[i])
+    return found if len(pattern) == len(topic) else None
+
+
+def filled(template: str, bridge: str, topic: str, found: Sequence[str | None]) -> str:
+    """A template with its blanks filled in."""
+    made = ""
+    end = 0
+    for blank in _BLANK.finditer(template):
+        made += template[end : blank.start()]
+        end = blank.end()
+        name = blank[1]
+        value = topic if name == "topic" else bridge if name == "bridge" else found[int(name) - 1]
+        if value is None:
+            made = made.removesuffix("/")
+        else:
+            made += value
+    return made + template[end:]

@@ -1,0 +1,300 @@
+"""The bridges of this process: of several proxies one runs each, and another one goes on when it dies.
+
+Who runs a bridge owns its name (`gateway.ownership.owners`). What it stores is not fenced by that: for the moments in
+which a proxy that is cut off still reads, two are connected under one client identifier, of which the upstream lets one
+stay, and what both had is stored twice. A bridge is at least once.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.bridges.addresses import Places
+from gateway.bridges.bridge import Bridge, Store
+from gateway.bridges.link import dial
+from gateway.bridges.settings import BridgeConfig
+from gateway.domain.errors import ConfigError, Refusal
+from gateway.domain.session_user import SessionUser
+from gateway.ops.status import BridgeStatus
+from gateway.ownership.owners import Owned, Owners, OwnershipLost, Taken
+from gateway.port.adapter import AdapterFactory
+from gateway.port.bridge import BridgeFactory, Scheme, Terms, Upstream, Wanted
+from store.base import logs
+from store.base.errors import StoreError
+
+__all__ = ["Bridges", "Gate"]
+
+PREFIX = "bridge/"  # of the names that are owned
+LOOK_S = 2.0  # between two looks whether a bridge is free, about
+AGAIN_S = 5.0  # after a failure that is our own
+
+log = logs.get(__name__)
+
+
+class Gate(Protocol):
+    """What bridges need of the gateway."""
+
+    @property
+    def owners(self) -> Owners:
+        """Who gives names to processes."""
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so much waits to be durable that nobody should be read from."""
+
+    def spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
+        """Run a coroutine as a supervised task."""
+
+
+class Bridges:
+    """All that are configured. `adapters` are the factories by entry point, with their options."""
+
+    def __init__(
+        self,
+        configs: Mapping[str, BridgeConfig],
+        adapters: Mapping[str, tuple[AdapterFactory, Any]],
+        gate: Gate,
+        *,
+        store: Store,
+        registry: CollectorRegistry,
+        now_ms: Callable[[], int],
+        message_bytes_max: int,
+        gateway_id: str = "",
+    ) -> None:
+        """Raises `ConfigError` for a URL that no adapter speaks."""
+        self._gate = gate
+        self._keepers: dict[str, _Keeper] = {}
+        chance = random.SystemRandom()
+        schemes: dict[str, Scheme] = {}
+        factories: dict[str, tuple[BridgeFactory, Any]] = {}
+        for factory, options in adapters.values():
+            if isinstance(factory, BridgeFactory):
+                schemes.update(factory.schemes)
+                factories.update(dict.fromkeys(factory.schemes, (factory, options)))
+        for name, config in configs.items():
+            scheme = config.url.partition(":")[0].lower()
+            if scheme not in factories:
+                raise ConfigError(f"bridges.{name}.url: no adapter speaks {scheme!r}; write mqtt://host:port")
+            bridge = Bridge(
+                name,
+                config,
+                _upstream(*factories[scheme], _terms(name, config, message_bytes_max, gateway_id)),
+                dial=lambda config=config: dial(config, schemes),  # type: ignore[misc]
+                store=store,
+                crowded=lambda: gate.crowded,
+                now_ms=now_ms,
+                chance=chance,
+            )
+            self._keepers[name] = _Keeper(bridge, gate.owners, chance)
+        if self._keepers:
+            registry.register(_Figures([keeper.bridge for keeper in self._keepers.values()]))
+
+    def start(self) -> None:
+        """Run those that are not another process's."""
+        if self._keepers:
+            self._gate.owners.serve(PREFIX, self)
+        for keeper in self._keepers.values():
+            keeper.task = self._gate.spawn(keeper.run())
+
+    async def stop(self) -> None:
+        """Stop reading, and let others go on. What is stored is acknowledged."""
+        for keeper in self._keepers.values():
+            if keeper.task is not None:
+                keeper.task.cancel()
+        await asyncio.gather(*(keeper.ended() for keeper in self._keepers.values()))
+
+    def status(self) -> tuple[BridgeStatus, ...]:
+        """What is to be said of each."""
+        return tuple([_status(name, keeper.bridge) for name, keeper in self._keepers.items()])
+
+    # ---- `gateway.ownership.owners.Listener`
+
+    async def wanted(self, name: str, user: SessionUser | None) -> None:
+        """See `Listener`."""
+        if (keeper := self._keeper(name)) is not None:
+            await keeper.let_go()
+
+    async def inherited(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
+        """See `Listener`. It is free from now on: the first who looks runs it."""
+        await (await take()).release()
+        if (keeper := self._keeper(name)) is not None:
+            keeper.look.set()
+
+    async def deposed(self) -> None:
+        """See `Listener`."""
+        for keeper in self._keepers.values():
+            keeper.depose()
+
+    def _keeper(self, name: str) -> "_Keeper | None":
+        return self._keepers.get(name.removeprefix(PREFIX))
+
+
+class _Keeper:
+    """Runs one bridge while this process owns its name, and looks again and again whether it could."""
+
+    def __init__(self, bridge: Bridge, owners: Owners, chance: random.Random) -> None:
+        self.bridge = bridge
+        self.task: asyncio.Task[None] | None = None
+        self.look = asyncio.Event()
+        self._owners = owners
+        self._chance = chance
+        self._owned: Owned | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                self.look.clear()
+                self._owned = await self._taken()
+                if self._owned is not None:
+                    await self._run()
+                else:
+                    await _until(self.look, LOOK_S * self._chance.uniform(0.5, 1.0))
+        finally:
+            await self._release()
+
+    async def _taken(self) -> Owned | None:
+        name = f"{PREFIX}{self.bridge.name}"
+        try:
+            return await self._owners.take(name, wait=False)
+        except Taken:
+            return None
+        except (StoreError, Refusal) as error:
+            log.debug("bridge: not known whose it is", bridge=self.bridge.name, error=str(error))
+            return None
+
+    async def _run(self) -> None:
+        """Run the bridge until it is not ours any more."""
+        log.info("bridge: runs here", bridge=self.bridge.name)
+        running = self._running = asyncio.ensure_future(self.bridge.run())
+        try:
+            await asyncio.wait([running])
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            self._running = None
+        if not running.cancelled() and (failure := running.exception()) is not None:  # our own bug
+            log.error("bridge: failed", bridge=self.bridge.name, exc_info=failure)
+            self.bridge.figures.error = f"internal error: {failure!r}"
+            await asyncio.sleep(AGAIN_S)
+        await self._release()
+
+    def depose(self) -> None:
+        """It is not ours any more."""
+        self._owned = None
+        if self._running is not None:
+            self._running.cancel()
+
+    async def let_go(self) -> None:
+        """Another process asks for it."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+        await self._release()
+
+    async def ended(self) -> None:
+        """Wait until `run` has ended."""
+        if self.task is not None:
+            await asyncio.gather(self.task, return_exceptions=True)
+
+    async def _release(self) -> None:
+        owned, self._owned = self._owned, None
+        if owned is None:
+            return
+        try:
+            await owned.release()
+        except OwnershipLost:
+            pass
+        except StoreError as error:
+            log.warning("bridge: not released, others wait until we are gone", error=str(error))
+
+
+class _Figures(Collector):
+    """The metrics of bridges that this process runs; the others' are theirs to say."""
+
+    def __init__(self, bridges: Iterable[Bridge]) -> None:
+        self._bridges = list(bridges)
+
+    def collect(self) -> Iterable[Metric]:
+        """A family for each figure."""
+        label = ["bridge"]
+        connected = GaugeMetricFamily("headgate_bridge_connected", "1: connected and subscribed", labels=label)
+        held = GaugeMetricFamily(
+            "headgate_bridge_unacknowledged", "Messages not acknowledged, as they are not durable yet", labels=label
+        )
+        silent = GaugeMetricFamily(
+            "headgate_bridge_last_message_age_seconds", "Since the last message was stored", labels=label
+        )
+        came = CounterMetricFamily(
+            "headgate_bridge_messages",
+            'Messages: "stored", or the cause of refusal',
+            labels=[*label, "status"],
+        )
+        again = CounterMetricFamily("headgate_bridge_reconnects", "Connections after the first", labels=label)
+        for bridge in self._bridges:
+            figures, name = bridge.figures, [bridge.name]
+            connected.add_metric(name, float(figures.connected))
+            held.add_metric(name, figures.unacknowledged)
+            again.add_metric(name, max(0, figures.connects - 1))
+            came.add_metric([*name, "stored"], figures.stored)
+            for cause, count in figures.refused.items():
+                came.add_metric([*name, cause], count)
+            if figures.here and figures.last_message_s is not None:
+                silent.add_metric(name, time.monotonic() - figures.last_message_s)
+        return connected, held, silent, came, again
+
+
+def _upstream(factory: BridgeFactory, options: Any, terms: Terms) -> Callable[[], Upstream]:
+    return lambda: factory.upstream(terms, options)
+
+
+def _terms(name: str, config: BridgeConfig, message_bytes_max: int, gateway_id: str) -> Terms:
+    subscriptions = config.subscriptions()
+    return Terms(
+        bridge=name,
+        client_id=config.client_id or f"headgate-{name}",
+        username=config.username,
+        password=None if config.password is None else config.password.reveal(),
+        version=config.version,
+        clean=config.clean,
+        session_expiry_s=config.session_expiry_s,
+        keep_alive_s=config.keep_alive_s,
+        answer_timeout_ms=int(config.connect_timeout_s * 1_000),
+        receive_maximum=config.receive_maximum,
+        pending_bytes_max=config.pending_bytes_max,
+        message_bytes_max=message_bytes_max,
+        wanted=[Wanted(one.pattern, one.qos) for one in subscriptions],
+        placing=Places(name, subscriptions),
+        gateway=gateway_id,
+    )
+
+
+def _status(name: str, bridge: Bridge) -> BridgeStatus:
+    figures = bridge.figures
+    last_s = figures.last_message_s
+    return BridgeStatus(
+        name=name,
+        here=figures.here,
+        connected=figures.connected,
+        stored=figures.stored,
+        refused=dict(figures.refused),
+        unacknowledged=figures.unacknowledged,
+        reconnects=max(0, figures.connects - 1),
+        last_message_age_s=None if last_s is None else round(time.monotonic() - last_s, 3),
+        error=figures.error,
+    )
+
+
+async def _until(event: asyncio.Event, wait_s: float) -> None:
+    try:
+        async with asyncio.timeout(wait_s):
+            await event.wait()
+    except TimeoutError:
+        pass

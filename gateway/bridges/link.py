@@ -1,0 +1,150 @@
+"""Connections to upstream brokers: TCP, TLS, and WebSocket over either."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Mapping
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import websockets.asyncio.client
+import websockets.exceptions
+import websockets.typing
+
+from gateway.bridges.settings import BridgeConfig, BridgeTls
+from gateway.port.bridge import Scheme
+
+__all__ = ["Link", "LinkError", "dial"]
+
+READ_BYTES = 64 << 10
+CLOSE_S = 2.0  # that a polite end may take
+
+
+class LinkError(Exception):
+    """The upstream is not reached, or its connection has ended."""
+
+
+class Link(Protocol):
+    """A stream of bytes, both ways."""
+
+    async def read(self) -> bytes:
+        """What has come. Raises `LinkError` at the end."""
+
+    async def write(self, data: bytes) -> None:
+        """Send; it waits while the other end does not read. Raises `LinkError`."""
+
+    async def close(self) -> None:
+        """End it."""
+
+
+async def dial(config: BridgeConfig, schemes: Mapping[str, Scheme]) -> Link:
+    """A connection to a bridge's upstream. Raises `LinkError`."""
+    url = urlsplit(config.url)
+    scheme = schemes[url.scheme]
+    host, port = url.hostname or "", url.port or scheme.port
+    try:
+        async with asyncio.timeout(config.connect_timeout_s):
+            tls = _context(config.tls) if scheme.secure else None
+            if scheme.subprotocol:
+                return await _WebSocket.open(config, scheme.subprotocol, tls)
+            return _Stream(*await asyncio.open_connection(host, port, ssl=tls, limit=READ_BYTES))
+    except (OSError, ValueError, ssl.SSLError) as error:
+        raise LinkError(f"{host}:{port} is not reached: {_text_of(error)}") from error
+
+
+def _context(tls: BridgeTls) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=tls.ca_file)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if tls.cert_file is not None:
+        context.load_cert_chain(tls.cert_file, tls.key_file)
+    return context
+
+
+def _text_of(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return str(error) or type(error).__name__
+
+
+class _Stream:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def read(self) -> bytes:
+        try:
+            data = await self._reader.read(READ_BYTES)
+        except OSError as error:
+            raise LinkError(_text_of(error)) from error
+        if not data:
+            raise LinkError("the upstream has closed the connection")
+        return data
+
+    async def write(self, data: bytes) -> None:
+        try:
+            self._writer.write(data)
+            await self._writer.drain()
+        except OSError as error:
+            raise LinkError(_text_of(error)) from error
+
+    async def close(self) -> None:
+        self._writer.close()
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._writer.wait_closed()
+        except (OSError, TimeoutError):
+            self._writer.transport.abort()
+
+
+class _Connect(websockets.asyncio.client.connect):
+    """To where the configuration says, and nowhere else: what we say first is a password."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        """No redirect is followed."""
+        return exc
+
+
+class _WebSocket:
+    """MQTT over WebSocket (MQTT 5.0, 6): packets in binary messages, in any fragmentation."""
+
+    def __init__(self, connection: websockets.asyncio.client.ClientConnection) -> None:
+        self._connection = connection
+
+    @classmethod
+    async def open(cls, config: BridgeConfig, subprotocol: str, tls: ssl.SSLContext | None) -> "_WebSocket":
+        """Raises OSError, `LinkError`."""
+        try:
+            connection = await _Connect(
+                config.url,
+                subprotocols=[websockets.typing.Subprotocol(subprotocol)],
+                ssl=tls,
+                proxy=None,
+                compression=None,
+                ping_interval=None,  # the protocol has its own
+                max_size=config.pending_bytes_max,
+                max_queue=1,
+                close_timeout=CLOSE_S,
+            )
+        except websockets.exceptions.WebSocketException as error:
+            raise LinkError(f"no WebSocket at {config.url}: {error}") from error
+        if connection.subprotocol != subprotocol:
+            await connection.close()
+            raise LinkError(f"the WebSocket at {config.url} does not speak {subprotocol}")
+        return cls(connection)
+
+    async def read(self) -> bytes:
+        try:
+            data = await self._connection.recv(decode=False)
+        except (websockets.exceptions.ConnectionClosed, OSError) as error:
+            raise LinkError(_text_of(error)) from error
+        return bytes(data)
+
+    async def write(self, data: bytes) -> None:
+        try:
+            await self._connection.send(data)
+        except (websockets.exceptions.ConnectionClosed, OSError) as error:
+            raise LinkError(_text_of(error)) from error
+
+    async def close(self) -> None:
+        with contextlib.suppress(OSError, websockets.exceptions.WebSocketException):
+            await self._connection.close()

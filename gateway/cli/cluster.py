@@ -1,0 +1,359 @@
+"""`headgate cluster`: start one on this machine, look at one, change it."""
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, cast, get_args
+
+import typer
+
+from controller.api.client import Acknowledge as _Acknowledge
+from gateway.cli import queues as cli_queues
+from gateway.cli import replicas as cli_replicas
+from gateway.cli import users as cli_users
+from gateway.cli.controllers import ConfigOption, ControllersOption, ask, channel, run
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Start a cluster on this machine, look at one, change it.", no_args_is_help=True)
+members = typer.Typer(help="The controllers.", no_args_is_help=True)
+groups = typer.Typer(help="The store groups.", no_args_is_help=True)
+topics = typer.Typer(help="Where topics' queues lie.", no_args_is_help=True)
+app.add_typer(members, name="members")
+app.add_typer(groups, name="groups")
+app.add_typer(cli_users.app, name="users")
+app.add_typer(cli_replicas.app, name="replicas")
+app.add_typer(topics, name="topics")
+cli_queues.register(topics)
+
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+GroupArgument = Annotated[int, typer.Argument(min=0, help="The store group's number.")]
+
+
+@app.command()
+def up(
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=5, help="Controllers, and replicas of each group.")] = 3,
+    groups: Annotated[int, typer.Option("--groups", min=1, max=8, help="Store groups.")] = 2,
+    proxies: Annotated[int, typer.Option("--proxies", min=1, max=8, help="Proxies.")] = 2,
+    directory: Annotated[Path, typer.Option("--dir", help="Holds everything; the same one, the same cluster.")] = Path(
+        "headgate-cluster"
+    ),
+    port_offset: Annotated[int, typer.Option("--port-offset", min=0, max=50_000, help="Added to every port.")] = 0,
+) -> None:
+    """Start a whole cluster as processes on this machine, and stop it with Ctrl-C."""
+    from rich.console import Console  # noqa: PLC0415 - here and below: what only this command needs
+
+    from gateway.operating.local_cluster import LocalCluster, Plan  # noqa: PLC0415
+
+    plan = Plan(directory.resolve(), nodes, groups, nodes, nodes // 2 + 1, proxies, port_offset)
+    cluster = LocalCluster(plan)
+    console = Console(stderr=True)
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
+
+    def waiting(left: Mapping[str, str]) -> None:
+        for name, why in left.items():
+            console.print(f"waiting for {name}: {why}", style="dim", highlight=False, markup=False)
+        if stopping.is_set():
+            raise typer.Exit
+
+    try:
+        cluster.write()
+        for role in ("controller", "store", "proxy"):
+            names = [node.name for node in cluster.nodes if node.role == role]
+            for name in names:
+                cluster.start(name)
+            for name in cluster.until_ready(names, timeout_s=None, waiting=waiting):
+                node = cluster.node(name)
+                console.print(f"{name:14} port {node.port}, admin {node.admin_port}", highlight=False)
+                if stopping.is_set():
+                    return
+            if role == "controller":
+                _make_groups(cluster, names, waiting)
+        console.print(
+            f"\nready: MQTT on {', '.join(str(node.port) for node in cluster.nodes if node.role == 'proxy')}; "
+            f"all in {plan.directory}; stop with Ctrl-C\n"
+            f"look at it: headgate cluster status --controllers {','.join(plan.addresses.values())}",
+            highlight=False,
+        )
+        _watch(cluster, stopping, console)
+    finally:
+        cluster.stop_all()
+
+
+def _watch(cluster: Any, stopping: threading.Event, console: Any) -> None:
+    """Say when a process ends by itself, until we are asked to stop."""
+    gone: set[str] = set()
+    while not stopping.wait(0.5):
+        for node in cluster.nodes:
+            if not cluster.running(node.name) and node.name not in gone:
+                gone.add(node.name)
+                console.print(f"{node.name} has ended: {cluster.last_words(node.name)}", style="red")
+
+
+def _make_groups(cluster: Any, controllers: Sequence[str], waiting: Callable[[Mapping[str, str]], object]) -> None:
+    """Have the controllers know the groups, however long they take to answer while they live. Raises `NodeFailed`."""
+    from controller.api.client import ControllerUnreachable  # noqa: PLC0415
+
+    plan = cluster.plan
+    while True:
+        try:
+            run(plan.addresses.values(), lambda controller: _add_groups(controller, plan))
+        except ControllerUnreachable as error:
+            cluster.check_running(controllers)
+            waiting(dict.fromkeys(controllers, str(error)))
+        else:
+            return
+
+
+async def _add_groups(controller: Any, plan: Any) -> None:
+    from controller.api.client import GroupConfig  # noqa: PLC0415
+
+    config = GroupConfig(replicas=plan.replicas, min_in_sync=plan.min_in_sync)
+    for number in range(plan.groups):
+        if controller.group(number) is None:
+            await controller.add_group(number, config)
+
+
+# ---- looking
+
+
+@app.command()
+def status(config: ConfigOption = None, controllers: ControllersOption = None, *, as_json: JsonOption = False) -> None:
+    """Controllers, groups, masters, epochs, SyncStateSets and how far each replica is."""
+    from gateway.operating import report as cluster_report  # noqa: PLC0415
+
+    found = ask(config, controllers, cluster_report.gathered)
+    if as_json:
+        typer.echo(json.dumps(cluster_report.document(found)))
+    else:
+        cluster_report.show(found)
+
+
+# ---- changing
+
+
+@app.command()
+def elect(
+    group: GroupArgument,
+    replica: Annotated[int | None, typer.Option("--replica", min=1, help="Whom; the best one if not said.")] = None,
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+    *,
+    unclean: Annotated[
+        bool,
+        typer.Option(
+            "--unclean",
+            help="When nobody in sync is left, or all of them have lost the end of their logs: what it lacks is lost.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before an unclean election.")] = False,
+) -> None:
+    """Make another replica a group's master, at once: one that is in sync, in the place of one that hangs, too."""
+    from gateway.operating import electing  # noqa: PLC0415
+
+    if unclean:
+        risk = ask(config, controllers, lambda controller: electing.at_risk(controller, group))
+        typer.echo(
+            f"group {group}, epoch {risk.group.master_epoch}: an unclean election loses what the new master lacks"
+        )
+        for line in risk.lines:
+            typer.echo(f"  {line}")
+        if not yes:
+            typer.confirm("Elect one that lacks what was acknowledged?", abort=True)
+        found = ask(config, controllers, lambda controller: electing.elect_unclean(controller, risk, replica))
+    else:
+        found = ask(config, controllers, lambda controller: electing.elect(controller, group, replica))
+    typer.echo(f"group {group}: replica {found.master} is master of epoch {found.master_epoch}")
+    if unclean:
+        typer.echo(
+            "replicas that come back with more than it has stand still: let them begin anew on empty directories, or "
+            f"with headgate cluster groups configure {group} --unclean-election"
+        )
+
+
+@app.command("switch-over")
+def switch_over(
+    group: GroupArgument,
+    replica: Annotated[int, typer.Argument(min=1, help="The replica that is to be master.")],
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+) -> None:
+    """Hand a group over to another replica without a failed write: the master drains, then steps back."""
+    from gateway.operating.switching import switch_over as switch  # noqa: PLC0415
+
+    found = ask(config, controllers, lambda controller: switch(controller, group, replica, channel(config)))
+    typer.echo(f"group {group}: replica {found.master} is master of epoch {found.master_epoch}")
+
+
+@groups.command("add")
+def add_group(
+    group: GroupArgument,
+    replicas: Annotated[int, typer.Option("--replicas", min=1, max=5, help="How many, learners not counted.")] = 3,
+    min_in_sync: Annotated[
+        int | None,
+        typer.Option("--min-in-sync", min=1, help="Fewer, and nothing is written.", show_default="a majority"),
+    ] = None,
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+    *,
+    acknowledge: Annotated[
+        str, typer.Option("--acknowledge", help="Who has a write when it is answered: all_in_sync, quorum or master.")
+    ] = "all_in_sync",
+) -> None:
+    """Add a store group, or say that it is there: its nodes wait for that. Topics made from now on use it too."""
+    from controller.api.client import GroupConfig  # noqa: PLC0415
+    from gateway.domain.errors import ConfigError  # noqa: PLC0415
+
+    if acknowledge not in get_args(_Acknowledge):
+        raise ConfigError(f"--acknowledge: {acknowledge!r} is none of {', '.join(get_args(_Acknowledge))}")
+    wanted = GroupConfig(
+        replicas=replicas, min_in_sync=min_in_sync or replicas // 2 + 1, acknowledge=cast("_Acknowledge", acknowledge)
+    )
+    ask(config, controllers, lambda controller: controller.add_group(group, wanted))
+    typer.echo(f"group {group}: {wanted.replicas} replicas, {wanted.min_in_sync} in sync, answers by {acknowledge}")
+
+
+@groups.command("configure")
+def configure_group(
+    group: GroupArgument,
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+    *,
+    replicas: Annotated[
+        int | None, typer.Option("--replicas", min=1, max=5, help="How many are meant to be, learners not counted.")
+    ] = None,
+    min_in_sync: Annotated[
+        int | None, typer.Option("--min-in-sync", min=1, help="Fewer, and nothing is written.")
+    ] = None,
+    acknowledge: Annotated[
+        str | None,
+        typer.Option("--acknowledge", help="Who has a write when it is answered: all_in_sync, quorum, master."),
+    ] = None,
+    unclean_election: Annotated[
+        bool | None,
+        typer.Option("--unclean-election/--no-unclean-election", help="Lose data rather than wait for one in sync."),
+    ] = None,
+) -> None:
+    """Change what a group promises, while it runs; what is not named stays."""
+    from gateway.operating import configuring  # noqa: PLC0415
+
+    before, after = ask(
+        config,
+        controllers,
+        lambda controller: configuring.configure(
+            controller,
+            group,
+            replicas=replicas,
+            min_in_sync=min_in_sync,
+            acknowledge=acknowledge,
+            unclean_election=unclean_election,
+        ),
+    )
+    for sentence in configuring.effects(before, after):
+        typer.echo(f"group {group}: {sentence}")
+
+
+@groups.command("open")
+def open_group(group: GroupArgument, config: ConfigOption = None, controllers: ControllersOption = None) -> None:
+    """Place new queues on a group again that was closed."""
+    ask(config, controllers, lambda controller: controller.close_group(group, closed=False))
+    typer.echo(f"group {group} gets new queues again")
+
+
+@groups.command("close")
+def close_group(group: GroupArgument, config: ConfigOption = None, controllers: ControllersOption = None) -> None:
+    """Place no new queues on a group."""
+    ask(config, controllers, lambda controller: controller.close_group(group))
+    typer.echo(f"group {group} gets no new queues")
+
+
+@groups.command("remove")
+def remove_group(group: GroupArgument, config: ConfigOption = None, controllers: ControllersOption = None) -> None:
+    """Forget a group that has no queues any more."""
+    ask(config, controllers, lambda controller: controller.remove_group(group))
+    typer.echo(f"group {group} is removed")
+
+
+@groups.command("forget-replica")
+def forget_replica(
+    group: GroupArgument,
+    replica: Annotated[int, typer.Argument(min=1, help="A replica that will not come back.")],
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+) -> None:
+    """Forget a replica that is gone for good."""
+    ask(config, controllers, lambda controller: controller.forget_replica(group, replica))
+    typer.echo(f"group {group}: replica {replica} is forgotten")
+
+
+@members.command("list")
+def list_members(config: ConfigOption = None, controllers: ControllersOption = None) -> None:
+    """The controllers, and who leads."""
+    from gateway.operating import report as cluster_report  # noqa: PLC0415
+
+    cluster_report.show_controllers(ask(config, controllers, cluster_report.gathered))
+
+
+@members.command("add")
+def add_member(
+    id_: Annotated[int, typer.Argument(metavar="ID", min=1, help="A number that no controller ever had.")],
+    address: Annotated[str, typer.Argument(help="host:port of the new controller, started with --join.")],
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+) -> None:
+    """Add a controller; it votes when it has caught up."""
+    ask(config, controllers, lambda controller: controller.add_member(id_, address))
+    typer.echo(f"controller {id_} is added")
+
+
+@members.command("remove")
+def remove_member(
+    id_: Annotated[int, typer.Argument(metavar="ID", min=1)],
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+) -> None:
+    """Remove a controller, dead or alive."""
+    ask(config, controllers, lambda controller: controller.remove_member(id_))
+    typer.echo(f"controller {id_} is removed")
+
+
+@members.command("transfer")
+def transfer(
+    id_: Annotated[int, typer.Argument(metavar="ID", min=1)],
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+) -> None:
+    """Let another controller lead."""
+    ask(config, controllers, lambda controller: controller.transfer(id_))
+    typer.echo(f"controller {id_} is asked to lead")
+
+
+@topics.command("move")
+def move_queue(
+    queue: Annotated[int, typer.Argument(min=16, help="The number of a topic's queue.")],
+    group: GroupArgument,
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+) -> None:
+    """Write to a new queue, in another group, in a queue's place; the old one can be read until it is dropped."""
+    found = ask(config, controllers, lambda controller: controller.move_queue(queue, group))
+    heir = found.moved.get(queue)
+    if heir is None:
+        typer.echo(f"{found.name}: queue {queue} lies in group {group} already")
+    else:
+        typer.echo(f"{found.name}: queue {queue} is closed, {heir} in group {group} takes its place")
+
+
+@topics.command("close")
+def close_queue(
+    queue: Annotated[int, typer.Argument(min=16)],
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+) -> None:
+    """Write no more to a topic's queue; it can be read until it is dropped."""
+    found = ask(config, controllers, lambda controller: controller.close_queue(queue))
+    typer.echo(f"{found.name}: queue {queue} is closed")

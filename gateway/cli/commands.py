@@ -1,0 +1,216 @@
+"""The command line: `headgate serve` and its kin.
+
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage or configuration, 3 nothing answers, 130 interrupted. An error
+that was to be expected is one line on standard error (a configuration's: one for each mistake), never a traceback.
+"""
+
+import importlib.metadata
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from controller.api.client import ControllerError
+from gateway.cli import access as cli_access
+from gateway.cli import cluster as cli_cluster
+from gateway.cli import cluster_roles as cli_cluster_roles
+from gateway.cli import groups as cli_groups
+from gateway.cli import kv as cli_kv
+from gateway.cli import passwords as cli_passwords
+from gateway.cli import remote as cli_remote
+from gateway.cli import spark as cli_spark
+from gateway.cli import store as cli_store
+from gateway.domain.errors import ConfigError, HeadgateError
+from gateway.remote.http import Unreachable
+from store.base.errors import StoreError
+
+__all__ = ["app", "main"]
+
+EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 130
+WORKERS_MAX = 64  # processes of one gateway
+_EXPECTED = (
+    HeadgateError,
+    StoreError,
+    ControllerError,
+    OSError,
+)  # said in one line; anything else is a bug and keeps its traceback
+
+app = typer.Typer(
+    name="headgate",
+    help="MQTT, CoAP, HTTP, AMQP and CloudEvents into one durable log.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(cli_spark.app, name="spark")
+app.add_typer(cli_store.app, name="store")
+app.add_typer(cli_kv.app, name="kv")
+app.add_typer(cli_groups.app, name="groups")
+app.add_typer(cli_cluster.app, name="cluster")
+app.add_typer(cli_access.app, name="access")
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The TOML file.", show_default="headgate.toml, if it is there")
+]
+DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Overrides store.data_dir.")]
+OffsetOption = Annotated[int | None, typer.Option("--port-offset", min=0, help="Added to every port.")]
+HostOption = Annotated[
+    str | None,
+    typer.Option("--host", help="Where the protocols listen (0.0.0.0: everywhere); admin and rpc stay as configured."),
+]
+
+
+@app.command()
+def serve(
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    port_offset: OffsetOption = None,
+    host: HostOption = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, max=WORKERS_MAX, help="So many processes for connections, on the same ports."),
+    ] = None,
+) -> None:
+    """Run the whole gateway in this process until SIGTERM or SIGINT; a second signal stops it at once.
+
+    SIGHUP has users and access rules read again.
+    """
+    from gateway.ops.banner import announce  # noqa: PLC0415
+    from gateway.process.app import serve as run_gateway  # noqa: PLC0415
+    from store.base import logs  # noqa: PLC0415 - here and below: what only a server needs is loaded by servers
+
+    def load() -> Any:
+        return _load(config, data_dir, port_offset, host)
+
+    settings = load()
+    logs.configure(settings.log)
+    where = str(settings.store.data_dir)
+    if workers is not None:
+        from gateway.process.workers import serve as run_workers  # noqa: PLC0415
+
+        raise typer.Exit(
+            run_workers(settings, workers, load=load, on_ready=lambda one: announce(one.listening, data_dir=where))
+        )
+    raise typer.Exit(run_gateway(settings, load=load, on_ready=lambda one: announce(one.listening, data_dir=where)))
+
+
+@app.command("check-config")
+def check_config(
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    port_offset: OffsetOption = None,
+    host: HostOption = None,
+    roles: Annotated[
+        list[str] | None,
+        typer.Option("--role", help="For headgate serve, controller, store or proxy; not said: for all it may be."),
+    ] = None,
+    *,
+    keys: Annotated[bool, typer.Option("--keys", help="Every key, its value, and what it means.")] = False,
+) -> None:
+    """Say whether the configuration is usable, and what is wrong with it."""
+    from gateway.process.roles import ROLES, refusals, roles_of  # noqa: PLC0415
+
+    settings = _load(config, data_dir, port_offset, host)
+    for role in roles or ():
+        if role not in ROLES:
+            raise ConfigError(f"--role: {role!r} is none of {', '.join(ROLES)}")
+    if refused := refusals(settings, roles or roles_of(settings)):
+        raise ConfigError("\n".join(refused))
+    if keys:
+        from gateway.config.listing import listing  # noqa: PLC0415
+
+        for line in listing(settings):
+            typer.echo(line)
+        return
+    enabled = [one for one in settings.listeners.values() if one.enabled]
+    of = ", ".join(roles or roles_of(settings))
+    typer.echo(f"ok for {of}: {len(enabled)} listeners, data in {settings.store.data_dir}")
+    for one in enabled:
+        ports = [
+            *([str(one.port)] if one.plain else []),
+            *([f"{one.tls_port} (TLS)"] if one.tls_port is not None else []),
+        ]
+        typer.echo(f"  {one.name}: {one.host} {one.transport} {', '.join(ports) or 'no port'}")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(importlib.metadata.version("headgate"))
+
+
+cli_remote.register(app)
+cli_passwords.register(app)
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        app()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read us has enough
+        sys.exit(EXIT_FAILED)
+    except _EXPECTED as error:
+        sys.exit(_explain([error]))
+    except UnicodeEncodeError:
+        if "".join(sys.argv).isprintable():  # bytes that are not UTF-8 are lone surrogates in arguments (PEP 383)
+            raise
+        sys.exit(_explain([ConfigError("an argument is not UTF-8")]))
+    except BaseExceptionGroup as group:
+        expected, bugs = group.split(_EXPECTED)
+        if expected is None or bugs is not None:
+            raise
+        sys.exit(_explain(list(_leaves(expected))))
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _explain(errors: list[BaseException]) -> int:
+    """Say errors that were to be expected, a line each; the exit code of the first."""
+    for error in errors:
+        for line in _sentence(error).splitlines():
+            print(f"headgate: {line}", file=sys.stderr)  # noqa: T201 - the one way out of every command
+    if isinstance(errors[0], ConfigError):
+        return EXIT_USAGE
+    return EXIT_UNREACHABLE if isinstance(errors[0], Unreachable) else EXIT_FAILED
+
+
+def _sentence(error: BaseException) -> str:
+    """What an error says; of one that only names something, what its kind means besides."""
+    text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+    if " " in text.strip():
+        return text
+    meaning = (type(error).__doc__ or type(error).__name__).splitlines()[0].rstrip(".")
+    return f"{meaning}: {text}" if text else meaning
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _load(config: Path | None, data_dir: Path | None, port_offset: int | None, host: str | None) -> Any:
+    """The configuration with the command line laid over it."""
+    from gateway.config.config import adapter_factories, load  # noqa: PLC0415
+
+    factories = adapter_factories()
+    overrides: dict[str, Any] = {}
+    if data_dir is not None:
+        overrides["store"] = {"data_dir": str(data_dir)}
+    if port_offset is not None:
+        overrides["port_offset"] = port_offset
+    if host is not None:
+        names = [listener.name for factory in factories.values() for listener in factory.listeners]
+        overrides["listeners"] = {name: {"host": host} for name in names}
+    return load(config, overrides=overrides, factories=factories)
+
+
+cli_cluster_roles.register(app, _load)
+cli_store.register(_load)

@@ -1,0 +1,74 @@
+"""How commands reach the controllers of a cluster."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+__all__ = ["ConfigOption", "ControllersOption", "ask", "channel", "run"]
+
+PATIENCE_S = 5.0  # for the controllers to answer
+T = TypeVar("T")
+
+ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="A node's TOML file: names the controllers.")]
+ControllersOption = Annotated[
+    str | None, typer.Option("--controllers", help="host:port,... instead of a file.", show_default="127.0.0.1:8082")
+]
+
+
+def ask(config: Path | None, controllers: str | None, work: Callable[[Any], Awaitable[T]]) -> T:
+    """Do something with the controllers that a command names. Raises `ControllerError`, `ConfigError`."""
+    return run(_addresses(config, controllers), work, credentials=channel(config))
+
+
+def _addresses(config: Path | None, controllers: str | None) -> Sequence[str]:
+    """Where the controllers are."""
+    from gateway.config.config import load  # noqa: PLC0415
+    from gateway.domain.errors import ConfigError  # noqa: PLC0415
+
+    if controllers is not None:
+        named = [one.strip() for one in controllers.split(",") if one.strip()]
+        if not named:
+            raise ConfigError("--controllers: names none; write host:port,...")
+        return named
+    if config is None:
+        return ["127.0.0.1:8082"]
+    found = list(load(config).cluster.controllers.values())
+    if not found:
+        raise ConfigError(f"{config}: cluster.controllers is empty; write where the controllers are")
+    return found
+
+
+def channel(config: Path | None) -> Any:
+    """The credentials of the configuration, if it has any."""
+    from gateway.config.config import load  # noqa: PLC0415
+    from gateway.config.nodes import node_credentials  # noqa: PLC0415
+
+    if config is None:
+        return None
+    return node_credentials(load(config).cluster, host="localhost", key="cluster").channel
+
+
+def run(addresses: Any, work: Callable[[Any], Awaitable[T]], *, credentials: Any = None) -> T:
+    """Do something with the controllers, in an event loop of its own. Raises `ControllerError`."""
+    from controller.api.client import ControllerUnreachable  # noqa: PLC0415
+    from controller.remote.remote import RemoteController  # noqa: PLC0415
+    from gateway.cli.unreachable import why_unreachable  # noqa: PLC0415
+    from store.base.clock import now_ms  # noqa: PLC0415
+
+    async def asked() -> T:
+        controller = RemoteController(list(addresses), now_ms=now_ms, credentials=credentials)
+        try:
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await controller.ready()
+            except TimeoutError as error:
+                why = await asyncio.to_thread(why_unreachable, addresses, credentials)
+                raise ControllerUnreachable(why) from error
+            return await work(controller)
+        finally:
+            await controller.close()
+
+    return asyncio.run(asked())

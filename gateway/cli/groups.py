@@ -1,0 +1,110 @@
+"""`headgate groups`: the consumer groups of a running gateway."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gateway.cli.remote import HTTP_PORT, HostOption, OffsetOption, PortOption, UrlOption, gateway_url
+from gateway.remote.groups import RemoteGroups
+from gateway.remote.http import RemoteGateway
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Consumer groups of a running gateway.", no_args_is_help=True)
+
+GroupArgument = Annotated[str, typer.Argument(help="Its name.")]
+
+
+@app.command("list")
+def list_(
+    *,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = HTTP_PORT,
+    port_offset: OffsetOption = 0,
+    url: UrlOption = None,
+) -> None:
+    """Print groups, one a line, by name: what each reads, and how."""
+    with _groups(gateway_url(url, host, port + port_offset)) as groups:
+        for one in groups.names():
+            typer.echo(f"{one.group}\t{one.topic}\t{one.strategy}")
+
+
+@app.command()
+def show(
+    group: GroupArgument,
+    *,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = HTTP_PORT,
+    port_offset: OffsetOption = 0,
+    url: UrlOption = None,
+) -> None:
+    """Print where a group is in each queue, how much is left, and who reads it."""
+    with _groups(gateway_url(url, host, port + port_offset)) as groups:
+        found = groups.describe(group)
+    lag = sum(one.lag for one in found.queues)
+    typer.echo(f"{found.group} reads {found.topic} ({found.strategy}): {len(found.members)} members, {lag:,} behind")
+    table = Table("queue", "offset", "end", "lag", "member", box=None)
+    for one in found.queues:
+        table.add_row(str(one.queue), f"{one.offset:,}", f"{one.end:,}", f"{one.lag:,}", one.member or "-")
+    if found.queues:
+        Console().print(table)
+
+
+@app.command()
+def reset(
+    group: GroupArgument,
+    *,
+    to: Annotated[str | None, typer.Option("--to", help="earliest or latest.")] = None,
+    time: Annotated[
+        str | None, typer.Option("--time", help="The first message stored then or later: RFC 3339, or ms of 1970.")
+    ] = None,
+    offset: Annotated[list[str] | None, typer.Option("--offset", help="QUEUE=OFFSET; again for others.")] = None,
+    queue: Annotated[list[int] | None, typer.Option("--queue", help="Only this queue; again for others.")] = None,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = HTTP_PORT,
+    port_offset: OffsetOption = 0,
+    url: UrlOption = None,
+) -> None:
+    """Have a group go on somewhere else; its members lose what they have read and not committed."""
+    if sum(given is not None for given in (to, time, offset or None)) != 1:
+        raise typer.BadParameter("one of --to, --time and --offset says where it goes on")
+    with _groups(gateway_url(url, host, port + port_offset)) as groups:
+        if offset:
+            done = groups.reset(group, to="offset", offsets=dict(map(_offset, offset)), queues=queue or ())
+        elif time is not None:
+            done = groups.reset(group, to="timestamp", timestamp=time, queues=queue or ())
+        else:
+            done = groups.reset(group, to=to or "", queues=queue or ())
+    for number, at in sorted(done.items()):
+        typer.echo(f"{number}\t{at}")
+
+
+@app.command()
+def delete(
+    group: GroupArgument,
+    *,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = HTTP_PORT,
+    port_offset: OffsetOption = 0,
+    url: UrlOption = None,
+) -> None:
+    """Forget a group that has no members."""
+    with _groups(gateway_url(url, host, port + port_offset)) as groups:
+        groups.delete(group)
+
+
+@contextmanager
+def _groups(url: str) -> Iterator[RemoteGroups]:
+    with RemoteGateway(url) as gateway:
+        yield RemoteGroups(gateway)
+
+
+def _offset(text: str) -> tuple[int, int]:
+    queue, separator, at = text.partition("=")
+    if not (separator and queue.isascii() and queue.isdigit() and at.isascii() and at.isdigit()):
+        raise typer.BadParameter(f"{text!r} is not QUEUE=OFFSET")
+    return int(queue), int(at)

@@ -1,0 +1,54 @@
+"""`headgate controller recover`: what an operator is shown and asked, and where the directory is."""
+
+import typer
+
+from controller.api.client import ControllerError
+from controller.incarnations.recovery import Found, Survivor
+from controller.node.run import ControllerFailed
+from gateway.config.cluster_settings import NodeAddress
+from gateway.config.config import Config
+from gateway.config.nodes import place
+from gateway.domain.errors import ConfigError
+
+__all__ = ["recover"]
+
+
+def recover(config: Config, address: str | None, *, confirmed: bool) -> None:
+    """Recover the cluster from one controller's directory, when that is confirmed.
+
+    Raises `ConfigError`, `ControllerFailed`, `typer.Abort`.
+    """
+    mine = place(config, join=False)
+    where = mine.address if address is None else _checked(address)
+    try:
+        survivor = Survivor(mine.directory, config.controller.id)
+    except (ControllerError, OSError) as error:
+        raise ControllerFailed(f"{mine.directory}: {error}") from error
+    try:
+        typer.echo(_shown(survivor.found, where))
+        if not confirmed:
+            typer.confirm("Make it the only controller?", abort=True)
+        survivor.recover(where, config.cluster.node_name)
+    except ControllerError as error:
+        raise ControllerFailed(f"{mine.directory}: {error}") from error
+    finally:
+        survivor.close()
+    typer.echo("done: start this controller, then the others with empty directories, and then look at the store groups")
+
+
+def _checked(address: str) -> str:
+    try:
+        return str(NodeAddress.parse(address))
+    except ValueError as error:
+        raise ConfigError(f"--address: {error}") from error
+
+
+def _shown(found: Found, address: str) -> str:
+    others = ", ".join(str(id_) for id_ in found.controllers if id_ != found.id) or "none"
+    return (
+        f"controller {found.id} of cluster {found.cluster or '(without an id)'}: entries up to {found.last_index} of "
+        f"term {found.last_term}, {found.topics} topics, {found.groups} store groups; other controllers: {others}\n"
+        f"It will be the only controller, at {address}. What the others have committed after that entry is lost: of "
+        "two survivors take the one with the greater term, or the greater entry of the same term. The others have to "
+        "be stopped; empty their directories before they are started again."
+    )

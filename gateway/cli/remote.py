@@ -1,0 +1,178 @@
+"""`headgate pub`, `sub`, `find` and `topics`: the commands that speak to a running gateway."""
+
+import base64
+import sys
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gateway.remote.http import Event, RemoteGateway
+
+__all__ = ["HTTP_PORT", "HostOption", "OffsetOption", "PortOption", "UrlOption", "gateway_url", "register"]
+
+HTTP_PORT, ADMIN_PORT = 8080, 8088
+
+HostOption = Annotated[str, typer.Option("--host", help="Where the gateway is.")]
+PortOption = Annotated[int, typer.Option("--port", help="Its HTTP port.", min=1, max=65_535)]
+OffsetOption = Annotated[int, typer.Option("--port-offset", help="The gateway's own port offset.", min=0)]
+UrlOption = Annotated[
+    str | None, typer.Option("--url", help="Its HTTP base URL, in place of host and port.", envvar="HEADGATE_URL")
+]
+
+
+class _CloudEvent(msgspec.Struct):
+    """What is shown of an event; `data` is the value as it stands there."""
+
+    subject: str = ""
+    datacontenttype: str = "application/json"
+    data: msgspec.Raw = msgspec.Raw()
+    data_base64: str | None = None
+
+
+WhereOption = Annotated[
+    str | None, typer.Option("--where", "-w", help="Only those this is true of, such as \"qos > 0 AND unit = 'C'\".")
+]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Position and address in front.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Each as a CloudEvent in JSON.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(pub)
+    app.command()(sub)
+    app.command()(find)
+    app.command()(topics)
+
+
+def pub(
+    address: Annotated[str, typer.Argument(help="Such as telemetry/site1/dev42/temp.")],
+    body: Annotated[str, typer.Argument(help="The body; - reads it from standard input.")] = "-",
+    *,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = HTTP_PORT,
+    port_offset: OffsetOption = 0,
+    url: UrlOption = None,
+    qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="What subscribers may rely on.")] = 1,
+    retain: Annotated[bool, typer.Option("--retain", "-r", help="Keep it for those who subscribe later.")] = False,
+    content_type: Annotated[str | None, typer.Option("--content-type", "-t", help="Such as application/json.")] = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Publish it so many times.")] = 1,
+) -> None:
+    """Publish a message; returns when it is on disk."""
+    data = sys.stdin.buffer.read() if body == "-" else body.encode("utf-8", "surrogateescape")
+    with RemoteGateway(gateway_url(url, host, port + port_offset)) as gateway:
+        for _ in range(count):
+            gateway.publish(address, data, qos=qos, retain=retain, content_type=content_type)
+
+
+def sub(
+    pattern: Annotated[str, typer.Argument(metavar="FILTER", help="Such as telemetry/+/dev42/#.")],
+    *,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = HTTP_PORT,
+    port_offset: OffsetOption = 0,
+    url: UrlOption = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many messages.")] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help="The position after which to begin, as printed by --verbose.")
+    ] = None,
+    where: WhereOption = None,
+    verbose: VerboseOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the bodies of messages as they are published, one a line, until interrupted."""
+    out = sys.stdout.buffer
+    with RemoteGateway(gateway_url(url, host, port + port_offset)) as gateway:
+        for seen, event in enumerate(gateway.subscribe(pattern, start=start, where=where), 1):
+            out.write(event.data.replace("\n", " ").encode() if as_json else _shown(event, verbose=verbose))
+            out.write(b"\n")
+            out.flush()
+            if seen == count:
+                break
+
+
+def find(
+    *,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="By ordering key; the device, where none is.")] = None,
+    address: Annotated[str | None, typer.Option("--address", "-a", help="By address.")] = None,
+    message_id: Annotated[str | None, typer.Option("--id", "-i", help="By id.")] = None,
+    since: Annotated[str | None, typer.Option("--from", help="Stored then or later: RFC 3339, or ms of 1970.")] = None,
+    until: Annotated[str | None, typer.Option("--to", help="Stored before.")] = None,
+    where: WhereOption = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")] = 10,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = HTTP_PORT,
+    port_offset: OffsetOption = 0,
+    url: UrlOption = None,
+    verbose: VerboseOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the bodies of stored messages, newest first, one a line."""
+    asked = {"key": key, "address": address, "id": message_id, "from": since, "to": until, "where": where}
+    out = sys.stdout.buffer
+    with RemoteGateway(gateway_url(url, host, port + port_offset)) as gateway:
+        for event in gateway.find(count, **{name: text for name, text in asked.items() if text is not None}):
+            out.write(event.data.encode() if as_json else _shown(event, verbose=verbose))
+            out.write(b"\n")
+        out.flush()
+
+
+def topics(
+    prefix: Annotated[
+        str | None, typer.Argument(help="List the addresses that begin so and have a last value; / for all.")
+    ] = None,
+    *,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = HTTP_PORT,
+    admin_port: Annotated[int, typer.Option("--admin-port", help="Its admin port.", min=1, max=65_535)] = ADMIN_PORT,
+    port_offset: OffsetOption = 0,
+    url: UrlOption = None,
+) -> None:
+    """List the topics with their queues and records, or the addresses below a prefix."""
+    if prefix is not None:
+        with RemoteGateway(gateway_url(url, host, port + port_offset)) as gateway:
+            for address in gateway.addresses("" if prefix == "/" else prefix):
+                typer.echo(address)
+        return
+    with RemoteGateway(gateway_url(None, host, admin_port + port_offset)) as admin:
+        status = admin.status()
+    if not sys.stdout.isatty():
+        for topic in status.topics:
+            typer.echo(f"{topic.name}\t{topic.queues}\t{topic.records}\t{topic.config}".rstrip())
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("topic")
+    table.add_column("queues", justify="right")
+    table.add_column("records", justify="right")
+    table.add_column("configured")
+    for topic in status.topics:
+        table.add_row(topic.name, str(topic.queues), f"{topic.records:,}", topic.config)
+    Console().print(table if status.topics else "no topics yet")
+
+
+def gateway_url(url: str | None, host: str, port: int) -> str:
+    """The base URL that the options of a command say."""
+    if url:
+        return url if "://" in url else f"http://{url}"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _shown(event: Event, *, verbose: bool) -> bytes:
+    """A message's body as it was published, from the CloudEvent that the event holds (JSON format, 3.1).
+
+    Of JSON no more is lost than CR between its tokens, and white space around the whole.
+    """
+    try:
+        found = msgspec.json.decode(event.data, type=_CloudEvent)
+        data, subject = bytes(found.data), found.subject
+        if found.data_base64 is not None:
+            body = base64.b64decode(found.data_base64)
+        elif data.startswith(b'"') and "json" not in found.datacontenttype:
+            body = msgspec.json.decode(data, type=str).encode()
+        else:
+            body = data
+    except ValueError:
+        body, subject = event.data.encode(), ""
+    return f"{event.id}\t{subject}\t".encode() + body if verbose else body

@@ -1,0 +1,64 @@
+"""Nodes of a configuration: the credentials of a node, and the place of a controller among the others."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gateway.config.cluster_settings import ClusterConfig, NodeAddress
+from gateway.config.config import Config, is_loopback
+from gateway.domain.errors import ConfigError
+from store.rpc.credentials import CredentialFiles
+
+__all__ = ["NodeCredentials", "node_credentials", "place"]
+
+
+class NodeCredentials(NamedTuple):
+    """gRPC credentials of a node, both None where nodes do not prove who they are."""
+
+    server: Any
+    channel: Any
+
+
+def node_credentials(cluster: ClusterConfig, *, host: str, key: str) -> NodeCredentials:
+    """The credentials of a node that listens on `host`, as the key `key` says.
+
+    Raises `ConfigError` for files that cannot be used, and for an address beyond this machine without them.
+    """
+    tls = cluster.tls
+    if tls.cert_file is None or tls.key_file is None or tls.ca_file is None:
+        if not cluster.insecure and not is_loopback(host):
+            raise ConfigError(
+                f"{key}: {host} can be reached from other machines; write [cluster.tls], or cluster.insecure = true"
+            )
+        return NodeCredentials(None, None)
+    files = CredentialFiles(tls.cert_file, tls.key_file, tls.ca_file)
+    try:
+        return NodeCredentials(files.server(), files.channel())
+    except OSError as error:
+        raise ConfigError(f"cluster.tls: {error.filename} cannot be read: {error.strerror}") from error
+
+
+class _Place(NamedTuple):
+    """Which controller this is, where, and among whom."""
+
+    address: str
+    members: Mapping[int, str]
+    directory: Path
+    join: bool
+
+
+def place(config: Config, *, join: bool) -> _Place:
+    """Which controller a configuration makes of this process. Raises `ConfigError`."""
+    mine = config.controller
+    members = {id_: str(at) for id_, at in config.cluster.addresses.items()}
+    join = join or mine.join
+    address = mine.advertise or members.get(mine.id) or str(NodeAddress(mine.host, mine.port))
+    if join and not members.keys() - {mine.id}:
+        raise ConfigError("cluster.controllers: names nobody to join; write where the controllers are")
+    if not join and members and mine.id not in members:
+        known = ", ".join(map(str, members))
+        raise ConfigError(f"controller.id: {mine.id} is none of {known}; write one of them, or start with --join")
+    if not mine.advertise and mine.id not in members and not mine.port:
+        raise ConfigError("controller.port: 0 is found by nobody; write a port, or controller.advertise")
+    directory = mine.data_dir or config.store.data_dir / "controller"
+    return _Place(address, members if join or members else {mine.id: address}, directory, join)

@@ -1,0 +1,146 @@
+"""Catching up: lanes that are behind read the log from their cursor on until they are live again."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from gateway.delivery.lanes import Lane, Subscriber
+from gateway.delivery.sifting import sift
+from gateway.domain.batch import Batch
+from gateway.port.adapter import Deliveries, SubscriptionId
+from store.base import logs
+from store.base.errors import CorruptFrame, StoreError
+from store.format.frame import Frame, LogOffset, Position, QueueNumber
+
+__all__ = ["CatchUp"]
+
+CATCH_UP_BYTES = 256 << 10  # read from a log at a time, for one lane, before others have their turn
+BATCHES_KEPT = 64  # decoded frames shared by lanes that catch up together
+RETRY_MIN_S, RETRY_MAX_S = 0.1, 5.0  # between attempts to read a log that does not answer
+
+log = logs.get(__name__)
+
+
+class CatchUp:
+    """Reads logs for lanes.
+
+    `ids_of` says which of a subscriber's subscriptions an address matches; `queues_of` names the queues of a group that
+    a subscriber's filters can match (None: any). `heard` returns whether every topic that existed when it was called is
+    known by now: until then, and where that cannot be found out, a lane reads everything and not some queues alone.
+    `live` is told of a lane that has read up to its tail.
+    """
+
+    def __init__(
+        self,
+        *,
+        ids_of: Callable[[Subscriber, str], tuple[SubscriptionId, ...]],
+        queues_of: Callable[[Iterable[str], int], Sequence[QueueNumber] | None],
+        heard: Callable[[], Awaitable[bool]],
+        live: Callable[[Lane], None],
+    ) -> None:
+        self._ids_of = ids_of
+        self._queues_of = queues_of
+        self._heard = heard
+        self._live = live
+        self._batches: OrderedDict[LogOffset, Batch] = OrderedDict()
+        self.damages_passed = 0  # lost ranges of the log that lanes were led past
+
+    def forget(self) -> None:
+        """What was read may not be in the logs any more."""
+        self._batches.clear()
+
+    async def run(self, lane: Lane) -> None:
+        """Read the log for a lane until it is live, takes no more, or is not wanted any more."""
+        retry_s = RETRY_MIN_S
+        try:
+            while lane.behind and lane.current:
+                before = lane.cursor
+                try:
+                    if not await self._read_on(lane):
+                        return
+                    retry_s = RETRY_MIN_S
+                    if lane.behind and lane.cursor == before:  # whoever was asked is itself not so far
+                        await asyncio.sleep(retry_s)
+                except (StoreError, OSError) as error:
+                    if self._passed(lane, error):
+                        continue
+                    log.warning(
+                        "a subscriber cannot catch up yet", group=lane.tail.group, error=str(error), retry_s=retry_s
+                    )
+                    await asyncio.sleep(retry_s)
+                    retry_s = min(retry_s * 2, RETRY_MAX_S)
+        finally:
+            lane.running = False
+
+    def _passed(self, lane: Lane, error: Exception) -> bool:
+        """Go on behind what is lost: a session that stood there for ever would lose the rest as well."""
+        if not isinstance(error, CorruptFrame) or error.end is None or error.end <= lane.cursor.frame:
+            return False
+        self.damages_passed += 1
+        log.error(
+            "messages for a subscriber are lost: the log is damaged, and nobody has another copy",
+            group=lane.tail.group,
+            start=error.log_offset,
+            end=error.end,
+        )
+        lane.cursor = Position(LogOffset(error.end), 0)
+        return True
+
+    async def _read_on(self, lane: Lane) -> bool:
+        """Deliver the next part of the log; False when the subscriber takes no more for now."""
+        # Nothing beyond the horizon counts: a topic made while the scan works is not among its queues.
+        tail, subscriber = lane.tail, lane.subscriber
+        horizon, rewinds = tail.known, tail.rewinds
+        if lane.cursor.frame >= horizon:
+            horizon = tail.log.confirmed
+            if await self._heard():
+                tail.known = max(tail.known, horizon)
+        queues = self._queues_of(subscriber.patterns.values(), tail.group) if horizon <= tail.known else None
+        frames, following = await tail.log.scan(lane.cursor, queues, max_bytes=CATCH_UP_BYTES)
+        await asyncio.sleep(0)  # a scan of what is in memory does not wait; others have their turn all the same
+        if tail.rewinds != rewinds:
+            return True  # what was read may not be in the log any more
+        following = min(following, horizon)
+        for frame in frames:
+            if frame.start >= horizon or not lane.current:
+                break
+            if not self._replay(lane, frame):
+                return False
+        lane.cursor = max(lane.cursor, Position(following, 0))
+        if following >= tail.position and lane.behind and lane.current:
+            self._live(lane)
+        return True
+
+    def _replay(self, lane: Lane, frame: Frame) -> bool:
+        """Deliver one frame of the past; False when the subscriber takes no more for now."""
+        batch = self._decoded(frame)
+        subscriber, cursor, since = lane.subscriber, lane.cursor, lane.since
+        start = Position(LogOffset(0), 0)
+        picks: list[int] = []
+        subs: list[tuple[SubscriptionId, ...]] = []
+        for index, message in enumerate(batch.messages):
+            ids = self._ids_of(subscriber, message.address)
+            if not ids:
+                continue
+            at = batch.position(index)
+            wanted = tuple(sub for sub in ids if since.get(sub, start) <= at)
+            if wanted and at >= cursor:
+                picks.append(index)
+                subs.append(wanted)
+        if picks and subscriber.conditions:
+            picks, subs = sift(batch, picks, subs, subscriber.conditions)
+        if picks:
+            taken = subscriber.receiver.deliver(Deliveries(batch, picks, subs))
+            if taken < len(picks):
+                lane.cursor = batch.position(picks[taken])
+                return False
+        lane.cursor = Position(frame.end, 0)
+        return True
+
+    def _decoded(self, frame: Frame) -> Batch:
+        batch = self._batches.get(frame.start)
+        if batch is None:
+            batch = self._batches[frame.start] = Batch.of(frame)
+            if len(self._batches) > BATCHES_KEPT:
+                self._batches.popitem(last=False)
+        return batch

@@ -1,0 +1,157 @@
+"""Finding messages by key, address or id: positions from the store's index, compared with what the messages say.
+
+What the asker may not read is passed over before anything is counted, compared or made a cursor of.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import msgspec
+
+from gateway.delivery.search_cursors import PlainCursors
+from gateway.domain.address import hash64
+from gateway.domain.errors import Cause, Refusal
+from gateway.domain.sql92 import Where, compile_where
+from gateway.port.adapter import FindMessages, FoundMessages
+from store.api.client import IndexKind, StoreClient
+from store.api.message import Message, decode
+from store.base import logs
+from store.base.errors import CorruptFrame
+from store.format.frame import Position
+
+__all__ = ["LOOKED_MAX", "find_messages"]
+
+PAGE = 500  # positions asked of the store at a time
+LOOKED_MAX = 5_000  # positions looked at for one answer: with a filter that little passes, the answer may be short
+PASSED_OVER_MAX = 10_000  # positions of what the asker may not read, besides; then the answer may be short, too
+
+_PLAIN = PlainCursors()
+
+log = logs.get(__name__)
+
+
+class Cursors(Protocol):
+    """How cursors are written; see `gateway.delivery.search_cursors`."""
+
+    def seal(self, position: Position) -> str:
+        """Returns a cursor that stands for a position."""
+
+    def open(self, text: str) -> Position:
+        """Returns the position of a cursor. Raises `Refusal`."""
+
+
+async def find_messages(
+    store: StoreClient,
+    request: FindMessages,
+    *,
+    now_ms: int,
+    indexed: Callable[[IndexKind, str], bool],
+    readable: Callable[[str], bool] | None = None,
+    cursors: Cursors = _PLAIN,
+) -> FoundMessages:
+    """The answer to a request. Raises `Refusal`.
+
+    `indexed` says whether messages are found by a key or an address at all, `readable` whether the asker may read what
+    is at an address; None: everything. What expired is left out. What is lost to damage is refused with
+    `Cause.DAMAGED`, or left out where it is not certain that the asker may read it. The cursor is that of the last
+    message that may be read, so it does not tell of others, but where `PASSED_OVER_MAX` of them were met.
+    """
+    kind, text = _asked(request)
+    where = compile_where(request.where) if request.where is not None else None
+    below = None if request.after is None else cursors.open(request.after)
+    given = await _by_position(store, text) if kind is IndexKind.ID else None
+    if given is not None and (readable is None or readable(given.address)):
+        return FoundMessages(messages=_passing([given], where, now_ms), after=None)
+    if not indexed(kind, text):
+        raise Refusal(
+            Cause.PRECONDITION,
+            f"messages are not found by {kind.name.lower()} here: the index of their topic leaves it out",
+        )
+    found: list[Message] = []
+    looked = passed_over = 0
+    while True:
+        positions = await store.find(
+            kind, hash64(text), from_ms=request.from_ms, until_ms=request.until_ms, below=below, limit=PAGE
+        )
+        for position in positions:
+            try:
+                message = await _read(store, position)
+            except CorruptFrame as error:
+                if readable is None or (kind is IndexKind.ADDRESS and readable(text)):
+                    if found:  # they come first, and the next page begins with the error
+                        return FoundMessages(messages=found, after=None if below is None else cursors.seal(below))
+                    raise Refusal(
+                        Cause.DAMAGED,
+                        f"the message at {position} is lost: {error}; reading can go on with "
+                        f"after={cursors.seal(position)}",
+                    ) from error
+                log.error("a damaged message is left out", position=str(position), error=str(error))
+                message = None
+            below = position
+            if readable is not None and (message is None or not readable(message.address)):
+                passed_over += 1
+                if passed_over == PASSED_OVER_MAX:
+                    return FoundMessages(messages=found, after=cursors.seal(position))
+                continue
+            if message is not None and _is(kind, text, message):
+                found += _passing([_with_id(message, position)], where, now_ms)
+            looked += 1
+            if len(found) == request.limit or looked == LOOKED_MAX:
+                return FoundMessages(messages=found, after=cursors.seal(position))
+        if len(positions) < PAGE:
+            return FoundMessages(messages=found, after=None)
+
+
+def _asked(request: FindMessages) -> tuple[IndexKind, str]:
+    """The one thing that messages are to be found by."""
+    given = [
+        (kind, text)
+        for kind, text in (
+            (IndexKind.KEY, request.key),
+            (IndexKind.ADDRESS, request.address),
+            (IndexKind.ID, request.id),
+        )
+        if text
+    ]
+    if len(given) != 1:
+        raise Refusal(Cause.MALFORMED, "messages are found by one of key, address and id")
+    return given[0]
+
+
+def _is(kind: IndexKind, text: str, message: Message) -> bool:
+    """Whether a message is what was asked for and not another of the same hash."""
+    if kind is IndexKind.KEY:
+        return (message.key or message.device) == text
+    return text == (message.address if kind is IndexKind.ADDRESS else message.id)
+
+
+async def _by_position(store: StoreClient, text: str) -> Message | None:
+    """The message whose id is its position, which the index does not have."""
+    try:
+        position = Position.parse(text)
+    except ValueError:
+        return None
+    try:
+        message = await _read(store, position)
+    except CorruptFrame as error:
+        log.error("a damaged message is left out", position=str(position), error=str(error))
+        return None
+    return None if message is None or message.id else _with_id(message, position)
+
+
+async def _read(store: StoreClient, position: Position) -> Message | None:
+    """The message at a position; None where nothing is any more, or no message. Raises `CorruptFrame`."""
+    try:
+        record = await store.read(position)
+        return None if record is None else decode(record)
+    except msgspec.MsgspecError:
+        log.warning("a record that is no message is left out", position=str(position))
+    return None
+
+
+def _with_id(message: Message, position: Position) -> Message:
+    return message if message.id else msgspec.structs.replace(message, id=str(position))
+
+
+def _passing(messages: Iterable[Message], where: Where | None, now_ms: int) -> list[Message]:
+    return [m for m in messages if not m.expired(now_ms) and (where is None or where.matches(m))]

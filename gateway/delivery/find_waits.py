@@ -1,0 +1,69 @@
+"""Waiting until a search finds something."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from gateway.port.adapter import FindMessages, FoundMessages
+from store.api.client import StoreClient
+from store.base.errors import StoreError
+
+__all__ = ["FindWaits"]
+
+LOOK_S = 0.1  # between two looks whether a log has grown
+FIND_S = 1.0  # between two searches, whether one has or not: of a group far away that is known late
+WAITS_COUNT_MAX = 256  # of this process; who comes later is answered as if the time were up
+
+Find = Callable[[], Awaitable[FoundMessages]]
+
+
+class FindWaits:
+    """Searches of this process that wait."""
+
+    def __init__(self, store: StoreClient) -> None:
+        self._store = store
+        self._stopped = asyncio.Event()
+        self._waits = 0  # <= WAITS_COUNT_MAX
+
+    def stop(self) -> None:
+        """Who waits is answered now."""
+        self._stopped.set()
+
+    async def find(self, request: FindMessages, find: Find) -> FoundMessages:
+        """What a search finds, or comes to find in as long as it says. Raises what `find` raises."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + request.wait_ms / 1_000
+        ends, next_s = self._ends() if request.wait_ms else (), loop.time() + FIND_S
+        found = await find()
+        if found.messages or found.after is not None or not request.wait_ms or self._waits >= WAITS_COUNT_MAX:
+            return found
+        self._waits += 1
+        try:
+            while not (found.messages or found.after is not None or self._stopped.is_set()):
+                left_s = until_s - loop.time()
+                if left_s <= 0:
+                    break
+                await self._pause(min(left_s, LOOK_S))
+                if (now := self._ends()) != ends or loop.time() >= next_s:
+                    ends, next_s = now, loop.time() + FIND_S
+                    found = await find()
+        finally:
+            self._waits -= 1
+        return found
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopped.wait()
+        except TimeoutError:
+            return
+
+    def _ends(self) -> tuple[int, ...]:
+        """Where the logs end, as far as is known: what has not grown has nothing new."""
+        return tuple([_end(log) for _, log in sorted(self._store.logs.items())])
+
+
+def _end(log: StoreClient) -> int:
+    try:
+        return log.confirmed
+    except StoreError:
+        return -1

@@ -1,0 +1,126 @@
+"""Subscribers and their lanes: how far somebody has been served, in each log apart.
+
+A lane is live or behind. Every log has its own tail; a subscriber that is behind in one of them is live in the others,
+and a log that cannot be read holds up nobody in another.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from gateway.domain.access import Badge
+from gateway.domain.sql92 import Where
+from gateway.port.adapter import Deliveries, SubscriptionId
+from store.api.client import StoreClient
+from store.format.frame import Frame, LogOffset, Position
+
+__all__ = ["NOBODY", "Lane", "Receiver", "Subscriber", "Tail", "rewind"]
+
+
+class Receiver(Protocol):
+    """A connection, as its subscriber sees it."""
+
+    def deliver(self, deliveries: Deliveries) -> int:
+        """How many it took; fewer than offered means: not now."""
+
+
+class _Nobody:
+    """A receiver that is gone."""
+
+    __slots__ = ()
+
+    def deliver(self, deliveries: Deliveries) -> int:
+        return 0
+
+
+NOBODY: Final = _Nobody()
+
+
+class Tail:
+    """One log, as its newest frames come.
+
+    Until the log has been `reached` it is not known where it ends, and `position` is where who comes meanwhile begins:
+    where the log will turn out to end, or at its beginning, if it has joined after us.
+    """
+
+    __slots__ = ("epoch", "group", "known", "log", "position", "reached", "rewinds", "stop")
+
+    def __init__(self, group: int, log: StoreClient, position: LogOffset) -> None:
+        self.group = group
+        self.log = log
+        self.reached = False
+        self.position = position  # behind the last frame offered
+        self.epoch = 0  # of the last frame offered; 0: there was none
+        self.known = LogOffset(0)  # the topics of everything before it are known here
+        self.rewinds = 0
+        self.stop: Callable[[], None] = lambda: None
+
+    @property
+    def now(self) -> Position:
+        """What comes next."""
+        return Position(self.position, 0)
+
+    def is_rewound(self, frame: Frame) -> bool:
+        """Whether a frame that lies before the position is no repeat: its log has lost its end, and goes on with it.
+
+        That is what an unclean election does. What the new master writes is of a later epoch.
+        """
+        if self.epoch:
+            return frame.header.epoch > self.epoch
+        return self.log.confirmed < self.position
+
+
+class Subscriber:
+    """One connection's subscriptions."""
+
+    __slots__ = ("badges", "behind", "conditions", "lanes", "patterns", "receiver")
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+        self.patterns: dict[SubscriptionId, str] = {}
+        self.conditions: dict[SubscriptionId, Where] = {}  # what messages have to pass, of subscriptions that ask it
+        self.badges: dict[SubscriptionId, Badge] = {}  # who reads, of subscriptions of which that is known
+        self.lanes: dict[int, Lane] = {}  # by group; whichever was served last is last
+        self.behind = 0  # how many of the lanes are
+
+    def may_read(self, sub: SubscriptionId, address: str) -> bool:
+        """Whether what is published to an address is for a subscription's reader."""
+        badge = self.badges.get(sub)
+        return badge is None or badge.access is None or badge.access.may("subscribe", address)
+
+
+class Lane:
+    """A subscriber's way through one log."""
+
+    __slots__ = ("behind", "cursor", "running", "since", "subscriber", "tail")
+
+    def __init__(self, subscriber: Subscriber, tail: Tail, cursor: Position) -> None:
+        self.subscriber = subscriber
+        self.tail = tail
+        self.cursor = cursor  # the next record to look at; of a live one, no later than the tail
+        self.since: dict[
+            SubscriptionId, Position
+        ] = {}  # messages before it are not for this subscription; none: all are
+        self.behind = False
+        self.running = False  # a task is reading the log for it
+
+    @property
+    def current(self) -> bool:
+        """Whether it is still what its subscriber has in this log, and serves anything."""
+        subscriber = self.subscriber
+        return bool(subscriber.patterns) and subscriber.lanes.get(self.tail.group) is self
+
+    @property
+    def reached(self) -> Position:
+        """The first position that has not been handed out."""
+        return self.cursor if self.behind else max(self.cursor, self.tail.now)
+
+
+def rewind(tail: Tail, at: LogOffset, subscribers: Iterable[Subscriber]) -> None:
+    """The log goes on from a log offset that everybody was past."""
+    tail.position, tail.known = at, min(tail.known, at)
+    tail.rewinds += 1
+    now = tail.now
+    for subscriber in subscribers:
+        lane = subscriber.lanes[tail.group]
+        lane.cursor = min(lane.cursor, now)
+        lane.since = {sub: min(since, now) for sub, since in lane.since.items()}

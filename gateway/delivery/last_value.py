@@ -1,0 +1,87 @@
+"""The last values of addresses: the newest message at one, and those at all that a filter matches.
+
+Addresses come from the directory (`gateway.publishing.directory`), in order. One that is too long for it has a last
+value of its own and is in no list.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from gateway.domain.address import address_hash
+from gateway.domain.filters import FilterTrie, check_filter
+from gateway.port.adapter import LastValues, LastValuesPage
+from store.api.client import StoreClient
+from store.api.message import Message, decode
+from store.base import logs
+from store.base.errors import CorruptFrame
+
+__all__ = ["LOOKED_MAX", "last_value", "last_values"]
+
+PAGE = 500  # addresses asked of the store at a time
+LOOKED_MAX = 5_000  # addresses looked at for one answer: where few of them match, it may be short or empty
+PAGE_BYTES = 4 << 20  # of bodies in one answer, about
+
+log = logs.get(__name__)
+
+
+async def last_value(store: StoreClient, address: str, *, now_ms: int) -> Message | None:
+    """The newest message at an address, its id filled in; None when there is none or its time is over."""
+    position = await store.last(address_hash(address))
+    record = None if position is None else await store.read(position)
+    if record is None:
+        return None
+    message = decode(record)
+    if message.address != address or message.expired(now_ms):
+        return None
+    return message if message.id else msgspec.structs.replace(message, id=str(position))
+
+
+async def last_values(
+    store: StoreClient, request: LastValues, *, now_ms: int, readable: Callable[[str], bool] = lambda _address: True
+) -> LastValuesPage:
+    """The answer to a request. Raises `Refusal` (MALFORMED). What expired or is damaged is left out.
+
+    Nothing is said of addresses that are not `readable`, not even where a page ends.
+    """
+    pattern = check_filter(request.pattern)
+    wanted: FilterTrie[None] = FilterTrie()
+    wanted.add(pattern, None)
+    prefix = _fixed_part(pattern)
+    found: list[Message] = []
+    at = after = request.after
+    looked = size = 0
+    while True:
+        page = await store.addresses(prefix, after=at, limit=PAGE)
+        for address in page:
+            at = address
+            if not readable(address):
+                continue
+            after, looked = address, looked + 1
+            if wanted.match(address) and (message := await _sound(store, address, now_ms)) is not None:
+                found.append(message)
+                size += len(message.body)
+            if len(found) == request.limit or size >= PAGE_BYTES or looked == LOOKED_MAX:
+                return LastValuesPage(messages=found, after=after)
+        if len(page) < PAGE:
+            return LastValuesPage(messages=found, after=None)
+
+
+def _fixed_part(pattern: str) -> str:
+    """What every address that a filter matches begins with."""
+    fixed: list[str] = []
+    for level in pattern.split("/"):
+        if level == "#":  # stands for no level too
+            return "/".join(fixed)
+        if level == "+":
+            return "/".join([*fixed, ""])
+        fixed.append(level)
+    return pattern
+
+
+async def _sound(store: StoreClient, address: str, now_ms: int) -> Message | None:
+    try:
+        return await last_value(store, address, now_ms=now_ms)
+    except CorruptFrame as error:
+        log.error("a damaged last value is left out", address=address, error=str(error))
+        return None

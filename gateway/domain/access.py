@@ -1,0 +1,359 @@
+"""Access: what a client may publish to, read, and manage. Rules in, answers out; nothing here waits or knows a socket.
+
+Everything is an address, so that one language of filters covers all: messages are at their addresses (those for AMQP
+exchanges at `$amqp/{exchange}/{routing key}`), named queues at `$queue/{name}`, exchanges at `$exchange/{name}`, keys
+at `$kv/{namespace}/{key}`, consumer groups at `$group/{name}`. A leading wildcard does not match a `$`.
+
+A deny wins over every allow; within one effect, order does not matter; where no rule speaks, the default counts. What
+rules say for one client is put together once (`Rules.access`), and is None where nothing restricts it.
+
+A placeholder never widens a rule. A value that could be more than one plain level (it holds `/`, `+`, `#` or U+0000, or
+begins a level with `$`), or that there is none of, makes an allow match nothing. A deny then matches more: any level in
+place of a value that there is none of, and below the levels in front of it all, where the value is not plain.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from itertools import chain
+from typing import Any, Final, NamedTuple, Protocol
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from gateway.domain.access_filters import EVERYTHING, MANY, ONE, Levels, covers, levels_of, matches, meet, touches
+from gateway.domain.access_settings import ACTIONS, PLACEHOLDER, AccessConfig, Action, OwnAccess, Permission
+from gateway.domain.errors import Cause, Refusal
+from gateway.domain.named import denied_name
+from store.api.message import Message
+
+__all__ = ["NOTHING", "OPEN", "Access", "Badge", "Decision", "Identity", "Rules"]
+
+REMEMBERED_COUNT_MAX = 8_192  # addresses of one client and action whose answer is remembered
+REMEMBERED_CHARS_MAX = 256  # longer addresses are looked at each time: what is remembered is bounded in bytes too
+
+MEANT_COUNT_MAX = 4_096  # names of which is remembered what rules are meant for them
+
+_UNSOUND = re.compile("[/+#\0]")
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who asks: what rules can tell clients apart by."""
+
+    name: str = ""  # "": nobody was authenticated
+    client_id: str = ""
+    device: str = ""
+    protocol: str = ""
+    ruled: bool = False  # a user with rules of its own: without its user it may do nothing
+
+
+class Clause(NamedTuple):
+    """One filter of a rule, for one client."""
+
+    levels: Levels
+    origin: str  # the rule, as its writer finds it again
+
+
+class Terms(NamedTuple):
+    """What is said of one action."""
+
+    denies: tuple[Clause, ...] = ()
+    allows: tuple[Clause, ...] = ()  # none where the default is to allow, for which they change nothing
+
+
+class Saying(NamedTuple):
+    """All that is said of one action to one client: what it shares with others, what is its own, and the default."""
+
+    shared: Terms
+    own: Terms
+    otherwise: bool
+
+    @property
+    def denies(self) -> Iterator[Clause]:
+        """The denies."""
+        return chain(self.shared.denies, self.own.denies)
+
+    @property
+    def allows(self) -> Iterator[Clause]:
+        """The allows."""
+        return chain(self.shared.allows, self.own.allows)
+
+
+class _Answer(Protocol):
+    """Says of an address whether, and remembers it."""
+
+    __wrapped__: Callable[..., bool]  # the same without remembering
+
+    def __call__(self, address: str, /) -> bool: ...
+
+
+class Decision(NamedTuple):
+    """An answer, and the rule that it comes from; "" for the default."""
+
+    allowed: bool
+    origin: str
+
+
+def decide(saying: Saying, address: str) -> Decision:
+    """What is said of an address."""
+    levels = address.split("/")
+    for clause in saying.denies:
+        if matches(clause.levels, levels):
+            return Decision(allowed=False, origin=clause.origin)
+    for clause in saying.allows:
+        if matches(clause.levels, levels):
+            return Decision(allowed=True, origin=clause.origin)
+    return Decision(allowed=saying.otherwise, origin="")
+
+
+def _allowed(saying: Saying, address: str) -> bool:
+    return decide(saying, address).allowed
+
+
+class Access:
+    """What one client may do, where something restricts it. It never changes; answers are remembered by address."""
+
+    __slots__ = ("__weakref__", "_answers", "_sayings")
+
+    def __init__(self, sayings: tuple[Saying, ...]) -> None:
+        """`sayings` are those of `ACTIONS`, in their order."""
+        self._sayings = sayings
+        self._answers: dict[Action, _Answer] = {}  # made when they are first asked for: most clients ask for few
+
+    def may(self, action: Action, address: str) -> bool:
+        """Whether an address may be published to, read or managed."""
+        answer = self._answers.get(action) or self._remember(action)
+        return answer(address) if len(address) <= REMEMBERED_CHARS_MAX else answer.__wrapped__(address)
+
+    def _remember(self, action: Action) -> _Answer:
+        remembered = lru_cache(REMEMBERED_COUNT_MAX)(partial(_allowed, self._saying(action)))
+        self._answers[action] = remembered
+        return remembered
+
+    def _saying(self, action: Action) -> Saying:
+        return self._sayings[ACTIONS.index(action)]
+
+    def reaches(self, action: Action, pattern: str) -> bool:
+        """Whether an address that a filter matches may be used so. Several denies that only together leave none of
+        them are not seen: then it is said that there are some.
+        """
+        saying, wanted = self._saying(action), levels_of(pattern)
+        found = [wanted] if saying.otherwise else [meet(clause.levels, wanted) for clause in saying.allows]
+        return any(one is not None and not any(covers(deny.levels, one) for deny in saying.denies) for one in found)
+
+    def reaches_all(self, action: Action, pattern: str) -> bool:
+        """Whether it is certain that every address may be used so that a filter matches; `#` may stand anywhere."""
+        saying, wanted = self._saying(action), levels_of(pattern)
+        if any(touches(deny.levels, wanted) for deny in saying.denies):
+            return False
+        return saying.otherwise or any(covers(clause.levels, wanted) for clause in saying.allows)
+
+    def explain(self, action: Action, address: str) -> Decision:
+        """The answer, and where it comes from."""
+        return decide(self._saying(action), address)
+
+
+_ALL_DENIED = Saying(Terms((Clause(EVERYTHING, "its user is gone"),)), Terms(), otherwise=False)
+NOTHING: Final = Access((_ALL_DENIED,) * len(ACTIONS))
+_NO_TERMS = (Terms(),) * len(ACTIONS)
+
+
+class _Meant(NamedTuple):
+    """What the configuration says to some clients: the same to all of them, and what has placeholders."""
+
+    allowing: tuple[Terms, ...]  # of `ACTIONS`, where the default is to allow
+    denying: tuple[Terms, ...]  # and where it is to deny
+    placed: tuple[tuple[str, Permission], ...]
+
+
+class Rules:
+    """The rules of a configuration, put together with a client's own."""
+
+    def __init__(self, config: AccessConfig) -> None:
+        self._config = config
+        self._meant: dict[tuple[int, ...], _Meant] = {}  # by the rules' numbers; as many as there are kinds of clients
+        self._numbers = lru_cache(MEANT_COUNT_MAX)(self._numbers_of)
+        self._same: WeakValueDictionary[tuple[Saying, ...], Access] = WeakValueDictionary()
+
+    def access(self, identity: Identity, own: OwnAccess | None = None) -> Access | None:
+        """What a client may do; None where nothing restricts it. Clients to which the same is said share one."""
+        numbers = self._numbers(identity.name, identity.protocol)
+        if not numbers and own is None and self._config.default != "deny":
+            return None
+        meant = self._meant.get(numbers) or self._learn(numbers)
+        otherwise = self._config.default != "deny" and (own is None or own.otherwise == "allow")
+        placed = list(meant.placed)
+        if own is not None:
+            placed += [(f"rule {i} of user {identity.name}", one) for i, one in enumerate(own.rules)]
+        shared = meant.allowing if otherwise else meant.denying
+        mine = _terms(placed, identity, otherwise=otherwise) if placed else _NO_TERMS
+        sayings = tuple([Saying(terms, more, otherwise) for terms, more in zip(shared, mine, strict=True)])
+        if otherwise and not any(one.shared.denies or one.own.denies for one in sayings):
+            return None
+        access = self._same.get(sayings)
+        if access is None:
+            access = self._same[sayings] = Access(sayings)
+        return access
+
+    def _numbers_of(self, name: str, protocol: str) -> tuple[int, ...]:
+        return tuple([i for i, rule in enumerate(self._config.rules) if rule.is_meant_for(name, protocol)])
+
+    def _learn(self, numbers: tuple[int, ...]) -> _Meant:
+        said = [(f"access.rules[{i}]", self._config.rules[i]) for i in numbers]
+        plain = [(origin, one) for origin, one in said if not _has_placeholders(one)]
+        placed = [(origin, one) for origin, one in said if _has_placeholders(one)]
+        nobody = Identity()
+        meant = _Meant(_terms(plain, nobody, otherwise=True), _terms(plain, nobody, otherwise=False), tuple(placed))
+        self._meant[numbers] = meant
+        return meant
+
+
+def _has_placeholders(permission: Permission) -> bool:
+    return any(PLACEHOLDER.search(pattern) for pattern in permission.filters)
+
+
+def _terms(said: Sequence[tuple[str, Permission]], identity: Identity, *, otherwise: bool) -> tuple[Terms, ...]:
+    """What permissions say to one client, of `ACTIONS` in their order."""
+    clauses = [
+        (one, Clause(levels, origin))
+        for origin, one in said
+        if one.effect == "deny" or not otherwise
+        for pattern in one.filters
+        if (levels := expand(pattern, identity, deny=one.effect == "deny")) is not None
+    ]
+    return tuple(
+        [
+            Terms(
+                tuple([clause for one, clause in clauses if one.effect == "deny" and one.names(action)]),
+                tuple([clause for one, clause in clauses if one.effect == "allow" and one.names(action)]),
+            )
+            for action in ACTIONS
+        ]
+    )
+
+
+def expand(pattern: str, identity: Identity, *, deny: bool) -> Levels | None:
+    """A filter for one client; None where an allow matches nothing."""
+    if "${" not in pattern:
+        return levels_of(pattern)
+    levels: list[str] = []
+    for level in pattern.split("/"):
+        names = PLACEHOLDER.findall(level)
+        values = {name: _value(identity, name) for name in names}
+        first = values[names[0]] if PLACEHOLDER.match(level) else ""
+        if any(_UNSOUND.search(value) for value in values.values()) or first.startswith("$"):
+            if not deny:
+                return None
+            return (*levels, MANY) if levels else EVERYTHING
+        if "" in values.values():
+            if not deny:
+                return None
+            levels.append(ONE)
+        else:
+            levels.append(PLACEHOLDER.sub(lambda found: values[found[1]], level) if names else level)  # noqa: B023
+    return tuple(levels)
+
+
+def _value(identity: Identity, name: str) -> str:
+    match name:
+        case "username":
+            return identity.name
+        case "client_id":
+            return identity.client_id
+        case "device":
+            return identity.device
+        case _:  # no configuration has it
+            return ""
+
+
+def _uncounted(_badge: "Badge", _action: Action, _address: str, _count: int) -> None:
+    """Nobody wants to know."""
+
+
+class Badge:
+    """What a principal shows at every door: who it is, and what it may do by now.
+
+    `access` is replaced when the rules of its user change; None is free passage. `on_denied` is told of everything that
+    was refused: the badge, the action, an address or filter, and how many.
+    """
+
+    __slots__ = ("__weakref__", "_on_denied", "access", "identity")
+
+    def __init__(
+        self,
+        identity: Identity,
+        access: Access | None,
+        on_denied: Callable[["Badge", Action, str, int], Any] = _uncounted,
+    ) -> None:
+        self.identity = identity
+        self.access = access
+        self._on_denied = on_denied
+
+    @property
+    def matters(self) -> bool:
+        """Whether it restricts anything, or may come to before `Fanout.restrict` is called: who has no name may not."""
+        return self.access is not None or bool(self.identity.name)
+
+    def check(self, action: Action, address: str) -> None:
+        """Raise `Refusal` (FORBIDDEN) unless an address may be used so."""
+        if self.access is not None and not self.access.may(action, address):
+            raise self.refusal(action, address)
+
+    def check_filter(self, pattern: str) -> None:
+        """Raise `Refusal` (FORBIDDEN) where nothing that a filter matches may be read."""
+        if self.access is not None and not self.access.reaches("subscribe", pattern):
+            raise self.refusal("subscribe", pattern)
+
+    def check_all(self, action: Action, pattern: str) -> None:
+        """Raise `Refusal` (FORBIDDEN) unless all that a filter matches may be used so."""
+        if self.access is not None and not self.access.reaches_all(action, pattern):
+            raise self.refusal(action, pattern)
+
+    def refusal(self, action: Action, address: str, count: int = 1) -> Refusal:
+        """What is said of something that is not allowed, and counted."""
+        self._on_denied(self, action, address, count)
+        return Refusal(Cause.FORBIDDEN, f"not allowed: to {action} {address[:REMEMBERED_CHARS_MAX]!r}")
+
+    def refused(self, messages: Sequence[Message]) -> dict[int, Refusal]:
+        """Those of some messages that may not be published, by index. Each address is looked at once.
+
+        So are the addresses that they name besides (`gateway.domain.named`).
+        """
+        access = self.access
+        if access is None:
+            return {}
+        may = access.may
+        denied = {address for address in {message.address for message in messages} if not may("publish", address)}
+        found: dict[int, Refusal] = {}
+        if denied:
+            places = [(index, message.address) for index, message in enumerate(messages) if message.address in denied]
+            counts = dict.fromkeys(denied, 0)
+            for _, address in places:
+                counts[address] += 1
+            refusals = {address: self.refusal("publish", address, count) for address, count in counts.items()}
+            found = {index: refusals[address] for index, address in places}
+        for index, message in enumerate(messages):
+            if (message.native is not None or message.reply_to is not None) and index not in found:
+                named = denied_name(message, may)
+                if named is not None:
+                    found[index] = self.refusal(*named)
+        return found
+
+    def check_message(self, message: Message) -> None:
+        """Raise `Refusal` (FORBIDDEN) unless a message may be published."""
+        for refusal in self.refused((message,)).values():
+            raise refusal
+
+    def reads(self, address: str) -> bool:
+        """Whether an address may be read, of something that is passed over in silence where not."""
+        return self.access is None or self.access.may("subscribe", address)
+
+    def readable(self, messages: Sequence[Message]) -> list[Message]:
+        """Those of some messages that may be read. What may not is passed over in silence."""
+        access = self.access
+        if access is None:
+            return list(messages)
+        return [message for message in messages if access.may("subscribe", message.address)]
+
+
+OPEN: Final = Badge(Identity(), None)  # of whom nobody has asked anything, and of this process itself

@@ -1,0 +1,122 @@
+"""What address filters have in common: of two of them, whether one takes in the other, and what both match.
+
+Filters are as `gateway.domain.filters` says, as the tuple of their levels. Those of access rules have `#` only at the
+end; where a pattern of AMQP can come, with `#` anywhere, it is said.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
+
+__all__ = ["EVERYTHING", "Levels", "covers", "levels_of", "matches", "meet", "touches"]
+
+Levels: TypeAlias = tuple[str, ...]
+
+EVERYTHING: Final[Levels] = ()  # no filter: matches every address, those that begin with `$` too
+ONE, MANY = "+", "#"
+_WILD = frozenset({ONE, MANY})
+
+
+def levels_of(pattern: str) -> Levels:
+    """A filter's levels."""
+    return tuple(pattern.split("/"))
+
+
+def matches(levels: Levels, address: Sequence[str]) -> bool:
+    """Whether a filter matches an address, given by its levels."""
+    if not levels:
+        return True
+    if levels[0] in _WILD and address[0].startswith("$"):
+        return False
+    count = len(address)
+    for i, level in enumerate(levels):
+        if level == MANY:
+            return True
+        if i == count or level not in (ONE, address[i]):
+            return False
+    return len(levels) == count
+
+
+def meet(one: Levels, other: Levels) -> Levels | None:
+    """The filter of the addresses that both match; None where there are none. `#` ends both."""
+    if _hidden(one, other):
+        return None
+    common: list[str] = []
+    for i in range(max(len(one), len(other)) + 1):
+        a, b = one[i : i + 1], other[i : i + 1]
+        if a == (MANY,):
+            return (*common, *other[i:])
+        if b == (MANY,):
+            return (*common, *one[i:])
+        if not a or not b:
+            return tuple(common) if a == b else None
+        if a != b and ONE not in (*a, *b):
+            return None
+        common += b if a == (ONE,) else a
+    raise AssertionError("one of them ends before")
+
+
+def covers(wide: Levels, narrow: Levels) -> bool:
+    """Whether it is certain that `wide` matches all that `narrow` matches, which may have `#` anywhere.
+
+    `+/#` is not recognised as all that `#` is.
+    """
+    if not wide:
+        return True
+    if not narrow or (wide[0] in _WILD and narrow[0].startswith("$")):
+        return False
+    todo, seen = [(0, 0)], {(0, 0)}
+    while todo:  # all of these pairs of rests have to be covered
+        i, j = todo.pop()
+        if wide[i : i + 1] == (MANY,):
+            continue
+        if j == len(narrow):
+            if i < len(wide):
+                return False
+            continue
+        if i == len(wide):
+            return False
+        if narrow[j] == MANY:
+            if wide[i] != ONE:
+                return False
+            following = [(i, j + 1), (i + 1, j)]
+        elif wide[i] in (ONE, narrow[j]):
+            following = [(i + 1, j + 1)]
+        else:
+            return False
+        todo += [one for one in following if one not in seen]
+        seen.update(following)
+    return True
+
+
+def touches(one: Levels, other: Levels) -> bool:
+    """Whether there may be an address that both match. `#` may stand anywhere in them."""
+    if not one or not other:
+        return True
+    if _hidden(one, other):
+        return False
+    todo, seen = [(0, 0)], {(0, 0)}
+    while todo:
+        i, j = todo.pop()
+        if i == len(one) and j == len(other):
+            return True
+        following = [step for step in _steps(one, other, i, j) if step not in seen]
+        todo += following
+        seen.update(following)
+    return False
+
+
+def _steps(one: Levels, other: Levels, i: int, j: int) -> Iterator[tuple[int, int]]:
+    """Where two filters may be behind one more level of an address, or when a `#` stands for no more of them."""
+    a = one[i] if i < len(one) else None
+    b = other[j] if j < len(other) else None
+    if a == MANY:
+        yield i + 1, j
+    if b == MANY:
+        yield i, j + 1
+    if a is not None and b is not None and (a in _WILD or b in _WILD or a == b):
+        yield i + (a != MANY), j + (b != MANY)
+
+
+def _hidden(one: Levels, other: Levels) -> bool:
+    """Whether one begins with a wildcard, which does not match the `$` that the other begins with."""
+    return (one[0] in _WILD and other[0].startswith("$")) or (other[0] in _WILD and one[0].startswith("$"))

@@ -1,0 +1,150 @@
+"""What an operator says of access: `[access]`, and what a user of the cluster may do, among its rights."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from gateway.domain.errors import Refusal
+from gateway.domain.filters import check_filter
+
+__all__ = [
+    "ACCESS",
+    "ACTIONS",
+    "PLACEHOLDER",
+    "AccessConfig",
+    "AccessRule",
+    "Action",
+    "OwnAccess",
+    "Permission",
+    "access_mistakes",
+    "own_access",
+    "read_permission",
+    "rights_of",
+]
+
+ACCESS = "access"  # the name of `OwnAccess` among a user's rights
+EVERYBODY = "*"
+PLACEHOLDERS = ("client_id", "username", "device")
+PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
+
+Action: TypeAlias = Literal["publish", "subscribe", "manage"]
+ACTIONS: tuple[Action, ...] = ("publish", "subscribe", "manage")
+
+
+class Permission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is allowed or denied."""
+
+    effect: Annotated[Literal["allow", "deny"], Meta(description="a deny wins over every allow")]
+    actions: Annotated[
+        tuple[Literal["publish", "subscribe", "manage", "all"], ...],
+        Meta(description="publish, subscribe (any reading), manage (declare, bind, purge, delete), all"),
+    ] = ("all",)
+    filters: Annotated[
+        tuple[str, ...], Meta(min_length=1, description="address filters, with ${client_id}, ${username}, ${device}")
+    ]
+
+    def names(self, action: Action) -> bool:
+        """Whether it speaks of an action."""
+        return action in self.actions or "all" in self.actions
+
+
+class AccessRule(Permission, frozen=True, kw_only=True):
+    """`[[access.rules]]`. It is meant for everybody unless it says for whom."""
+
+    users: Annotated[tuple[str, ...], Meta(description='names; "*" is everybody with a name')] = ()
+    anonymous: Annotated[bool | None, Meta(description="whether clients without a name are meant")] = None
+    protocols: Annotated[tuple[str, ...], Meta(description="mqtt, coap, http, amqp; none: all of them")] = ()
+
+    def is_meant_for(self, name: str, protocol: str) -> bool:
+        """Whether a client is meant; "" is the name of one that has none."""
+        if self.protocols and protocol not in self.protocols:
+            return False
+        if not name:
+            return not self.users if self.anonymous is None else self.anonymous
+        if not self.users:
+            return not self.anonymous
+        return name in self.users or EVERYBODY in self.users
+
+
+class AccessConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[access]`: who may publish, read and manage what."""
+
+    default: (
+        Annotated[Literal["allow", "deny"], Meta(description="where no rule says anything; needed as soon as one is")]
+        | None
+    ) = None
+    rules: Annotated[tuple[AccessRule, ...], Meta(description="rules: [[access.rules]]")] = ()
+
+
+class OwnAccess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one user of the cluster may do: rules, and what counts where they say nothing."""
+
+    otherwise: Literal["allow", "deny"]
+    rules: tuple[Permission, ...] = ()
+
+
+def access_mistakes(config: AccessConfig, protocols: Collection[str]) -> Iterator[tuple[str, str]]:
+    """What is wrong with it: keys, and what to write instead. `protocols` are those that there are."""
+    if config.rules and config.default is None:
+        yield "access.default", 'is missing; with rules, write what counts where they say nothing: "allow" or "deny"'
+    for i, rule in enumerate(config.rules):
+        for key, mistake in _mistakes(rule):
+            yield f"access.rules[{i}].{key}", mistake
+        for protocol in rule.protocols:
+            if protocol not in protocols:
+                yield f"access.rules[{i}].protocols", f"{protocol!r} is none of {', '.join(sorted(protocols))}"
+        if "" in rule.users:
+            yield f"access.rules[{i}].users", "a user has a name; write anonymous = true for clients without one"
+
+
+def _mistakes(permission: Permission) -> Iterator[tuple[str, str]]:
+    if not permission.actions:
+        yield "actions", f"is empty; write some of {', '.join(ACTIONS)}, or all"
+    if not permission.filters:
+        yield "filters", 'is empty; write address filters, such as "devices/${client_id}/#"'
+    for pattern in permission.filters:
+        for name in PLACEHOLDER.findall(pattern):
+            if name not in PLACEHOLDERS:
+                known = ", ".join(f"${{{one}}}" for one in PLACEHOLDERS)
+                yield "filters", f"{pattern!r}: ${{{name}}} is unknown; {known} are known"
+        plain = PLACEHOLDER.sub("x", pattern)
+        if "${" in plain:
+            yield "filters", f"{pattern!r}: nothing closes a ${{; write }} behind the name"
+        try:
+            check_filter(plain)
+        except Refusal as refusal:
+            yield "filters", f"{pattern!r} is no address filter: {refusal}"
+
+
+def read_permission(effect: Literal["allow", "deny"], text: str) -> Permission:
+    """A permission as the command line says it: `publish:devices/+/x`, `publish,subscribe:a/#`, `all:#`.
+
+    Raises ValueError.
+    """
+    actions, colon, pattern = text.partition(":")
+    if not colon:
+        raise ValueError(f"{text!r}: write ACTION:FILTER, such as publish:devices/+/x")
+    return own_access(
+        {"otherwise": "deny", "rules": [{"effect": effect, "actions": actions.split(","), "filters": [pattern]}]}
+    ).rules[0]
+
+
+def own_access(said: Any) -> OwnAccess:
+    """What a user's rights say. Raises ValueError for what is not understood."""
+    try:
+        own = msgspec.convert(said, OwnAccess)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
+    for permission in own.rules:
+        for key, mistake in _mistakes(permission):
+            raise ValueError(f"{key}: {mistake}")
+    return own
+
+
+def rights_of(own: OwnAccess) -> Mapping[str, Any]:
+    """The same as plain values, for `controller.api.client.User.rights`."""
+    plain: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(own))
+    return plain

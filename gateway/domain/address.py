@@ -1,0 +1,110 @@
+"""Addresses: the hierarchical names that messages are published to.
+
+An address is one or more levels joined by `/`, as an MQTT topic name is. A level may be empty. No level holds a
+wildcard or U+0000. AMQP 0-9-1 joins its words by `.`; `from_routing_key` and `to_routing_key` are each other's
+inverse over all texts.
+"""
+
+import re
+from hashlib import blake2b
+
+from gateway.domain.errors import Cause, Refusal
+
+__all__ = [
+    "ADDRESS_BYTES_MAX",
+    "LEVELS_COUNT_MAX",
+    "address_hash",
+    "address_of_subject",
+    "check_address",
+    "from_routing_key",
+    "hash64",
+    "level_of",
+    "queue_address",
+    "to_routing_key",
+]
+
+ADDRESS_BYTES_MAX = 65_535  # MQTT 5.0, 1.5.4: what a UTF-8 string can hold
+GENERATED = "amq.gen-"  # queues that the gateway has named begin so
+LEVELS_COUNT_MAX = 128  # of an address or a filter: what a match may cost
+
+_FORBIDDEN = re.compile("[+#\0]")
+_CODES = {"/": "2F", "+": "2B", "#": "23", "\0": "00", ".": "2E"}
+_PLAIN = {code: plain for plain, code in _CODES.items()}
+# "%2F" stands for "/", "%252F" for the text "%2F", and so on: one "25" more or less is one step of escaping.
+_INTO_LEVEL = re.compile("[/+#\0]|%((?:25)*)(2F|2B|23|00)")
+_OUT_OF_LEVEL = re.compile("%((?:25)*)(2F|2B|23|00)")
+_INTO_ADDRESS = re.compile("[+#]|%((?:25)*)(2B|23)")
+_INTO_WORD = re.compile(r"\.|%((?:25)*)(2E)")
+_OUT_OF_WORD = re.compile("%((?:25)*)(2E)")
+
+
+def check_address(address: str) -> str:
+    """The address itself; raises `Refusal` (MALFORMED) when nothing may be published to it."""
+    if not address:
+        raise Refusal(Cause.MALFORMED, "the address is empty")
+    if len(address) > ADDRESS_BYTES_MAX or len(address.encode("utf-8", "surrogatepass")) > ADDRESS_BYTES_MAX:
+        raise Refusal(Cause.MALFORMED, f"the address is longer than {ADDRESS_BYTES_MAX} bytes")
+    if address.count("/") >= LEVELS_COUNT_MAX:
+        raise Refusal(Cause.MALFORMED, f"the address has more than {LEVELS_COUNT_MAX} levels")
+    if (found := _FORBIDDEN.search(address)) is not None:
+        raise Refusal(Cause.MALFORMED, f"the address holds {found[0]!r}, which no address may")
+    return address
+
+
+def hash64(text: str) -> int:
+    """A 64-bit hash that is the same in every process; 0 is kept for "none"."""
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little") or 1
+
+
+address_hash = hash64
+
+
+def level_of(address: str, level: int) -> str:
+    """One level of an address, counted from 0; "" when it has none of that number, or an empty one."""
+    if level < 0:
+        return ""
+    levels = address.split("/", level + 1)
+    return levels[level] if level < len(levels) else ""
+
+
+def _escape(match: re.Match[str]) -> str:
+    plain = match[0]
+    return f"%{_CODES[plain]}" if plain in _CODES else f"%25{match[1]}{match[2]}"
+
+
+def _unescape(match: re.Match[str]) -> str:
+    return f"%{match[1][2:]}{match[2]}" if match[1] else _PLAIN[match[2]]
+
+
+def address_of_subject(subject: str) -> str:
+    """Returns the address that an event's subject names: `+` is `%2B`, `#` is `%23`, and what looks so is escaped."""
+    return _INTO_ADDRESS.sub(_escape, subject)
+
+
+def queue_address(name: str) -> str:
+    """Returns what access rules call a queue by. Those that the gateway names are below `$queue/amq.gen/`."""
+    if not name or name.startswith(GENERATED):
+        return f"$queue/amq.gen/{name.removeprefix(GENERATED)}"
+    return f"$queue/{name}"
+
+
+def from_routing_key(key: str) -> str:
+    """The address of an AMQP routing key.
+
+    `a.b` is `a/b`. What a level may not hold is percent-escaped: `/` inside a word is `%2F`, `+` is `%2B`, `#` is
+    `%23`, U+0000 is `%00`; and `%2E` inside a word is the level's `.`.
+    """
+    words = key.split(".")
+    for i, word in enumerate(words):
+        if not word.isalnum():
+            words[i] = _OUT_OF_WORD.sub(_unescape, _INTO_LEVEL.sub(_escape, word))
+    return "/".join(words)
+
+
+def to_routing_key(address: str) -> str:
+    """The AMQP routing key of an address: the inverse of `from_routing_key`."""
+    levels = address.split("/")
+    for i, level in enumerate(levels):
+        if not level.isalnum():
+            levels[i] = _OUT_OF_LEVEL.sub(_unescape, _INTO_WORD.sub(_escape, level))
+    return ".".join(levels)

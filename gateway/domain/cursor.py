@@ -1,0 +1,54 @@
+"""Cursors: where somebody is in every log, one position for each.
+
+A position says by itself which log it is in, and the order of positions means something within one log alone; so a
+cursor is simply its positions, the logs ascending. A log that a cursor says nothing of is one that its owner has not
+met: for it, that log begins at its beginning.
+"""
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from store.format.frame import LogOffset, Position, group_of, origin_of
+
+__all__ = ["Cursor", "beginning_of", "by_log", "cursor_of", "earlier", "end_of", "later"]
+
+Cursor: TypeAlias = tuple[Position, ...]
+
+
+def beginning_of(group: int) -> Position:
+    """In front of everything in a group's log."""
+    return Position(origin_of(group), 0)
+
+
+def end_of(group: int) -> Position:
+    """Behind everything that a group's log will ever hold: who begins there begins at what is the end then."""
+    return Position(LogOffset(origin_of(group + 1) - 1), 0)
+
+
+def by_log(positions: Iterable[Position]) -> dict[int, Position]:
+    """Positions by the group whose log they are in; of several in one log, the last."""
+    return {group_of(position.frame): position for position in positions}
+
+
+def cursor_of(positions: dict[int, Position]) -> Cursor:
+    """The cursor of positions by group."""
+    return tuple([positions[group] for group in sorted(positions)])
+
+
+def later(one: Cursor, other: Cursor) -> Cursor:
+    """In each log the later of two positions, or the only one there is. The end of a log gives way to any other."""
+    found = by_log(one)
+    for position in other:
+        group = group_of(position.frame)
+        before, end = found.get(group), end_of(group)
+        if before is None or before == end or before < position < end:
+            found[group] = position
+    return cursor_of(found)
+
+
+def earlier(cursor: Cursor, bounds: Cursor) -> Cursor:
+    """The positions of a cursor, none of them later than what `bounds` has in its log."""
+    if not bounds:
+        return cursor
+    limits = by_log(bounds)
+    return tuple([min(at, limits.get(group_of(at.frame), at)) for at in cursor])

@@ -1,0 +1,35 @@
+"""Keys of the replicated KV that are made of a peer's text."""
+
+from gateway.domain.address import hash64
+
+__all__ = ["KEY_BYTES_MAX", "kv_key", "literal_prefix"]
+
+KEY_BYTES_MAX = 480  # what the store's KV takes
+_KEPT_BYTES = 400  # of a text too long for a key; the rest is told apart by its hash
+
+
+def kv_key(namespace: str, text: str) -> str:
+    """The key `namespace/text`, shortened reversibly enough: equal texts have equal keys, others do not.
+
+    A text that is too long keeps its beginning and ends in `~` and its hash, so that a search by prefix still finds it
+    as long as the prefix is no longer than what is kept.
+    """
+    key = f"{namespace}/{text}"
+    if len(key) <= KEY_BYTES_MAX // 4 or len(key.encode("utf-8", "surrogatepass")) <= KEY_BYTES_MAX:
+        return key
+    return f"{_cut(key)}~{hash64(text):016x}"
+
+
+def literal_prefix(namespace: str, pattern: str) -> str:
+    """The prefix that the keys of all addresses a filter matches have in common."""
+    kept: list[str] = []
+    for level in pattern.split("/"):
+        if level in {"+", "#"}:
+            # "a/#" matches "a" itself, so the slash before it is not certain.
+            return _cut(f"{namespace}/" + "/".join(kept) + ("/" if level == "+" and kept else ""))
+        kept.append(level)
+    return _cut(f"{namespace}/" + "/".join(kept))
+
+
+def _cut(text: str) -> str:
+    return text.encode("utf-8", "surrogatepass")[:_KEPT_BYTES].decode("utf-8", "ignore")

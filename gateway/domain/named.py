@@ -1,0 +1,40 @@
+"""Addresses that a message names besides its own: where answers go, and what its subject says it is about.
+
+Whoever answers a request publishes by its own rights, to an address that the requester has chosen. So a requester has
+to be allowed to read there, or it would have others write where it may not write itself. Readers of events take
+`subject` for where an event was published. So it has to be an address that its publisher may publish to, where it is
+not the message's own.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gateway.domain.address import address_of_subject, queue_address
+from store.api.message import EVENT, REPLY_QUEUE, Message
+
+if TYPE_CHECKING:
+    from gateway.domain.access_settings import Action
+
+__all__ = ["denied_name"]
+
+_AMQP = "amqp"
+
+
+def denied_name(message: Message, may: Callable[["Action", str], bool]) -> tuple["Action", str] | None:
+    """Returns what the publisher of a message may not do at an address that it names, and that address; else None."""
+    reply_to, native = message.reply_to, message.native
+    if reply_to is not None and not may("subscribe", reply_to):
+        return "subscribe", reply_to
+    if native is None:
+        return None
+    amqp = native.get(_AMQP)
+    if amqp is not None and (queue := amqp.get(REPLY_QUEUE)):
+        where = queue_address(queue)
+        if not may("subscribe", where):
+            return "subscribe", where
+    event = native.get(EVENT)
+    if event is not None and (subject := event.get("subject")) is not None and subject != message.address:
+        address = address_of_subject(subject)
+        if address != message.address and not may("publish", address):
+            return "publish", address
+    return None

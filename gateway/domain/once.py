@@ -1,0 +1,80 @@
+"""Keys of requests: what is published under a key is stored once, however often and wherever it is sent again.
+
+The key goes into the log in the frame of its messages, as a guard (`store.guards`). The master that is to store a
+second frame with the key stores nothing of it, and says so: then whoever has published asks what the key stands for
+(`RecallKey`).
+"""
+
+import struct
+from collections.abc import Mapping
+from hashlib import blake2b
+
+import msgspec
+
+from gateway.domain.errors import Cause, Refusal
+from store.api.client import StoreClient
+from store.format.frame import LogOffset, Position
+from store.format.records import KvPut, encode
+from store.guards.rows import NAME_BYTES, ONCES
+
+__all__ = ["KeyRepeated", "OnceKey", "Recalled", "digest", "once_record", "recall"]
+
+
+RETRY_AFTER_MS = 60_000
+_SAID = struct.Struct(">IIQ")  # the key's row, the first message's, when that is due (0: at once)
+
+
+class OnceKey(msgspec.Struct, frozen=True, kw_only=True):
+    """The key of one `Publish`."""
+
+    name: bytes  # of whose request it is, what for, and its key: `digest` of all that
+    fingerprint: bytes  # of what it asks for: under one key always the same
+    expires_at_ms: int  # when it is forgotten
+
+
+class KeyRepeated(Refusal):
+    """Nothing is stored: a group has stored something under this key before, or remembers as many as it may.
+
+    `refused` are the messages that could not have been stored in any case, by index.
+    """
+
+    def __init__(self, group: int, refused: Mapping[int, Refusal]) -> None:
+        super().__init__(Cause.CONFLICT, "this key was used before")
+        self.group = group
+        self.refused = refused
+
+
+class Recalled(msgspec.Struct, frozen=True, kw_only=True):
+    """What a key stands for."""
+
+    fingerprint: bytes
+    first: Position  # of the first message that was stored
+    deliver_at_ms: int | None  # when that is to be delivered, if it waits
+
+
+def digest(*parts: str | bytes) -> bytes:
+    """Returns a name of some texts, different for different ones."""
+    made = blake2b(digest_size=NAME_BYTES)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        made.update(len(data).to_bytes(8, "big") + data)
+    return made.digest()
+
+
+def once_record(key: OnceKey, *, row: int, first: int, deliver_at_ms: int | None) -> bytes:
+    """Returns the record by which a log remembers a key; `row` is its own, `first` that of the first message."""
+    value = _SAID.pack(row, first, deliver_at_ms or 0) + key.fingerprint
+    return encode(KvPut(key.name.hex(), value, namespace=ONCES, expires_at_ms=key.expires_at_ms))
+
+
+async def recall(store: StoreClient, group: int, name: bytes) -> Recalled:
+    """Returns what a key stands for. Raises `Refusal` when the group does not remember it, `StoreError`."""
+    log = store.logs.get(group)
+    entry = None if log is None else await log.kv_get(name.hex(), namespace=ONCES)
+    if entry is None:
+        raise Refusal(Cause.OVERLOAD, "as many keys are remembered as there may be", retry_after_ms=RETRY_AFTER_MS)
+    row, first, deliver_at_ms = _SAID.unpack_from(entry.value)
+    frame = LogOffset(entry.revision - 1 - row)
+    return Recalled(
+        fingerprint=entry.value[_SAID.size :], first=Position(frame, first), deliver_at_ms=deliver_at_ms or None
+    )

@@ -1,0 +1,37 @@
+"""Who a connection is."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gateway.domain.access import OPEN, Badge
+
+__all__ = ["Principal"]
+
+
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
+    """Who a connection turned out to be.
+
+    Once `expires_at_ms` has come it is nobody any more: an adapter ends the connection, or whatever it does for this
+    principal alone, in its protocol's words.
+    """
+
+    name: str  # "" is the anonymous principal
+    device: str = ""  # the identity that a certificate or a token claims; `name` where nothing claims one
+    guest: bool = False  # let in by the password that every guest has
+    trusted_gateway: bool = False  # may speak for other devices
+    rights: Mapping[str, Any] = msgspec.field(default_factory=dict)  # of the user of this name
+    expires_at_ms: int | None = None
+    final: bytes = b""  # the last word of the mechanism, for the client
+    secret: bytes = b""  # known to gateways alone: what is said to this principal is signed with it
+    badge: Badge = OPEN  # what it may do
+
+    def __post_init__(self) -> None:
+        if not self.device:
+            msgspec.structs.force_setattr(self, "device", self.name)
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether nobody was authenticated."""
+        return not self.name

@@ -1,0 +1,56 @@
+"""Whom a session belongs to: who began it, as far as that was proven. What nobody has proven binds nobody.
+
+A session that was begun without a name, or by a version that did not write down who began it, may be taken by anybody;
+one of a name may be taken by that name; one of a name's device (the claim of a token, or of a certificate beside a user
+name) by that device of that name. Whoever has taken it is whom it belongs to from then on.
+"""
+
+import msgspec
+
+from gateway.domain.errors import Cause, Refusal
+from gateway.domain.principal import Principal
+from store.base import logs
+
+__all__ = ["NotItsUser", "SessionUser", "check_user", "user_of"]
+
+log = logs.get(__name__)
+
+
+class SessionUser(msgspec.Struct, frozen=True, array_like=True):
+    """Whom something belongs to, or who asks for it. It is stored: fields are only ever added at the end."""
+
+    name: str = ""  # "": nobody was authenticated
+    device: str = ""  # that was claimed beside the name; "": none was
+
+
+NOBODY = SessionUser()
+
+
+class NotItsUser(Refusal):
+    """It belongs to somebody else."""
+
+    def __init__(self) -> None:
+        super().__init__(Cause.FORBIDDEN, "the session belongs to another user")
+
+
+def user_of(principal: Principal) -> SessionUser:
+    """Who a session belongs to that a principal begins."""
+    name, device = principal.name, principal.device
+    if not name:
+        return NOBODY
+    return SessionUser(name, "" if device == name else device)
+
+
+def check_user(session: str, user: SessionUser | None, who: SessionUser | None) -> None:
+    """Raise `NotItsUser` (FORBIDDEN) unless a session may be taken by whoever asks.
+
+    `user` is whom it belongs to, None where that is not known; `who` is None where it does not matter who asks.
+    """
+    if user is None or who is None or _may_take(user, who):
+        return
+    log.info("a session is another user's", session=session, user=user.name, refused=who.name)
+    raise NotItsUser
+
+
+def _may_take(user: SessionUser, who: SessionUser) -> bool:
+    return not user.name or (user.name == who.name and user.device in {"", who.device})

@@ -1,0 +1,79 @@
+"""Filters over messages in a subset of SQL92: what may stand behind WHERE, compiled once and asked of every message.
+
+    or      = and { OR and }
+    and     = not { AND not }
+    not     = NOT not | test
+    test    = sum [ ( = | <> | < | <= | > | >= ) sum | [NOT] BETWEEN sum AND sum | [NOT] IN ( sum {, sum} )
+                  | [NOT] LIKE text [ESCAPE text] | IS [NOT] NULL ]
+    sum     = product { ( + | - ) product }
+    product = sign { ( * | / ) sign }
+    sign    = ( + | - ) sign | number | 'text' | TRUE | FALSE | name | ( or )
+
+Names are the fields of a message (`FIELDS`) and its properties; a property that has a field's name is written
+`properties.NAME`, and a name that is no plain word in double quotes. What a message does not have is NULL, and logic
+is three-valued (SQL92, 8.12): a message passes where the answer is true, not where it is unknown. Properties are
+texts: beside a number one is read as a number, beside TRUE or FALSE as one of them, and is NULL where it is neither.
+Dividing whole numbers gives a whole number, by zero NULL. Texts are compared by code points; LIKE minds case.
+
+The cost of one message is bounded: by `EXPRESSION_CHARS_MAX`, `NODES_MAX`, `DEPTH_MAX`, and for LIKE by
+`PATTERN_CHARS_MAX` and `LIKE_TEXT_CHARS_MAX`, beyond which its answer is unknown.
+
+The domain's room imports nothing of it; ports, delivery and adapters do. It imports messages and errors.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from gateway.domain.sql92.evaluate import LIKE_TEXT_CHARS_MAX
+from gateway.domain.sql92.fields import FIELDS, Eval
+from gateway.domain.sql92.lexer import NODES_MAX, WhereError
+from gateway.domain.sql92.parser import DEPTH_MAX, PATTERN_CHARS_MAX, Parser
+from store.api.message import Message
+
+__all__ = [
+    "DEPTH_MAX",
+    "EXPRESSION_CHARS_MAX",
+    "FIELDS",
+    "LIKE_TEXT_CHARS_MAX",
+    "NODES_MAX",
+    "PATTERN_CHARS_MAX",
+    "Where",
+    "WhereError",
+    "compile_where",
+    "quoted",
+]
+
+EXPRESSION_CHARS_MAX = 4_096
+COMPILED_MAX = 256  # expressions kept
+
+
+class Where:
+    """A compiled expression. Equal texts are one object while `COMPILED_MAX` others have not come between."""
+
+    __slots__ = ("_eval", "text")
+
+    def __init__(self, text: str, evaluate: Eval) -> None:
+        self.text = text
+        self._eval = evaluate
+
+    def matches(self, message: Message) -> bool:
+        """Whether the expression is true of a message."""
+        return self._eval(message) is True
+
+    def picks(self, messages: Sequence[Message], indexes: Sequence[int]) -> list[int]:
+        """Those of some indexes whose message it is true of."""
+        evaluate = self._eval
+        return [index for index in indexes if evaluate(messages[index]) is True]
+
+
+@lru_cache(COMPILED_MAX)
+def compile_where(text: str) -> Where:
+    """The filter that an expression describes. Raises `WhereError`."""
+    if len(text) > EXPRESSION_CHARS_MAX:
+        raise WhereError(text, EXPRESSION_CHARS_MAX, f"an expression has at most {EXPRESSION_CHARS_MAX} characters")
+    return Where(text, Parser(text).whole())
+
+
+def quoted(text: str) -> str:
+    """A text as a literal."""
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,265 @@
+"""What compiled expressions are made of: closures over a message, each some 0.1 us. None is NULL, and unknown."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from gateway.domain.sql92.fields import Eval, Value
+from store.api.message import Message
+
+__all__ = [
+    "LIKE_ANY_CHARS_MAX",
+    "LIKE_TEXT_CHARS_MAX",
+    "Like",
+    "all_of",
+    "any_of",
+    "as_boolean",
+    "as_number",
+    "calculation",
+    "comparison",
+    "divide",
+    "fit_whole",
+    "in_set",
+    "is_null",
+    "likeness",
+    "minus",
+    "negated",
+]
+
+LIKE_TEXT_CHARS_MAX = 16_384  # a longer text is like nothing and unlike nothing
+LIKE_ANY_CHARS_MAX = 512  # the same where a _ stands between two %: looking for that costs their product
+_NUMBER_CHARS_MAX = 64  # a longer text is no number
+
+# ---- logic and comparison
+
+
+def all_of(parts: tuple[Eval, ...]) -> Eval:
+    """AND: false where one is, else unknown where one is."""
+
+    def evaluate(message: Message) -> bool | None:
+        answer: bool | None = True
+        for part in parts:
+            found = part(message)
+            if found is False:
+                return False
+            if found is None:
+                answer = None
+        return answer
+
+    return evaluate
+
+
+def any_of(parts: tuple[Eval, ...]) -> Eval:
+    """OR: true where one is, else unknown where one is."""
+
+    def evaluate(message: Message) -> bool | None:
+        answer: bool | None = False
+        for part in parts:
+            found = part(message)
+            if found is True:
+                return True
+            if found is None:
+                answer = None
+        return answer
+
+    return evaluate
+
+
+def negated(part: Eval) -> Eval:
+    """NOT."""
+
+    def evaluate(message: Message) -> bool | None:
+        found = part(message)
+        return None if found is None else not found
+
+    return evaluate
+
+
+def is_null(part: Eval, *, negated: bool) -> Eval:
+    """IS NULL, or with `negated` IS NOT NULL."""
+    return (lambda message: part(message) is not None) if negated else (lambda message: part(message) is None)
+
+
+def comparison(compare: Callable[[Any, Any], bool], left: Eval, right: Eval, constant: Value) -> Eval:
+    """Two values compared; `constant` is what the right one always is, if that is known."""
+    if constant is not None:
+
+        def with_constant(message: Message) -> bool | None:
+            found = left(message)
+            return None if found is None else compare(found, constant)
+
+        return with_constant
+
+    def evaluate(message: Message) -> bool | None:
+        found, its = left(message), right(message)
+        return None if found is None or its is None else compare(found, its)
+
+    return evaluate
+
+
+def in_set(get: Eval, members: frozenset[Value]) -> Eval:
+    """IN, where all members are literals."""
+
+    def evaluate(message: Message) -> bool | None:
+        found = get(message)
+        return None if found is None else found in members
+
+    return evaluate
+
+
+def calculation(first: Eval, steps: tuple[tuple[Callable[[Any, Any], Any], Eval], ...]) -> Eval:
+    """A chain of operators of one rank, from the left."""
+
+    def evaluate(message: Message) -> int | float | None:
+        total = first(message)
+        for step, part in steps:
+            value = part(message)
+            if total is None or value is None:
+                return None
+            total = _fit(step(total, value))
+        return total  # type: ignore[no-any-return]
+
+    return evaluate
+
+
+def minus(part: Eval) -> Eval:
+    """A number with its sign turned."""
+
+    def evaluate(message: Message) -> int | float | None:
+        found = part(message)
+        return None if found is None else _fit(-found)
+
+    return evaluate
+
+
+def divide(left: float, right: float) -> float | None:
+    """Division: of whole numbers towards zero, by zero NULL."""
+    if not right:
+        return None
+    if isinstance(left, int) and isinstance(right, int):
+        whole = abs(left) // abs(right)
+        return whole if (left < 0) == (right < 0) else -whole
+    return left / right
+
+
+def _fit(value: float | None) -> int | float | None:
+    """A result in 64 bits: a whole number beyond them is an approximate one, what is no number NULL."""
+    if isinstance(value, int):
+        return fit_whole(value)
+    return None if value is None or value != value else value  # noqa: PLR0124 - NaN alone is not itself
+
+
+def fit_whole(value: int) -> int | float:
+    """A whole number, approximate beyond 64 bits."""
+    return value if -(1 << 63) <= value < 1 << 63 else float(value)
+
+
+_WHOLE_TEXT = re.compile(r"[+-]?[0-9]+")
+_NUMBER_TEXT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+def as_number(get: Eval) -> Eval:
+    """A text read as a number."""
+
+    def evaluate(message: Message) -> int | float | None:
+        text = get(message)
+        if text is None or len(text) > _NUMBER_CHARS_MAX:
+            return None
+        if _WHOLE_TEXT.fullmatch(text) is not None:
+            return fit_whole(int(text))
+        return float(text) if _NUMBER_TEXT.fullmatch(text) is not None else None
+
+    return evaluate
+
+
+_BOOLEANS = {"true": True, "false": False}
+
+
+def as_boolean(get: Eval) -> Eval:
+    """A text read as TRUE or FALSE."""
+
+    def evaluate(message: Message) -> bool | None:
+        text = get(message)
+        return None if text is None or len(text) > 5 else _BOOLEANS.get(text.lower())
+
+    return evaluate
+
+
+# ---- LIKE
+
+
+class Like:
+    """A pattern of LIKE: fixed texts between the %, each found once, from the left (SQL92, 8.5).
+
+    A part is looked for by `str.find`, whose cost is linear; only one with a _ in it needs a regular expression, and
+    then a long text is not looked at.
+    """
+
+    def __init__(self, pattern: str, escape: str | None) -> None:
+        """Raises ValueError where the escape character escapes nothing."""
+        parts: list[list[str | None]] = [[]]  # characters, None for a _
+        chars = iter(pattern)
+        for char in chars:
+            if char == escape:
+                following = next(chars, None)
+                if following is None or following not in {"%", "_", escape}:
+                    raise ValueError(f"{escape!r} stands in front of %, _ or itself")
+                parts[-1].append(following)
+            elif char == "%":
+                parts.append([])
+            else:
+                parts[-1].append(None if char == "_" else char)
+        self._whole = len(parts) == 1
+        self._first, self._last = parts[0], parts[-1]
+        self._middle = [_finder(part) for part in parts[1:-1] if part]
+        self._chars_max = LIKE_ANY_CHARS_MAX if any(None in part for part in parts[1:-1]) else LIKE_TEXT_CHARS_MAX
+
+    def matches(self, text: str) -> bool | None:
+        """Whether a text is like this; None for one that is too long to say."""
+        if len(text) > self._chars_max:
+            return None
+        at, end = len(self._first), len(text) - len(self._last)
+        if self._whole:
+            return len(text) == at and _same(self._first, text)
+        if end < at or not _same(self._first, text[:at]) or not _same(self._last, text[end:]):
+            return False
+        for find in self._middle:
+            found = find(text, at, end)
+            if found < 0:
+                return False
+            at = found
+        return True
+
+
+def _same(part: list[str | None], text: str) -> bool:
+    return all(want is None or want == char for want, char in zip(part, text, strict=True))
+
+
+def _finder(part: list[str | None]) -> Callable[[str, int, int], int]:
+    """What finds a part between two positions: the position behind it, -1 when it is not there."""
+    if None not in part:
+        plain, length = "".join([char for char in part if char is not None]), len(part)
+
+        def find(text: str, at: int, end: int) -> int:
+            found = text.find(plain, at, end)
+            return found + length if found >= 0 else -1
+
+        return find
+    search = re.compile("".join(["." if char is None else re.escape(char) for char in part]), re.DOTALL).search
+
+    def look(text: str, at: int, end: int) -> int:
+        found = search(text, at, end)
+        return found.end() if found is not None else -1
+
+    return look
+
+
+def likeness(get: Eval, like: Like) -> Eval:
+    """LIKE."""
+    matches = like.matches
+
+    def evaluate(message: Message) -> bool | None:
+        text = get(message)
+        return None if text is None else matches(text)
+
+    return evaluate

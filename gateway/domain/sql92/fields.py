@@ -1,0 +1,67 @@
+"""What an expression can name of a message, and what kind of value that is."""
+
+import operator
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, TypeAlias
+
+from store.api.message import Message
+
+__all__ = ["FIELDS", "Eval", "Kind", "Value", "field"]
+
+Value: TypeAlias = int | float | str | bool | None
+Eval: TypeAlias = Callable[[Message], Any]
+PREFIX = "properties."  # in front of a property that has a field's name
+
+
+class Kind(Enum):
+    """What a node's value is; a property may be read as any of the others."""
+
+    NUMBER = "a number"
+    TEXT = "a text"
+    BOOLEAN = "a condition"
+    ANY = "a property"
+
+
+def _said(name: str) -> Eval:
+    """A field where an empty text means that nothing was said."""
+    get = operator.attrgetter(name)
+    return lambda message: get(message) or None
+
+
+FIELDS: dict[str, tuple[Kind, Eval]] = {
+    "address": (Kind.TEXT, operator.attrgetter("address")),
+    "type": (Kind.TEXT, operator.attrgetter("type")),
+    "key": (Kind.TEXT, operator.attrgetter("key")),
+    "id": (Kind.TEXT, _said("id")),
+    "content_type": (Kind.TEXT, operator.attrgetter("content_type")),
+    "content_encoding": (Kind.TEXT, operator.attrgetter("content_encoding")),
+    "protocol": (Kind.TEXT, _said("protocol")),
+    "device": (Kind.TEXT, _said("device")),
+    "principal": (Kind.TEXT, operator.attrgetter("principal")),
+    "reply_to": (Kind.TEXT, operator.attrgetter("reply_to")),
+    "traceparent": (Kind.TEXT, operator.attrgetter("traceparent")),
+    "qos": (Kind.NUMBER, operator.attrgetter("qos")),
+    "retain": (Kind.BOOLEAN, operator.attrgetter("retain")),
+    "time_ms": (Kind.NUMBER, operator.attrgetter("time_ms")),
+    "expires_at_ms": (Kind.NUMBER, operator.attrgetter("expires_at_ms")),
+    "deliver_at_ms": (Kind.NUMBER, operator.attrgetter("deliver_at_ms")),
+    "size_bytes": (Kind.NUMBER, lambda message: len(message.body)),
+}
+
+
+def _property(name: str) -> Eval:
+    """The first property of a name."""
+
+    def get(message: Message) -> str | None:
+        for found, value in message.properties:
+            if found == name:
+                return value
+        return None
+
+    return get
+
+
+def field(name: str) -> tuple[Kind, Eval]:
+    """The field of a name, else the property."""
+    return FIELDS.get(name) or (Kind.ANY, _property(name.removeprefix(PREFIX)))

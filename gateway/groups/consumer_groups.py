@@ -1,0 +1,426 @@
+"""Consumer groups for adapters: members, the queues they have, and how far they are (`gateway.port.groups`).
+
+All of a group is in the replicated keys (`gateway.groups.state`), so that any proxy answers for any member. What this
+process remembers of members only saves writes, and bounds how many a user may have here.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from controller.api.client import ControllerClient
+from gateway.domain.errors import Cause, Refusal
+from gateway.groups.admin import delete, describe, list_groups, reset
+from gateway.groups.joining import check_asked, check_same, new_group
+from gateway.groups.lost_ends import LostEnds
+from gateway.groups.reader import QueueReader, Reading, Wanted
+from gateway.groups.settings import GroupsConfig
+from gateway.groups.state import (
+    Group,
+    MemberRecord,
+    QueueRecord,
+    cursor_of,
+    encode,
+    group_key,
+    member_key,
+    owned,
+    plan,
+    positions_of,
+)
+from gateway.groups.store import load_group, queues_of, without_successors
+from gateway.groups.wakes import GroupWakes
+from gateway.ownership.owners import Spawn
+from gateway.port.adapter import Principal, Random, Request
+from gateway.port.groups import (
+    QUEUES_COUNT_MAX,
+    CommitOffsets,
+    DeleteGroup,
+    DescribeGroup,
+    GroupCursor,
+    Joined,
+    JoinGroup,
+    LeaveGroup,
+    ListGroups,
+    NotOwned,
+    Polled,
+    PollGroup,
+    Renewed,
+    RenewMember,
+    ResetGroup,
+    check_group_name,
+)
+from store.api.client import EXISTS, Delete, Put, StoreClient
+from store.base import logs
+from store.base.errors import AppendOutcomeUnknown, CorruptFrame, OffsetOutOfRange, RevisionConflict
+from store.format.frame import QueueNumber, QueueOffset
+
+__all__ = ["GROUP_REQUESTS", "ConsumerGroups"]
+
+TRIES_COUNT_MAX = 16  # of a change, while others change the same
+CHANGES_AT_ONCE = 256  # records in one transaction
+LOOK_S = 5.0  # who waits looks at the group at least so often
+SOON_S = 0.5  # the same, while a queue waits until another one is read
+RENEWALS = 3  # in one time to live; so a request may find that its member was renewed a third of it before
+FORGOTTEN_FROM_COUNT = 1_024  # members remembered, from which on those that are gone are looked for
+
+DEFAULTS = GroupsConfig()
+
+log = logs.get(__name__)
+
+
+class Connected(Protocol):
+    """A connection."""
+
+    protocol: str
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody is there to be answered."""
+
+
+class Asker(NamedTuple):
+    """Who asks, and by which connection: over some, one after the other may."""
+
+    connection: Connected
+    principal: Principal
+
+
+class _Heard(NamedTuple):
+    """A member that this process has renewed."""
+
+    principal: str
+    until_s: float  # it is there
+    renew_s: float
+
+
+class ConsumerGroups:
+    """The groups of this process's store. `now_ms` is ms since 1970; `clock` counts seconds and never goes back.
+
+    `may_come` says whether a topic that is not there may come to be; `delivered` is told the protocol, the topic and
+    the number of messages that were read. `patterns_of` gives filters of all addresses that a topic can have.
+    """
+
+    def __init__(
+        self,
+        store: StoreClient,
+        controller: ControllerClient,
+        config: GroupsConfig = DEFAULTS,
+        *,
+        spawn: Spawn,
+        random: Random,
+        now_ms: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+        may_come: bool = True,
+        delivered: Callable[[str, str, int], object] = lambda _protocol, _topic, _count: None,
+        patterns_of: Callable[[str], Sequence[str]] = lambda topic: (f"{topic}/#",),
+    ) -> None:
+        self._store = store
+        self._controller = controller
+        self._config = config
+        self._random = random
+        self._now_ms = now_ms
+        self._clock = clock
+        self._may_come = may_come
+        self._delivered = delivered
+        self._patterns_of = patterns_of
+        self._reader = QueueReader(store, random=random)
+        self._wakes = GroupWakes(store, spawn)
+        self._lost_ends = LostEnds(controller, clock)
+        self._heard: dict[tuple[str, str], _Heard] = {}  # by group and member
+        self._forget_from = FORGOTTEN_FROM_COUNT
+        self._stopping = False
+        controller.watch(self._wakes.wake_all)
+
+    def stop(self) -> None:
+        """Who waits for messages is answered now."""
+        self._stopping = True
+        self._wakes.wake_all()
+
+    async def answer(self, connection: Connected, request: Request, who: Principal) -> Any:
+        """The answer to a request of `gateway.port.groups`. Raises `Refusal`, `StoreError`."""
+        group = getattr(request, "group", None)
+        if group is not None:
+            check_group_name(group)
+        return await _HANDLERS[type(request)](self, Asker(connection, who), request)
+
+    # ---- members
+
+    async def _join(self, asker: Asker, request: JoinGroup) -> Joined:
+        self._check_join(asker, request)
+        id_ = f"{self._random.getrandbits(64):016x}{self._random.getrandbits(64):016x}"
+        member = MemberRecord(request.topic, asker.principal.name, request.ttl_s * 1_000)
+        entering = Put(member_key(request.group, id_), encode(member), ttl_ms=_kept_ms(member))
+        for _ in range(TRIES_COUNT_MAX):
+            group = await load_group(self._store, request.group)
+            asked_s = self._clock()
+            try:
+                if group.header is None:
+                    limit = self._config.groups_max
+                    made = await new_group(self._store, self._controller, request, groups_max=limit)
+                    await self._store.kv_transact({group_key(group.name): 0}, [*made, entering])
+                else:
+                    self._check_topic(asker, group.name, group.header.record.topic)
+                    check_same(group, request, members_max=self._config.members_max)
+                    await self._store.kv_transact({group_key(group.name): group.header.revision}, [entering])
+            except RevisionConflict:
+                continue
+            self._note(group.name, id_, member, asked_s)
+            return Joined(member=id_, topic=request.topic, strategy=request.strategy, ttl_s=request.ttl_s)
+        raise _busy(request.group)
+
+    def _check_join(self, asker: Asker, request: JoinGroup) -> None:
+        """Raise `Refusal` for what can be no member of any group, or is one too many of this user."""
+        self._check_topic(asker, request.group, request.topic)
+        check_asked(self._controller, request, may_come=self._may_come)
+        self._forget()
+        name, limit = asker.principal.name, self._config.memberships_max
+        if sum(1 for one in self._heard.values() if one.principal == name) >= limit:
+            raise Refusal(Cause.QUOTA, f"one user has at most {limit} memberships here (groups.memberships_max)")
+
+    def _check_topic(self, asker: Asker, group: str, topic: str) -> None:
+        """Raise `Refusal` (FORBIDDEN) unless all of a group's topic may be read. It does not name the topic.
+
+        What a member may not read it could only pass over, for the whole group; and offsets count it.
+        """
+        badge = asker.principal.badge
+        if badge.access is not None:
+            try:
+                for pattern in self._patterns_of(topic):
+                    badge.check_all("subscribe", pattern)
+            except Refusal:
+                raise Refusal(Cause.FORBIDDEN, f"not allowed: to read what the group {group!r} reads") from None
+
+    def _check_reader(self, asker: Asker, group: Group, member: str) -> None:
+        """Raise `Refusal` unless this is the asker's member of a group whose topic it may read."""
+        if group.header is not None:
+            self._check_topic(asker, group.name, group.header.record.topic)
+        _check_member(asker, group, member)
+
+    async def _leave(self, asker: Asker, request: LeaveGroup) -> bool:
+        for _ in range(TRIES_COUNT_MAX):
+            group = await load_group(self._store, request.group)
+            if group.header is None or request.member not in group.members:
+                return False
+            _check_member(asker, group, request.member)
+            left = {queue: QueueRecord(record.offset) for queue, record in group.of(request.member).items()}
+            operations: list[Put | Delete] = [Delete(member_key(group.name, request.member)), *group.puts(left)]
+            try:
+                await self._store.kv_transact(group.compares(left, request.member), operations)
+            except RevisionConflict:
+                continue
+            self._heard.pop((group.name, request.member), None)
+            return True
+        raise _busy(request.group)
+
+    async def _renew_member(self, asker: Asker, request: RenewMember) -> Renewed:
+        self._heard.pop((request.group, request.member), None)  # so that it is written
+        group = await self._settle(asker, request.group, request.member, None)
+        queues, revoked = owned(group, request.member)
+        ttl_ms = group.members[request.member].record.ttl_ms
+        return Renewed(ttl_s=ttl_ms // 1_000, queues=queues, revoked=revoked)
+
+    async def _renew(self, group: Group, id_: str) -> None:
+        """See that a member is there for most of its time to live. Raises `Refusal` where it is not there any more."""
+        heard, now_s = self._heard.get((group.name, id_)), self._clock()
+        if heard is not None and now_s < heard.renew_s:
+            return
+        member = group.members[id_].record
+        try:
+            key, value = member_key(group.name, id_), encode(member)
+            await self._store.kv_put(key, value, expected_revision=EXISTS, ttl_ms=_kept_ms(member))
+        except RevisionConflict:
+            self._heard.pop((group.name, id_), None)
+            raise _gone(group.name) from None
+        self._note(group.name, id_, member, now_s)
+
+    def _note(self, group: str, id_: str, member: MemberRecord, asked_s: float) -> None:
+        ttl_s = member.ttl_ms / 1_000
+        until_s = asked_s + _kept_ms(member) / 1_000
+        self._heard[group, id_] = _Heard(member.principal, until_s, asked_s + ttl_s / RENEWALS)
+        if len(self._heard) > self._forget_from:
+            self._forget()
+            self._forget_from = max(FORGOTTEN_FROM_COUNT, 2 * len(self._heard))
+
+    def _forget(self) -> None:
+        now_s = self._clock()
+        self._heard = {key: one for key, one in self._heard.items() if one.until_s > now_s}
+
+    def _is_there(self, group: str, id_: str) -> bool:
+        """Whether a member is there for certain, by the time that it was asked for."""
+        heard = self._heard.get((group, id_))
+        return heard is not None and self._clock() < heard.until_s
+
+    # ---- who has which queues
+
+    async def _settle(self, asker: Asker, name: str, member: str, cursor: GroupCursor | None) -> Group:
+        """The group once a member has let go of what it should not have, and has taken what it should and can."""
+        for last in (False,) * TRIES_COUNT_MAX + (True,):
+            group = await load_group(self._store, name)
+            self._check_reader(asker, group, member)
+            await self._renew(group, member)
+            if last:
+                break  # others change so much; what the member has, it has
+            assert group.header is not None
+            queues = queues_of(self._controller, group.header.record.topic)
+            release_ms = int(self._config.release_s * 1_000)
+            todo = plan(group, member, queues, cursor, now_ms=self._now_ms(), release_ms=release_ms)
+            try:
+                for part in todo.parts(CHANGES_AT_ONCE):
+                    compares = group.compares(part.changes, member, part.gone.values())
+                    done = await self._store.kv_transact(compares, group.puts(part.changes))
+                    group = group.changed(part.changes, done.revision)
+            except (RevisionConflict, AppendOutcomeUnknown):
+                continue
+            break
+        return group
+
+    # ---- messages
+
+    async def _poll(self, asker: Asker, request: PollGroup) -> Polled:
+        name, member = request.group, request.member
+        asked = cursor = request.after or GroupCursor(0, {})
+        until_s = self._clock() + request.wait_ms / 1_000
+        with self._wakes.listening(name) if request.wait_ms else nullcontext(asyncio.Event()) as woken:
+            while True:
+                woken.clear()
+                group = await self._settle(asker, name, member, asked)
+                self._wakes.know(name, group.members)
+                own = positions_of(group, member, cursor)
+                positions = await without_successors(self._store, self._controller, group, own)
+                read = await self._reader.read(positions, self._wanted(asker, request.limit))
+                if read.beyond or self._lost_ends.any:
+                    await self._set_back(group, member, read)
+                if not self._is_there(name, member):  # it took so long that the queues may be another's by now
+                    await self._renew(group, member)
+                if read.failed and len(read.failed) == len(positions):
+                    raise next(iter(read.failed.values()))
+                if not read.messages:  # a member that gets nothing else learns of what is lost, and commits behind it
+                    for error in read.failed.values():
+                        if isinstance(error, CorruptFrame):
+                            raise error
+                cursor = cursor_of(group, member, cursor, read.positions)
+                left_s = until_s - self._clock()
+                if read.messages or left_s <= 0 or self._stopping or asker.connection.gone:
+                    queues, revoked = owned(group, member)
+                    if read.messages and group.header is not None:
+                        self._delivered(asker.connection.protocol, group.header.record.topic, len(read.messages))
+                    return Polled(messages=read.messages, after=cursor, queues=queues, revoked=revoked)
+                ttl_s = group.members[member].record.ttl_ms / 1_000
+                look_s = LOOK_S if len(positions) == len(own) else SOON_S
+                await self._reader.wait(read.positions, woken, min(left_s, ttl_s / RENEWALS, look_s))
+
+    def _wanted(self, asker: Asker, limit: int) -> Wanted:
+        badge = asker.principal.badge
+        reads = badge.reads if badge.access is not None else None
+        return Wanted(limit, self._config.response_bytes_max, self._now_ms(), reads)
+
+    async def _set_back(self, group: Group, member: str, read: Reading) -> None:
+        """Where a log has lost its end, the group is at the new end: cursors and commits of before count no more."""
+        own = group.of(member)
+        for queue in read.positions.keys() - read.beyond.keys() - read.failed.keys():
+            self._lost_ends.seen(group.name, queue)
+        lower = {queue: end for queue, end in read.beyond.items() if own[queue].offset > end}
+        ends = self._lost_ends.certain(group.name, lower)
+        if not ends:
+            return
+        records = {queue: QueueRecord(end, member, group.revision) for queue, end in ends.items()}
+        try:
+            await self._store.kv_transact(group.compares(records, member), group.puts(records))
+        except (RevisionConflict, AppendOutcomeUnknown):
+            return  # whoever reads next does it
+        log.warning("a group is set back to the end of queues", group=group.name, queues=sorted(records))
+
+    async def _commit(self, asker: Asker, request: CommitOffsets) -> Mapping[int, int]:
+        generation, offsets = request.cursor
+        in_bounds = False
+        for _ in range(TRIES_COUNT_MAX):
+            group = await load_group(self._store, request.group)
+            self._check_reader(asker, group, request.member)
+            await self._renew(group, request.member)
+            own = group.of(request.member)
+            lost = [queue for queue in sorted(offsets) if queue not in own or own[queue].generation > generation]
+            if lost:
+                raise NotOwned(lost[:QUEUES_COUNT_MAX])
+            if not in_bounds:
+                await self._check_ends(offsets)
+                in_bounds = True
+            records = {
+                queue: msgspec.structs.replace(own[queue], offset=at)
+                for queue, at in offsets.items()
+                if at > own[queue].offset
+            }
+            if records:
+                try:
+                    await self._store.kv_transact(group.compares(records, request.member), group.puts(records))
+                except RevisionConflict:
+                    continue
+            return {queue: max(at, own[queue].offset) for queue, at in sorted(offsets.items())}
+        raise _busy(request.group)
+
+    async def _check_ends(self, offsets: Mapping[int, int]) -> None:
+        """Raise `Refusal` for an offset behind a queue's end: what comes next would never be read."""
+        bounds = await asyncio.gather(*(self._store.bounds(QueueNumber(queue)) for queue in offsets))
+        for (queue, at), found in zip(offsets.items(), bounds, strict=True):
+            if at > found.next:
+                try:  # a slave near by may know less than who was asked for the messages; the master knows
+                    await self._store.fetch(QueueNumber(queue), QueueOffset(at), max_bytes=1, max_rows=1)
+                except OffsetOutOfRange as error:
+                    refusal = f"offsets: queue {queue} ends at {error.next}, in front of {at}"
+                    raise Refusal(Cause.MALFORMED, refusal) from error
+
+    # ---- for operators
+
+    async def _list(self, _: Asker, request: ListGroups) -> Any:
+        return await list_groups(self._store, request)
+
+    async def _describe(self, asker: Asker, request: DescribeGroup) -> Any:
+        return await describe(self._store, self._controller, request, partial(self._check_topic, asker, request.group))
+
+    async def _reset(self, asker: Asker, request: ResetGroup) -> Any:
+        return await reset(self._store, self._controller, request, partial(self._check_topic, asker, request.group))
+
+    async def _delete(self, _: Asker, request: DeleteGroup) -> bool:
+        return await delete(self._store, request)
+
+
+def _check_member(asker: Asker, group: Group, member: str) -> None:
+    """Raise `Refusal` where there is no such group or member, or it is another principal's."""
+    if group.header is None:
+        raise Refusal(Cause.NOT_FOUND, f"there is no group {group.name!r}")
+    there = group.members.get(member)
+    if there is None:
+        raise _gone(group.name)
+    if there.record.principal != asker.principal.name:
+        raise Refusal(Cause.FORBIDDEN, "this member is another user's")
+
+
+def _kept_ms(member: MemberRecord) -> int:
+    """How long a member's key lasts: so it is there for its time to live after each request, renewed by it or not."""
+    return member.ttl_ms + member.ttl_ms // RENEWALS
+
+
+def _gone(group: str) -> Refusal:
+    return Refusal(Cause.NOT_FOUND, f"the group {group!r} has no such member, or not any more; join again")
+
+
+def _busy(group: str) -> Refusal:
+    return Refusal(Cause.OVERLOAD, f"the group {group!r} is changed too often by others", retry_after_ms=1_000)
+
+
+_HANDLERS: dict[type[Request], Callable[[ConsumerGroups, Asker, Any], Awaitable[Any]]] = {
+    JoinGroup: ConsumerGroups._join,  # noqa: SLF001 - this class's own table
+    RenewMember: ConsumerGroups._renew_member,  # noqa: SLF001
+    LeaveGroup: ConsumerGroups._leave,  # noqa: SLF001
+    PollGroup: ConsumerGroups._poll,  # noqa: SLF001
+    CommitOffsets: ConsumerGroups._commit,  # noqa: SLF001
+    ListGroups: ConsumerGroups._list,  # noqa: SLF001
+    DescribeGroup: ConsumerGroups._describe,  # noqa: SLF001
+    ResetGroup: ConsumerGroups._reset,  # noqa: SLF001
+    DeleteGroup: ConsumerGroups._delete,  # noqa: SLF001
+}
+GROUP_REQUESTS = tuple(_HANDLERS)

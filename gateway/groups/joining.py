@@ -1,0 +1,59 @@
+"""Who may be a member of a consumer group, and what makes a group."""
+
+import asyncio
+
+from controller.api.client import ControllerClient
+from gateway.domain.errors import Cause, Refusal
+from gateway.groups.assignment import STRATEGIES
+from gateway.groups.state import Group, GroupRecord, QueueRecord, encode, group_key, name_key, names_range, queue_puts
+from gateway.groups.store import queues_of
+from gateway.port.groups import QUEUES_COUNT_MAX, TTL_S_MAX, TTL_S_MIN, JoinGroup
+from store.api.client import Put, StoreClient
+from store.format.frame import QueueNumber
+
+TOPIC_CHARS_MAX = 1_024  # more than a topic's name may have bytes
+
+__all__ = ["check_asked", "check_same", "new_group"]
+
+
+def check_asked(controller: ControllerClient, request: JoinGroup, *, may_come: bool) -> None:
+    """Raise `Refusal` for what can be no member of any group. `may_come`: a topic need not be there yet."""
+    if request.strategy not in STRATEGIES:
+        raise Refusal(Cause.MALFORMED, f"strategy: is one of {', '.join(STRATEGIES)}")
+    if request.start not in {"earliest", "latest"}:
+        raise Refusal(Cause.MALFORMED, "start: is earliest or latest")
+    if not TTL_S_MIN <= request.ttl_s <= TTL_S_MAX:
+        raise Refusal(Cause.MALFORMED, f"ttl_s: is a whole number from {TTL_S_MIN} to {TTL_S_MAX}")
+    if not 0 < len(request.topic) <= TOPIC_CHARS_MAX:
+        raise Refusal(Cause.MALFORMED, f"topic: has 1 to {TOPIC_CHARS_MAX} characters")
+    if controller.topic(request.topic) is None and not may_come:
+        raise Refusal(Cause.NOT_FOUND, f"there is no topic {request.topic!r}")
+    if len(queues_of(controller, request.topic)) > QUEUES_COUNT_MAX:
+        raise Refusal(Cause.QUOTA, f"a group reads a topic of at most {QUEUES_COUNT_MAX} queues")
+
+
+def check_same(group: Group, request: JoinGroup, *, members_max: int) -> None:
+    """Raise `Refusal` where a group is another one than a new member thinks, or has no room for it."""
+    assert group.header is not None
+    there = group.header.record
+    if there != GroupRecord(request.topic, request.strategy):
+        said = f"the group {group.name!r} reads {there.topic!r} by {there.strategy}"
+        raise Refusal(Cause.CONFLICT, f"{said}; delete it first")
+    if len(group.members) >= members_max:
+        raise Refusal(Cause.QUOTA, f"a group has at most {members_max} members (groups.members_max)")
+
+
+async def new_group(
+    store: StoreClient, controller: ControllerClient, request: JoinGroup, *, groups_max: int
+) -> list[Put]:
+    """What makes a group. One that begins at the end has a record for each queue that there is. Raises `Refusal`."""
+    if await store.kv_count(*names_range()) >= groups_max:
+        raise Refusal(Cause.QUOTA, f"there are {groups_max} groups already (groups.groups_max)")
+    record = encode(GroupRecord(request.topic, request.strategy))
+    made = [Put(name_key(request.group), record), Put(group_key(request.group), record)]
+    if request.start == "latest":
+        queues = queues_of(controller, request.topic)
+        bounds = await asyncio.gather(*(store.bounds(QueueNumber(queue)) for queue in queues))
+        ends = {queue: QueueRecord(found.next) for queue, found in zip(queues, bounds, strict=True)}
+        made += queue_puts(request.group, ends)
+    return made

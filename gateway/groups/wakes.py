@@ -1,0 +1,99 @@
+"""Who waits on a consumer group is told when its members or the owners of its queues have changed."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from gateway.groups.state import STATE, decode_queue
+from gateway.ownership.owners import Spawn
+from store.api.client import Change, StoreClient
+from store.base import logs
+from store.base.errors import StoreError
+
+__all__ = ["GroupWakes"]
+
+RETRY_S = 1.0
+
+log = logs.get(__name__)
+
+
+class _Waited:
+    """A group on which somebody waits, and its members as far as they were heard of."""
+
+    __slots__ = ("events", "members")
+
+    def __init__(self) -> None:
+        self.events: set[asyncio.Event] = set()
+        self.members: set[str] = set()
+
+
+class GroupWakes:
+    """One watch of all groups, from the first time on that somebody waits."""
+
+    def __init__(self, store: StoreClient, spawn: Spawn) -> None:
+        self._store = store
+        self._spawn = spawn
+        self._following = False
+        self._waited: dict[str, _Waited] = {}
+
+    @contextmanager
+    def listening(self, group: str) -> Iterator[asyncio.Event]:
+        """An event that is set when a member comes or goes, a queue becomes free, or the topic gets others."""
+        if not self._following:
+            self._following = True
+            self._spawn(self._follow())
+        event = asyncio.Event()
+        waited = self._waited.setdefault(group, _Waited())
+        waited.events.add(event)
+        try:
+            yield event
+        finally:
+            waited.events.discard(event)
+            if not waited.events:
+                self._waited.pop(group, None)
+
+    def know(self, group: str, members: Iterable[str]) -> None:
+        """Who waits on a group has seen these members."""
+        waited = self._waited.get(group)
+        if waited is not None:
+            waited.members.update(members)
+
+    def wake_all(self) -> None:
+        """Everybody looks again."""
+        for waited in self._waited.values():
+            for event in waited.events:
+                event.set()
+
+    async def _follow(self) -> None:
+        while True:
+            changes = self._store.kv_watch(f"{STATE}/", f"{STATE}0")
+            try:
+                async for some in changes:
+                    for change in some.changes:
+                        self._changed(change)
+            except StoreError as error:
+                log.warning("changes of consumer groups are not seen", error=str(error), retry_s=RETRY_S)
+            finally:
+                await changes.aclose()
+            await asyncio.sleep(RETRY_S)
+            self.wake_all()
+
+    def _changed(self, change: Change) -> None:
+        group, _, rest = change.key[len(STATE) + 1 :].partition("/")
+        waited = self._waited.get(group)
+        if waited is not None and _tells(waited.members, rest, change):
+            for event in waited.events:
+                event.set()
+
+
+def _tells(members: set[str], key: str, change: Change) -> bool:
+    """Whether a change concerns others than who made it. Members say again and again that they are there."""
+    kind, _, member = key.partition("/")
+    if kind == "m":
+        if change.kind != "put":
+            members.discard(member)
+            return True
+        known = member in members
+        members.add(member)
+        return not known
+    return kind != "q" or change.kind != "put" or not decode_queue(change.value).member

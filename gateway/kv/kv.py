@@ -1,0 +1,309 @@
+"""Keys and values for adapters: the answers to the requests of `gateway.port.kv`."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Protocol
+
+from gateway.domain.access import OPEN, Badge
+from gateway.domain.errors import Cause, Refusal
+from gateway.kv.settings import NAMESPACE_PATTERN, KvConfig
+from gateway.port.adapter import Request
+from gateway.port.kv import (
+    Compacted,
+    CountKeys,
+    GetKey,
+    HoldKeys,
+    KeyConflict,
+    ListKeys,
+    Match,
+    NextChanges,
+    ReleaseKeys,
+    RemoveKey,
+    StoreKey,
+    TransactKeys,
+    UnwatchKeys,
+    WatchKeys,
+    key_address,
+)
+from gateway.publishing.ingest import refusal_of
+from store.api.client import EXISTS, Changes, Delete, Entry, Page, Put, StoreClient, Transacted
+from store.base import logs
+from store.base.errors import (
+    FrameTooLarge,
+    KeyTooLong,
+    NamespaceFull,
+    RevisionCompacted,
+    RevisionConflict,
+    SnapshotLost,
+    StoreError,
+    TooManyHolds,
+    TransactionTooLarge,
+)
+
+__all__ = ["HOLDS_COUNT_MAX", "KV_REQUESTS", "WATCHES_COUNT_MAX", "Asker", "KeyValues"]
+
+WATCHES_COUNT_MAX = 64  # of one connection
+HOLDS_COUNT_MAX = 4  # likewise
+TRIES_COUNT_MAX = 16  # of a condition that names several revisions, while others change the key
+
+LOOKED_AT_ONCE = 256  # entries asked of the store at a time for a list that leaves some out
+LISTED_BYTES_MAX = 4 << 20  # values in a page of such a list, and one more value
+
+DEFAULTS = KvConfig()
+_NAMESPACE = re.compile(NAMESPACE_PATTERN)
+_RESERVED = re.compile(r"|[$_].*", re.DOTALL)
+
+
+log = logs.get(__name__)
+
+
+class Asker(Protocol):
+    """A connection."""
+
+    id: int
+    gone: bool
+
+
+class KeyValues:
+    """The key-value store as adapters see it: with users' namespaces only, and watches that end with connections."""
+
+    def __init__(self, store: StoreClient, config: KvConfig = DEFAULTS) -> None:
+        self._store = store
+        self._config = config
+        self._named = frozenset(said.name for said in config.namespaces)
+        self._watches: dict[int, dict[int, _Watch]] = {}  # by connection and its own number
+        self._holds: dict[int, list[int]] = {}  # by connection: revisions
+
+    async def start(self) -> None:
+        """Tell the store the limits of namespaces that it does not know yet."""
+        try:
+            known = {one.name: (one.keys_max, one.size_bytes_max) for one in await self._store.kv_namespaces()}
+            for said in self._config.namespaces:
+                if known.get(said.name, (0, 0)) != (said.keys_max, said.bytes_max):
+                    await self._store.kv_limit(said.name, keys_max=said.keys_max, size_bytes_max=said.bytes_max)
+        except StoreError as error:  # a full disk; what there is can still be read
+            log.error("namespaces are not limited before the next start", error=str(error))
+
+    async def answer(self, asker: Asker, request: Request, badge: Badge = OPEN) -> Any:
+        """The answer to a request of `gateway.port.kv`, as far as `badge` reads. Raises `Refusal`, `StoreError`."""
+        namespace = getattr(request, "namespace", None)
+        if namespace is not None:
+            self._check(namespace)
+        try:
+            if isinstance(request, ListKeys):
+                return await self._list(request, badge)
+            if isinstance(request, WatchKeys):
+                return await self._watch(asker, request, badge)
+            return await _HANDLERS[type(request)](self, asker, request)
+        except StoreError as error:
+            raise _refusal(error) from error
+
+    def _check(self, namespace: str) -> None:
+        """Raise `Refusal` for a namespace that users may not use."""
+        if _RESERVED.fullmatch(namespace):
+            raise Refusal(Cause.FORBIDDEN, f"the namespace {namespace!r} is the gateway's own")
+        if not _NAMESPACE.match(namespace):
+            raise Refusal(Cause.MALFORMED, "a namespace is a letter or digit, then up to 27 letters, digits and . _ -")
+        if not self._config.open and namespace not in self._named:
+            raise Refusal(Cause.FORBIDDEN, f"the namespace {namespace!r} is not one of those that are configured")
+
+    async def leave(self, asker: Asker) -> None:
+        """A connection has ended: so have its watches and holds."""
+        for watch in self._watches.pop(asker.id, {}).values():
+            await watch.close()
+        for revision in self._holds.pop(asker.id, ()):
+            self._store.kv_release(revision)
+
+    # ---- single keys
+
+    async def _get(self, _: Asker, request: GetKey) -> Entry | None:
+        return await self._store.kv_get(request.key, namespace=request.namespace)
+
+    async def _put(self, _: Asker, request: StoreKey) -> Transacted:
+        operation = Put(request.key, request.value, ttl_ms=request.ttl_ms)
+        return await self._change(operation, request.match, request.namespace)
+
+    async def _remove(self, _: Asker, request: RemoveKey) -> bool:
+        done = await self._change(Delete(request.key), request.match, request.namespace)
+        return done.existed[0]
+
+    async def _change(self, operation: Put | Delete, match: Match, namespace: str) -> Transacted:
+        """Make one change if a condition holds. What one compare cannot say is compared here, and tried again."""
+        key = operation.key
+        if not match.none_of and len(match.any_of) <= 1:
+            compares = {key: match.any_of[0]} if match.any_of else {}
+            return await self._store.kv_transact(compares, [operation], namespace=namespace)
+        for _ in range(TRIES_COUNT_MAX):
+            entry = await self._store.kv_get(key, namespace=namespace)
+            actual = entry.revision if entry is not None else 0
+            if (match.any_of and not _is_one_of(actual, match.any_of)) or _is_one_of(actual, match.none_of):
+                raise KeyConflict(key, actual)
+            try:
+                return await self._store.kv_transact({key: actual}, [operation], namespace=namespace)
+            except RevisionConflict:
+                continue
+        raise Refusal(Cause.OVERLOAD, f"{key!r} is changed too often by others", retry_after_ms=1_000)
+
+    async def _transact(self, _: Asker, request: TransactKeys) -> Transacted:
+        return await self._store.kv_transact(request.compares, request.operations, namespace=request.namespace)
+
+    # ---- ranges
+
+    async def _list(self, request: ListKeys, badge: Badge) -> Page:
+        """A page of what may be read: it is full, and others follow, by that alone."""
+        if badge.access is None:
+            return await self._range(request, request.after, request.limit, request.at_revision)
+        found: list[Entry] = []
+        after, size, revision = request.after, 0, 0
+        while True:
+            page = await self._range(request, after, max(request.limit, LOOKED_AT_ONCE), request.at_revision)
+            revision = revision or page.revision  # the first one's: what changed since is in a watch from there on
+            for one in page.entries:
+                if not badge.reads(key_address(request.namespace, one.key)):
+                    continue
+                if len(found) == request.limit or size >= LISTED_BYTES_MAX:
+                    return Page(entries=found, revision=revision, more=True)
+                found.append(one)
+                size += len(one.value)
+            if not page.more:
+                return Page(entries=found, revision=revision, more=False)
+            after = page.entries[-1].key
+
+    async def _range(self, request: ListKeys, after: str | None, limit: int, revision: int | None) -> Page:
+        return await self._store.kv_range(
+            request.start, request.end, namespace=request.namespace, after=after, limit=limit, at_revision=revision
+        )
+
+    async def _count(self, _: Asker, request: CountKeys) -> int:
+        return await self._store.kv_count(request.start, request.end, namespace=request.namespace)
+
+    async def _hold(self, asker: Asker, _: HoldKeys) -> int:
+        if len(self._holds.get(asker.id, ())) >= HOLDS_COUNT_MAX:
+            raise Refusal(Cause.QUOTA, f"a connection holds at most {HOLDS_COUNT_MAX} states")
+        revision = await self._store.kv_hold()
+        if asker.gone:
+            self._store.kv_release(revision)
+            raise Refusal(Cause.UNAVAILABLE, "the connection has ended")
+        self._holds.setdefault(asker.id, []).append(revision)
+        return revision
+
+    async def _release(self, asker: Asker, request: ReleaseKeys) -> None:
+        held = self._holds.get(asker.id, [])
+        if request.revision not in held:
+            raise Refusal(Cause.NOT_FOUND, f"this connection does not hold revision {request.revision}")
+        held.remove(request.revision)
+        if not held:
+            del self._holds[asker.id]
+        self._store.kv_release(request.revision)
+
+    # ---- watches
+
+    async def _watch(self, asker: Asker, request: WatchKeys, badge: Badge) -> None:
+        watches = self._watches.get(asker.id, {})
+        if len(watches) >= WATCHES_COUNT_MAX:
+            raise Refusal(Cause.QUOTA, f"a connection has at most {WATCHES_COUNT_MAX} watches")
+        if request.watch in watches or asker.gone:
+            raise Refusal(Cause.CONFLICT, "there is a watch of this number, or no connection any more")
+        changes = self._store.kv_watch(
+            request.start, request.end, namespace=request.namespace, from_revision=request.from_revision
+        )
+        self._watches.setdefault(asker.id, watches)[request.watch] = _Watch(changes, request.namespace, badge)
+
+    async def _next(self, asker: Asker, request: NextChanges) -> Changes:
+        watch = self._watches.get(asker.id, {}).get(request.watch)
+        if watch is None:
+            raise Refusal(Cause.NOT_FOUND, "there is no watch of this number")
+        return await watch.next()
+
+    async def _unwatch(self, asker: Asker, request: UnwatchKeys) -> None:
+        watches = self._watches.get(asker.id, {})
+        watch = watches.pop(request.watch, None)
+        if not watches:
+            self._watches.pop(asker.id, None)
+        if watch is not None:
+            await watch.close()
+
+
+class _Watch:
+    """A watch of the store that can be ended while it is read."""
+
+    def __init__(self, changes: AsyncGenerator[Changes, None], namespace: str, badge: Badge) -> None:
+        self._changes = changes
+        self._namespace = namespace
+        self._badge = badge  # whose it is
+        self._reading: asyncio.Task[Changes] | None = None
+        self._closed = False
+
+    async def next(self) -> Changes:
+        """The next changes. Raises `Refusal` when the watch ends meanwhile."""
+        if self._closed or self._reading is not None:
+            raise Refusal(Cause.CONFLICT, "the watch has ended, or is being read")
+        self._reading = asyncio.ensure_future(self._next())
+        try:
+            return await self._reading
+        except asyncio.CancelledError:
+            if not self._closed:
+                raise
+            raise Refusal(Cause.UNAVAILABLE, "the watch has ended") from None
+        finally:
+            self._reading = None
+
+    async def _next(self) -> Changes:
+        while True:
+            found = await anext(self._changes)
+            badge = self._badge
+            if badge.access is None:
+                return found
+            kept = [one for one in found.changes if badge.reads(key_address(self._namespace, one.key))]
+            if kept:
+                return found._replace(changes=kept)
+
+    async def close(self) -> None:
+        """End it, and who reads it."""
+        self._closed = True
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+        await self._changes.aclose()
+
+
+def _is_one_of(actual: int, revisions: tuple[int, ...]) -> bool:
+    return actual in revisions or (actual != 0 and EXISTS in revisions)
+
+
+def _refusal(error: StoreError) -> Refusal:
+    """What the store's error means to whoever asked."""
+    match error:
+        case RevisionConflict():
+            return KeyConflict(error.key, error.actual)
+        case RevisionCompacted():
+            return Compacted(str(error), error.earliest)
+        case SnapshotLost():
+            return Compacted(str(error), 0)
+        case KeyTooLong():
+            return Refusal(Cause.MALFORMED, str(error))
+        case NamespaceFull():
+            return Refusal(Cause.QUOTA, str(error))
+        case TransactionTooLarge():
+            return Refusal(Cause.TOO_LARGE, str(error))
+        case FrameTooLarge():
+            return Refusal(Cause.TOO_LARGE, "the value is too large")
+        case TooManyHolds():
+            return Refusal(Cause.OVERLOAD, str(error), retry_after_ms=5_000)
+        case _:
+            return refusal_of(error)
+
+
+_HANDLERS: dict[type[Request], Callable[[KeyValues, Asker, Any], Awaitable[Any]]] = {
+    GetKey: KeyValues._get,  # noqa: SLF001 - this class's own table
+    StoreKey: KeyValues._put,  # noqa: SLF001
+    RemoveKey: KeyValues._remove,  # noqa: SLF001
+    TransactKeys: KeyValues._transact,  # noqa: SLF001
+    CountKeys: KeyValues._count,  # noqa: SLF001
+    HoldKeys: KeyValues._hold,  # noqa: SLF001
+    ReleaseKeys: KeyValues._release,  # noqa: SLF001
+    NextChanges: KeyValues._next,  # noqa: SLF001
+    UnwatchKeys: KeyValues._unwatch,  # noqa: SLF001
+}
+KV_REQUESTS: tuple[type[Request], ...] = (*_HANDLERS, ListKeys, WatchKeys)

@@ -1,0 +1,264 @@
+"""A whole cluster on this machine, for trying and testing: which processes, with which configuration, in which order.
+
+Everything lies in one directory: a TOML file and a log for each process, and what it keeps below `data`. Started again
+in the same directory it is the same cluster. Ports are fixed, so that clients find it again:
+
+    controllers  8082, 8092, 8102 ...    admin 8582, 8592, 8602 ...
+    stores       9100 + 10 a group + 1 a replica    admin 9600 and on
+    proxies      as `headgate serve`, 100 further for each one more
+"""
+
+import http.client
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gateway.domain.errors import HeadgateError
+
+__all__ = ["LocalCluster", "Node", "NodeFailed", "Plan", "nodes"]
+
+LOOPBACK = "127.0.0.1"
+PROXY_LISTENERS = ("mqtt", "coap", "http", "amqp")
+PROXY_STEP = 100
+STOP_S = 20.0  # from SIGTERM to SIGKILL
+READY_POLL_S = 0.05
+WAITING_S = 5.0  # between two words on who is waited for
+TROUBLE_BYTES_MAX = 4096  # of what a process says of itself
+# What a process runs: it dies with this one (prctl(2), PR_SET_PDEATHSIG). Said by itself, because whatever of this
+# process ran between fork and exec could meet a lock that a thread of gRPC holds here.
+_PROGRAM = (
+    "import ctypes, runpy, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL); "
+    "runpy.run_module('gateway.cli', run_name='__main__', alter_sys=True)"
+)
+
+
+class NodeFailed(HeadgateError):
+    """A process of the cluster has ended, or does not become ready."""
+
+
+class Plan(NamedTuple):
+    """How large a cluster is to be."""
+
+    directory: Path
+    controllers: int = 3
+    groups: int = 2
+    replicas: int = 3  # of each group
+    min_in_sync: int = 2
+    proxies: int = 2
+    port_offset: int = 0
+    hosts: Mapping[str, str] = {}  # addresses of processes by their names; loopback where there is none
+
+    @property
+    def addresses(self) -> Mapping[int, str]:
+        """Where the controllers are."""
+        return {
+            n + 1: f"{self.host(f'controller-{n + 1}')}:{8082 + 10 * n + self.port_offset}"
+            for n in range(self.controllers)
+        }
+
+    def host(self, name: str) -> str:
+        """The address of a process."""
+        return self.hosts.get(name, LOOPBACK)
+
+
+class Node(NamedTuple):
+    """One process."""
+
+    name: str
+    role: str  # the sub-command
+    config: str  # TOML
+    admin_port: int
+    port: int  # gRPC, of a proxy MQTT
+    host: str = LOOPBACK
+
+
+def nodes(plan: Plan) -> Sequence[Node]:
+    """All processes, in the order in which they are started: controllers, stores, proxies."""
+    return [*_controllers(plan), *_stores(plan), *_proxies(plan)]
+
+
+def _controllers(plan: Plan) -> Iterator[Node]:
+    for n in range(plan.controllers):
+        name, port, admin = f"controller-{n + 1}", 8082 + 10 * n + plan.port_offset, 8582 + 10 * n + plan.port_offset
+        own = (
+            f'[controller]\nid = {n + 1}\nhost = "{plan.host(name)}"\nport = {port}\n'
+            f'data_dir = "{plan.directory / "data" / name}"\n'
+        )
+        yield Node(name, "controller", _config(plan, name, own, admin), admin, port, plan.host(name))
+
+
+def _stores(plan: Plan) -> Iterator[Node]:
+    for group in range(plan.groups):
+        for replica in range(plan.replicas):
+            name, at = f"store-{group}-{replica + 1}", 10 * group + replica + plan.port_offset
+            store = f'[store]\ndata_dir = "{plan.directory / "data" / name}"\ngroup = {group}\n'
+            own = f'{store}\n[rpc]\nhost = "{plan.host(name)}"\nport = {9100 + at}\n'
+            yield Node(name, "store", _config(plan, name, own, 9600 + at), 9600 + at, 9100 + at, plan.host(name))
+
+
+def _proxies(plan: Plan) -> Iterator[Node]:
+    for n in range(plan.proxies):
+        name, offset = f"proxy-{n + 1}", PROXY_STEP * n + plan.port_offset
+        host, first = plan.host(name), f"port_offset = {offset}\n"
+        own = "\n".join(f'[{one}]\nhost = "{host}"' for one in ("rpc", *[f"listeners.{x}" for x in PROXY_LISTENERS]))
+        if host != LOOPBACK:
+            own += '\n[auth]\nanonymous = "everyone"\nguest = "everyone"'
+        yield Node(name, "proxy", first + _config(plan, name, own + "\n", 8088), 8088 + offset, 1883 + offset, host)
+
+
+def _config(plan: Plan, name: str, own: str, admin_port: int) -> str:
+    controllers = ", ".join(f'{id_} = "{address}"' for id_, address in plan.addresses.items())
+    cluster = f'[cluster]\nnode = "{name}"\ncontrollers = {{ {controllers} }}\n'
+    if plan.hosts:
+        cluster += "insecure = true\n"  # whoever gives processes other addresses has made a network for them alone
+    return f'{cluster}\n{own}\n[admin]\nhost = "{plan.host(name)}"\nport = {admin_port}\n'
+
+
+class LocalCluster:
+    """The processes. Each ends with the thread that has started it, however that ends. `under` says what command each
+    is run under, if any: it has to become the process, as `nsenter` does."""
+
+    def __init__(self, plan: Plan, *, under: Callable[[str], Sequence[str]] = lambda name: ()) -> None:
+        self.plan = plan
+        self._under = under
+        self.nodes = nodes(plan)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def write(self) -> None:
+        """Write every process's configuration. Raises OSError."""
+        (self.plan.directory / "data").mkdir(parents=True, exist_ok=True)
+        for node in self.nodes:
+            self._file(node.name, "toml").write_text(node.config)
+
+    def start(self, name: str) -> None:
+        """Start a process that is not running."""
+        node = self.node(name)
+        assert not self.running(name)
+        with self._file(name, "log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(  # noqa: S603 - ourselves
+                [
+                    *self._under(name),
+                    *(sys.executable, "-c", _PROGRAM, node.role, "--config", str(self._file(name, "toml"))),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+
+    def stop(self, name: str, *, kill: bool = False) -> None:
+        """End a process: politely and, when that does not help, or with `kill`, at once."""
+        process = self._processes.pop(name, None)
+        if process is None:
+            return
+        if not kill:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                kill = True
+        if kill:
+            process.kill()
+            process.wait()
+
+    def stop_all(self) -> None:
+        """End everything, whoever depends on others first."""
+        for role in ("proxy", "store", "controller"):
+            some = [node.name for node in self.nodes if node.role == role and node.name in self._processes]
+            for name in some:
+                self._processes[name].send_signal(signal.SIGCONT)
+                self._processes[name].terminate()
+            for name in some:
+                self.stop(name)
+
+    def pid(self, name: str) -> int:
+        """The process's id."""
+        return self._processes[name].pid
+
+    def running(self, name: str) -> bool:
+        """Whether a process was started and has not ended."""
+        process = self._processes.get(name)
+        return process is not None and process.poll() is None
+
+    def node(self, name: str) -> Node:
+        """A process's place in the plan."""
+        return next(node for node in self.nodes if node.name == name)
+
+    def ready(self, name: str) -> bool:
+        """Whether a process says that it can serve."""
+        return self.trouble(name) is None
+
+    def trouble(self, name: str) -> str | None:
+        """Why a process cannot serve, as it says itself; None: it can."""
+        try:
+            with urllib.request.urlopen(f"http://{self.admin(name)}/readyz", timeout=2) as answer:
+                return None if answer.status == 200 else "not ready"
+        except urllib.error.HTTPError as error:
+            with error:
+                return ", ".join(error.read(TROUBLE_BYTES_MAX).decode("utf-8", "replace").split("\n")).strip(", ")
+        except (urllib.error.URLError, OSError):
+            return "does not answer yet"
+        except http.client.HTTPException:  # of a process that is not ours
+            return f"{self.admin(name)} does not answer as an admin page"
+
+    def admin(self, name: str) -> str:
+        """The host:port of a process's admin pages."""
+        node = self.node(name)
+        return f"{node.host}:{node.admin_port}"
+
+    def until_ready(
+        self,
+        names: Sequence[str],
+        *,
+        timeout_s: float | None = 60.0,
+        waiting: Callable[[Mapping[str, str]], object] = lambda left: None,
+    ) -> Iterator[str]:
+        """The names of processes as they become ready. Raises `NodeFailed`: one has ended, or the time is over.
+
+        Without `timeout_s` it waits as long as all of them live. `waiting` is called every `WAITING_S` with those that
+        are not ready, and why.
+        """
+        left = dict.fromkeys(names, "does not answer yet")
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        said = time.monotonic()
+        while left:
+            for name in list(left):
+                self.check_running([name])
+                trouble = self.trouble(name)
+                if trouble is None:
+                    del left[name]
+                    yield name
+                else:
+                    left[name] = trouble
+            if left and deadline is not None and time.monotonic() > deadline:
+                raise NodeFailed(
+                    f"not ready in {timeout_s:g} s: {', '.join(left)}; see {self._file(next(iter(left)), 'log')}"
+                )
+            if left and time.monotonic() - said >= WAITING_S:
+                said = time.monotonic()
+                waiting(left)
+            if left:
+                time.sleep(READY_POLL_S)
+
+    def check_running(self, names: Iterable[str]) -> None:
+        """Raises `NodeFailed`: one of these processes has ended."""
+        for name in names:
+            if not self.running(name):
+                raise NodeFailed(f"{name} has ended: {self.last_words(name)}")
+
+    def last_words(self, name: str) -> str:
+        """The last line that a process wrote."""
+        lines = self._file(name, "log").read_text("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+    def _file(self, name: str, suffix: str) -> Path:
+        return self.plan.directory / f"{name}.{suffix}"

@@ -1,0 +1,171 @@
+"""What `headgate cluster status` shows: controllers, groups, and how far each replica is."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from controller.api.client import ControllerUnreachable, Group, Topic
+from controller.elections.health import group_health
+from controller.elections.registry import Route, RouteReplica
+from controller.remote.remote import RemoteController
+from controller.wire.status import ControllerStatus
+
+__all__ = ["Found", "document", "gathered", "show", "show_controllers", "troubles"]
+
+
+class Found(NamedTuple):
+    """A cluster as its controllers see it. A controller that does not answer has no status."""
+
+    controllers: Mapping[str, ControllerStatus | None]
+    groups: Sequence[Group]
+    routes: Mapping[int, Route]
+    topics: Sequence[Topic]
+
+
+async def gathered(controller: RemoteController) -> Found:
+    """Ask every controller. Raises `ControllerUnreachable`: none answers."""
+    answers = await controller.controllers()
+    try:
+        routes = {route.group: route for route in await controller.routes()}
+    except ControllerUnreachable:
+        routes = {}
+    statuses = {address: answers.get(address) for address in controller.addresses()}
+    return Found(statuses, controller.groups(), routes, controller.topics())
+
+
+def document(found: Found) -> Any:
+    """The same as one JSON object."""
+    return msgspec.to_builtins({**found._asdict(), "troubles": troubles(found)}, str_keys=True)
+
+
+def show(found: Found, console: Console | None = None) -> None:
+    """Print it for people."""
+    console = console or _console()
+    show_controllers(found, console)
+    console.print(_groups(found))
+    for trouble in troubles(found):
+        console.print(f"[red]{escape(trouble)}[/]", highlight=False, soft_wrap=True)
+    clusters = sorted({status.cluster for status in found.controllers.values() if status is not None})
+    queues = sum(len(topic.queues) for topic in found.topics)
+    draining = [str(queue) for topic in found.topics for queue in topic.closed]
+    console.print(
+        f"cluster {', '.join(clusters)}; {len(found.topics)} topics with {queues} queues"
+        + (f"; being drained: {', '.join(draining)}" if draining else ""),
+        highlight=False,
+    )
+
+
+def troubles(found: Found) -> Sequence[str]:
+    """What is wrong, a line each: controllers first, then what groups refuse, then single replicas."""
+    silent = [address for address, status in found.controllers.items() if status is None]
+    lost = [
+        f"controller {status.id} at {address} hears of no leader: it is not part of a majority"
+        for address, status in found.controllers.items()
+        if status is not None and status.leader is None
+    ]
+    groups = [group_health(group, found.routes.get(group.number)) for group in found.groups]
+    return [
+        *(f"controller at {address} does not answer" for address in silent),
+        *lost,
+        *(refusal for group in groups for refusal in group.refusals),
+        *(warning for group in groups for warning in group.warnings),
+    ]
+
+
+def show_controllers(found: Found, console: Console | None = None) -> None:
+    """Print the controllers alone."""
+    table = _table("controllers", "id", "address", "role", "term", "applied", "commit", "votes")
+    votes = {
+        member.address: "no" if member.learner else "yes"
+        for status in found.controllers.values()
+        if status is not None
+        for member in status.members
+    }
+    for address, status in found.controllers.items():
+        if status is None:
+            table.add_row("", address, "[red]does not answer[/]", "", "", "", votes.get(address, ""))
+            continue
+        role = f"[bold]{status.role}[/]" if status.role == "leader" else status.role
+        numbers = (str(status.term), str(status.applied), str(status.commit))
+        table.add_row(str(status.id), address, role, *numbers, votes.get(address, ""))
+    (console or _console()).print(table)
+
+
+def _console() -> Console:
+    """A terminal as it is; elsewhere lines are as long as they have to be."""
+    console = Console()
+    return console if console.is_terminal else Console(width=200)
+
+
+def _groups(found: Found) -> Table:
+    table = _table("store groups", "group", "epoch", "replica", "node", "address", "role", "confirmed", "lag")
+    for group in found.groups:
+        route = found.routes.get(group.number)
+        heard = {} if route is None else {one.id: one for one in route.replicas}
+        furthest = max((one.confirmed for one in heard.values() if one.alive), default=0)
+        for i, replica in enumerate(group.replicas):
+            said = heard.get(replica.id)
+            alive = said is not None and said.alive
+            lag = str(furthest - said.confirmed) if said is not None and said.confirmed else ""
+            table.add_row(
+                f"{group.number}" if not i else "",
+                f"{group.master_epoch} (set {group.sync_epoch})" if not i else "",
+                str(replica.id),
+                replica.node,
+                replica.address,
+                _role(group, replica.id, alive=alive) + _complaints(group, replica.id, route) + _damage(said),
+                str(said.confirmed) if said is not None else "",
+                lag if alive else "",
+            )
+        if not group.replicas:
+            table.add_row(str(group.number), "", "", "no replica has registered yet", "", "", "", "")
+    return table
+
+
+def _role(group: Group, replica: int, *, alive: bool) -> str:
+    found = group.replica(replica)
+    if replica == group.master:
+        role = "[bold]master[/]"
+    elif found is not None and found.learner:
+        role = "learner"
+    else:
+        role = "in sync" if replica in group.sync_set else "[yellow]behind[/]"
+    return role if alive else f"{role} [red]not heard of[/]"
+
+
+def _complaints(group: Group, replica: int, route: Route | None) -> str:
+    """Who cannot reach the master, and why it stays."""
+    trouble = None if route is None or replica != group.master else route.trouble
+    if trouble is None:
+        return ""
+    whom = [
+        f"{count} of {heard} {what}"
+        for count, heard, what in (
+            (trouble.replicas, trouble.replicas_heard, "replicas"),
+            (trouble.proxies, trouble.proxies_heard, "proxies"),
+        )
+        if count
+    ]
+    said = f" [red]unreachable for {', '.join(whom)} since {trouble.silent_ms / 1000:.0f} s[/]" if whom else ""
+    slow = " [red]its disk is slow[/]" if trouble.slow else ""
+    return said + slow + (f" [red]stays: {trouble.stays}[/]" if trouble.stays else "")
+
+
+def _damage(said: RouteReplica | None) -> str:
+    """What is damaged of a replica's log, as of its last heartbeat."""
+    if said is None or not said.damages:
+        return ""
+    lost = f", {said.lost_bytes} of them on no replica" if said.lost_bytes else ""
+    source = f", repairing from replica {said.repairing_from}" if said.repairing_from else ""
+    return f" [red]damaged: {said.damages} ranges, {said.damaged_bytes} bytes{lost}{source}[/]"
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column)
+    return table

@@ -1,0 +1,40 @@
+"""A planned change of master, as an operator asks for it: the master itself hands over."""
+
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from controller.api.client import ControllerClient, Group, NoMaster, UnknownGroup
+from gateway.domain.errors import HeadgateError
+from store.node import wire
+
+__all__ = ["CannotHandOver", "switch_over"]
+
+PATIENCE_S = 15.0  # draining takes 5 s at most
+
+
+class CannotHandOver(HeadgateError):
+    """The master did not hand over."""
+
+
+async def switch_over(controller: ControllerClient, group: int, replica: int, credentials: Any = None) -> Group:
+    """Have a group's master hand over to a replica; the group then. Raises `ControllerError`, `CannotHandOver`."""
+    there = controller.group(group)
+    if there is None:
+        raise UnknownGroup(f"there is no store group {group}")
+    master = there.replica(there.master) if there.master is not None else None
+    if master is None:
+        raise NoMaster(f"group {group} has no master that could hand over")
+    channel = wire.open_channel(master.address, credentials)
+    try:
+        ask = channel.unary_unary(wire.path(wire.SWITCH_OVER))
+        await ask(wire.encode(wire.SwitchRequest(group, replica)), timeout=PATIENCE_S)
+    except grpc.aio.AioRpcError as error:
+        raise CannotHandOver(f"group {group}: {error.details()}") from error
+    finally:
+        await channel.close()
+    await controller.barrier()
+    found = controller.group(group)
+    assert found is not None
+    return found

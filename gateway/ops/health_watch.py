@@ -1,0 +1,47 @@
+"""What only controllers hear of store groups, asked for again and again: whose disk is full, who is silent, damage."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+
+from controller.api.client import ControllerError
+from controller.elections.registry import Route
+from controller.remote.remote import RemoteController
+
+__all__ = ["GroupWatch"]
+
+LOOK_S = 5.0  # between two looks
+SOON_S = 0.5  # after a group has changed: until what led to it is heard of everywhere
+
+
+class GroupWatch:
+    """The newest answers. They stay while no controller answers, of which `RemoteController.connected` tells."""
+
+    def __init__(self, controller: RemoteController) -> None:
+        self.routes: Mapping[int, Route] = {}
+        self._controller = controller
+        self._changed = asyncio.Event()
+
+    @asynccontextmanager
+    async def looking(self) -> AsyncIterator["GroupWatch"]:
+        """Look until the exit."""
+        unwatch = self._controller.watch(self._changed.set)
+        task = asyncio.create_task(self._look(), name="health of the store groups")
+        try:
+            yield self
+        finally:
+            unwatch()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _look(self) -> None:
+        while True:
+            with suppress(ControllerError):  # `connected` says so, and what is known stands
+                self.routes = {route.group: route for route in await self._controller.routes()}
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+            await asyncio.sleep(SOON_S)
+            self._changed.clear()

@@ -1,0 +1,242 @@
+"""The gateway's metrics, by the names that its dashboards know.
+
+Counted once a batch, never once a message: `messages_in("mqtt", "telemetry", "stored").inc(1_000)`. The child of each
+combination of labels is kept, so that an increment is a dictionary look-up and an addition. No label ever holds what a
+peer can choose without limit: there is no device, client or address among them, and topics are bounded.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from controller.elections.health import GroupHealth
+from gateway.ops.flow import Flow, Flows
+from gateway.ops.health_figures import GroupFigures
+from store.integrity.figures import DamageFigures
+
+__all__ = ["OTHER_TOPICS", "TOPIC_LABELS_MAX", "Metrics", "Traffic"]
+
+TOPIC_LABELS_MAX = 500  # topics counted by name; all later ones are counted together
+OTHER_TOPICS = "_other"
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter that nobody asked for
+
+_APPEND_SECONDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_BATCH_MESSAGES = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
+
+
+class Traffic(NamedTuple):
+    """Messages and bytes of one protocol since the start."""
+
+    messages_received: int
+    messages_sent: int
+    messages_dropped: int  # received and refused
+    bytes_received: int
+    bytes_sent: int
+
+
+def _sum_of(metric: Counter, protocol: str) -> int:
+    """The sum of a protocol's series."""
+    samples = [sample for one in metric.collect() for sample in one.samples]
+    return sum(int(sample.value) for sample in samples if sample.labels["protocol"] == protocol)
+
+
+class Metrics:
+    """One registry with everything in it. `process` adds what the interpreter and the system say of this process."""
+
+    def __init__(self, *, process: bool = True) -> None:
+        self.registry = CollectorRegistry()
+        if process:
+            ProcessCollector(registry=self.registry)
+            PlatformCollector(registry=self.registry)
+            GCCollector(registry=self.registry)
+        self._topics: dict[str, str] = {}
+        self._in: dict[tuple[str, str, str], Counter] = {}
+        self._out: dict[tuple[str, str], Counter] = {}
+        self._counters: dict[tuple[str, str], Counter] = {}
+        self._errors: dict[tuple[str, str], Counter] = {}
+        self._build()
+
+    def _build(self) -> None:
+        registry = self.registry
+        self._messages_in = Counter(
+            "headgate_messages_in_total",
+            'Messages taken in, by what became of them: "stored" or the cause of refusal',
+            ["protocol", "topic", "status"],
+            registry=registry,
+        )
+        self._messages_out = Counter(
+            "headgate_messages_out_total", "Messages delivered", ["protocol", "topic"], registry=registry
+        )
+        self._flows = Flows()
+        registry.register(self._flows)
+        self._error_count = Counter(
+            "headgate_errors_total", "Exchanges refused or cut off", ["protocol", "cause"], registry=registry
+        )
+        self._denied = Counter(
+            "headgate_access_denied_total",
+            "What access rules did not allow, by the action that was asked for",
+            ["protocol", "action"],
+            registry=registry,
+        )
+        self.append_seconds = Histogram(
+            "headgate_append_seconds",
+            "From handing a batch to the store to its being durable",
+            buckets=_APPEND_SECONDS,
+            registry=registry,
+        )
+        self.append_messages = Histogram(
+            "headgate_append_messages", "Messages in a batch", buckets=_BATCH_MESSAGES, registry=registry
+        )
+        self.log_end_bytes = Gauge("headgate_log_end_bytes", "Log offset behind what was written", registry=registry)
+        self.log_confirmed_bytes = Gauge(
+            "headgate_log_confirmed_bytes", "Log offset behind what readers may see", registry=registry
+        )
+        self.log_damages = Gauge(
+            "headgate_log_damages",
+            "Stretches of the log that hold no valid frame, by whoever met them",
+            registry=registry,
+        )
+        self.damages_passed = Gauge(
+            "headgate_damages_passed", "Times that a subscriber was led past a lost range of the log", registry=registry
+        )
+        self.view_damages = Gauge(
+            "headgate_view_damages", "Damage of the views that is known, by whoever met it", registry=registry
+        )
+        self.scrub_bytes = Gauge(
+            "headgate_scrub_bytes", "Log offset up to which the scrub has read in this pass", registry=registry
+        )
+        self.pending_bytes = Gauge("headgate_pending_bytes", "Bytes received and not yet durable", registry=registry)
+        self.subscribers = Gauge("headgate_subscribers", "Connections with a subscription", registry=registry)
+        self.subscribers_behind = Gauge(
+            "headgate_subscribers_behind", "Subscribers that read from the log, not from the tail", registry=registry
+        )
+        self.topics = Gauge("headgate_topics", "Topics", registry=registry)
+
+    def messages_in(self, protocol: str, topic: str, status: str) -> Counter:
+        """The counter of messages that came in. `status` is "stored" or a `Cause`'s value."""
+        key = (protocol, topic, status)
+        child = self._in.get(key)
+        if child is None:
+            named = self.topic_label(topic)
+            child = self._messages_in.labels(protocol, named, status)
+            if named == topic:
+                self._in[key] = child
+        return child
+
+    def messages_out(self, protocol: str, topic: str) -> Counter:
+        """The counter of messages that were delivered."""
+        key = (protocol, topic)
+        child = self._out.get(key)
+        if child is None:
+            named = self.topic_label(topic)
+            child = self._messages_out.labels(protocol, named)
+            if named == topic:
+                self._out[key] = child
+        return child
+
+    def flow(self, protocol: str) -> Flow:
+        """Where connections and bytes of a protocol are counted."""
+        return self._flows.of(protocol)
+
+    def errors(self, protocol: str, cause: str) -> Counter:
+        """The counter of refusals. `cause` is a `Cause`'s value or "protocol" for malformed bytes."""
+        key = (protocol, cause)
+        child = self._errors.get(key)
+        if child is None:
+            child = self._errors[key] = self._error_count.labels(protocol, cause)
+        return child
+
+    def access_denied(self, protocol: str, action: str) -> Counter:
+        """The counter of what access rules did not allow. `action` is one of
+        `gateway.domain.access_settings.ACTIONS`.
+        """
+        return self._per_protocol(f"denied {action}", self._denied, protocol, action)
+
+    def topic_label(self, topic: str) -> str:
+        """A topic's own name while there are few, then one name for all the rest."""
+        label = self._topics.get(topic)
+        if label is None:
+            if len(self._topics) >= TOPIC_LABELS_MAX:
+                return OTHER_TOPICS
+            label = self._topics[topic] = topic
+        return label
+
+    def watch_log(
+        self, *, end: Callable[[], float], confirmed: Callable[[], float], pending: Callable[[], float]
+    ) -> None:
+        """Read the log's positions and the bytes under way when somebody looks, not before."""
+        self.log_end_bytes.set_function(end)
+        self.log_confirmed_bytes.set_function(confirmed)
+        self.pending_bytes.set_function(pending)
+
+    def watch_damage(self, *, damages: Callable[[], float], scrubbed: Callable[[], float] | None) -> None:
+        """Read how much damage is known, and how far the scrub is, when somebody looks.
+
+        `scrubbed` is None where log and views are another process's, which says what only it knows.
+        """
+        self.log_damages.set_function(damages)
+        if scrubbed is None:
+            self.registry.unregister(self.scrub_bytes)
+            self.registry.unregister(self.view_damages)
+        else:
+            self.scrub_bytes.set_function(scrubbed)
+
+    def watch_views(self, *, damages: Callable[[], float]) -> None:
+        """Read how much damage of the views is known when somebody looks."""
+        self.view_damages.set_function(damages)
+
+    def watch_groups(self, groups: Callable[[], Sequence[GroupHealth]]) -> None:
+        """Have each store group's health among the metrics."""
+        self.registry.register(GroupFigures(groups))
+
+    def watch_repairs(self, *, repaired: Callable[[], float], lost: Callable[[], float]) -> None:
+        """Have what became of damage among the metrics."""
+        self.registry.register(DamageFigures(repaired, lost))
+
+    def stored_by_protocol(self) -> dict[str, int]:
+        """How many messages of each protocol were stored since the start."""
+        totals: dict[str, int] = {}
+        for metric in self._messages_in.collect():
+            for sample in metric.samples:
+                if sample.name.endswith("_total") and sample.labels["status"] == "stored":
+                    name = sample.labels["protocol"]
+                    totals[name] = totals.get(name, 0) + int(sample.value)
+        return totals
+
+    def traffic(self, protocol: str) -> Traffic:
+        """What has come and gone by one protocol since the start."""
+        flow = self.flow(protocol)
+        taken_in = [
+            sample
+            for metric in self._messages_in.collect()
+            for sample in metric.samples
+            if sample.name.endswith("_total") and sample.labels["protocol"] == protocol
+        ]
+        received = sum(int(sample.value) for sample in taken_in)
+        stored = sum(int(sample.value) for sample in taken_in if sample.labels["status"] == "stored")
+        return Traffic(
+            messages_received=received,
+            messages_sent=_sum_of(self._messages_out, protocol),
+            messages_dropped=received - stored,
+            bytes_received=flow.bytes_in,
+            bytes_sent=flow.bytes_out,
+        )
+
+    def open_count(self, protocol: str) -> int:
+        """How many connections of a protocol are open."""
+        return self.flow(protocol).open
+
+    def accepted_count(self, protocol: str) -> int:
+        """How many connections of a protocol were accepted since the start."""
+        return self.flow(protocol).accepted
+
+    def _per_protocol(self, name: str, parent: Counter, protocol: str, *others: str) -> Counter:
+        child = self._counters.get((name, protocol))
+        if child is None:
+            child = self._counters[name, protocol] = parent.labels(protocol, *others)
+        return child

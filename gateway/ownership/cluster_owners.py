@@ -1,0 +1,409 @@
+"""Owners of names among several proxies: a key for each name, by which whatever its owner writes is fenced.
+
+    owners/{name}            who owns it: the proxy. Its revision is in every transaction that the owner makes, so one
+                             who was away and comes back late changes nothing.
+    proxies/alive/{proxy}    is there while the proxy is (`gateway.ownership.presence`)
+    proxies/wanted/{name}    another proxy asks the owner for it; the newest one who asks is given it
+    proxies/heirs/{proxy}    who does for a proxy that is gone what it has left to do
+
+A name is taken by making its key, or, when its owner is gone, or does not let go of it in time, by replacing it: always
+by compare-and-set, so one wins. The owner sees by its watch that it is asked, writes its last word and the new
+owner in one transaction. What a proxy that is gone had is found by its keys, and taken over in the same way by one of
+the others: while that one writes what is left to be written, nobody else can.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from controller.api.client import Service
+from gateway.domain.errors import Cause, Refusal
+from gateway.domain.keys import kv_key
+from gateway.domain.session_user import SessionUser, check_user
+from gateway.ownership.owner_keys import (
+    HEIRS,
+    OWNERS,
+    WANTED,
+    Asked,
+    OwnedName,
+    OwnerRecord,
+    WantedRecord,
+    decode_owner,
+    decode_wanted,
+    encode,
+    owner_key,
+    wanted_key,
+)
+from gateway.ownership.owners import NOTHING_SEEN, Listener, Operations, Owned, OwnershipLost, Revisions, Spawn, Taken
+from gateway.ownership.presence import ALIVE, Presence
+from gateway.ownership.queue_remains import stored_entries
+from gateway.ownership.warrants import Warrants
+from gateway.port.adapter import Random
+from store.api.client import Change, Delete, Put, StoreClient
+from store.base import logs
+from store.base.errors import AppendOutcomeUnknown, RevisionConflict, StoreError
+
+__all__ = ["TAKEOVER_S", "ClusterOwners"]
+
+WATCHED = ("proxies/", "proxies0")  # "0" is the character behind "/"
+TAKEOVER_S = 3.0  # that a living owner has to let go of a name
+WANTED_TTL_MS = 60_000  # of what was asked for and never answered
+INHERITED_AT_ONCE = 64
+RETRY_S = 1.0
+UNHEARD_RETRY_S = 0.25  # to be heard of
+SHORTENED = 300  # characters of a name whose key may not hold all of it
+
+log = logs.get(__name__)
+
+
+class ClusterOwners:
+    """`gateway.ownership.owners.Owners` of one of several proxies. It belongs to the event loop.
+
+    `ttl_s` is how long it may be unheard of, `outage_s` how much longer while `service` says that nobody is heard
+    (`gateway.ownership.warrants`). `clock` counts seconds and never goes back.
+    """
+
+    alone = False
+
+    def __init__(
+        self,
+        store: StoreClient,
+        *,
+        ttl_s: float,
+        random: Random,
+        clock: Callable[[], float] = time.monotonic,
+        takeover_s: float = TAKEOVER_S,
+        service: Callable[[], Awaitable[Service]] | None = None,
+        outage_s: float = 0.0,
+    ) -> None:
+        self.store = store
+        self.presence = Presence(store, ttl_s=ttl_s, random=random, clock=clock)
+        self.warrants = Warrants(self.presence, service, outage_s=outage_s, clock=clock)
+        self.asked: dict[str, WantedRecord] = {}  # what others ask this proxy for
+        self._takeover_s = takeover_s
+        self._listeners: dict[str, Listener] = {}  # by prefix
+        self._waiting: dict[str, Asked] = {}
+        self._deaths = asyncio.Event()  # somebody may have left something behind
+        self._spawn: Spawn = asyncio.ensure_future
+        self._closed = False
+        self._unheard = False  # which is said once, until we are heard of again
+
+    @property
+    def id(self) -> str:
+        """See `Owners`."""
+        return self.presence.id
+
+    async def is_first(self) -> bool:
+        """See `Owners`."""
+        return not [one async for one in stored_entries(self.store, ALIVE) if not one.key.endswith(self.id)]
+
+    def serve(self, prefix: str, listener: Listener) -> None:
+        """See `Owners`."""
+        self._listeners[prefix] = listener
+
+    async def start(self, spawn: Spawn) -> None:
+        """See `Owners`."""
+        self._spawn = spawn
+        await self.presence.enter()
+        log.info("this proxy is one of several", proxy=self.presence.id)
+        spawn(self._watch())
+        spawn(self._beats())
+        spawn(self.warrants.run())
+        spawn(self._inheriting())
+
+    async def close(self) -> None:
+        """See `Owners`."""
+        self._closed = True
+        await self.presence.leave()
+
+    # ---- taking
+
+    async def take(
+        self, name: str, *, wait: bool = True, user: SessionUser | None = None, seen: Revisions = NOTHING_SEEN
+    ) -> Owned:
+        """See `Owners`."""
+        waiting = Asked()
+        try:
+            return await self._take(name, waiting, wait=wait, user=user, seen=seen)
+        finally:
+            if self._waiting.get(name) is waiting:
+                del self._waiting[name]
+
+    async def _take(self, name: str, waiting: Asked, *, wait: bool, user: SessionUser | None, seen: Revisions) -> Owned:
+        key = owner_key(name)
+        expected, until_s = 0, 0.0  # the revision of the key, and until when its owner is waited for
+        as_seen = True
+        loop = asyncio.get_running_loop()
+        while True:
+            self._check_present()
+            mine = Put(key, encode(OwnerRecord(name, self.presence.id, user)))
+            operations: Operations = (mine, Delete(wanted_key(name))) if until_s else (mine,)
+            try:
+                compares = {**seen, key: expected} if as_seen else {key: expected}
+                done = await self.store.kv_transact(compares, operations)
+                return OwnedName(self, name, done.revision, user=user, as_seen=as_seen)
+            except (RevisionConflict, AppendOutcomeUnknown):
+                as_seen = False
+            while True:
+                waiting.changed.clear()
+                entry = await self.store.kv_get(key)
+                expected = 0
+                if entry is None:
+                    break
+                record = decode_owner(entry.value)
+                owner = record.proxy
+                if owner == self.presence.id:  # handed over, or taken without our hearing of it
+                    return OwnedName(self, name, entry.revision, user=record.user)
+                if waiting.outbid:
+                    raise Taken(name)
+                expected = entry.revision
+                gone = not await self.presence.is_there(owner)
+                if gone and await self.warrants.may_inherit(owner):
+                    break
+                check_user(name, record.user, user)
+                if not wait:
+                    raise Taken(name)
+                if waiting.asked != owner:
+                    until_s = until_s or loop.time() + self._takeover_s
+                    self._waiting[name] = waiting
+                    waiting.asked = owner
+                    waiting.mine = await self._ask(WantedRecord(name, self.presence.id, owner, user))
+                    continue  # it may have been released before the owner could hear of this
+                if loop.time() >= until_s:
+                    log.warning("a proxy does not let go", name=name, proxy=owner)
+                    break
+                await _until(waiting.changed, until_s - loop.time())
+                self._check_present()
+
+    async def _ask(self, record: WantedRecord) -> int:
+        return await self.store.kv_put(wanted_key(record.name), encode(record), ttl_ms=WANTED_TTL_MS)
+
+    def _check_present(self) -> None:
+        if self.presence.remaining_s <= 0:
+            raise Refusal(Cause.UNAVAILABLE, "this proxy is cut off from the others", retry_after_ms=1_000)
+
+    # ---- what others do
+
+    async def _watch(self) -> None:
+        """Hear what the other proxies ask for, and which of them are gone."""
+        while True:
+            try:
+                changes = self.store.kv_watch(*WATCHED)
+                self.warrants.forget()
+                try:
+                    await self._look_for_wanted()
+                    self._deaths.set()  # whoever ended while nobody watched
+                    async for some in changes:
+                        for change in some.changes:
+                            self._changed(change)
+                finally:
+                    await changes.aclose()
+            except StoreError as error:
+                log.warning("what other proxies do is not seen", error=str(error), retry_s=RETRY_S)
+            await asyncio.sleep(RETRY_S)
+
+    async def _look_for_wanted(self) -> None:
+        async for entry in stored_entries(self.store, WANTED):
+            self._was_wanted(decode_wanted(entry.value), entry.revision)
+
+    def _changed(self, change: Change) -> None:
+        if change.key.startswith(ALIVE) and change.kind != "put":
+            log.info("a proxy has ended", proxy=change.key.removeprefix(f"{ALIVE}/"), how=change.kind)
+            self._deaths.set()
+            for waiting in self._waiting.values():
+                waiting.changed.set()
+        elif change.key.startswith(ALIVE):
+            self.warrants.forget(change.key.removeprefix(f"{ALIVE}/"))
+        elif change.key.startswith(WANTED) and change.kind == "put":
+            self._was_wanted(decode_wanted(change.value), change.revision)
+        elif change.key.startswith(WANTED):
+            name = self._name_of(change.key)
+            self.asked.pop(name, None)
+            if (there := self._waiting.get(name)) is not None:
+                there.asked = ""
+                there.changed.set()
+
+    def _name_of(self, key: str) -> str:
+        name = key.removeprefix(f"{WANTED}/")
+        if name in self._waiting or name in self.asked:
+            return name
+        shortened = (one for one in (*self._waiting, *self.asked) if len(one) >= SHORTENED)
+        return next((one for one in shortened if wanted_key(one) == key), name)
+
+    def _was_wanted(self, record: WantedRecord, revision: int) -> None:
+        name = record.name
+        waiting = self._waiting.get(name)
+        if waiting is not None and record.by != self.presence.id:
+            waiting.others = max(waiting.others, revision)
+            waiting.changed.set()
+        if record.of == self.presence.id:
+            self.asked[name] = record
+            self._spawn(self._let_go(record))
+
+    async def _let_go(self, record: WantedRecord) -> None:
+        """Release a name that another proxy asks for; if it was not ours any more, have the other one look again."""
+        name = record.name
+        try:
+            listener = self._listener(name)
+            if listener is not None:
+                await listener.wanted(name, record.user)
+        except Taken:
+            log.debug("a name is somebody else's already", name=name)
+        except (StoreError, Refusal) as error:  # taken from us when the other one's patience is over
+            log.warning("a name could not be handed over", name=name, error=str(error))
+        finally:
+            if self.asked.get(name) is record:
+                del self.asked[name]
+        entry = await self.store.kv_get(wanted_key(name))
+        if entry is not None and decode_wanted(entry.value) == record:
+            held = await self.store.kv_get(owner_key(name))
+            if held is None or decode_owner(held.value).proxy != self.presence.id:
+                try:
+                    await self.store.kv_delete(entry.key, expected_revision=entry.revision)
+                except RevisionConflict:
+                    log.debug("somebody else asks by now", name=name)
+
+    def _listener(self, name: str) -> Listener | None:
+        return next((one for prefix, one in self._listeners.items() if name.startswith(prefix)), None)
+
+    # ---- being there
+
+    async def _beats(self) -> None:
+        while not self._closed:
+            wait_s = self.presence.interval_s
+            if self.presence.present:
+                if not self.presence.heard:
+                    wait_s = min(wait_s, UNHEARD_RETRY_S)
+                wait_s = min(wait_s, max(self.presence.remaining_s, 0.0))
+            await asyncio.sleep(wait_s)
+            if not self._closed:
+                await self.beat()
+
+    async def beat(self) -> None:
+        """Be heard of once more; own nothing any more if that comes too late."""
+        presence = self.presence
+        self._look_at_clock()
+        try:
+            limit_s = presence.interval_s
+            async with asyncio.timeout(min(limit_s, presence.remaining_s) if presence.present else limit_s):
+                if presence.present:
+                    await presence.beat()
+                else:
+                    await presence.enter()
+                    log.info("this proxy is back among the others", proxy=presence.id)
+                    self._deaths.set()
+            if self._unheard:
+                log.info("this proxy is heard of again", proxy=presence.id)
+            self._unheard = False
+        except RevisionConflict:
+            self._depose("the others take it for dead")
+        except (StoreError, TimeoutError) as error:
+            (log.debug if self._unheard else log.warning)("this proxy is not heard of", error=repr(error))
+            self._unheard = True
+        self._look_at_clock()
+
+    def _look_at_clock(self) -> None:
+        if self.presence.present and self.presence.remaining_s <= 0:
+            self._depose("it was not heard of in time")
+
+    def _depose(self, why: str) -> None:
+        log.warning("this proxy owns nothing any more", proxy=self.presence.id, why=why)
+        self.presence.present = False
+        self.asked.clear()
+        for waiting in self._waiting.values():
+            waiting.changed.set()
+        for listener in self._listeners.values():
+            self._spawn(listener.deposed())
+
+    # ---- what the dead leave behind
+
+    async def _inheriting(self) -> None:
+        while True:
+            await self._deaths.wait()
+            self._deaths.clear()
+            try:
+                done = not self.presence.present or (self.presence.settled and await self.look_for_dead())
+            except StoreError as error:
+                log.warning("what a proxy has left is not taken over yet", error=str(error), retry_s=RETRY_S)
+                done = False
+            if not done:
+                self._deaths.set()
+                await asyncio.sleep(RETRY_S)
+
+    async def look_for_dead(self) -> bool:
+        """Take over what proxies that are gone have left; False when something is still to be done."""
+        left: dict[str, list[tuple[str, int]]] = {}
+        there: dict[str, bool] = {}
+        async for entry in stored_entries(self.store, OWNERS):
+            record = decode_owner(entry.value)
+            if record.proxy not in there:
+                there[record.proxy] = await self.presence.is_there(record.proxy)
+            if not there[record.proxy]:
+                left.setdefault(record.proxy, []).append((record.name, entry.revision))
+        return all([await self._inherit(proxy, names) for proxy, names in left.items()])
+
+    async def _inherit(self, proxy: str, names: Sequence[tuple[str, int]]) -> bool:
+        """Take over what a proxy has left, unless another one does; whether nothing is left of it for us to do."""
+        if not await self.warrants.may_inherit(proxy):
+            return False
+        if not await self._become_heir(proxy):
+            return True
+        if not await self.warrants.may_inherit(proxy):
+            return False
+        log.info("taking over what a proxy has left", proxy=proxy, names=len(names))
+        done = True
+        for n in range(0, len(names), INHERITED_AT_ONCE):
+            some = names[n : n + INHERITED_AT_ONCE]
+            done = all(await asyncio.gather(*(self._inherit_one(name, revision) for name, revision in some))) and done
+        if done:
+            await self.presence.inherited(proxy)
+            self.warrants.forget(proxy)
+        return done
+
+    async def _become_heir(self, proxy: str) -> bool:
+        key = kv_key(HEIRS, proxy)
+        entry = await self.store.kv_get(key)
+        if entry is not None:
+            heir = entry.value.decode()
+            if heir == self.presence.id:
+                return True
+            if await self.presence.is_there(heir):
+                return False
+        try:
+            await self.presence.inherit(proxy, expected_revision=0 if entry is None else entry.revision)
+        except RevisionConflict:
+            return False
+        return True
+
+    async def _inherit_one(self, name: str, revision: int) -> bool:
+        listener = self._listener(name)
+        take = partial(self._seize, name, revision)
+        try:
+            if listener is not None:
+                await listener.inherited(name, take)
+            else:
+                await (await take()).release()
+        except (Taken, OwnershipLost):
+            pass  # somebody goes on with it already
+        except (StoreError, Refusal) as error:
+            log.warning("what a proxy has left is not taken over yet", name=name, error=str(error))
+            return False
+        return True
+
+    async def _seize(self, name: str, revision: int) -> Owned:
+        """Replace the key of an owner that is gone. Raises `Taken`."""
+        self._check_present()
+        key = owner_key(name)
+        try:
+            record = encode(OwnerRecord(name, self.presence.id))
+            return OwnedName(self, name, await self.store.kv_put(key, record, expected_revision=revision))
+        except RevisionConflict as conflict:
+            raise Taken(name) from conflict
+
+
+async def _until(changed: asyncio.Event, wait_s: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(wait_s):
+            await changed.wait()

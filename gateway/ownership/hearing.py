@@ -1,0 +1,59 @@
+"""Whether everything is known here that the controllers know: asked once for all who want to know at the same time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from controller.api.client import ControllerError
+from store.base import logs
+
+__all__ = ["Hearing"]
+
+ANSWER_S = 1.0  # that controllers have: whoever asks has another way, which costs more
+DEAF_S = 5.0  # not asked again for so long after they have not answered
+
+log = logs.get(__name__)
+
+
+class Hearing:
+    """Calls `barrier`, which returns when the cache of metadata holds all that was done before. `spawn` runs a task."""
+
+    def __init__(
+        self, barrier: Callable[[], Awaitable[None]], *, spawn: Callable[[Coroutine[Any, Any, object]], object]
+    ) -> None:
+        self._barrier = barrier
+        self._spawn = spawn
+        self._next: asyncio.Future[bool] | None = None  # of those who have come since the last question was asked
+        self._asking = False
+        self._deaf_until_s = 0.0
+
+    async def heard(self) -> bool:
+        """Whether all is known here that was done before this call; False when nobody can say."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._deaf_until_s:
+            return False
+        if self._next is None:
+            self._next = loop.create_future()
+        following = self._next
+        if not self._asking:
+            self._asking = True
+            self._spawn(self._ask())
+        return await asyncio.shield(following)
+
+    async def _ask(self) -> None:
+        try:
+            while (asked := self._next) is not None:
+                self._next = None
+                asked.set_result(await self._answer())
+        finally:
+            self._asking = False
+
+    async def _answer(self) -> bool:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self._barrier()
+        except (ControllerError, TimeoutError) as error:
+            log.warning("the controllers do not say whether anything is new", error=repr(error))
+            self._deaf_until_s = asyncio.get_running_loop().time() + DEAF_S
+            return False
+        return True

@@ -1,0 +1,195 @@
+"""What the owners of names write down (`gateway.ownership.cluster_owners`), and a name that one of several
+proxies owns.
+"""
+
+import asyncio
+import random
+from typing import Protocol
+
+import msgspec
+
+from gateway.domain.keys import kv_key
+from gateway.domain.session_user import SessionUser
+from gateway.ownership.owners import Cursor, Operations, OwnershipLost, forget_cursor
+from gateway.ownership.presence import HEIRS, Presence
+from store.api.client import Delete, Put, StoreClient
+from store.base import logs
+from store.base.errors import AppendOutcomeUnknown, NotWritable, RevisionConflict, StoreFull, StoreUnreachable
+from store.format.frame import QueueNumber
+
+__all__ = [
+    "HEIRS",
+    "OWNERS",
+    "WANTED",
+    "Asked",
+    "OwnedName",
+    "OwnerRecord",
+    "WantedRecord",
+    "decode_owner",
+    "decode_wanted",
+    "encode",
+    "owner_key",
+    "wanted_key",
+]
+
+AGAIN_MIN_S, AGAIN_MAX_S = 0.1, 2.0  # until what the store did not take is tried again: of many sessions, maybe
+OWNERS, WANTED, CURSORS = "owners", "proxies/wanted", "session-cursors"
+
+
+log = logs.get(__name__)
+
+
+class OwnerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who owns a name, and for which user; None: for whomever, or nobody has said."""
+
+    name: str
+    proxy: str
+    user: SessionUser | None = None
+
+
+class WantedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who asks whom for a name, and for which user; None as above."""
+
+    name: str
+    by: str
+    of: str
+    user: SessionUser | None = None
+
+
+encode = msgspec.msgpack.encode
+_decode_cursor = msgspec.msgpack.Decoder(dict[QueueNumber, int]).decode
+decode_owner = msgspec.msgpack.Decoder(OwnerRecord).decode
+decode_wanted = msgspec.msgpack.Decoder(WantedRecord).decode
+
+
+class Asked:
+    """Somebody here who has asked another proxy for a name."""
+
+    __slots__ = ("asked", "changed", "mine", "others")
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self.asked = ""  # the proxy that was asked
+        self.mine = 1 << 63  # the revision of our asking, the newest one
+        self.others = 0  # that of a third proxy's
+
+    @property
+    def outbid(self) -> bool:
+        """Whether another proxy has asked since: the newest one is given it."""
+        return self.others > self.mine
+
+
+class Owning(Protocol):
+    """Whose names they are."""
+
+    store: StoreClient
+    presence: Presence
+    asked: dict[str, WantedRecord]  # what others ask this proxy for
+
+
+class OwnedName:
+    """A name that this proxy owns, by the revision of its key."""
+
+    __slots__ = ("_key", "_name", "_owners", "_revision", "_user", "as_seen")
+
+    def __init__(
+        self, owners: Owning, name: str, revision: int, *, user: SessionUser | None = None, as_seen: bool = False
+    ) -> None:
+        """`user` is whom its key names."""
+        self.as_seen = as_seen
+        self._user = user
+        self._owners = owners
+        self._name = name
+        self._key = owner_key(name)
+        self._revision = revision
+
+    @property
+    def epoch(self) -> int:
+        """See `Owned`: the revision of the name's key."""
+        return self._revision
+
+    async def confirm(self) -> None:
+        """See `Owned`."""
+        await self._claim(self._user)
+
+    async def _claim(self, user: SessionUser | None) -> None:
+        record = OwnerRecord(self._name, self._owners.presence.id, user)
+        self._revision = await self._transact((Put(self._key, encode(record)),))
+
+    async def belong(self, user: SessionUser | None) -> None:
+        """See `Owned`. Whoever has asked for it on behalf of the user before cannot replace the key any more."""
+        if user != self._user:
+            await self._claim(user)
+            self._user = user
+
+    async def write(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
+        """See `Owned`. While the store takes nothing this waits, as long as the name is certainly still ours."""
+        if cursor is not None:
+            operations = (*operations, self._put(cursor))
+        if operations:
+            await self._transact_again(operations)
+
+    async def release(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
+        """See `Owned`."""
+        if cursor is not None:
+            operations = (*operations, self._put(cursor))
+        wanted = self._owners.asked.get(self._name)
+        if wanted is None:
+            last: Operations = (Delete(self._key),)
+        else:
+            new = Put(self._key, encode(OwnerRecord(self._name, wanted.by, wanted.user)))
+            last = (new, Delete(wanted_key(self._name)))
+        await self._transact((*operations, *last))
+
+    async def forget(self, operations: Operations = ()) -> None:
+        """See `Owned`."""
+        store = self._owners.store
+        await self._transact((*operations, Delete(_cursor_key(self._name))))
+        if await store.offsets(self._name):  # of a gateway that was alone
+            await forget_cursor(store, self._name)
+
+    async def cursor(self) -> Cursor:
+        """See `Owned`."""
+        store = self._owners.store
+        entry = await store.kv_get(_cursor_key(self._name))
+        if entry is None:
+            return await store.offsets(self._name)
+        return _decode_cursor(entry.value)
+
+    async def _transact_again(self, operations: Operations) -> None:
+        """Make changes that may be made twice: what is compared is not among them."""
+        again_s = AGAIN_MIN_S
+        while True:
+            try:
+                await self._transact(operations)
+                return
+            except (StoreUnreachable, AppendOutcomeUnknown, NotWritable, StoreFull) as error:
+                log.debug("what is written for a name is written again", name=self._name, error=str(error))
+            await asyncio.sleep(again_s * random.uniform(0.5, 1.0))
+            again_s = min(2 * again_s, AGAIN_MAX_S)
+
+    def _put(self, cursor: Cursor) -> Put:
+        return Put(_cursor_key(self._name), encode({int(queue): at for queue, at in cursor.items()}))
+
+    async def _transact(self, operations: Operations) -> int:
+        """Make changes; their revision."""
+        if self._owners.presence.remaining_s <= 0:
+            raise OwnershipLost(self._name)
+        try:
+            return (await self._owners.store.kv_transact({self._key: self._revision}, operations)).revision
+        except RevisionConflict as lost:
+            raise OwnershipLost(self._name) from lost
+
+
+def owner_key(name: str) -> str:
+    """Where it is written who owns a name."""
+    return kv_key(OWNERS, name)
+
+
+def wanted_key(name: str) -> str:
+    """Where it is written who asks for a name."""
+    return kv_key(WANTED, name)
+
+
+def _cursor_key(name: str) -> str:
+    return kv_key(CURSORS, name)

@@ -1,0 +1,242 @@
+"""Who owns a name: a session or an exclusive queue, which one proxy at a time may serve.
+
+What is written for a name is written by its owner alone. A gateway that is alone with its store owns every name, and
+that costs nothing; of several proxies each owns what it has a key for (`gateway.ownership.cluster_owners`).
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from gateway.domain.errors import Cause, Refusal
+from gateway.domain.keys import kv_key
+from gateway.domain.session_user import SessionUser
+from store.api.client import Delete, Put, StoreClient
+from store.format.frame import QueueNumber
+
+__all__ = [
+    "NOTHING_SEEN",
+    "Listener",
+    "LocalOwners",
+    "Operations",
+    "Owned",
+    "Owners",
+    "OwnershipLost",
+    "Revisions",
+    "Spawn",
+    "Taken",
+    "cursor_key",
+    "decode_cursor",
+    "forget_cursor",
+]
+
+Operations: TypeAlias = Sequence[Put | Delete]
+Cursor: TypeAlias = Mapping[QueueNumber, int]  # as `StoreClient.commit_offsets` takes it
+Revisions: TypeAlias = Mapping[str, int]  # of keys; 0: not there
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, object]], object]
+
+CURSORS = "session-cursors"  # the namespace of those that several proxies keep
+NOTHING_SEEN: Revisions = MappingProxyType({})
+
+decode_cursor = msgspec.msgpack.Decoder(dict[QueueNumber, int]).decode
+
+
+class Taken(Refusal):
+    """Another proxy owns the name, and keeps it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(Cause.CONFLICT, f"{name!r} is in use elsewhere")
+
+
+class OwnershipLost(Refusal):
+    """Another proxy owns the name by now: nothing was written."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(Cause.CONFLICT, f"{name!r} was taken over elsewhere")
+
+
+class Owned(Protocol):
+    """A name that this process owns. What it writes is written if it still does."""
+
+    @property
+    def as_seen(self) -> bool:
+        """Whether nothing has changed that was seen before it was taken (`Owners.take`)."""
+
+    @property
+    def epoch(self) -> int:
+        """The number of this ownership, greater than those of all owners before; 0 where nobody else can own."""
+
+    async def confirm(self) -> None:
+        """Make sure that it is owned still. Raises `OwnershipLost`, `StoreError`."""
+
+    async def belong(self, user: SessionUser | None) -> None:
+        """Belong to a user from now on, whom the other proxies see. Raises `OwnershipLost`, `StoreError`."""
+
+    async def write(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
+        """Make changes, all or none, and move the name's cursor. Raises `OwnershipLost`, `StoreError`."""
+
+    async def release(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
+        """Make the last changes, and let go of the name or hand it to who waits for it. Raises the same."""
+
+    async def forget(self, operations: Operations = ()) -> None:
+        """Make changes, and forget the cursor. Raises the same."""
+
+    async def cursor(self) -> Cursor:
+        """The name's cursor, empty when it has none. Raises `StoreError`."""
+
+
+class Listener(Protocol):
+    """Who uses names. Its methods are called as tasks and may raise `StoreError` and `Refusal`, which is logged."""
+
+    async def wanted(self, name: str, user: SessionUser | None) -> None:
+        """Another proxy waits for a name that this process owns: let go of it soon, or lose it.
+
+        `user` is for whom; what belongs to somebody else by now is not let go of.
+        """
+
+    async def inherited(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
+        """The owner of a name is gone: take it, do what is left to do, and release it."""
+
+    async def deposed(self) -> None:
+        """This process owns nothing any more: others may go on with all that it owned."""
+
+
+class Owners(Protocol):
+    """Gives names to this process."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other process can own anything, so that what is known here is all there is."""
+
+    @property
+    def id(self) -> str:
+        """The name of this process among the others, another one whenever it owned nothing meanwhile."""
+
+    async def is_first(self) -> bool:
+        """Whether no other process is there now. Raises `StoreError`."""
+
+    def serve(self, prefix: str, listener: Listener) -> None:
+        """Names that begin with a prefix belong to a listener."""
+
+    async def start(self, spawn: Spawn) -> None:
+        """Begin; `spawn` runs a coroutine as a supervised task. Raises `StoreError`."""
+
+    async def beat(self) -> None:
+        """Be heard of by the others once more; own nothing any more if that comes too late. Takes a second or two."""
+
+    async def close(self) -> None:
+        """Everything is released: say good-bye."""
+
+    async def take(
+        self, name: str, *, wait: bool = True, user: SessionUser | None = None, seen: Revisions = NOTHING_SEEN
+    ) -> Owned:
+        """Own a name from now on, for a user where it matters who asks. Calls for one name may not overlap.
+
+        A living owner is asked for it, and given up after a while; without `wait` that raises `Taken`. Raises `Taken`
+        too when somebody else asks for it meanwhile; `NotItsUser` when what a living owner has is another user's, who
+        then hears nothing of it; `StoreError`. `seen` are keys that were read, and their revisions (`Owned.as_seen`).
+        """
+
+
+class _LocalOwned:
+    """A name of which nobody else can know. `shared`: several proxies have kept cursors in this store."""
+
+    __slots__ = ("_name", "_shared", "_store")
+    as_seen = True  # nobody else can have changed it
+    epoch = 0
+
+    def __init__(self, store: StoreClient, name: str, *, shared: bool) -> None:
+        self._store = store
+        self._name = name
+        self._shared = shared
+
+    async def confirm(self) -> None:
+        """See `Owned`."""
+
+    async def belong(self, user: SessionUser | None) -> None:
+        """See `Owned`: nobody else looks."""
+
+    async def write(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
+        """See `Owned`."""
+        if cursor is None:
+            await self._change(operations)
+        elif not operations:
+            await self._store.commit_offsets(self._name, cursor)
+        else:  # at once, so that the store can put them in one frame
+            await asyncio.gather(self._store.commit_offsets(self._name, cursor), self._change(operations))
+
+    async def _change(self, operations: Operations) -> None:
+        if len(operations) > 1:
+            await self._store.kv_transact({}, operations)
+            return
+        for one in operations:
+            if isinstance(one, Put):
+                await self._store.kv_put(one.key, one.value)
+            else:
+                await self._store.kv_delete(one.key)
+
+    async def release(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
+        """See `Owned`."""
+        await self.write(operations, cursor=cursor)
+
+    async def forget(self, operations: Operations = ()) -> None:
+        """See `Owned`."""
+        await self.write(operations)
+        await forget_cursor(self._store, self._name)
+        if self._shared:
+            await self._store.kv_delete(cursor_key(self._name))
+
+    async def cursor(self) -> Cursor:
+        """See `Owned`. One that several proxies have kept is newer than any of before; from now on it is kept here."""
+        entry = await self._store.kv_get(cursor_key(self._name)) if self._shared else None
+        if entry is not None:
+            await self._store.commit_offsets(self._name, decode_cursor(entry.value))
+            await self._store.kv_delete(entry.key)
+        return await self._store.offsets(self._name)
+
+
+class LocalOwners:
+    """Of a process that is alone with its store."""
+
+    alone = True
+    id = ""
+
+    def __init__(self, store: StoreClient) -> None:
+        self._store = store
+        self._shared = True  # not known yet
+
+    async def is_first(self) -> bool:
+        """See `Owners`."""
+        return True
+
+    def serve(self, prefix: str, listener: Listener) -> None:
+        """See `Owners`: there is nobody to hear of."""
+
+    async def start(self, spawn: Spawn) -> None:
+        """See `Owners`."""
+        self._shared = bool(await self._store.kv_prefix(f"{CURSORS}/", limit=1))
+
+    async def beat(self) -> None:
+        """See `Owners`."""
+
+    async def close(self) -> None:
+        """See `Owners`."""
+
+    async def take(
+        self, name: str, *, wait: bool = True, user: SessionUser | None = None, seen: Revisions = NOTHING_SEEN
+    ) -> Owned:
+        """See `Owners`."""
+        return _LocalOwned(self._store, name, shared=self._shared)
+
+
+def cursor_key(name: str) -> str:
+    """Where several proxies keep a name's cursor."""
+    return kv_key(CURSORS, name)
+
+
+async def forget_cursor(store: StoreClient, name: str) -> None:
+    """Forget the cursor of a name that is kept as a group's offsets: it has settled nothing, a cursor is all it is."""
+    await store.logs[store.group].delete_group(name)

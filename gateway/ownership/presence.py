@@ -1,0 +1,133 @@
+"""Which proxies there are: each has a key that expires when it is not heard of.
+
+A proxy whose key could not be refreshed in time takes itself for dead before the others do: the time to live that it
+counts begins when it asked, the store's when it was heard.
+
+Keys expire by the clock of the store, also while it can hear nobody. So who finds its own key gone puts it back, unless
+another proxy has become its heir: both are decided by the two keys together, and one of them wins. An heir is nobody
+who was not heard of itself for a while: the others were not either, and come back like it.
+"""
+
+import time
+from collections.abc import Callable
+
+from gateway.domain.keys import kv_key
+from gateway.port.adapter import Random
+from store.api.client import EXISTS, Put, StoreClient
+from store.base import logs
+from store.base.errors import RevisionConflict, StoreError
+
+__all__ = ["ALIVE", "HEIRS", "Presence"]
+
+ALIVE, HEIRS = "proxies/alive", "proxies/heirs"
+BEATS = 3  # in one time to live
+
+log = logs.get(__name__)
+
+
+class Presence:
+    """This proxy's own key, and a look at those of others. `clock` counts seconds and never goes back."""
+
+    def __init__(
+        self, store: StoreClient, *, ttl_s: float, random: Random, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._ttl_s = ttl_s
+        self._random = random
+        self._clock = clock
+        self.id = ""
+        self.present = False  # others know that we are there
+        self._heard_until_s = 0.0  # when the others may think that this is over, unless we are heard of
+        self._until_s = (
+            0.0  # when it is; later than that while nobody can think anything (`gateway.ownership.warrants`)
+        )
+        self._heard_since_s: float | None = None  # without a break
+        self.interval_s = ttl_s / BEATS
+        self._renew()
+
+    def _renew(self) -> None:
+        self.id = f"{self._random.getrandbits(64):016x}"
+
+    async def enter(self) -> None:
+        """Be there, as one that was never there before. Raises `StoreError`."""
+        self._renew()
+        asked_s = self._clock()
+        await self._store.kv_put(kv_key(ALIVE, self.id), b"", ttl_ms=self._ttl_ms)
+        self._heard_until_s = self._until_s = asked_s + self._ttl_s
+        self.present = True
+        self._heard_since_s = self._clock()
+
+    async def beat(self) -> None:
+        """Be heard of once more. Raises `StoreError`, `RevisionConflict` when another proxy is our heir."""
+        asked_s = self._clock()
+        since_s, self._heard_since_s = self._heard_since_s, None
+        key = kv_key(ALIVE, self.id)
+        try:
+            await self._store.kv_put(key, b"", expected_revision=EXISTS, ttl_ms=self._ttl_ms)
+        except RevisionConflict:
+            if not self.present:
+                raise
+            await self._store.kv_transact({key: 0, kv_key(HEIRS, self.id): 0}, [Put(key, b"", ttl_ms=self._ttl_ms)])
+            log.warning("the key of this proxy had expired and is restored", proxy=self.id)
+            since_s = None
+        heard_s = self._clock()
+        late = heard_s - asked_s > self.interval_s / 2
+        self._heard_since_s = heard_s if since_s is None or late else since_s
+        self._heard_until_s = self._until_s = asked_s + self._ttl_s
+
+    async def inherit(self, proxy: str, *, expected_revision: int) -> None:
+        """Be the heir of a proxy that is gone, for good. Raises `RevisionConflict` when it is there or has one."""
+        heir = kv_key(HEIRS, proxy)
+        await self._store.kv_transact({heir: expected_revision, kv_key(ALIVE, proxy): 0}, [Put(heir, self.id.encode())])
+
+    async def inherited(self, proxy: str) -> None:
+        """All that a proxy has left is done. It may not come back as long as it could take itself for alive."""
+        await self._store.kv_put(kv_key(HEIRS, proxy), self.id.encode(), ttl_ms=2 * self._ttl_ms)
+
+    @property
+    def heard(self) -> bool:
+        """Whether the last time we asked to be heard of, we were; not while we ask."""
+        return self._heard_since_s is not None
+
+    @property
+    def settled(self) -> bool:
+        """Whether we have been heard of for long enough that others would have been too."""
+        since_s = self._heard_since_s
+        return self.present and since_s is not None and self._clock() - since_s >= self.interval_s
+
+    @property
+    def _ttl_ms(self) -> int:
+        return max(1, int(self._ttl_s * 1_000))
+
+    @property
+    def waning(self) -> bool:
+        """Whether we are there, and have not been heard of for longer than there should be between two beats."""
+        return self.remaining_s > 0 and self._heard_until_s - self._clock() < self._ttl_s / 2
+
+    def go_on(self, until_s: float, *, at_most_s: float) -> None:
+        """Be there for longer, as nobody can take what we own: `at_most_s` longer than the others were told."""
+        if self.remaining_s > 0:
+            self._until_s = max(self._until_s, min(until_s, self._heard_until_s + at_most_s))
+
+    @property
+    def remaining_s(self) -> float:
+        """How long we are there at least."""
+        return self._until_s - self._clock() if self.present else 0.0
+
+    async def leave(self) -> None:
+        """Be gone; whatever the store says, time will do it."""
+        if not self.present:
+            return
+        self.present = False
+        try:
+            await self._store.kv_delete(kv_key(ALIVE, self.id), expected_revision=EXISTS)
+        except RevisionConflict:
+            pass
+        except StoreError as error:
+            log.warning("the other proxies are not told that this one ends", error=str(error))
+
+    async def is_there(self, proxy: str) -> bool:
+        """Whether a proxy is there. Raises `StoreError`."""
+        if proxy == self.id:
+            return self.present
+        return await self._store.kv_get(kv_key(ALIVE, proxy)) is not None

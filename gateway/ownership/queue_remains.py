@@ -1,0 +1,87 @@
+"""What is left of queues that are gone: rows, a number, and the marker of those that no restart should find.
+
+A queue is gone when its clients have been told so. Rows and number follow, now or, when the store refuses, later.
+"""
+
+from collections.abc import AsyncIterator
+
+from controller.api.client import ControllerClient, ControllerError, NamedQueue
+from gateway.domain.keys import kv_key
+from store.api.client import Entry, StoreClient
+from store.base import logs
+from store.base.errors import StoreError
+from store.format.frame import QueueNumber
+
+__all__ = ["QueueRemains", "stored_entries"]
+
+_PAGE_COUNT = 500
+
+log = logs.get(__name__)
+
+
+class QueueRemains:
+    """Clears away after queues. `namespace` is where the markers are."""
+
+    def __init__(self, store: StoreClient, controller: ControllerClient, namespace: str) -> None:
+        self._store = store
+        self._controller = controller
+        self._namespace = namespace
+        self._left: dict[str, int] = {}  # numbers by name; no more than queues that were declared
+
+    @property
+    def pending(self) -> bool:
+        """Whether something is left."""
+        return bool(self._left)
+
+    async def load(self) -> None:
+        """Clear away the queues whose markers an earlier run has left. Raises `StoreError`, `ControllerError`."""
+        async for entry in stored_entries(self._store, self._namespace):
+            await self._clear(entry.value.decode())
+
+    async def mark(self, name: str) -> None:
+        """Note that a queue is to be cleared away at the next start. Raises `StoreError`."""
+        await self._store.kv_put(kv_key(self._namespace, name), name.encode())
+
+    async def fresh(self, name: str) -> NamedQueue:
+        """The number for a new queue of this name: one without rows. Raises `StoreError`, `ControllerError`."""
+        queue = await self._controller.name_queue(name)
+        if (await self._store.bounds(QueueNumber(queue.number))).next:
+            await self._forget(name, queue.number)
+            queue = await self._controller.name_queue(name)
+        self._left.pop(name, None)
+        return queue
+
+    async def clear(self, name: str, number: int) -> None:
+        """A queue is gone: clear away what is left of it, or remember to."""
+        self._left[name] = number
+        await self._try(name)
+
+    async def retry(self) -> None:
+        """Clear away what could not be before."""
+        for name in list(self._left):
+            await self._try(name)
+
+    async def _try(self, name: str) -> None:
+        try:
+            await self._clear(name, self._left[name])
+        except (StoreError, ControllerError) as error:
+            log.warning("what is left of a queue cannot be cleared away now", queue=name, error=str(error))
+        else:
+            self._left.pop(name, None)
+
+    async def _clear(self, name: str, number: int | None = None) -> None:
+        await self._forget(name, (await self._controller.name_queue(name)).number if number is None else number)
+        await self._store.kv_delete(kv_key(self._namespace, name))
+
+    async def _forget(self, name: str, number: int) -> None:
+        await self._store.delete_queue(QueueNumber(number))
+        await self._controller.forget_queue(name)
+
+
+async def stored_entries(store: StoreClient, namespace: str) -> AsyncIterator[Entry]:
+    """The entries of a namespace of the KV, read a page at a time."""
+    after = ""
+    while page := await store.kv_prefix(f"{namespace}/", after=after, limit=_PAGE_COUNT):
+        for entry in page:
+            yield entry
+        after = page[-1].key

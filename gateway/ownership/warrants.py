@@ -1,0 +1,92 @@
+"""What proxies do while the keys that say who owns what cannot be reached: go on, as long as nobody can take over.
+
+A proxy cannot know whether others reach what it does not. So the controllers' leader is asked: while it says that the
+home group is not served (`ControllerClient.service`), a proxy goes on for `WARRANT_MS` after each time that it asked.
+And who is to do what another proxy has left asks first whether nobody can hold such a warrant. Both are bounded: nobody
+goes on for more than `outage_s`, and an heir that no controller answers waits for as long.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from controller.api.client import WARRANT_MS, ControllerError, Service
+from gateway.ownership.presence import Presence
+from store.base import logs
+
+__all__ = ["ASK_S", "Warrants"]
+
+ASK_S = 1.0  # between two questions, while a proxy is not heard of, and for an answer
+
+log = logs.get(__name__)
+
+
+class Warrants:
+    """Those of one proxy. `service` says whether the home group is served; None: nobody can say, and nobody goes on."""
+
+    def __init__(
+        self,
+        presence: Presence,
+        service: Callable[[], Awaitable[Service]] | None,
+        *,
+        outage_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._presence = presence
+        self._service = service
+        self._outage_s = outage_s
+        self._clock = clock
+        self._gone_s: dict[str, float] = {}  # proxy -> when it was first seen to be gone; no more than there were
+        self._going_on = False
+
+    async def run(self) -> None:
+        """Ask whenever this proxy has not been heard of for a while. Never returns, unless there is nobody to ask."""
+        while self._service is not None:
+            await asyncio.sleep(ASK_S if self._going_on else self._presence.interval_s / 2)
+            await self.look()
+
+    async def look(self) -> None:
+        """Ask now, if that is due."""
+        presence = self._presence
+        if not presence.waning:
+            if self._going_on and presence.present:
+                log.info("the home group is reached again", proxy=presence.id)
+            self._going_on = False
+            return
+        asked_s = self._clock()
+        found = await self._ask()
+        if found is None or found.served:
+            return
+        if not self._going_on:
+            log.warning("the home group is not served: this proxy goes on with what it owns", proxy=presence.id)
+        self._going_on = True
+        presence.go_on(asked_s + WARRANT_MS / 1_000, at_most_s=self._outage_s)
+
+    async def may_inherit(self, proxy: str) -> bool:
+        """Whether a proxy whose key is gone has certainly ended what it was doing, if it has an heir already.
+
+        Before it has one this is a courtesy: after an outage it has time to come back.
+        """
+        if self._service is None:
+            return True
+        gone_s = self._gone_s.setdefault(proxy, self._clock())
+        found = await self._ask()
+        return (found is not None and found.served and found.sure_ms >= WARRANT_MS) or (
+            self._clock() - gone_s >= self._outage_s
+        )
+
+    def forget(self, proxy: str | None = None) -> None:
+        """A proxy is there again, or nothing of it is left; None: of any it is not known whether it was."""
+        if proxy is None:
+            self._gone_s.clear()
+        else:
+            self._gone_s.pop(proxy, None)
+
+    async def _ask(self) -> Service | None:
+        assert self._service is not None
+        try:
+            async with asyncio.timeout(ASK_S):
+                return await self._service()
+        except (ControllerError, TimeoutError) as error:
+            log.debug("the controllers do not say whether the home group is served", error=repr(error))
+            return None

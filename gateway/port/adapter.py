@@ -1,0 +1,550 @@
+"""The adapter port: how a wire protocol, written as a sans-IO state machine, meets the gateway.
+
+Bytes and the clock go in; effects and bytes come out. An adapter never imports asyncio, sockets or time, never
+blocks, and answers every input with the effects that follow from it. The shells (`gateway.runtime.connection` for
+streams, `gateway.runtime.datagram` for UDP) own sockets, TLS, back-pressure and deadlines, and are the same for every
+protocol.
+
+An acknowledgement follows an input: an adapter that emits `Publish(messages, token)` or `Call(request, token)` is told
+the outcome once, by `completed(token, outcome)`, and only then may it acknowledge on the wire. Outcomes of one
+connection's `Publish` effects come in the order of the effects; outcomes of calls come when they are ready.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NewType, Protocol, TypeAlias
+
+import msgspec
+
+from gateway.domain.access import Identity
+from gateway.domain.batch import Batch
+from gateway.domain.cursor import Cursor
+from gateway.domain.errors import Refusal
+from gateway.domain.forwarding import Forwarding
+from gateway.domain.once import OnceKey
+from gateway.domain.principal import Principal
+from gateway.port.marks import NO_MARKS, Marks, OpenedMarks
+from store.api.message import Message
+from store.format.frame import Position, QueueOffset
+
+__all__ = [
+    "DONE",
+    "Adapter",
+    "AdapterFactory",
+    "Authenticate",
+    "Call",
+    "Cancel",
+    "CancelTimer",
+    "Challenge",
+    "Close",
+    "ConnectionInfo",
+    "Consume",
+    "ConsumerCancelled",
+    "ConsumerId",
+    "DatagramAdapter",
+    "Deliverable",
+    "Deliveries",
+    "Disposition",
+    "DropWill",
+    "Effect",
+    "EndSession",
+    "FindMessages",
+    "FoundMessages",
+    "LastValue",
+    "LastValues",
+    "LastValuesPage",
+    "Leased",
+    "ListAddresses",
+    "Listener",
+    "OpenSession",
+    "OpenedSession",
+    "Outcome",
+    "Peer",
+    "Principal",
+    "Publish",
+    "Random",
+    "Ready",
+    "RecallKey",
+    "Request",
+    "Retained",
+    "RetainedPage",
+    "SaveSession",
+    "SettleLeased",
+    "Settled",
+    "Subscribe",
+    "SubscriptionId",
+    "Token",
+    "Unsubscribe",
+    "Will",
+]
+
+Token = NewType("Token", int)  # chosen by the adapter; unique among its outstanding effects
+SubscriptionId = NewType("SubscriptionId", int)  # chosen by the adapter; unique in its connection
+ConsumerId = NewType("ConsumerId", int)  # chosen by the adapter; unique in its connection
+Peer: TypeAlias = tuple[Any, ...]  # a socket address: (host, port) or (host, port, flow, scope)
+
+
+class _Value(msgspec.Struct, frozen=True, kw_only=True):
+    """A frozen, keyword-only value."""
+
+
+class ConnectionInfo(_Value, frozen=True, kw_only=True):
+    """What the shell knows of a connection before its first byte."""
+
+    peer: Peer
+    local: Peer
+    listener: str = ""  # the name of the one it came by
+    secure: bool = False  # TLS or DTLS
+    alpn: str | None = None
+    loopback: bool = False  # both ends on this machine: anonymous clients may be let in
+    certificate: Mapping[str, Any] | None = None  # the peer's, verified
+    forwarding: Forwarding | None = None  # the peer is a proxy of ours, which says who is behind it
+    gateway: str = ""  # the id that this gateway, or its cluster, is known by to other gateways
+    message_bytes_max: int = 1 << 62  # the largest body that is stored, whatever the protocol
+
+
+# ---- effects: what an adapter asks of the gateway
+
+
+class Publish(msgspec.Struct, frozen=True, gc=False):
+    """Store messages; `completed(token)` follows when they are durable or refused, each or all (`Outcome.refused`)."""
+
+    messages: Sequence[Message]
+    token: Token
+    once: int = 0  # stored once under this number, however often it is published, and by whichever process; 0: as ever
+    who: Principal | None = None  # publishes; None: whom the connection has named last
+    marks: Marks | None = None  # stored with the messages, in the same frames
+    key: OnceKey | None = None  # stored once under this key; refused with `KeyRepeated` when it was before
+
+
+class Subscribe(_Value, frozen=True, kw_only=True):
+    """Deliver what is published to matching addresses from now on, or from `start` on.
+
+    `pattern` is as `gateway.domain.filters` says, already checked. All subscriptions of a connection share one cursor,
+    which a `start` in the past moves back: what other subscriptions have had since comes to them again. A log that
+    `start` says nothing of is read from its beginning. An address that several of a connection's subscriptions match is
+    delivered once, with all their ids. With `where`, a condition as `gateway.domain.sql92` says and already checked,
+    only messages that pass are. With a token, `completed` brings where it begins in each log, a `Cursor`, in
+    `Outcome.value`: at once, ahead of all that is delivered.
+    """
+
+    sub: SubscriptionId
+    pattern: str
+    start: Cursor | None = None
+    where: str | None = None
+    token: Token | None = None
+    who: Principal | None = None  # reads; as in `Publish`
+
+
+class Unsubscribe(_Value, frozen=True, kw_only=True):
+    """End a subscription."""
+
+    sub: SubscriptionId
+
+
+class Settled(_Value, frozen=True, kw_only=True):
+    """Progress of the deliveries taken: `oldest` has the oldest one still unacknowledged, of each log that has one.
+
+    Emit it when the adapter can take more after having taken less than offered, and, for a durable session, when
+    `oldest` has moved: what lies before it will not be delivered again, even after a crash. Nor will anything of a log
+    that it leaves out.
+    """
+
+    oldest: Cursor = ()
+
+
+class Disposition(_Value, frozen=True, kw_only=True):
+    """What became of leased messages of one consumer: `outcome` is "ack", "requeue" or "reject"."""
+
+    offsets: Sequence[QueueOffset]
+    outcome: str
+
+
+class Consume(_Value, frozen=True, kw_only=True):
+    """Lease messages of a named queue to this connection as they come; `completed(token)` says whether it may.
+
+    With `settle_on_delivery` a message is settled as soon as `deliver` has taken it. `credit` is how many messages it
+    can take until it is `Ready` again, None where that is not known: no more are leased for it.
+    """
+
+    consumer: ConsumerId
+    queue: str
+    token: Token
+    exclusive: bool = False
+    settle_on_delivery: bool = False
+    credit: int | None = None
+
+
+class SettleLeased(_Value, frozen=True, kw_only=True):
+    """Settle leased messages of one queue. With a token, `completed` follows when that is durable.
+
+    `number` is the queue's as `Leased` said it: nothing happens if another queue has got the name meanwhile.
+    0: whichever has it.
+    """
+
+    queue: str
+    dispositions: Sequence[Disposition]
+    token: Token | None = None
+    number: int = 0
+
+
+class Ready(_Value, frozen=True, kw_only=True):
+    """This consumer can take deliveries again after having taken fewer than offered, or all it had credit for.
+
+    `credit` is how many from now on, whatever was said before; None: as many as before.
+    """
+
+    consumer: ConsumerId
+    credit: int | None = None
+
+
+class Cancel(_Value, frozen=True, kw_only=True):
+    """End a consumer. What it holds stays leased to this connection until settled or the connection ends."""
+
+    consumer: ConsumerId
+
+
+class Call(_Value, frozen=True, kw_only=True):
+    """Ask the gateway something; `completed(token)` brings the answer in `Outcome.value` or `Outcome.error`."""
+
+    request: "Request"
+    token: Token
+    who: Principal | None = None  # asks; as in `Publish`
+
+
+class Close(_Value, frozen=True, kw_only=True):
+    """Write what `take_output` still holds, then close. `reason` is for the log; "" when all is well."""
+
+    reason: str = ""
+    again: bool = False  # for something that the client is likely to send again
+
+
+Effect: TypeAlias = Publish | Subscribe | Unsubscribe | Settled | Consume | SettleLeased | Ready | Cancel | Call | Close
+
+
+# ---- requests: what a Call carries. The type of the answer stands in the docstring.
+
+
+class Request(_Value, frozen=True, kw_only=True):
+    """The root of all requests."""
+
+
+class Challenge(_Value, frozen=True, kw_only=True):
+    """What a mechanism says to the client, whose answer it wants to hear."""
+
+    data: bytes
+    exchange: Any  # goes back with the answer, read by nobody else
+
+
+class Authenticate(Request, frozen=True, kw_only=True):
+    """Who is this? Answer: `Principal`, or `Challenge` where a mechanism has more to say.
+
+    The peer's certificate is known to whoever is asked: "anonymous" is a client that says nothing besides. Refused with
+    UNAUTHENTICATED, with OVERLOAD or QUOTA where too many are asked.
+    """
+
+    mechanism: str  # "anonymous", "password", "bearer", "external", or by SASL's name: "SCRAM-SHA-256"
+    username: str = ""
+    password: bytes = b""  # or a token
+    client_id: str = ""
+    data: bytes = b""  # what the client says of a SASL mechanism
+    exchange: Any = None  # of the `Challenge` that this answers
+    address: str = ""  # of who is behind a proxy of ours; "": at the other end of the connection
+    sole: bool = False  # nobody else comes by this connection from behind it
+
+
+class Will(_Value, frozen=True, kw_only=True):
+    """What to publish when a connection is gone that has not taken it back (`DropWill`).
+
+    That is `delay_ms` later, or when its session ends, if that is before, and not at all when the session is taken up
+    again before. `message` is as of the time 0, without a time to live: it has `lives_ms` from its delivery on.
+    """
+
+    message: Message
+    delay_ms: int = 0
+    lives_ms: int | None = None
+    who: Identity | None = None  # whose it is: the gateway says so
+
+
+class OpenSession(Request, frozen=True, kw_only=True):
+    """Take over or begin the durable session of a client. Answer: `OpenedSession`.
+
+    The connection that held it before, wherever it is, is told by `Adapter.superseded`. With `clean` whatever was
+    there is forgotten first. `expiry_s` is how long it outlives its connection: 0 not at all, None for ever.
+    """
+
+    session_id: str  # the protocol's own name for it: an MQTT client identifier
+    clean: bool
+    expiry_s: int | None = 0
+    will: Will | None = None
+
+
+class OpenedSession(_Value, frozen=True, kw_only=True):
+    """A session that this connection now holds. Its two parts are what `SaveSession` last stored, b"" at first."""
+
+    present: bool
+    state: bytes = b""
+    exchanges: bytes = b""
+    cursor: Cursor | None = None  # where deliveries go on; None: from now
+    marks: OpenedMarks = NO_MARKS
+
+
+class SaveSession(Request, frozen=True, kw_only=True):
+    """Store the session durably, as bytes only the adapter reads, in two parts: None leaves a part as it is.
+
+    `exchanges` is what changes with every message and should be small; `state` is the rest. When both are given,
+    `exchanges` is stored first. `marked` is to be stored before a message has `Marks`. Answer: None.
+    """
+
+    state: bytes | None = None
+    exchanges: bytes | None = None
+    expiry_s: int | None = 0
+    marked: bool = False
+
+
+class DropWill(Request, frozen=True, kw_only=True):
+    """Do not publish this connection's will. Answer: None."""
+
+
+class EndSession(Request, frozen=True, kw_only=True):
+    """Forget this connection's session now. Answer: None."""
+
+
+class RecallKey(Request, frozen=True, kw_only=True):
+    """What was stored under a key that was refused with `KeyRepeated`. Answer: `gateway.domain.once.Recalled`."""
+
+    group: int
+    name: bytes
+
+
+class LastValue(Request, frozen=True, kw_only=True):
+    """The newest message at an address. Answer: `Message | None`, its id filled in."""
+
+    address: str
+
+
+class LastValues(Request, frozen=True, kw_only=True):
+    """The newest messages at the addresses that a filter matches, by address. Answer: `LastValuesPage`.
+
+    A page may be short, or empty, though more follow. Refused with MALFORMED for what is no filter.
+    """
+
+    pattern: str
+    limit: int = 100
+    after: str = ""  # the one of the page before
+
+
+class LastValuesPage(_Value, frozen=True, kw_only=True):
+    """Some last values, their ids filled in. `after` is for asking for the next page, None when there is none."""
+
+    messages: Sequence[Message]
+    after: str | None
+
+
+class Retained(Request, frozen=True, kw_only=True):
+    """Retained messages whose address a filter matches, a page at a time, by key. Answer: `RetainedPage`.
+
+    A page ends at `limit` messages or at about `max_bytes` of bodies, whichever is first; ask for the next one with
+    the page's `after` once there is room for it.
+    """
+
+    pattern: str
+    limit: int = 1_000
+    max_bytes: int = 1 << 20
+    after: str = ""
+
+
+class RetainedPage(_Value, frozen=True, kw_only=True):
+    """Some retained messages. `after` is where the next page begins; None: this was the last."""
+
+    messages: Sequence[Message]
+    after: str | None
+
+
+class ListAddresses(Request, frozen=True, kw_only=True):
+    """Some addresses that were published to, sorted, beginning with a prefix. Answer: `list[str]`."""
+
+    prefix: str = ""
+    limit: int = 1_000
+
+
+class FindMessages(Request, frozen=True, kw_only=True):
+    """Stored messages with one key, address or id, newest first. Answer: `FoundMessages`.
+
+    Refused with MALFORMED unless one of the three is given, with PRECONDITION where messages are not found by it.
+    """
+
+    key: str | None = None  # the ordering key, or the device where a message has none
+    address: str | None = None
+    id: str | None = None
+    from_ms: int = 0  # stored then or later
+    until_ms: int = 1 << 63  # and before
+    where: str | None = None  # as in `Subscribe`
+    after: str | None = None  # the one of the page before
+    limit: int = 100
+    wait_ms: int = 0  # for the first one, where there is none
+
+
+class FoundMessages(_Value, frozen=True, kw_only=True):
+    """A page of messages, their ids filled in. `after` is for asking for the next, None when there is none.
+
+    It is sealed for an asker whom rules restrict.
+    """
+
+    messages: Sequence[Message]
+    after: str | None
+
+
+class CancelTimer(Request, frozen=True, kw_only=True):
+    """Forget a message that is to be delivered later, by its ticket (`gateway.port.tickets.timer_ticket`).
+
+    Answer: `bool`, whether it was still pending. Refused with NOT_FOUND for what is no ticket of this principal's.
+    """
+
+    timer: str
+
+
+# ---- answers and deliveries: what the gateway tells an adapter
+
+
+class Outcome(_Value, frozen=True, kw_only=True):
+    """How an effect ended. `error` refuses the whole; `refused` refuses messages of a Publish by their index."""
+
+    value: Any = None
+    error: Refusal | None = None
+    refused: Mapping[int, Refusal] = msgspec.field(default_factory=dict)
+    first: Position | None = None  # of a Publish stored in one log: its first message's; the others follow row by row
+    places: Mapping[int, Sequence[Position]] = msgspec.field(default_factory=dict)  # of one stored in several logs
+
+    def stored(self, count: int) -> dict[int, Sequence[Position]]:
+        """Where the messages of a Publish of `count` are, by their index, those left out that were refused.
+
+        A message that is in several logs, for queues there, has its own place first. Nothing where all was refused.
+        """
+        if self.first is None:
+            return dict(self.places)
+        frame, row = self.first
+        kept = [index for index in range(count) if index not in self.refused]
+        return {index: (Position(frame, row + n),) for n, index in enumerate(kept)}
+
+
+DONE = Outcome()
+
+
+class Deliveries(msgspec.Struct, frozen=True, gc=False):
+    """Messages for the subscriptions of one connection, all of one log, in its order.
+
+    `picks` are indexes into `batch.messages`, ascending; `subs[n]` are the subscriptions that `picks[n]` matched.
+    A batch is shared by all its subscribers: what is encoded once can be kept in `batch.memo`.
+    """
+
+    batch: Batch
+    picks: Sequence[int]
+    subs: Sequence[tuple[SubscriptionId, ...]]
+
+
+class Leased(msgspec.Struct, frozen=True, gc=False):
+    """Messages of a named queue, leased to one consumer. The three sequences are parallel."""
+
+    consumer: ConsumerId
+    messages: Sequence[Message]
+    offsets: Sequence[QueueOffset]
+    deliveries: Sequence[int]  # how often it has been delivered before
+    number: int = 0  # of the queue: two that had one name after the other are told apart by it
+
+
+class ConsumerCancelled(msgspec.Struct, frozen=True, gc=False):
+    """Offered to `deliver` in place of messages: the consumer has ended, as its queue is gone. Takes nothing."""
+
+    consumer: ConsumerId
+    denied: bool = False  # the queue is there, and the right to what its shared subscription matches was revoked
+
+
+Deliverable: TypeAlias = Deliveries | Leased | ConsumerCancelled
+
+
+class Adapter(Protocol):
+    """One stream connection of one protocol."""
+
+    @property
+    def wants_data(self) -> bool:
+        """False: the shell stops reading until it is True again."""
+
+    def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
+        """Bytes from the peer, cut anywhere; none while it is not read from. Never raises: it answers, or closes."""
+
+    def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
+        """The outcome of an effect of this adapter's."""
+
+    def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
+        """How many of the deliveries it took, counted from the first; the rest is offered again after `Settled`."""
+
+    def tick(self, *, now_ms: int) -> Sequence[Effect]:
+        """`deadline_ms` has come."""
+
+    def deadline_ms(self) -> int | None:
+        """When `tick` is wanted next, by the same clock as `now_ms`; None: not at all."""
+
+    def superseded(self, *, now_ms: int) -> Sequence[Effect]:
+        """Another connection has taken over this one's session."""
+
+    def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
+        """Says good-bye in the protocol's words and emits `Close`. `dismissed`: the user was removed, or changed."""
+
+    def lost(self, *, now_ms: int) -> Sequence[Effect]:
+        """The connection is gone, by either side: only `Publish` (a will), `Settled` and `Call` may still follow."""
+
+    def take_output(self) -> bytes:
+        """The bytes to write to the peer now."""
+
+
+class DatagramAdapter(Protocol):
+    """All exchanges of one UDP socket. The methods of `Adapter` it shares mean the same."""
+
+    def receive(self, datagrams: Sequence[tuple[bytes, Peer]], *, now_ms: int) -> Sequence[Effect]:
+        """Datagrams that arrived together."""
+
+    def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
+        """The outcome of an effect of this adapter's."""
+
+    def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
+        """How many of the deliveries it took."""
+
+    def tick(self, *, now_ms: int) -> Sequence[Effect]:
+        """`deadline_ms` has come."""
+
+    def deadline_ms(self) -> int | None:
+        """When `tick` is wanted next."""
+
+    def take_output(self) -> Sequence[tuple[bytes, Peer]]:
+        """The datagrams to send now."""
+
+
+class Listener(_Value, frozen=True, kw_only=True):
+    """One port an adapter listens on by default, before the operator's port offset."""
+
+    name: str  # "mqtt"; unique over all adapters: the configuration's section is `listeners.{name}`
+    port: int
+    transport: str  # "tcp" or "udp"
+    tls_port: int | None = None  # its twin under TLS
+    alpn: Sequence[str] = ()
+    summary: str = ""  # for the table that `headgate serve` prints
+
+
+class AdapterFactory(Protocol):
+    """What an entry point of the group `headgate.adapters` names: one object a protocol."""
+
+    listeners: Sequence[Listener]
+    options: type[msgspec.Struct]  # its typed configuration section, every field with a default
+
+    def connect(self, info: ConnectionInfo, options: Any, *, random: "Random") -> Adapter:
+        """The state machine of a new stream connection. `random` is its only source of chance."""
+
+    def bind(self, options: Any, *, random: "Random") -> DatagramAdapter:
+        """The state machine of a new datagram socket."""
+
+
+class Random(Protocol):
+    """Chance, passed in: `random.SystemRandom` in production, a seeded one in tests."""
+
+    def getrandbits(self, k: int, /) -> int:
+        """A number of `k` random bits."""

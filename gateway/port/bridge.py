@@ -1,0 +1,131 @@
+"""The bridge port: how a wire protocol, as a sans-IO state machine, reads from a broker of somebody else's.
+
+It is the adapter port turned round: we connect, and the peer publishes. An adapter whose factory is a `BridgeFactory`
+can do it, and is found by the schemes of the URLs that it speaks. What comes is taken in batches (`take`), and is
+acknowledged upstream only when the gateway has said that the batch is durable (`settled`): one batch is under way at a
+time, and all that comes meanwhile is the next one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+import msgspec
+
+from gateway.domain.errors import Refusal
+from store.api.message import Message
+
+__all__ = ["LOOPED", "BridgeFactory", "Place", "Placing", "Scheme", "Terms", "Upstream", "Wanted"]
+
+
+LOOPED: Final = "looped"  # why a message is passed over that has been here before
+
+
+class Scheme(NamedTuple):
+    """What a URL's scheme stands for."""
+
+    port: int  # where none is said
+    secure: bool = False  # TLS
+    subprotocol: str = ""  # over WebSocket, by this name
+
+
+class Wanted(NamedTuple):
+    """A filter to be subscribed to upstream."""
+
+    pattern: str
+    qos: int
+
+
+class Place(NamedTuple):
+    """Where a message of an upstream topic goes, and who it speaks for."""
+
+    address: str
+    device: str
+
+
+Placing: TypeAlias = Callable[[str], Place | None]  # None: nothing that is asked for has this topic
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """How to speak to an upstream."""
+
+    bridge: str  # the bridge's name, which its messages carry
+    client_id: str
+    username: str | None
+    password: str | None
+    version: str  # as `gateway.bridges.settings.BridgeConfig.version`
+    clean: bool
+    session_expiry_s: int
+    keep_alive_s: int  # 0: none
+    answer_timeout_ms: int  # to be let in, and to be subscribed
+    receive_maximum: int  # messages that are not acknowledged
+    pending_bytes_max: int  # of messages that are not durable; beyond, nothing is read
+    message_bytes_max: int  # a larger one is passed over, and refused
+    wanted: Sequence[Wanted]
+    placing: Placing
+    gateway: str = ""  # the id that this gateway, or its cluster, is known by to others; "": to nobody
+
+
+class Upstream(Protocol):
+    """One upstream, over as many connections as it takes. Its methods never block; times are ms of one clock."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether we are let in and subscribed."""
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more should be read before `settled`."""
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages that the upstream still has, as they are not durable here."""
+
+    @property
+    def lowered(self) -> Mapping[str, int]:
+        """The filters that the upstream grants at a lower QoS than was asked for, and at which."""
+
+    @property
+    def passed_over(self) -> Mapping[str, int]:
+        """By cause, the messages that were acknowledged without being stored: they cannot be, or are here already."""
+
+    def connected(self, now_ms: int) -> None:
+        """There is a new connection: begin."""
+
+    def receive(self, data: bytes, now_ms: int) -> None:
+        """Bytes have come. Raises `ProtocolError`: the connection is of no use any more."""
+
+    def tick(self, now_ms: int, *, reading: bool) -> None:
+        """Time has passed; `reading`: what the peer has to say is read. Raises `ProtocolError` as `receive` does."""
+
+    def deadline_ms(self) -> int | None:
+        """When `tick` is to be called at the latest."""
+
+    def take(self) -> Sequence[Message] | None:
+        """What has come since it was asked last; None: nothing has, or what was taken before is not settled yet.
+
+        There may be no messages in it, but some to be refused: that is settled all the same.
+        """
+
+    def settled(self, refused: Mapping[int, Refusal]) -> None:
+        """What was taken is durable, but for those that were refused for good, by index."""
+
+    def leave(self) -> None:
+        """Say good-bye."""
+
+    def lost(self) -> None:
+        """The connection is gone; what was taken and not settled by now will come again."""
+
+    def take_output(self) -> bytes:
+        """Bytes to be sent since the last call."""
+
+
+@runtime_checkable
+class BridgeFactory(Protocol):
+    """An adapter's factory that speaks to upstream brokers too."""
+
+    @property
+    def schemes(self) -> Mapping[str, Scheme]:
+        """The schemes of its URLs."""
+
+    def upstream(self, terms: Terms, options: Any) -> Upstream:
+        """An upstream that is not connected yet; `options` are the adapter's own, read and checked."""

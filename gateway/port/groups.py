@@ -1,0 +1,268 @@
+"""Consumer groups at the port: requests that adapters make by `Call`, and why they are refused.
+
+A group reads one topic. It is there from its first member on until it is deleted, with or without members. A name is a
+letter or digit, then letters, digits and `. _ -`, up to 64 in all; others are refused with MALFORMED. A member is named
+by the id that it was given, and is the principal's who joined: refused with NOT_FOUND where it is not there any more,
+with FORBIDDEN where it is another's.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import Request
+from store.api.message import Message
+
+__all__ = [
+    "MESSAGES_COUNT_MAX",
+    "QUEUES_COUNT_MAX",
+    "TTL_S_MAX",
+    "TTL_S_MIN",
+    "WAIT_MS_MAX",
+    "CommitOffsets",
+    "DeleteGroup",
+    "DescribeGroup",
+    "GroupCursor",
+    "GroupDescription",
+    "GroupName",
+    "GroupsPage",
+    "JoinGroup",
+    "Joined",
+    "LeaveGroup",
+    "ListGroups",
+    "NotOwned",
+    "PollGroup",
+    "Polled",
+    "QueueDescription",
+    "RenewMember",
+    "Renewed",
+    "ResetGroup",
+    "check_group_name",
+    "group_address",
+]
+
+TTL_S_MIN, TTL_S_MAX = 2, 3_600  # how long a member may be unheard of
+TTL_S = 30  # unless it says something else
+WAIT_MS_MAX = 60_000  # for messages
+MESSAGES_COUNT_MAX = 1_000  # in one answer
+QUEUES_COUNT_MAX = 1_000  # of a topic that a group can read: all their records change in one transaction
+NAME_CHARS_MAX = 64
+CURSOR_CHARS_MAX = 40_000  # a thousand queues, the largest numbers
+
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_CHARS_MAX - 1}}}")
+_CURSOR = re.compile(r"[0-9]{1,19}(?:~[0-9]{1,10}\.[0-9]{1,19})*")
+_NUMBER_MAX: Final = (1 << 63) - 1  # that there can be: an offset, a generation
+
+
+def check_group_name(name: str) -> str:
+    """The name. Raises `Refusal` (MALFORMED)."""
+    if _NAME.fullmatch(name) is None:
+        raise Refusal(
+            Cause.MALFORMED,
+            f"a group's name is a letter or digit, then up to {NAME_CHARS_MAX - 1} letters, digits and . _ -",
+        )
+    return name
+
+
+def group_address(name: str) -> str:
+    """Where rules of access find a group: who may subscribe there reads by it, who may manage resets and deletes it."""
+    return f"$group/{name}"
+
+
+class NotOwned(Refusal):
+    """Queues that the member does not have, or has got since: nothing was committed."""
+
+    def __init__(self, queues: Sequence[int]) -> None:
+        shown = ", ".join(map(str, queues[:10])) + (" and others" if len(queues) > 10 else "")
+        super().__init__(Cause.CONFLICT, f"this member does not have, or got later, the queues {shown}")
+        self.queues = list(queues)
+
+
+class GroupCursor(NamedTuple):
+    """How far a member has read: the next offsets, of queues where that is not what was committed.
+
+    An offset counts if the member has had the queue since `generation` or longer. As text: the generation, then
+    `~queue.offset` for each.
+    """
+
+    generation: int
+    offsets: Mapping[int, int]
+
+    def __str__(self) -> str:
+        return "".join([str(self.generation), *(f"~{queue}.{at}" for queue, at in sorted(self.offsets.items()))])
+
+    @classmethod
+    def parse(cls, text: str) -> "GroupCursor":
+        """What `str` wrote. Raises ValueError."""
+        if len(text) > CURSOR_CHARS_MAX or _CURSOR.fullmatch(text) is None:
+            raise ValueError("not a cursor")
+        generation, *items = text.split("~")
+        offsets = {int(queue): int(at) for queue, _, at in (item.partition(".") for item in items)}
+        if len(offsets) < len(items) or max(int(generation), *offsets.values(), 0) > _NUMBER_MAX:
+            raise ValueError("not a cursor")
+        return cls(int(generation), offsets)
+
+
+class _Value(msgspec.Struct, frozen=True, kw_only=True):
+    """A frozen, keyword-only value."""
+
+
+class JoinGroup(Request, frozen=True, kw_only=True):
+    """Become a member; a group that is not there is made. Answer: `Joined`.
+
+    `strategy` is one of `gateway.groups.assignment.STRATEGIES`. A group that is made begins where `start` says,
+    "earliest" or "latest", and reads queues that the topic gets later from their beginning. Refused with CONFLICT where
+    the group reads another topic or by another strategy, NOT_FOUND where there is no topic, QUOTA.
+    """
+
+    group: str
+    topic: str
+    strategy: str = "averaged"
+    start: str = "earliest"
+    ttl_s: int = TTL_S
+
+
+class Joined(_Value, frozen=True, kw_only=True):
+    """A new member: it is there for `ttl_s` after each request of its own."""
+
+    member: str
+    topic: str
+    strategy: str
+    ttl_s: int
+
+
+class RenewMember(Request, frozen=True, kw_only=True):
+    """Be there for another time to live. Answer: `Renewed`."""
+
+    group: str
+    member: str
+
+
+class Renewed(_Value, frozen=True, kw_only=True):
+    """What a member has; it should commit the queues `revoked` and ask for messages, which lets go of them."""
+
+    ttl_s: int
+    queues: Sequence[int]
+    revoked: Sequence[int]
+
+
+class LeaveGroup(Request, frozen=True, kw_only=True):
+    """Be no member any more, and have no queues. Answer: whether it was one."""
+
+    group: str
+    member: str
+
+
+class PollGroup(Request, frozen=True, kw_only=True):
+    """Messages of the queues that a member has, from `after` on or from what is committed. Answer: `Polled`.
+
+    Lets go of queues that are to be another's and of which `after` says nothing that is not committed, and takes those
+    that are to be this one's and free. Waits up to `wait_ms` for a message; one poll of a member at a time.
+    """
+
+    group: str
+    member: str
+    after: GroupCursor | None = None
+    limit: int = 100
+    wait_ms: int = 0
+
+
+class Polled(_Value, frozen=True, kw_only=True):
+    """Messages with the queue and the offset of each, those of a queue in order, their ids filled in.
+
+    `after` is where to go on. `revoked`: see `Renewed`.
+    """
+
+    messages: Sequence[tuple[int, int, Message]]
+    after: GroupCursor
+    queues: Sequence[int]
+    revoked: Sequence[int] = ()
+
+
+class CommitOffsets(Request, frozen=True, kw_only=True):
+    """Everything in front of these offsets is dealt with. Answer: what is committed of each queue, a mapping.
+
+    All are committed or none: refused with `NotOwned`. One that is lower than what is committed changes nothing.
+    Refused with MALFORMED for an offset behind a queue's end.
+    """
+
+    group: str
+    member: str
+    cursor: GroupCursor
+
+
+class ListGroups(Request, frozen=True, kw_only=True):
+    """Some groups, by name. Answer: `GroupsPage`."""
+
+    limit: int = 100
+    after: str = ""
+
+
+class GroupName(_Value, frozen=True, kw_only=True):
+    """A group, and how it reads what."""
+
+    group: str
+    topic: str
+    strategy: str
+
+
+class GroupsPage(_Value, frozen=True, kw_only=True):
+    """Some groups. `after` is for asking for the next page, None when there is none."""
+
+    groups: Sequence[GroupName]
+    after: str | None
+
+
+class DescribeGroup(Request, frozen=True, kw_only=True):
+    """Where a group is, and who reads what. Answer: `GroupDescription`. Refused with NOT_FOUND."""
+
+    group: str
+
+
+class QueueDescription(_Value, frozen=True, kw_only=True):
+    """Where a group is in a queue: at `offset` of what can be read from `first` to `end`; `member` is "" for nobody."""
+
+    queue: int
+    offset: int
+    first: int
+    end: int
+    member: str
+
+    @property
+    def lag(self) -> int:
+        """How many messages are left."""
+        return max(0, self.end - max(self.offset, self.first))
+
+
+class GroupDescription(_Value, frozen=True, kw_only=True):
+    """A group with its live members and the queues of its topic, both ascending."""
+
+    group: str
+    topic: str
+    strategy: str
+    members: Sequence[str]
+    queues: Sequence[QueueDescription]
+
+
+class ResetGroup(Request, frozen=True, kw_only=True):
+    """Go back, or forward, in all queues or some. Answer: where the group is in each of them now, a mapping.
+
+    One of: `to` "earliest" or "latest", `time_ms` the first message stored then or later, `offsets`. What lies outside
+    of a queue is moved to its nearer end. The queues are nobody's then: what their owners had read cannot be
+    committed any more. Refused with NOT_FOUND for a group or a queue that is not there.
+    """
+
+    group: str
+    to: str = ""
+    time_ms: int | None = None
+    offsets: Mapping[int, int] | None = None
+    queues: Sequence[int] = ()  # all where it is empty
+
+
+class DeleteGroup(Request, frozen=True, kw_only=True):
+    """Forget a group. Answer: whether there was one. Refused with CONFLICT while it has members."""
+
+    group: str

@@ -1,0 +1,157 @@
+"""Keys and values at the port: requests that adapters make by `Call`, and why they are refused.
+
+A namespace is one of the users': a letter or digit, then letters, digits and `. _ -`, up to 28 in all. Others are
+refused with MALFORMED, and those that the gateway keeps for itself with FORBIDDEN.
+
+A watch is opened by `WatchKeys` and read by `NextChanges`, one at a time, whenever there is room for what comes.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import Request
+from store.api.client import Delete, Put
+
+__all__ = [
+    "DEFAULT_NAMESPACE",
+    "Compacted",
+    "CountKeys",
+    "GetKey",
+    "HoldKeys",
+    "KeyConflict",
+    "ListKeys",
+    "Match",
+    "NextChanges",
+    "ReleaseKeys",
+    "RemoveKey",
+    "StoreKey",
+    "TransactKeys",
+    "UnwatchKeys",
+    "WatchKeys",
+    "key_address",
+]
+
+DEFAULT_NAMESPACE = "default"
+
+
+def key_address(namespace: str, key: str) -> str:
+    """What access rules call a key by."""
+    return f"$kv/{namespace}/{key}"
+
+
+class KeyConflict(Refusal):
+    """A compare that did not hold: `revision` is what the key is at, 0 when it is not there."""
+
+    def __init__(self, key: str, revision: int) -> None:
+        where = f"is at revision {revision}" if revision else "is not there"
+        super().__init__(Cause.PRECONDITION, f"{key!r} {where}")
+        self.key, self.revision = key, revision
+
+
+class Compacted(Refusal):
+    """A revision that is not kept any more; `earliest` is."""
+
+    def __init__(self, detail: str, earliest: int) -> None:
+        super().__init__(Cause.NOT_FOUND, detail)
+        self.earliest = earliest
+
+
+class Match(msgspec.Struct, frozen=True, kw_only=True):
+    """What must hold of a key for a change of it (RFC 9110, 13.1.1 and 13.1.2); an empty tuple: nothing.
+
+    0 stands for a key that is not there, `store.api.client.EXISTS` for one that is.
+    """
+
+    any_of: tuple[int, ...] = ()  # its revision is one of these
+    none_of: tuple[int, ...] = ()  # and none of these
+
+
+class GetKey(Request, frozen=True, kw_only=True):
+    """One entry. Answer: `store.api.client.Entry | None`."""
+
+    key: str
+    namespace: str = DEFAULT_NAMESPACE
+
+
+class StoreKey(Request, frozen=True, kw_only=True):
+    """Store a value, for `ttl_ms` if given. Answer: `store.api.client.Transacted`. Refused with
+    `KeyConflict`, QUOTA.
+    """
+
+    key: str
+    value: bytes
+    ttl_ms: int | None = None
+    match: Match = Match()
+    namespace: str = DEFAULT_NAMESPACE
+
+
+class RemoveKey(Request, frozen=True, kw_only=True):
+    """Remove a key. Answer: whether it was there. Refused with `KeyConflict`."""
+
+    key: str
+    match: Match = Match()
+    namespace: str = DEFAULT_NAMESPACE
+
+
+class TransactKeys(Request, frozen=True, kw_only=True):
+    """Compare revisions, then do all or nothing. Answer: `Transacted`. Refused with `KeyConflict`, QUOTA, TOO_LARGE."""
+
+    compares: Mapping[str, int]
+    operations: Sequence[Put | Delete]
+    namespace: str = DEFAULT_NAMESPACE
+
+
+class ListKeys(Request, frozen=True, kw_only=True):
+    """A page of a range. Answer: `store.api.client.Page`. Refused with `Compacted` for a revision that is not held."""
+
+    start: str = ""
+    end: str | None = None
+    after: str | None = None
+    limit: int = 1_000
+    at_revision: int | None = None
+    namespace: str = DEFAULT_NAMESPACE
+
+
+class CountKeys(Request, frozen=True, kw_only=True):
+    """How many keys a range has. Answer: `int`."""
+
+    start: str = ""
+    end: str | None = None
+    namespace: str = DEFAULT_NAMESPACE
+
+
+class HoldKeys(Request, frozen=True, kw_only=True):
+    """Keep the state as it is for `ListKeys`, as `StoreClient.kv_hold` says. Answer: its revision."""
+
+
+class ReleaseKeys(Request, frozen=True, kw_only=True):
+    """A state that this connection holds is not needed any more. Answer: None."""
+
+    revision: int
+
+
+class WatchKeys(Request, frozen=True, kw_only=True):
+    """Begin to watch a range from a revision on (None: from now). Answer: None. Refused with `Compacted`, QUOTA."""
+
+    watch: int  # chosen by the adapter; unique in its connection
+    start: str = ""
+    end: str | None = None
+    from_revision: int | None = None
+    namespace: str = DEFAULT_NAMESPACE
+
+
+class NextChanges(Request, frozen=True, kw_only=True):
+    """What has changed since, once something has. Answer: `store.api.client.Changes`. Refused with `Compacted`.
+
+    Refused with UNAVAILABLE when the watch ends meanwhile.
+    """
+
+    watch: int
+
+
+class UnwatchKeys(Request, frozen=True, kw_only=True):
+    """End a watch. Answer: None."""
+
+    watch: int

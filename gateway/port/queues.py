@@ -1,0 +1,159 @@
+"""What an adapter can ask about named queues and exchanges: requests for `gateway.port.adapter.Call`, after AMQP 0-9-1.
+
+Refusals: NOT_FOUND where a queue or exchange is missing, PRECONDITION where what is asked contradicts what exists or is
+not supported, CONFLICT where another connection holds a queue exclusively, FORBIDDEN where a name is reserved.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from gateway.domain.address import queue_address
+from gateway.port.adapter import ConsumerCancelled, Leased, Request
+from store.api.message import Message
+
+__all__ = [
+    "Arguments",
+    "BindQueue",
+    "ConsumerCancelled",
+    "CountRoutes",
+    "DeclareExchange",
+    "DeclareQueue",
+    "DeleteExchange",
+    "DeleteQueue",
+    "GetMessage",
+    "Got",
+    "PurgeQueue",
+    "QueueInfo",
+    "UnbindQueue",
+    "exchange_address",
+    "queue_address",
+    "text_of",
+]
+
+Arguments: TypeAlias = Mapping[
+    str, Any
+]  # plain values: None, bool, int, float, str, bytes, and lists and dicts of them
+
+
+def exchange_address(name: str) -> str:
+    """What access rules call an exchange by."""
+    return f"$exchange/{name}"
+
+
+class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as its declaration is answered."""
+
+    name: str
+    messages: int  # neither settled nor lent
+    consumers: int
+
+
+class Got(msgspec.Struct, frozen=True, kw_only=True):
+    """One message fetched, and how many wait behind it."""
+
+    leased: Leased
+    remaining: int
+
+
+class DeclareExchange(Request, frozen=True, kw_only=True):
+    """Create an exchange, or agree with the one that exists. Answer: None.
+
+    `passive` only asks whether it exists. `kind` is "direct", "fanout", "topic" or "headers".
+    """
+
+    name: str
+    kind: str
+    durable: bool = False
+    auto_delete: bool = False
+    internal: bool = False
+    passive: bool = False
+    arguments: Arguments = msgspec.field(default_factory=dict)
+
+
+class DeleteExchange(Request, frozen=True, kw_only=True):
+    """Remove an exchange and the bindings to it; one that does not exist is no error. Answer: None."""
+
+    name: str
+    if_unused: bool = False
+
+
+class DeclareQueue(Request, frozen=True, kw_only=True):
+    """Create a queue, or agree with the one that exists. Answer: `QueueInfo`.
+
+    An empty name asks for one that nobody else has. `passive` only asks whether it exists.
+    """
+
+    name: str
+    durable: bool = False
+    exclusive: bool = False
+    auto_delete: bool = False
+    passive: bool = False
+    arguments: Arguments = msgspec.field(default_factory=dict)
+
+
+class DeleteQueue(Request, frozen=True, kw_only=True):
+    """Remove a queue; one that does not exist is no error. Answer: `int`, the messages that were waiting in it."""
+
+    name: str
+    if_unused: bool = False
+    if_empty: bool = False
+
+
+class PurgeQueue(Request, frozen=True, kw_only=True):
+    """Settle every message of a queue that is not lent. Answer: `int`, how many."""
+
+    name: str
+
+
+class BindQueue(Request, frozen=True, kw_only=True):
+    """Put what is published to an exchange, and matches, into a queue from now on. Answer: None."""
+
+    queue: str
+    exchange: str
+    routing_key: str = ""
+    arguments: Arguments = msgspec.field(default_factory=dict)
+
+
+class UnbindQueue(Request, frozen=True, kw_only=True):
+    """End a binding; one that does not exist is no error. Answer: None."""
+
+    queue: str
+    exchange: str
+    routing_key: str = ""
+    arguments: Arguments = msgspec.field(default_factory=dict)
+
+
+class GetMessage(Request, frozen=True, kw_only=True):
+    """Lease one message to this connection; with `settle` it is settled at once. Answer: `Got | None`.
+
+    The consumer of `Got.leased` is 0.
+    """
+
+    queue: str
+    settle: bool = False
+
+
+class CountRoutes(Request, frozen=True, kw_only=True):
+    """How many named queues would each of these messages be put in? Answer: `Sequence[int]`, parallel."""
+
+    messages: Sequence[Message]
+
+
+def text_of(value: object) -> str | None:
+    """The text of a typed header value, by which headers are matched and other protocols read them.
+
+    None for what has no text: nothing, bytes, arrays and tables.
+    """
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return value
+        case int():
+            return str(value)
+        case float():
+            return repr(value)
+        case _:
+            return None

@@ -1,0 +1,220 @@
+"""Exchanges, queues and bindings after AMQP 0-9-1, and the address patterns that bindings are.
+
+An exchange is no store of its own: publishing to it is publishing to an address, and a binding is a filter over
+addresses (with a look at the message for headers exchanges). `$amqp/{exchange}/{key}` is the address of a routing key,
+except on amq.topic, whose routing keys are the addresses that every protocol publishes to.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from gateway.domain.address import from_routing_key, to_routing_key
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.queues import Arguments, text_of
+from store.api.message import Message
+
+__all__ = [
+    "EXCHANGE_KINDS",
+    "PREDECLARED",
+    "TOPIC_EXCHANGE",
+    "Binding",
+    "Exchange",
+    "QueueDefinition",
+    "address_of",
+    "binding_predicate",
+    "check_exchange_arguments",
+    "check_queue_arguments",
+    "exchange_level",
+    "header_predicate",
+    "message_ttl_ms",
+    "patterns",
+    "routing_of",
+]
+
+TOPIC_EXCHANGE = "amq.topic"
+EXCHANGE_KINDS = ("direct", "fanout", "topic", "headers")
+_ROOT = "$amqp"
+_OUTSIDE_NAMES = re.compile("[%\x00-\x1f\x7f]")
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """An exchange as it was declared."""
+
+    name: str
+    kind: str
+    durable: bool = False
+    auto_delete: bool = False
+
+
+PREDECLARED = {
+    exchange.name: exchange
+    for exchange in (
+        Exchange(name="", kind="direct", durable=True),
+        Exchange(name="amq.direct", kind="direct", durable=True),
+        Exchange(name="amq.fanout", kind="fanout", durable=True),
+        Exchange(name="amq.headers", kind="headers", durable=True),
+        Exchange(name="amq.match", kind="headers", durable=True),
+        Exchange(name=TOPIC_EXCHANGE, kind="topic", durable=True),
+    )
+}
+
+
+class Binding(msgspec.Struct, frozen=True, kw_only=True):
+    """One binding of a queue to an exchange."""
+
+    exchange: str
+    routing_key: str
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    @property
+    def identity(self) -> tuple[str, str, bytes]:
+        """Equal for bindings that are the same binding (AMQP 0-9-1, queue.bind, "duplicates")."""
+        return self.exchange, self.routing_key, msgspec.msgpack.encode(self.arguments, order="deterministic")
+
+
+class QueueDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as it was declared, with what is bound to it. It lies in a store group from the beginning to the end."""
+
+    name: str
+    number: int
+    group: int = 0
+    durable: bool = False
+    auto_delete: bool = False
+    exclusive: bool = False
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
+    bindings: tuple[Binding, ...] = ()
+    proxy: str = ""  # of several: the one whose connection alone may use it
+    pattern: str = ""  # of a shared subscription: the filter that fills it, instead of exchanges and bindings
+
+
+# ---- addresses
+
+
+def exchange_level(exchange: str) -> str:
+    """The address level that names an exchange. Raises `Refusal` (PRECONDITION) for a name no exchange may have."""
+    if _OUTSIDE_NAMES.search(exchange) is not None:
+        raise Refusal(Cause.PRECONDITION, f"an exchange's name holds no '%' and no control characters: {exchange!r}")
+    return from_routing_key(exchange).replace("/", ".")
+
+
+def address_of(exchange: str, routing_key: str) -> str:
+    """The address that publishing to an exchange means."""
+    if exchange == TOPIC_EXCHANGE and routing_key and not routing_key.startswith("$"):
+        return from_routing_key(routing_key)
+    return f"{_ROOT}/{exchange_level(exchange)}/{from_routing_key(routing_key)}"
+
+
+def routing_of(address: str) -> tuple[str, str]:
+    """The exchange and routing key of an address: the inverse of `address_of`, and amq.topic for all others."""
+    levels = address.split("/", 2)
+    if len(levels) == 3 and levels[0] == _ROOT:
+        return to_routing_key(levels[1].replace(".", "/")), to_routing_key(levels[2])
+    return TOPIC_EXCHANGE, to_routing_key(address)
+
+
+def patterns(exchange: Exchange, routing_key: str) -> Iterator[str]:
+    """The filters that match the addresses a binding takes: one, or two where a wildcard begins a key of amq.topic.
+
+    Keys of amq.topic that are empty or begin with `$` are below `$amqp/amq.topic`, which no leading wildcard reaches.
+    """
+    root = f"{_ROOT}/{exchange_level(exchange.name)}/"
+    match exchange.kind:
+        case "direct":
+            yield root + from_routing_key(routing_key)
+        case "topic":
+            pattern = _topic_filter(routing_key)
+            shared = exchange.name == TOPIC_EXCHANGE and routing_key != "" and not routing_key.startswith("$")
+            if shared:
+                yield pattern
+            if not shared or pattern[0] in "+#":
+                yield root + pattern
+        case _:
+            yield root + "#"
+
+
+def _topic_filter(routing_key: str) -> str:
+    """AMQP's `*` is one word and `#` any number (AMQP 0-9-1, 3.1.3.3)."""
+    words = routing_key.split(".")
+    return "/".join("+" if word == "*" else "#" if word == "#" else from_routing_key(word) for word in words)
+
+
+def binding_predicate(exchange: Exchange, binding: Binding) -> Callable[[Message], bool] | None:
+    """Returns what a binding asks of a message besides its address; None where the address says all.
+
+    A routing key without any word is the address of an empty level. `+` matches an empty level, but `*` is exactly one
+    word: a topic pattern of one `*` and else `#` asks that the key is not empty. Raises as `header_predicate` does.
+    """
+    if exchange.kind == "headers":
+        return header_predicate(binding.arguments)
+    words = binding.routing_key.split(".")
+    if exchange.kind == "topic" and words.count("*") == 1 and words.count("#") == len(words) - 1:
+        empty = address_of(exchange.name, "")
+        return lambda message: message.address != empty
+    return None
+
+
+# ---- headers
+
+
+def header_predicate(arguments: Mapping[str, Any]) -> Callable[[Message], bool]:
+    """Whether a message's headers match a binding's arguments (AMQP 0-9-1, 3.1.3.4).
+
+    `x-match` is "all" unless it is "any". A value is compared as text (`text_of`); no value asks only that the header
+    is there. Raises `Refusal` (PRECONDITION) for another `x-match`.
+    """
+    mode = arguments.get("x-match", "all")
+    if mode not in ("all", "any"):
+        raise Refusal(Cause.PRECONDITION, f"x-match is 'all' or 'any', not {mode!r}")
+    wanted = {name: text_of(value) for name, value in arguments.items() if not name.startswith("x-")}
+    combine = all if mode == "all" else any
+
+    def matches(message: Message) -> bool:
+        headers = dict(message.properties)
+        headers.update(((message.native or {}).get("amqp") or {}).get("mapped", {}))
+        return combine(name in headers and text in (None, headers[name]) for name, text in wanted.items())
+
+    return matches
+
+
+# ---- arguments
+
+_HARMLESS = frozenset(
+    {
+        "x-queue-master-locator",
+        "x-queue-leader-locator",
+        "x-quorum-initial-group-size",
+        "x-queue-mode",
+        "x-queue-version",
+    }
+)
+
+
+def check_queue_arguments(arguments: Arguments) -> None:
+    """Raise `Refusal` (PRECONDITION) for an argument whose meaning would not be kept."""
+    for name, value in arguments.items():
+        if name == "x-queue-type":
+            if value not in ("classic", "quorum"):
+                raise Refusal(
+                    Cause.PRECONDITION, f"x-queue-type {value!r} is not supported; 'classic' and 'quorum' are"
+                )
+        elif name == "x-message-ttl":
+            if type(value) is not int or value < 0:
+                raise Refusal(Cause.PRECONDITION, "x-message-ttl is a number of milliseconds, 0 or more")
+        elif name.startswith("x-") and name not in _HARMLESS:
+            raise Refusal(Cause.PRECONDITION, f"the queue argument {name!r} is not supported")
+
+
+def check_exchange_arguments(arguments: Arguments) -> None:
+    """Raise `Refusal` (PRECONDITION) for an argument whose meaning would not be kept."""
+    for name in arguments:
+        if name == "alternate-exchange" or name.startswith("x-"):
+            raise Refusal(Cause.PRECONDITION, f"the exchange argument {name!r} is not supported")
+
+
+def message_ttl_ms(definition: QueueDefinition) -> int | None:
+    """How long a message may wait in a queue, by the queue's own declaration."""
+    ttl: int | None = definition.arguments.get("x-message-ttl")
+    return ttl

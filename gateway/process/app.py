@@ -1,0 +1,401 @@
+"""The composition root: it makes a gateway of a configuration, runs it, and takes it down in order.
+
+Up: store, controller, hub, internal services, and the listeners last, so that nobody is served before everything is
+there. Down: the other way round, so that everything acknowledged is on disk and everything read has its answer.
+"""
+
+import asyncio
+import contextlib
+import gc
+import ssl
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import uvloop
+
+from controller.api.client import ControllerClient
+from gateway.config.config import Config, ListenerConfig, adapter_factories
+from gateway.config.nodes import node_credentials
+from gateway.domain.errors import HeadgateError, cannot_listen
+from gateway.ops.metrics import Metrics
+from gateway.ops.status import Listening, Status, TopicStatus
+from gateway.port.adapter import AdapterFactory
+from gateway.process.footing import Footing, across, here
+from gateway.process.roles import check_proxy, check_serve
+from gateway.publishing import topic_settings
+from gateway.runtime.connection import Connection
+from gateway.runtime.datagram import DatagramEndpoint
+from gateway.runtime.hub import Hub, ListenerContext
+from gateway.runtime.reloading import follow, reread, watch_users
+from gateway.security.tls import ServerTls
+from gateway.security.tls_listener import Handshakes, TlsListener
+from gateway.sockets.listening import PlainListener
+from gateway.sockets.poller import Poller
+from store.api.client import StoreClient
+from store.base import logs
+from store.base.admin import AdminServer, ReadyState
+from store.base.clock import now_ms
+from store.base.file_limit import raise_file_limit
+from store.base.signals import hangups, stop_on_signals
+from store.format.frame import QueueNumber
+from store.serving.rpc import StoreService
+
+if TYPE_CHECKING:
+    from gateway.bridges.bridges import Bridges
+
+__all__ = [
+    "PAGES",
+    "Gateway",
+    "Load",
+    "StartError",
+    "listening_on",
+    "run",
+    "run_process",
+    "serve",
+    "serve_proxy",
+    "serve_worker",
+    "topics_status",
+    "unless",
+]
+
+SWITCH_INTERVAL_S = 0.0005  # how long the loop may keep the interpreter from the store's threads
+GC_THRESHOLD = 50_000  # new containers between two looks for cycles: messages make none, so looks are mostly in vain
+ACCEPT_BACKLOG = 1024
+TLS_HANDSHAKE_S = 10.0  # a peer that takes longer is cut off; until then it is no connection that is counted
+PAGES = "/healthz /readyz /metrics /status"
+
+log = logs.get(__name__)
+T = TypeVar("T")
+Load: TypeAlias = Callable[[], Config]
+
+
+class StartError(HeadgateError):
+    """The gateway cannot start: a port is taken, a directory is locked."""
+
+
+class Gateway:
+    """A running gateway; made by `run`. A `worker` shares its ports with others and has its pages at a Unix socket."""
+
+    def __init__(
+        self, config: Config, footing: Footing, tasks: asyncio.TaskGroup, *, worker: Path | None = None
+    ) -> None:
+        self.config = config
+        self._worker = worker
+        self.footing = footing
+        self.store = footing.store
+        self.controller = footing.controller
+        self.metrics = Metrics()
+        self.hub = Hub(config, self.store, self.controller, self.metrics, tasks, owners=footing.owners)
+        self.listening: list[Listening] = []
+        self._started = time.monotonic()
+        self._open = False  # every listener is up
+        self._stopping = False
+        self._servers: list[PlainListener | TlsListener] = []
+        self._poller = Poller(asyncio.get_running_loop())
+        self._handshakes = Handshakes()
+        self._sockets: list[DatagramEndpoint] = []
+        self._rpc: StoreService | None = None
+        self._admin: AdminServer | None = None
+        self._bridges: Bridges | None = None
+        self._tls = ServerTls(config.tls)
+
+    # ---- up
+
+    async def start(self) -> None:
+        """Open everything. Raises `StartError`."""
+        self.footing.watch(self.metrics)
+        self.metrics.subscribers.set_function(lambda: self.hub.fanout.subscriber_count)
+        self.metrics.subscribers_behind.set_function(lambda: self.hub.fanout.behind_count)
+        self.metrics.damages_passed.set_function(lambda: self.hub.fanout.damages_passed)
+        self.metrics.topics.set_function(lambda: len(self.controller.topics()))
+        await self.hub.start()
+        watch_users(self.hub)
+        config = self.config
+        if config.rpc.enabled:
+            address = f"{config.rpc.host}:{config.rpc.port}"
+            credentials = node_credentials(config.cluster, host=config.rpc.host, key="rpc.host").server
+            with listening_on("rpc", config.rpc.host, config.rpc.port):
+                self._rpc = await StoreService.start(
+                    self.store, self.controller, address=address, credentials=credentials
+                )
+            self._listens("rpc", config.rpc.host, self._rpc.port, summary="gRPC, for Spark")
+        self._admin = await self._serve_pages()
+        factories = adapter_factories()
+        for listener in config.listeners.values():
+            if listener.enabled:
+                factory = factories[listener.adapter]
+                options = config.adapters[listener.adapter]
+                context = ListenerContext(listener.name, listener.adapter, factory, options)
+                await self._listen(listener, context)
+        if self._worker is None:
+            self._listens("admin", config.admin.host, self._admin.port, summary=PAGES)
+        if config.tls.enabled:
+            self.hub.spawn(self._tls.follow())
+        if config.bridges:
+            self._bridges = self._start_bridges(factories)
+        self._open = True
+
+    def _start_bridges(self, factories: Mapping[str, AdapterFactory]) -> "Bridges":
+        from gateway.bridges.bridges import Bridges  # noqa: PLC0415 - a client of WebSocket, which only those need that have any
+
+        config, hub = self.config, self.hub
+        bridges = Bridges(
+            config.bridges,
+            {name: (factory, config.adapters[name]) for name, factory in factories.items()},
+            hub,
+            store=hub.ingest.publish,
+            registry=self.metrics.registry,
+            now_ms=now_ms,
+            message_bytes_max=config.gateway.max_message_bytes,
+            gateway_id=hub.timer_secrets.gateway_id,
+        )
+        bridges.start()
+        return bridges
+
+    async def _serve_pages(self) -> AdminServer:
+        admin, registry = self.config.admin, self.metrics.registry
+        if self._worker is not None:
+            return await AdminServer.start_at(self._worker, ready=self.ready, status=self.status, registry=registry)
+        with listening_on("admin", admin.host, admin.port):
+            return await AdminServer.start(
+                admin.host,
+                admin.port,
+                ready=self.ready,
+                status=self.status,
+                registry=registry,
+                allowed_hosts=admin.allowed_hosts,
+            )
+
+    async def _listen(self, listener: ListenerConfig, context: ListenerContext) -> None:
+        if listener.transport == "udp":
+            with listening_on(f"listeners.{listener.name}", listener.host, listener.port):
+                endpoint = await DatagramEndpoint.open(
+                    self.hub, context, listener.host, listener.port, shared=self._worker is not None
+                )
+            self._sockets.append(endpoint)
+            self._listens(listener.name, listener.host, endpoint.address[1], transport="udp", summary=listener.summary)
+            return
+        if listener.plain:
+            await self._serve(listener, context, listener.port, None)
+        if listener.tls_port is not None:
+            await self._serve(listener, context, listener.tls_port, self._tls.context(listener.alpn))
+
+    async def _serve(
+        self, listener: ListenerConfig, context: ListenerContext, port: int, tls: ssl.SSLContext | None
+    ) -> None:
+        shared = self._worker is not None
+
+        def connection() -> Connection:
+            return Connection(self.hub, context)
+
+        server: PlainListener | TlsListener
+        with listening_on(f"listeners.{listener.name}", listener.host, port, key="tls_port" if tls else "port"):
+            if tls is None:
+                server = PlainListener(connection, self._poller)
+            else:
+                cut_off = self.metrics.errors(listener.adapter, "cut_off").inc
+                server = TlsListener(connection, tls, self._handshakes, handshake_s=TLS_HANDSHAKE_S, cut_off=cut_off)
+            await server.listen(listener.host, port, backlog=ACCEPT_BACKLOG, shared=shared)
+        self._servers.append(server)
+        real = server.sockets[0].getsockname()[1]
+        self._listens(listener.name, listener.host, real, secure=tls is not None, summary=listener.summary)
+
+    def _listens(
+        self, name: str, host: str, port: int, *, transport: str = "tcp", secure: bool = False, summary: str = ""
+    ) -> None:
+        self.listening.append(
+            Listening(name=name, host=host, port=port, transport=transport, secure=secure, summary=summary)
+        )
+
+    # ---- down
+
+    async def stop(self) -> None:
+        """Stop listening, let connections end, and wait until nothing is under way."""
+        self._stopping = True
+        for server in self._servers:
+            server.close()
+        for endpoint in self._sockets:
+            endpoint.drain()
+        self.hub.groups.stop()
+        self.hub.finds.stop()
+        if self._bridges is not None:
+            await self._bridges.stop()
+        for connection in list(self.hub.connections.values()):
+            connection.shut_down()
+        grace_s = self.config.gateway.shutdown_grace_s
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self.hub.quiet()
+        for connection in list(self.hub.connections.values()):
+            connection.abort()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(1.0, grace_s)):
+                await self.hub.quiet()
+        for endpoint in self._sockets:
+            endpoint.close("")
+        await self.hub.queues.close()
+        await self.hub.owners.close()
+        if self._rpc is not None:
+            await self._rpc.stop(1.0)
+        self._poller.close()
+
+    async def stop_admin(self) -> None:
+        """Stop answering on the admin port; the last thing to go."""
+        if self._admin is not None:
+            await self._admin.stop()
+
+    # ---- what it says of itself
+
+    def ready(self) -> ReadyState:
+        """Whether it can serve, and if not, why."""
+        reasons = []
+        if self._stopping:
+            reasons.append("shutting down")
+        elif not self._open:
+            reasons.append("starting")
+        reasons += self.footing.troubles()
+        down = any(not server.is_serving() for server in self._servers) or any(one.gone for one in self._sockets)
+        if down and not self._stopping:
+            reasons.append("a listener is down")
+        warnings = tuple(self.footing.warnings())
+        return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=self.footing.alive, warnings=warnings)
+
+    async def status(self) -> Status:
+        """The document of /status."""
+        state = self.ready()
+        connections: dict[str, int] = {}
+        for connection in self.hub.connections.values():
+            connections[connection.protocol] = connections.get(connection.protocol, 0) + 1
+        return Status(
+            version=version("headgate"),
+            ready=state.ready,
+            reasons=state.reasons,
+            warnings=state.warnings,
+            uptime_s=round(time.monotonic() - self._started, 3),
+            data_dir=self.footing.where,
+            log=self.footing.log(),
+            damages=tuple(self.footing.damages()),
+            lost=tuple(await self.footing.lost()),
+            damaged_views=tuple(self.footing.damaged_views()),
+            scrub=self.footing.scrub(),
+            groups=tuple(self.footing.groups()),
+            listeners=tuple(self.listening),
+            connections=connections,
+            stored=self.metrics.stored_by_protocol(),
+            topics=await topics_status(self.store, self.controller) if self._worker is None else (),
+            proxy=self.hub.owners.id,
+            bridges=() if self._bridges is None else self._bridges.status(),
+        )
+
+
+async def topics_status(store: StoreClient, controller: ControllerClient) -> tuple[TopicStatus, ...]:
+    """What is to be said of all topics. Raises `StoreError`."""
+    return tuple([await _topic_status(store, controller, name) for name in [t.name for t in controller.topics()]])
+
+
+async def _topic_status(store: StoreClient, controller: ControllerClient, name: str) -> TopicStatus:
+    topic = controller.topic(name)
+    queues: Sequence[int] = topic.queues if topic is not None else ()
+    records = 0
+    for queue in queues:
+        bounds = await store.bounds(QueueNumber(queue))
+        records += bounds.next - bounds.first
+    config = topic_settings.summary(topic.config) if topic is not None else ""
+    return TopicStatus(name=name, queues=len(queues), records=records, config=config)
+
+
+async def run(
+    config: Config,
+    footing: AbstractAsyncContextManager[Footing],
+    *,
+    on_ready: Callable[[Gateway], None] | None = None,
+    worker: Path | None = None,
+    news: Callable[[], AsyncIterator[Config]] | None = None,
+) -> None:
+    """Run a gateway on a footing until SIGTERM or SIGINT; a second signal ends the process at once.
+
+    One that is a `worker` listens on ports that others share, and has its pages at a Unix socket of this path. `news`
+    brings configurations whose users and access rules are to count in place of those before. Raises `StartError`, and
+    what the footing raises.
+    """
+    stopped = stop_on_signals()
+    following = None if news is None else news()
+    async with contextlib.AsyncExitStack() as stack:
+        standing = await unless(stopped, stack.enter_async_context(footing))
+        if standing is None:
+            return
+        async with asyncio.TaskGroup() as tasks:
+            gateway = Gateway(config, standing, tasks, worker=worker)
+            stack.push_async_callback(gateway.stop_admin)
+            try:
+                await gateway.start()
+                gc.collect()
+                gc.freeze()  # what a start leaves behind stays; a full collection need not walk it
+                log.info("ready", data=standing.where)
+                if on_ready is not None:
+                    on_ready(gateway)
+                if following is not None:
+                    gateway.hub.spawn(follow(gateway.hub, following))
+                await stopped.wait()
+            finally:
+                await gateway.stop()
+                gateway.hub.cancel_tasks()
+    log.info("stopped")
+
+
+async def unless(stopped: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """What some work comes to, None when the process is asked to stop before."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stopped.wait())
+    await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not working.done():
+        working.cancel()
+        await asyncio.wait([working])
+        return None
+    return working.result()
+
+
+@contextlib.contextmanager
+def listening_on(section: str, host: str, port: int, *, key: str = "port") -> Iterator[None]:
+    """Says of a port that is refused which setting it comes from. Raises `StartError`."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        raise StartError(cannot_listen(section, f"{host}:{port}", error, key=key)) from error
+
+
+def serve(config: Config, *, load: Load, on_ready: Callable[[Gateway], None] | None = None) -> int:
+    """Run gateway, store and controller in this process; the exit status. Raises `StartError`.
+
+    `load` reads the configuration again, which is asked for by SIGHUP.
+    """
+    check_serve(config)
+    return run_process(run(config, here(config), on_ready=on_ready, news=lambda: reread(config, hangups(), load)))
+
+
+def serve_proxy(config: Config, *, load: Load, on_ready: Callable[[Gateway], None] | None = None) -> int:
+    """Run a gateway over a cluster's store groups in this process; the exit status. Raises `StartError`.
+
+    `load` is as in `serve`.
+    """
+    check_proxy(config)
+    return run_process(run(config, across(config), on_ready=on_ready, news=lambda: reread(config, hangups(), load)))
+
+
+def serve_worker(config: Config, pages: Path, news: Callable[[], AsyncIterator[Config]]) -> int:
+    """Run one of several gateways on the same ports in this process; the exit status. Raises `StartError`."""
+    return run_process(run(config, across(config), worker=pages, news=news))
+
+
+def run_process(running: Coroutine[Any, Any, None]) -> int:
+    """Run what a server does until it ends, with the limits of a process that serves many; the exit status."""
+    raise_file_limit()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.set_threshold(GC_THRESHOLD)
+    uvloop.run(running)
+    return 0

@@ -1,0 +1,344 @@
+"""What a gateway process stands on: a store and a controller, in this process or across a network."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from random import SystemRandom
+from typing import Protocol
+
+from controller.api.client import ControllerClient, Topic
+from controller.elections.health import ClusterHealth, GroupHealth, cluster_health, group_health
+from controller.node.local import LocalController
+from controller.remote.remote import RemoteController
+from controller.wire.front import Limits
+from gateway.config.config import Config
+from gateway.config.nodes import node_credentials
+from gateway.ops.health_watch import GroupWatch
+from gateway.ops.metrics import Metrics
+from gateway.ops.status import DamageStatus, GroupStatus, LogStatus, LostStatus, ScrubStatus, ViewDamageStatus
+from gateway.ownership.cluster_owners import ClusterOwners
+from gateway.ownership.owners import LocalOwners, Owners
+from gateway.process.store_options import store_options
+from store.api.client import StoreClient
+from store.base import logs
+from store.base.clock import now_ms
+from store.base.errors import StoreError, StoreUnreachable
+from store.cluster.cluster import ClusterStore, Connect, connect_remote
+from store.format.frame import LogOffset
+from store.local.local import LocalStore
+from store.reach.reporter import Reporter
+
+__all__ = ["ClusterFooting", "Footing", "LocalFooting", "StoreFigures", "across", "here", "metadata_limits"]
+
+log = logs.get(__name__)
+
+
+class Footing(Protocol):
+    """Where messages go and metadata comes from, and what is to be said of both."""
+
+    @property
+    def store(self) -> StoreClient:
+        """The log, or all logs of a cluster."""
+
+    @property
+    def controller(self) -> ControllerClient:
+        """The metadata."""
+
+    @property
+    def owners(self) -> Owners:
+        """Who owns sessions and queues among the processes on the same store."""
+
+    @property
+    def where(self) -> str:
+        """What a person is told: a directory, or the controllers' addresses."""
+
+    @property
+    def alive(self) -> bool:
+        """False when only a restart helps."""
+
+    def troubles(self) -> Sequence[str]:
+        """Why it cannot serve now, a reason each."""
+
+    def warnings(self) -> Sequence[str]:
+        """What is wrong though it serves, a line each."""
+
+    def log(self) -> LogStatus:
+        """Where the log is; in a cluster the home group's."""
+
+    def damages(self) -> Sequence[DamageStatus]:
+        """What is known to be damaged on this process's disk."""
+
+    async def lost(self) -> Sequence[LostStatus]:
+        """The messages that this damage has taken. Raises `StoreError`."""
+
+    def damaged_views(self) -> Sequence[ViewDamageStatus]:
+        """What is known to be damaged in the views on this process's disk."""
+
+    def scrub(self) -> ScrubStatus:
+        """How far the search for damage is."""
+
+    def groups(self) -> Sequence[GroupStatus]:
+        """The store groups of a cluster."""
+
+    def watch(self, metrics: Metrics) -> None:
+        """Have the log's figures among the metrics."""
+
+
+class StoreFigures:
+    """What is to be said of a store in this process; `topics` gives the names of its queues."""
+
+    def __init__(self, store: LocalStore, topics: Callable[[], Sequence[Topic]]) -> None:
+        self.store = store
+        self._topics = topics
+
+    def troubles(self) -> Sequence[str]:
+        """See `Footing`."""
+        if self.store.error is not None:
+            return [f"the store has failed: {self.store.error}"]
+        return [] if self.store.full is None else [f"the store takes nothing: {self.store.full}"]
+
+    def warnings(self) -> Sequence[str]:
+        """See `Footing`."""
+        damages, views = self.store.damages, self.store.view_damages
+        size = sum(one.end - one.start for one in damages)
+        said = []
+        if damages:
+            said.append(
+                f"the log is damaged: {size} bytes in {len(damages)} ranges are lost; /status lists topics and offsets"
+            )
+        if views:
+            said.append(f"{len(views)} places of views are damaged, and not served: the first is in {views[0].view!r}")
+        return said
+
+    def log(self) -> LogStatus:
+        """See `Footing`."""
+        store = self.store
+        return LogStatus(end=store.end, confirmed=store.confirmed, pending_bytes=store.pending_bytes)
+
+    def damages(self) -> Sequence[DamageStatus]:
+        """See `Footing`."""
+        return [DamageStatus(**damage._asdict()) for damage in self.store.damages]
+
+    async def lost(self) -> Sequence[LostStatus]:
+        """See `Footing`."""
+        found = await self.store.lost()
+        names = {queue: topic.name for topic in self._topics() for queue in topic.queues} if found else {}
+        return [
+            LostStatus(topic=names.get(queue, ""), queue=queue, first=first, next=end) for queue, first, end in found
+        ]
+
+    def damaged_views(self) -> Sequence[ViewDamageStatus]:
+        """See `Footing`."""
+        return [ViewDamageStatus(**damage._asdict()) for damage in self.store.view_damages]
+
+    def scrub(self) -> ScrubStatus:
+        """See `Footing`."""
+        return ScrubStatus(**self.store.scrubbed._asdict())
+
+    def watch(self, metrics: Metrics) -> None:
+        """See `Footing`."""
+        store = self.store
+        metrics.watch_log(end=lambda: store.end, confirmed=lambda: store.confirmed, pending=lambda: store.pending_bytes)
+        metrics.watch_views(damages=lambda: len(store.view_damages))
+        metrics.watch_damage(
+            damages=lambda: len(store.damages),
+            scrubbed=lambda: store.scrubbed.at,
+        )
+        metrics.watch_repairs(repaired=lambda: store.damages_repaired, lost=lambda: store.messages_lost)
+
+
+class LocalFooting(StoreFigures):
+    """Everything in this process."""
+
+    def __init__(self, config: Config, store: LocalStore, controller: LocalController) -> None:
+        super().__init__(store, controller.topics)
+        self.controller = controller
+        self.owners: Owners = LocalOwners(store)
+        self.where = str(config.store.data_dir)
+
+    @property
+    def alive(self) -> bool:
+        """See `Footing`."""
+        return self.store.error is None and self.controller.error is None
+
+    def troubles(self) -> Sequence[str]:
+        """See `Footing`."""
+        metadata = self.controller.trouble
+        return [*([] if metadata is None else [metadata]), *super().troubles()]
+
+    def groups(self) -> Sequence[GroupStatus]:
+        """See `Footing`: there is one, and nobody else in it."""
+        return ()
+
+
+class ClusterFooting:
+    """Store groups and controllers elsewhere: this process keeps nothing."""
+
+    def __init__(
+        self, config: Config, store: ClusterStore, controller: RemoteController, watch: GroupWatch | None = None
+    ) -> None:
+        """`watch` knows what only the controllers hear; without it their metadata has to do."""
+        self.store = store
+        self.controller = controller
+        self._watch = watch
+        self._proxies = ClusterOwners(
+            store,
+            ttl_s=config.proxy.ttl_s,
+            random=SystemRandom(),
+            service=lambda: controller.service(controller.home),
+            outage_s=config.proxy.outage_s,
+        )
+        self.owners: Owners = self._proxies
+        self.alive = True
+        self.where = ", ".join(config.cluster.controllers.values())
+
+    def troubles(self) -> Sequence[str]:
+        """See `Footing`: without controllers all goes on, without a group what lies in it does not.
+
+        One group of several that takes nothing is no reason to send clients to another proxy: it takes nothing there.
+        """
+        found = list(self._health().reasons)
+        if self.controller.distrust:
+            found.append(self.controller.distrust)
+        if not self._proxies.presence.present:
+            found.append("this proxy is not one of the others: sessions are refused")
+        return found
+
+    def warnings(self) -> Sequence[str]:
+        """See `Footing`."""
+        unfollowed = [] if self.controller.connected else ["no controller answers: nobody is elected, no topic is made"]
+        return [*self._health().warnings, *unfollowed]
+
+    def _health(self) -> ClusterHealth:
+        return cluster_health(self._groups(), home=self.controller.home)
+
+    def _groups(self) -> Sequence[GroupHealth]:
+        gone, troubles = set(self.store.unreachable), self.store.troubles
+        routes = {} if self._watch is None else self._watch.routes
+        return [
+            group_health(
+                group,
+                routes.get(group.number),
+                reached=group.number not in gone,
+                refused=troubles.get(group.number, ""),
+            )
+            for group in self.controller.groups()
+        ]
+
+    def log(self) -> LogStatus:
+        """See `Footing`."""
+        try:
+            confirmed = self.store.confirmed
+        except StoreError:  # never reached yet
+            confirmed = LogOffset(0)
+        return LogStatus(end=confirmed, confirmed=confirmed, pending_bytes=self.store.pending_bytes)
+
+    def damages(self) -> Sequence[DamageStatus]:
+        """See `Footing`: store nodes say what is theirs."""
+        return ()
+
+    async def lost(self) -> Sequence[LostStatus]:
+        """See `Footing`."""
+        return ()
+
+    def damaged_views(self) -> Sequence[ViewDamageStatus]:
+        """See `Footing`: store nodes say what is theirs."""
+        return ()
+
+    def scrub(self) -> ScrubStatus:
+        """See `Footing`."""
+        return ScrubStatus()
+
+    def groups(self) -> Sequence[GroupStatus]:
+        """See `Footing`."""
+        gone = set(self.store.unreachable)
+        return [
+            GroupStatus(
+                number=group.number,
+                master=group.master,
+                master_epoch=group.master_epoch,
+                sync_set=group.sync_set,
+                sync_epoch=group.sync_epoch,
+                reached=group.number not in gone,
+                writable=health.writable,
+                troubles=(*health.refusals, *health.warnings),
+            )
+            for group, health in zip(self.controller.groups(), self._groups(), strict=True)
+        ]
+
+    def watch(self, metrics: Metrics) -> None:
+        """See `Footing`."""
+        metrics.watch_log(
+            end=lambda: self.log().end,
+            confirmed=lambda: self.log().confirmed,
+            pending=lambda: self.store.pending_bytes,
+        )
+        metrics.watch_groups(self._groups)
+        metrics.watch_damage(damages=lambda: sum(one.damages for one in self._groups()), scrubbed=None)
+
+
+@asynccontextmanager
+async def here(config: Config) -> AsyncIterator[LocalFooting]:
+    """Open store and controller in the data directory. Raises `StoreError`, `ControllerError`, OSError."""
+    said = config.store
+    store = await LocalStore.open(said.data_dir, group=said.group, **store_options(said))
+    async with store:
+        controller = LocalController.open(said.data_dir / "controller", limits=metadata_limits(config), now_ms=now_ms)
+        try:
+            yield LocalFooting(config, store, controller)
+        finally:
+            await controller.close()
+
+
+@asynccontextmanager
+async def across(config: Config) -> AsyncIterator[ClusterFooting]:
+    """Reach a cluster; waits for its controllers and the master of its home group as long as that takes."""
+    cluster, proxy = config.cluster, config.proxy
+    credentials = node_credentials(cluster, host="localhost", key="cluster").channel
+    addresses = list(cluster.controllers.values())
+    controller = RemoteController(addresses, now_ms=now_ms, limits=metadata_limits(config), credentials=credentials)
+    try:
+        await controller.ready()
+        connect = connect_remote(
+            controller,
+            zone=cluster.zone if proxy.read_from == "nearest" else None,
+            credentials=credentials,
+            budget_s=proxy.failover_s,
+            pending_bytes_max=config.store.pending_bytes_max,
+        )
+        async with await _reached(controller, connect) as store, GroupWatch(controller).looking() as watch:
+            reporter = Reporter(
+                controller,
+                lambda: store.logs,
+                controller.report,
+                now_ms=lambda: time.monotonic_ns() // 1_000_000,
+                credentials=credentials,
+            )
+            reporting = asyncio.create_task(reporter.run(), name="which masters are reached")
+            try:
+                yield ClusterFooting(config, store, controller, watch)
+            finally:
+                reporting.cancel()
+                await asyncio.gather(reporting, return_exceptions=True)
+    finally:
+        await controller.close()
+
+
+async def _reached(controller: RemoteController, connect: Connect) -> ClusterStore:
+    """All groups, as soon as the home group answers: the nodes of a cluster may be started in any order."""
+    while True:
+        try:
+            return await ClusterStore.open(controller, connect)
+        except StoreUnreachable as error:
+            log.warning("waiting for the home store group", error=str(error))
+
+
+def metadata_limits(config: Config) -> Limits:
+    """What the cluster's metadata may come to."""
+    topics = config.topics
+    return Limits(
+        topics_max=topics.topics_max,
+        topics_per_creator_max=topics.topics_per_user_max,
+        default_queues=topics.default_queues,
+    )

@@ -1,0 +1,100 @@
+"""What a role refuses of a configuration, beyond what no role can read.
+
+A role calls its check before it opens anything, so a mistake is a line and not a process that ends half way up.
+"""
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+
+from gateway.config.config import Config
+from gateway.config.nodes import node_credentials, place
+from gateway.domain.errors import ConfigError
+from gateway.security.auth import tokens_of
+from gateway.security.tls import ServerTls
+
+__all__ = ["ROLES", "check_controller", "check_proxy", "check_serve", "check_store", "refusals", "roles_of"]
+
+NO_CONTROLLERS = 'cluster.controllers: is empty; write where the controllers are, { 1 = "10.0.0.1:8082" }'
+
+
+def check_serve(config: Config) -> None:
+    """Raises `ConfigError` for what `headgate serve` refuses."""
+    if config.rpc.enabled:
+        node_credentials(config.cluster, host=config.rpc.host, key="rpc.host")
+    if config.tls.enabled:
+        ServerTls(config.tls).context(())
+    tokens_of(config.auth)
+    listeners = {f"listeners.{one.name}.host": one.host for one in config.listeners.values() if one.enabled}
+    rpc = {"rpc.host": config.rpc.host} if config.rpc.enabled else {}
+    _check_hosts({**listeners, **rpc, "admin.host": config.admin.host})
+
+
+def check_proxy(config: Config) -> None:
+    """Raises `ConfigError` for what `headgate proxy` refuses."""
+    if not config.cluster.controllers:
+        raise ConfigError(NO_CONTROLLERS)
+    node_credentials(config.cluster, host="localhost", key="cluster")
+    check_serve(config)
+
+
+def check_store(config: Config) -> None:
+    """Raises `ConfigError` for what `headgate store` refuses."""
+    if not config.cluster.controllers:
+        raise ConfigError(NO_CONTROLLERS)
+    node_credentials(config.cluster, host=config.rpc.host, key="rpc.host")
+    _check_hosts({"rpc.host": config.rpc.host, "admin.host": config.admin.host})
+
+
+def check_controller(config: Config, *, join: bool = False) -> None:
+    """Raises `ConfigError` for what `headgate controller` refuses."""
+    place(config, join=join)
+    node_credentials(config.cluster, host=config.controller.host, key="controller.host")
+    _check_hosts({"controller.host": config.controller.host, "admin.host": config.admin.host})
+
+
+def _check_hosts(hosts: Mapping[str, str]) -> None:
+    """Raises `ConfigError` for hosts that name no address, a line for each; `hosts` has them by their settings."""
+    settings: dict[str, list[str]] = {}
+    for setting, host in hosts.items():
+        settings.setdefault(host, []).append(setting)
+    mistakes = []
+    for host, named in settings.items():
+        try:
+            socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except (OSError, UnicodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no name"
+            mistakes.append(f"{', '.join(named)}: {host!r} has no address ({why}); write an address of this machine")
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+
+
+ROLES: Mapping[str, Callable[[Config], None]] = {
+    "serve": check_serve,
+    "controller": check_controller,
+    "store": check_store,
+    "proxy": check_proxy,
+}
+
+
+def roles_of(config: Config) -> Sequence[str]:
+    """The roles that a configuration is written for: of one that names controllers, all that a node can have.
+
+    It is no controller's where it does not have the number of one of them and says nothing else of one either.
+    """
+    cluster = config.cluster
+    if not cluster.controllers:
+        return ["serve"]
+    mine = config.controller
+    controller = mine.id in cluster.addresses or mine.join or mine != type(mine)()
+    return [*(["controller"] if controller else []), "store", "proxy"]
+
+
+def refusals(config: Config, roles: Sequence[str]) -> Sequence[str]:
+    """What these roles refuse, a line each; none twice."""
+    found: dict[str, None] = {}
+    for role in roles:
+        try:
+            ROLES[role](config)
+        except ConfigError as error:
+            found.update(dict.fromkeys(f"{role}: {line}" for line in str(error).splitlines()))
+    return list(found)

@@ -1,0 +1,191 @@
+"""Store and metadata of a gateway of several workers, in the process that keeps both for them.
+
+It is a cluster of one: one store group with one replica, one controller that votes alone. Both lie where a gateway in
+one process has them, in the same form, so that the one goes on with what the other has left. The workers reach them by
+Unix sockets in a directory that only this user may enter: what can write is not offered on a port to everybody here.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from controller.api.client import HOME_GROUP, ControllerError, Group, GroupConfig, Replica
+from controller.elections.registry import HEARTBEAT_MS, Heartbeat
+from controller.node.node import ControllerNode
+from controller.node.service import ControllerService
+from gateway.config.config import Config
+from gateway.domain.errors import ConfigError
+from gateway.process.footing import StoreFigures, metadata_limits
+from gateway.process.store_options import store_options
+from store.base.clock import now_ms
+from store.local.local import LocalStore
+from store.node.identity import register
+from store.serving.rpc import StoreService
+from store.serving.service import NodeService
+
+__all__ = ["SharedStore", "shared_store"]
+
+STORE_SOCKET, CONTROLLER_SOCKET = "store.sock", "controller.sock"
+LONGEST_NAME = CONTROLLER_SOCKET  # of all sockets, those of workers too
+SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un, unix(7)
+CLUSTERED = "the data directory is that of a cluster's node: start headgate controller, store and proxy on it"
+
+
+class SharedStore(StoreFigures):
+    """What the workers stand on."""
+
+    def __init__(self, store: LocalStore, controller: ControllerNode, sockets: Path) -> None:
+        super().__init__(store, controller.topics)
+        self.controller = controller
+        self.sockets = sockets  # the directory for them
+
+    @property
+    def controller_address(self) -> str:
+        """Where the workers find the metadata."""
+        return _address(self.sockets, CONTROLLER_SOCKET)
+
+    @property
+    def alive(self) -> bool:
+        """False when only a restart helps."""
+        return self.store.error is None and not self.controller.failed.done()
+
+    def troubles(self) -> Sequence[str]:
+        """Why it cannot serve now, a reason each."""
+        failed = self.controller.failed
+        found = [f"the metadata's log has failed: {failed.result()}"] if failed.done() else []
+        return [*found, *super().troubles()]
+
+
+@asynccontextmanager
+async def shared_store(config: Config) -> AsyncIterator[SharedStore]:
+    """Open store and metadata, and serve both at Unix sockets.
+
+    Raises `ConfigError`, `StoreError`, `ControllerError`, OSError.
+    """
+    said = config.store
+    if said.group != HOME_GROUP:
+        raise ConfigError(f"store.group: is {said.group}; a gateway with workers has group {HOME_GROUP} alone")
+    options = store_options(said)
+    async with contextlib.AsyncExitStack() as stack:
+        store = await stack.enter_async_context(await LocalStore.open(said.data_dir, group=said.group, **options))
+        node = await ControllerNode.open(said.data_dir / "controller", limits=metadata_limits(config), now_ms=now_ms)
+        stack.push_async_callback(node.close)
+        await _alone(node)
+        service = NodeService(said.group)
+        service.serve(store, timers=options["timer_limits"])
+        sockets = stack.enter_context(_directory(said.data_dir))  # not before the data directory is ours
+        address = _address(sockets, STORE_SOCKET)
+        rpc = await StoreService.start(store, node, address, node=service)
+        stack.push_async_callback(rpc.stop, 1.0)
+        replica = await _registered(node, config, address)
+        await stack.enter_async_context(_Pulse(node, store, replica).beating())
+        front = await ControllerService.start(node, _address(sockets, CONTROLLER_SOCKET))
+        stack.push_async_callback(front.stop)
+        yield SharedStore(store, node, sockets)
+
+
+def _address(sockets: Path, name: str) -> str:
+    return f"unix:{sockets / name}"
+
+
+@contextlib.contextmanager
+def _directory(data_dir: Path) -> Iterator[Path]:
+    """A directory for sockets, of this user alone: in the data directory unless its path is too long for them."""
+    there = data_dir.absolute() / "run"
+    if len(bytes(there / LONGEST_NAME)) > SOCKET_PATH_BYTES_MAX:
+        with tempfile.TemporaryDirectory(prefix="headgate-") as made:
+            yield Path(made)
+        return
+    shutil.rmtree(there, ignore_errors=True)  # of a run that was killed
+    there.mkdir(mode=0o700)
+    try:
+        yield there
+    finally:
+        shutil.rmtree(there, ignore_errors=True)
+
+
+async def _alone(node: ControllerNode) -> None:
+    """See that this directory is a cluster of one. Raises `ControllerError`."""
+    if len(node.membership.ids) > 1:
+        raise ControllerError(CLUSTERED)
+    await node.current.wait()
+    if node.group(HOME_GROUP) is None:
+        await node.add_group(HOME_GROUP, GroupConfig())
+    groups = node.groups()
+    if len(groups) > 1 or groups[0].config.replicas > 1 or len(groups[0].replicas) > 1:
+        raise ControllerError(CLUSTERED)
+
+
+async def _registered(node: ControllerNode, config: Config, address: str) -> Replica:
+    """Say where the group's only replica is now. Raises `ControllerError`."""
+
+    def about(id_: int, check: str) -> Replica:
+        return Replica(id=id_, node=config.cluster.node_name, address=address, zone=config.cluster.zone, check=check)
+
+    identity, group = await register(node, config.store.data_dir, HOME_GROUP, about, opened=True)
+    if len(group.replicas) > 1:
+        raise ControllerError(CLUSTERED)
+    return about(identity.id, identity.check)
+
+
+class _Pulse:
+    """Says to the controller in this process that the replica lives, and that it is the master when it is."""
+
+    def __init__(self, node: ControllerNode, store: LocalStore, replica: Replica) -> None:
+        self._node = node
+        self._store = store
+        self._replica = replica
+        self._incarnation = secrets.randbits(62)
+        self._elected = asyncio.Event()
+
+    @asynccontextmanager
+    async def beating(self) -> AsyncIterator[None]:
+        """Elected at entry, and heard of until the exit."""
+        unwatch = self._node.watch(self._beat)
+        task = asyncio.create_task(self._beats(), name="heartbeats")
+        try:
+            await self._elected.wait()
+            yield
+        finally:
+            unwatch()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _beats(self) -> None:
+        while True:
+            self._beat()
+            await asyncio.sleep(HEARTBEAT_MS / 1000)
+
+    def _beat(self) -> None:
+        group = self._node.group(HOME_GROUP)
+        if group is not None and not self._node.failed.done():
+            master = group.master == self._replica.id
+            self._node.heartbeat(self._said(group, master=master))
+            if master:
+                self._elected.set()
+
+    def _said(self, group: Group, *, master: bool) -> Heartbeat:
+        store, replica = self._store, self._replica
+        return Heartbeat(
+            group=group.number,
+            replica=replica.id,
+            node=replica.node,
+            address=replica.address,
+            zone=replica.zone,
+            master=master,
+            master_epoch=group.master_epoch,
+            log_epoch=group.master_epoch,
+            log_end=store.end,
+            confirmed=store.confirmed,
+            version=version("headgate"),
+            incarnation=self._incarnation,
+            failed=store.error is not None,
+            stalled=store.full is not None,
+            full=store.full is not None,
+        )

@@ -1,0 +1,25 @@
+"""How a store is opened, as the configuration says."""
+
+from typing import Any
+
+from gateway.config.config import StoreConfig
+from store.log.retention import Limits
+from store.timers.timers import DAY_MS, TimerLimits
+
+__all__ = ["store_options"]
+
+
+def store_options(said: StoreConfig) -> dict[str, Any]:
+    """Options of `LocalStore.open`: all but which group's it is, and in which role."""
+    return {
+        "segment_size_bytes": said.segment_size_bytes,
+        "pending_bytes_max": said.pending_bytes_max,
+        "flush_interval_ms": said.flush_interval_ms,
+        "disk_reserve_bytes": said.disk_reserve_bytes,
+        "retention": Limits(said.retention_ms, said.retention_bytes),
+        "retention_interval_s": said.retention_interval_s,
+        "scrub_bytes_per_s": said.scrub_bytes_per_s,
+        "timer_limits": TimerLimits(
+            timers=said.timers_max, size_bytes=said.timers_bytes_max, horizon_ms=said.timer_horizon_days * DAY_MS
+        ),
+    }

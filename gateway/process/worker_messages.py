@@ -1,0 +1,98 @@
+"""The messages by which `headgate serve --workers` tells its workers what to do.
+
+A message is msgpack of `Told` behind its length. It has the whole configuration of the process that sends it, secrets
+included, and so goes through a pipe that no other process has. What cannot be sent, or is no such message, is a
+`WorkerMessageError`.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from struct import Struct
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from gateway.base.config_reader import Secret
+from gateway.config.config import Config, adapter_factories
+from gateway.domain.errors import HeadgateError
+from gateway.port.adapter import AdapterFactory
+
+__all__ = ["LENGTH", "MESSAGE_BYTES_MAX", "Told", "WorkerMessageError", "check_length", "decode", "encode"]
+
+LENGTH = Struct("!I")  # of the message behind it
+MESSAGE_BYTES_MAX = 64 * 1024 * 1024  # a configuration file of 1 MiB and what the files that it names hold
+
+
+class WorkerMessageError(HeadgateError):
+    """Bytes that are no message to a worker, or a configuration of which none can be made."""
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A worker's orders: its configuration, the Unix socket of its pages, and the process that starts it."""
+
+    config: Config
+    pages: Path
+    parent: Annotated[int, Meta(ge=1, description="process id")]
+
+
+def encode(told: Told) -> bytes:
+    """Returns the message with its length. Raises `WorkerMessageError`."""
+    try:
+        data = _encoder.encode(told)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise WorkerMessageError(f"the configuration cannot be told to workers: {error}") from error
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise WorkerMessageError(
+            f"the configuration and the secrets in its files have {len(data)} bytes, and workers take "
+            f"{MESSAGE_BYTES_MAX}; run headgate serve without --workers, or keep users in a cluster"
+        )
+    return LENGTH.pack(len(data)) + data
+
+
+def check_length(prefix: bytes) -> int:
+    """Returns the bytes of the message behind a length. Raises `WorkerMessageError`."""
+    length: int = LENGTH.unpack(prefix)[0]
+    if length > MESSAGE_BYTES_MAX:
+        raise WorkerMessageError(f"a message of {length} bytes, and workers take {MESSAGE_BYTES_MAX}")
+    return length
+
+
+def decode(data: bytes, factories: Mapping[str, AdapterFactory] | None = None) -> Told:
+    """Returns the orders of a message without its length. Raises `WorkerMessageError`, `ConfigError`.
+
+    The options of adapters get the types that `factories` have for them, by default the installed ones.
+    """
+    factories = adapter_factories() if factories is None else factories
+    try:
+        told = _decoder.decode(data)
+        options = {
+            name: msgspec.convert(table, factories[name].options, dec_hook=_from_plain)
+            for name, table in told.config.adapters.items()
+        }
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        raise WorkerMessageError(f"no message to a worker: {error}") from error
+    except KeyError as error:
+        raise WorkerMessageError(f"the adapter {error} is not installed for workers") from error
+    return msgspec.structs.replace(told, config=msgspec.structs.replace(told.config, adapters=options))
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, Secret):
+        return value.reveal()
+    if isinstance(value, Path):
+        return os.fsencode(value)  # a name of a file need not be text
+    raise TypeError(f"a {type(value).__name__} is no value of a configuration")
+
+
+def _from_plain(kind: type, value: Any) -> Any:
+    if issubclass(kind, Secret) and isinstance(value, str):
+        return kind(value)
+    if kind is Path and isinstance(value, bytes):
+        return Path(os.fsdecode(value))
+    raise ValueError(f"expected a {kind.__name__}")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_to_plain)
+_decoder = msgspec.msgpack.Decoder(Told, dec_hook=_from_plain)

@@ -1,0 +1,235 @@
+"""`headgate serve --workers N`: N proxies on the same ports, beside this process, which has store and metadata.
+
+Up: ports, store and metadata, workers; down: the other way round, so that everything acknowledged is on disk. The pages
+of the one admin port, and the gRPC port for readers, are of this process and stand for all.
+"""
+
+import asyncio
+import contextlib
+import gc
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+
+import msgspec
+from prometheus_client import CollectorRegistry, Gauge
+
+from gateway.config.config import Config, ListenerConfig
+from gateway.config.nodes import node_credentials
+from gateway.domain.keys import kv_key
+from gateway.ops.metrics import Metrics
+from gateway.ops.status import Listening, Status
+from gateway.ownership.presence import ALIVE
+from gateway.process.app import PAGES, Load, listening_on, run_process, topics_status, unless
+from gateway.process.roles import check_serve
+from gateway.process.shared_ports import SharedPorts
+from gateway.process.shared_store import SharedStore, shared_store
+from gateway.process.worker_messages import WorkerMessageError
+from gateway.process.worker_metrics import WorkerMetrics
+from gateway.process.worker_pool import Worker, WorkerPool
+from gateway.runtime.reloading import reread
+from store.base import logs
+from store.base.admin import AdminServer, ReadyState
+from store.base.errors import StoreError
+from store.base.signals import hangups, stop_on_signals
+from store.serving.rpc import StoreService
+
+__all__ = ["Workers", "run", "serve"]
+
+
+log = logs.get(__name__)
+
+
+class Workers:
+    """The gateway that all processes together are; made by `run`."""
+
+    def __init__(self, config: Config, base: SharedStore, pool: WorkerPool) -> None:
+        self.config = config
+        self.listening: list[Listening] = []
+        self._base = base
+        self._pool = pool
+        self._began_s = time.monotonic()
+        self._stored: dict[str, int] = {}  # by workers that are gone
+        self._open = False  # every worker has served
+        self._stopping = False
+        metrics = Metrics()
+        base.watch(metrics)
+        metrics.topics.set_function(lambda: len(base.controller.topics()))
+        self._registry = CollectorRegistry()
+        self._metrics = WorkerMetrics(
+            metrics.registry, lambda: {one.name: one.metrics for one in pool.workers}, name="store"
+        )
+        self._registry.register(self._metrics)
+        serving = Gauge("headgate_workers_serving", "Workers that serve", registry=self._registry)
+        serving.set_function(lambda: sum(one.ready for one in pool.workers))
+        restarts = Gauge("headgate_worker_restarts", "Workers started again since the start", registry=self._registry)
+        restarts.set_function(lambda: sum(one.restarts for one in pool.workers))
+
+    # ---- up and down
+
+    async def start(self, stack: contextlib.AsyncExitStack) -> None:
+        """Open the pages and the port for readers, and start the workers. Raises `StartError`."""
+        config, admin, rpc = self.config, self.config.admin, self.config.rpc
+        with listening_on("admin", admin.host, admin.port):
+            pages = await AdminServer.start(
+                admin.host,
+                admin.port,
+                ready=self.ready,
+                status=self.status,
+                registry=self._registry,
+                gather=self._pool.gather,
+                allowed_hosts=admin.allowed_hosts,
+            )
+        stack.push_async_callback(pages.stop)
+        if rpc.enabled:
+            credentials = node_credentials(config.cluster, host=rpc.host, key="rpc.host").server
+            base, address = self._base, f"{rpc.host}:{rpc.port}"
+            with listening_on("rpc", rpc.host, rpc.port):
+                readers = await StoreService.start(base.store, base.controller, address, credentials=credentials)
+            stack.push_async_callback(readers.stop, 1.0)
+            self.listening.append(Listening(name="rpc", host=rpc.host, port=readers.port, summary="gRPC, for Spark"))
+        stack.push_async_callback(self._stop)
+        await self._pool.start()
+        self.listening += [each for one in config.listeners.values() if one.enabled for each in _listening(one)]
+        self.listening.append(Listening(name="admin", host=admin.host, port=pages.port, summary=PAGES))
+        self._open = True
+
+    async def _stop(self) -> None:
+        self._stopping = True
+        await self._pool.stop()
+
+    async def gone(self, worker: Worker) -> None:
+        """A worker has ended: keep what it had counted, and let the others go on with its sessions at once."""
+        self._metrics.gone(worker.metrics)
+        if worker.status is None:
+            return
+        for protocol, count in worker.status.stored.items():
+            self._stored[protocol] = self._stored.get(protocol, 0) + count
+        if worker.status.proxy:
+            try:
+                await self._base.store.kv_delete(kv_key(ALIVE, worker.status.proxy))
+            except StoreError as error:
+                log.warning("that a worker has ended is known to the others later", error=str(error))
+
+    # ---- what it says of itself
+
+    def ready(self) -> ReadyState:
+        """Whether any worker serves, and what keeps the others from it."""
+        reasons = []
+        if self._stopping:
+            reasons.append("shutting down")
+        elif not self._open:
+            reasons.append("starting")
+        reasons += self._base.troubles()
+        serving = any(one.ready for one in self._pool.workers)
+        ready = serving and not reasons
+        workers = [f"{one.name}: {trouble}" for one in self._pool.workers for trouble in one.troubles]
+        if not ready:
+            reasons += workers
+        warnings = (*(workers if ready else ()), *self._base.warnings())
+        return ReadyState(ready=ready, reasons=tuple(reasons), alive=self._base.alive, warnings=warnings)
+
+    async def status(self) -> Status:
+        """The document of /status: of all processes together."""
+        base, state, workers = self._base, self.ready(), self._pool.workers
+        said = [one.status for one in workers if one.status is not None]
+        return Status(
+            version=version("headgate"),
+            ready=state.ready,
+            reasons=state.reasons,
+            warnings=state.warnings,
+            uptime_s=round(time.monotonic() - self._began_s, 3),
+            data_dir=str(self.config.store.data_dir),
+            log=base.log(),
+            damages=tuple(base.damages()),
+            lost=tuple(await base.lost()),
+            damaged_views=tuple(base.damaged_views()),
+            scrub=base.scrub(),
+            listeners=tuple(self.listening),
+            connections=_sum([one.connections for one in said]),
+            stored=_sum([self._stored, *[one.stored for one in said]]),
+            topics=await topics_status(base.store, base.controller),
+            workers=tuple(one.shown() for one in workers),
+            bridges=tuple(bridge for one in said for bridge in one.bridges if bridge.here),
+        )
+
+
+def _sum(tables: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    names = sorted({name for table in tables for name in table})
+    return {name: sum(table.get(name, 0) for table in tables) for name in names}
+
+
+def _listening(one: ListenerConfig) -> Iterator[Listening]:
+    ports = [(one.port, False)] if one.plain else []
+    if one.tls_port is not None:
+        ports.append((one.tls_port, True))
+    for port, secure in ports:
+        yield Listening(
+            name=one.name, host=one.host, port=port, transport=one.transport, secure=secure, summary=one.summary
+        )
+
+
+async def run(config: Config, count: int, *, load: Load, on_ready: Callable[[Workers], None] | None = None) -> None:
+    """Run a gateway of several workers until SIGTERM or SIGINT; a second signal ends all processes at once.
+
+    SIGHUP has the configuration read again, by `load`. Raises `StartError`, `ConfigError`, `WorkerMessageError`,
+    `StoreError`, `ControllerError`, OSError.
+    """
+    stopped = stop_on_signals()
+    news = reread(config, hangups(), load)
+    async with contextlib.AsyncExitStack() as stack:
+        ports = await SharedPorts.keep(config.listeners)
+        stack.callback(ports.close)
+        config = msgspec.structs.replace(config, listeners=ports.listeners)
+        base = await unless(stopped, stack.enter_async_context(shared_store(config)))
+        if base is None:
+            return
+        workers: Workers
+
+        async def gone(worker: Worker) -> None:
+            await workers.gone(worker)
+
+        pool = WorkerPool(_for_workers(config, base), count, base.sockets, gone=gone)
+        workers = Workers(config, base, pool)
+        if await unless(stopped, _started(workers, stack)) is None:
+            return
+        gc.collect()
+        gc.freeze()  # what a start leaves behind stays; a full collection need not walk it
+        log.info("ready", data=str(config.store.data_dir), workers=count)
+        if on_ready is not None:
+            on_ready(workers)
+        following = asyncio.create_task(_follow(pool, news, config, base))
+        await stopped.wait()
+        following.cancel()
+    log.info("stopped")
+
+
+async def _follow(pool: WorkerPool, news: AsyncIterator[Config], config: Config, base: SharedStore) -> None:
+    """Tells the workers every new configuration. Ports and all else stay as they are."""
+    try:
+        async for new in news:
+            try:
+                pool.tell(_for_workers(msgspec.structs.replace(config, auth=new.auth, access=new.access), base))
+            except WorkerMessageError as error:
+                log.error("the configuration cannot be used, and the one before stays", mistakes=[str(error)])
+    except Exception:  # our own bug: the workers go on as they were told before
+        log.exception("the configuration is not read again any more")
+
+
+async def _started(workers: Workers, stack: contextlib.AsyncExitStack) -> bool:
+    await workers.start(stack)
+    return True
+
+
+def _for_workers(config: Config, base: SharedStore) -> Config:
+    """What a worker's configuration has otherwise: it keeps nothing, and everything is in the process beside it."""
+    cluster = msgspec.structs.replace(
+        config.cluster, controllers={"1": base.controller_address}, tls=type(config.cluster.tls)()
+    )
+    return msgspec.structs.replace(config, cluster=cluster, rpc=msgspec.structs.replace(config.rpc, enabled=False))
+
+
+def serve(config: Config, count: int, *, load: Load, on_ready: Callable[[Workers], None] | None = None) -> int:
+    """Run a gateway of so many workers; the exit status. Raises as `run` does."""
+    check_serve(config)
+    return run_process(run(config, count, load=load, on_ready=on_ready))

@@ -1,0 +1,88 @@
+"""Messages that are to be delivered later: kept as timers, and put into their queues when they are due.
+
+Where a message goes is decided when it is published: its topic's queue and the named queues that want it then. What
+it would have put into the log comes later, rows, record and the change of a retained message, and the log takes all
+of that at once. An empty id is filled in as of then: the place where subscribers find it.
+
+A timer lies in the log that its rows are for. What goes to the queues of several groups waits in a timer in each of
+them; the ids of these, joined, are the message's.
+
+What a publisher is told is a ticket: the id with a MAC by a secret of its principal's, because ids can be guessed. So
+nobody calls off what another principal has published, and nobody anything without having been told of it.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.tickets import _JOINT
+from gateway.publishing.retained import retained_change
+from store.api.client import StoreClient
+from store.api.message import Message
+from store.base.errors import FrameTooLarge, NoSuchTimer, StoreError, TimersFull, TimerTooFar
+from store.format.frame import ROW, ROW_EXTRA
+from store.format.records import TimerSet, encode
+
+__all__ = ["cancel_timer", "timers_of"]
+
+TIMERS_OF_MESSAGE_MAX = 64  # in as many groups; an id that names more is none
+
+
+def timers_of(
+    store: StoreClient,
+    message: Message,
+    record: bytes,
+    *,
+    queue: int,
+    named: Sequence[int],
+    groups: Mapping[int, int],
+    key_hash: int,
+    address_hash: int,
+    row_flags: int,
+    id_hash: int,
+) -> dict[int, bytes] | Refusal:
+    """The records that set the timers of a message with `deliver_at_ms`, by group, or why they may not be set.
+
+    `record` is the encoded message, which goes to `queue` and to the `named` ones; `groups` says where these lie.
+    """
+    row = ROW.pack(queue, 0, len(record), row_flags, key_hash, address_hash, id_hash, message.time_ms)
+    held = {groups[queue]: (row, record)}  # rows and payload
+    for other in named:
+        row = ROW.pack(other, 0, len(record), ROW_EXTRA, 0, address_hash, 0, message.time_ms)
+        rows, payload = held.get(groups[other], (b"", record))
+        held[groups[other]] = rows + row, payload
+    if message.retain:
+        rows, payload = held.get(store.group, (b"", b""))
+        row, change = retained_change(message, len(payload))
+        held[store.group] = rows + row, payload + change
+    timers: dict[int, bytes] = {}
+    for group, (rows, payload) in held.items():
+        timer = _timer(store.logs.get(group), message.deliver_at_ms or 0, rows, payload)
+        if isinstance(timer, Refusal):
+            return timer
+        timers[group] = timer
+    return timers
+
+
+def _timer(log: StoreClient | None, due_ms: int, rows: bytes, payload: bytes) -> bytes | Refusal:
+    if log is None:
+        return Refusal(Cause.UNAVAILABLE, "a store group is not known here", retry_after_ms=5_000)
+    try:
+        log.admit_timer(due_ms, len(rows) + len(payload))
+    except TimersFull as full:
+        return Refusal(Cause.QUOTA, str(full), retry_after_ms=10_000)
+    except TimerTooFar as far:
+        return Refusal(Cause.MALFORMED, str(far))
+    except FrameTooLarge as large:
+        return Refusal(Cause.TOO_LARGE, str(large))
+    except StoreError as error:
+        return Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=5_000)
+    return encode(TimerSet(max(due_ms, 0), rows, payload))
+
+
+async def cancel_timer(store: StoreClient, timer: str) -> bool:
+    """Whether a message was still waiting by this id; it is not any more. Raises `Refusal` or `StoreError`."""
+    parts = timer.split(_JOINT, TIMERS_OF_MESSAGE_MAX)
+    try:
+        return any([await store.cancel_timer(part) for part in parts])
+    except NoSuchTimer as error:
+        raise Refusal(Cause.NOT_FOUND, str(error)) from error

@@ -1,0 +1,80 @@
+"""The directory: every address that is published to is noted in the store once, so that addresses can be listed.
+
+Off the path of the messages themselves: an address is offered when the router meets it, noted a little later, and
+offered again after a restart, when it costs a look-up and nothing in the log.
+"""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from controller.api.client import ControllerClient
+from gateway.publishing.router import REMEMBERED_LENGTH_MAX, Router
+from store.api.client import StoreClient
+from store.base import logs
+from store.base.errors import StoreError
+
+__all__ = ["Directory"]
+
+PENDING_MAX = 1 << 16  # addresses waiting to be noted; more are not, until they are offered again
+NOTED_AT_ONCE = 1_000
+PAGE = 1_000
+
+log = logs.get(__name__)
+
+
+class Directory:
+    """Notes and lists addresses. It belongs to the event loop; `spawn` runs a coroutine as a supervised task."""
+
+    def __init__(self, store: StoreClient, *, spawn: Callable[[Coroutine[Any, Any, object]], object]) -> None:
+        self._store = store
+        self._spawn = spawn
+        self._pending: dict[str, None] = {}  # len <= PENDING_MAX
+        self._noting = False
+
+    def offer(self, address: str) -> None:
+        """An address that is published to. Reserved ones and those that no cache keeps are not listed."""
+        if address.startswith("$") or len(address) > REMEMBERED_LENGTH_MAX or len(self._pending) >= PENDING_MAX:
+            return
+        self._pending[address] = None
+        if not self._noting:
+            self._noting = True
+            self._spawn(self._note())
+
+    async def _note(self) -> None:
+        try:
+            while self._pending:
+                some = list(self._pending)[:NOTED_AT_ONCE]
+                for address in some:
+                    del self._pending[address]
+                await self._store.note_addresses(some)
+        except StoreError as error:  # offered again when the router has forgotten them
+            log.warning("addresses are not noted", error=str(error))
+        finally:
+            self._noting = False
+
+    async def list(
+        self,
+        prefix: str,
+        limit: int,
+        *,
+        router: Router,
+        controller: ControllerClient,
+        readable: Callable[[str], bool] = lambda _address: True,
+    ) -> Sequence[str]:
+        """Up to `limit` addresses that begin with a prefix, sorted; those of topics that are gone are left out.
+
+        So are those that are not `readable`.
+        """
+        found: list[str] = []
+        after = ""
+        while len(found) < limit:
+            page = await self._store.addresses(prefix, after=after, limit=PAGE)
+            found += [
+                address
+                for address in page
+                if controller.topic(router.topic_of(address)) is not None and readable(address)
+            ]
+            if len(page) < PAGE:
+                break
+            after = page[-1]
+        return found[:limit]

@@ -1,0 +1,71 @@
+"""Fences: a session's owner shuts the logs to what an owner before it may still send.
+
+A proxy that was stopped and goes on, or that was cut off, sends what its clients had written to it, to any group. It
+is told to stop by nobody. So whoever takes over raises the session's fence in every log, and only then reads what
+the logs have: frames of the owner before are refused from there on, whatever they carry (`store.guards`).
+"""
+
+import asyncio
+
+from gateway.domain.once import digest
+from gateway.ownership.owners import Owned, OwnershipLost
+from gateway.port.marks import Fence
+from store.api.client import Appended, StoreClient
+from store.base.errors import AppendOutcomeUnknown, StoreError
+from store.format.frame import FRAME_GUARDED, UnplacedFrame
+from store.guards.rows import FENCES, epoch_in, fence_record, guard_row
+
+__all__ = ["FENCE_KEPT_MS", "fence_of", "raise_fences"]
+
+FENCE_KEPT_MS = 24 * 3_600_000  # after a session has ended: how late its last owner's frames may come
+TRIES_COUNT = 3  # of a fence whose outcome is unknown: raising it twice does no harm
+
+
+def fence_of(session: str, owned: Owned) -> Fence | None:
+    """Returns what an owner's frames are marked with; None where nobody else can own anything."""
+    return Fence(digest(session), owned.epoch) if owned.epoch else None
+
+
+async def raise_fences(store: StoreClient, session: str, owned: Owned, *, expires_at_ms: int = 0) -> Fence | None:
+    """Shut all logs to former owners of a session; the fence of its owner, None where nobody else can own anything.
+
+    Raises `OwnershipLost` when there is a later owner, `StoreError` when a log cannot be asked.
+    """
+    fence = fence_of(session, owned)
+    if fence is None:
+        return None
+    newest = await _raise_in_all(store, fence, expires_at_ms)
+    if newest:
+        # A later owner; or revisions have begun again further back, after an unclean election of the home group.
+        await owned.confirm()
+        fence = Fence(fence.name, max(newest + 1, owned.epoch))
+        if await _raise_in_all(store, fence, expires_at_ms):
+            raise OwnershipLost(session)
+    return fence
+
+
+async def _raise_in_all(store: StoreClient, fence: Fence, expires_at_ms: int) -> int:
+    """Raise a fence in all logs; 0, or the epoch of a later owner."""
+    return max(await asyncio.gather(*(_raise(log, fence, expires_at_ms) for log in store.logs.values())), default=0)
+
+
+async def _raise(log: StoreClient, fence: Fence, expires_at_ms: int) -> int:
+    record = fence_record(fence.name, fence.epoch, expires_at_ms=expires_at_ms)
+    row = guard_row(0, len(record), fence.name, covers=0, epoch=fence.epoch)
+    frame = UnplacedFrame.build(row, record, flags=FRAME_GUARDED)
+    result = await _append(log, frame)
+    for _ in range(TRIES_COUNT - 1):
+        if isinstance(result, AppendOutcomeUnknown):
+            result = await _append(log, frame)
+    if isinstance(result, StoreError):
+        raise result
+    if not result.failed:
+        return 0
+    entry = await log.kv_get(fence.name.hex(), namespace=FENCES)
+    return fence.epoch if entry is None else epoch_in(entry.value)
+
+
+async def _append(log: StoreClient, frame: UnplacedFrame) -> Appended | StoreError:
+    done: asyncio.Future[Appended | StoreError] = asyncio.get_running_loop().create_future()
+    log.append(frame, lambda result: None if done.done() else done.set_result(result))
+    return await done

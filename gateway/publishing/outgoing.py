@@ -1,0 +1,179 @@
+"""Frames that are ready go to their store groups, and publishers are answered in the order of their messages."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from gateway.ops.metrics import Metrics
+from gateway.port.adapter import Outcome
+from gateway.publishing.away import Away
+from gateway.publishing.publishing import Building, Producer, Publisher, Receipt, outcome_of, refusal_of, with_denied
+from gateway.publishing.router import Router
+from store.api.client import Appended, StoreClient
+from store.base.errors import StoreError, StoreUnreachable
+from store.format.frame import FRAME_ASYNC, FRAME_GUARDED, ONCE_PRODUCER, UnplacedFrame, origin_of
+
+__all__ = ["Outgoing"]
+
+
+class Outgoing:
+    """Frames under way, and the receipts that wait for them. The callables are those of `Ingest`."""
+
+    def __init__(
+        self,
+        store: StoreClient,
+        router: Router,
+        metrics: Metrics,
+        *,
+        new_producer: Callable[[], int],
+        soon: Callable[[Callable[[], None]], object],
+        clock: Callable[[], float],
+        appended_to: Callable[[Sequence[int]], None],
+        drained: Callable[[], None],
+        compress_bytes_min: int = 0,
+    ) -> None:
+        self.away = Away(store)
+        self._store = store
+        self._router = router
+        self._metrics = metrics
+        self._new_producer = new_producer
+        self._producers: dict[int, Producer] = {}  # by group
+        self._soon = soon
+        self._clock = clock
+        self._appended_to = appended_to
+        self._drained = drained
+        self._compress_bytes_min = compress_bytes_min  # payloads that large are compressed; 0: none
+        self._last: dict[Publisher, Receipt] = {}  # the last one of each that is not answered
+        self.alone: dict[Publisher, Receipt | None] = {}  # with a single message under way; the first behind it
+
+    @property
+    def idle(self) -> bool:
+        """Whether every publisher is answered."""
+        return not self._last and not self.alone
+
+    def expect(self, receipt: Receipt) -> None:
+        """Answer a receipt when its frames have ended, behind those of its publisher before it."""
+        receipt.pending = len(receipt.parts)
+        before = self._last.get(receipt.publisher)
+        self._last[receipt.publisher] = receipt
+        if before is not None:
+            before.next = receipt
+        elif self.alone and receipt.publisher in self.alone:
+            self.alone[receipt.publisher] = receipt
+        else:
+            receipt.head = True
+            if not receipt.pending:
+                self._answer(receipt)
+
+    def append(self, frame: Building) -> None:
+        """Hand a frame to its group."""
+        if not frame.receipts and not frame.singles:
+            return
+        group = frame.group
+        if frame.stored:
+            self._soon(partial(self._done, frame, Appended(origin_of(group), duplicate=True)))
+            return
+        producer = Producer(frame.once | ONCE_PRODUCER) if frame.once else self._producers.get(group)
+        if producer is None:
+            producer = self._producers[group] = Producer(self._new_producer())
+        producer.sequence += 1
+        unplaced = UnplacedFrame.build(
+            b"".join(frame.rows),
+            b"".join(frame.records),
+            producer_id=producer.id,
+            sequence=producer.sequence,
+            flags=(0 if frame.sync else FRAME_ASYNC) | (FRAME_GUARDED if frame.guarded else 0),
+            compress_bytes_min=self._compress_bytes_min,
+        )
+        self._metrics.append_messages.observe(len(frame.rows))
+        frame.rows, frame.records = [], []
+        frame.began_s = self._clock()
+        log = self._store.logs.get(group)
+        if log is None:
+            self._soon(partial(self._done, frame, StoreUnreachable(f"store group {group} is not known here")))
+            return
+        log.append(unplaced, partial(self._done, frame))
+
+    def _done(self, frame: Building, result: Appended | StoreError) -> None:
+        """A frame has ended. A store that refuses one says so ahead of those it is still writing; we do not."""
+        frame.result = result
+        self._metrics.append_seconds.observe(self._clock() - frame.began_s)
+        failed = isinstance(result, StoreError)
+        if failed and not frame.once:
+            # Its sequence number stays unused, which the store takes for a lost frame: begin another sequence.
+            self._producers[frame.group] = Producer(self._new_producer())
+        if failed or self.away:
+            self.away.note(frame.group, result)
+        if isinstance(result, Appended) and result.failed:
+            _fail(frame, result.failed)
+        if frame.singles:
+            self._answer_singles(frame, result)
+        for receipt in frame.receipts:
+            receipt.pending -= 1
+            if receipt.head and not receipt.pending:
+                self._answer(receipt)
+        frame.receipts.clear()  # they name the frame: nobody is to look for such rings
+        if frame.named and isinstance(result, Appended):
+            self._appended_to(tuple(frame.named))
+        self._drained()
+
+    def _answer_singles(self, frame: Building, result: Appended | StoreError) -> None:
+        """Answer those who have published one message each, and what they have published behind it."""
+        alone = self.alone
+        if isinstance(result, Appended):
+            for (protocol, topic), count in frame.topics.items():
+                self._metrics.messages_in(protocol, topic, "stored").inc(count)
+            for publisher, single, size_bytes in frame.singles:
+                publisher.acknowledged(single, size_bytes)
+        else:
+            error = refusal_of(result)
+            for (protocol, topic), count in frame.topics.items():
+                self._metrics.messages_in(protocol, topic, error.cause.value).inc(count)
+            for publisher, single, size_bytes in frame.singles:
+                publisher.failed(single, error, size_bytes)
+        for publisher, _, _ in frame.singles:
+            receipt = alone.pop(publisher)
+            if receipt is not None:
+                receipt.head = True
+                self._answer(receipt)
+        frame.singles.clear()
+
+    def _answer(self, receipt: Receipt | None) -> None:
+        """Answer a publisher's first receipt, and those behind it, as far as nothing is pending."""
+        messages_in = self._metrics.messages_in
+        while receipt is not None and not receipt.pending:
+            following = receipt.next
+            if following is None:
+                del self._last[receipt.publisher]
+            else:
+                following.head = True
+            outcome = outcome_of(receipt)
+            protocol, counts = receipt.protocol, receipt.counts
+            status = "stored" if outcome.error is None else outcome.error.cause.value
+            if receipt.runs:
+                self._count_refused(receipt, outcome)
+            for topic, count in counts.items():
+                messages_in(protocol, topic, status).inc(count)
+            for refusal in receipt.refused.values():
+                self._metrics.errors(protocol, refusal.cause.value).inc()
+            if receipt.denied:  # for one cause
+                cause = next(iter(receipt.denied.values())).cause
+                self._metrics.errors(protocol, cause.value).inc(len(receipt.denied))
+                outcome = with_denied(outcome, receipt.denied)
+            receipt.publisher.published(receipt.token, outcome, receipt.size_bytes)
+            receipt = following
+
+    def _count_refused(self, receipt: Receipt, outcome: Outcome) -> None:
+        """Count the messages that one group refused and not the other."""
+        for index in [index for index in outcome.refused if index not in receipt.refused]:
+            topic = self._router.topic_of(receipt.messages[index].address)
+            receipt.counts[topic] -= 1
+            self._metrics.messages_in(receipt.protocol, topic, outcome.refused[index].cause.value).inc()
+
+
+def _fail(frame: Building, rows: Sequence[int]) -> None:
+    """Tell the receipts whose guards have failed in a frame: their rows end with the guard's."""
+    firsts = [receipt.parts[frame] for receipt in frame.receipts]
+    for row in rows:
+        receipt = frame.receipts[bisect_right(firsts, row) - 1]
+        receipt.failed = (*receipt.failed, frame)

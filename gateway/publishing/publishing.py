@@ -1,0 +1,322 @@
+"""What is on its way from publishers to the store groups: frames being built, and receipts that wait for them."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from gateway.domain.errors import Cause, Refusal
+from gateway.domain.once import KeyRepeated, OnceKey, once_record
+from gateway.ownership.owners import OwnershipLost
+from gateway.port.adapter import DONE, Outcome, Publish, Token
+from gateway.port.marks import Marks
+from gateway.port.single import Single
+from gateway.publishing.session_marks import marks_change
+from store.api.client import Appended
+from store.api.message import Message
+from store.base.errors import AppendOutcomeUnknown, CorruptFrame, FrameTooLarge, StoreError, StoreFull, StoreOverloaded
+from store.format.frame import Position
+from store.guards.rows import guard_row
+
+__all__ = [
+    "NONE_DENIED",
+    "Building",
+    "Producer",
+    "Publisher",
+    "Receipt",
+    "add_key",
+    "add_marks",
+    "outcome_of",
+    "refusal_of",
+    "with_denied",
+]
+
+NONE_DENIED: Final[Mapping[int, Refusal]] = {}
+
+
+class Publisher(Protocol):
+    """Who published: told how it ended, in order. Its `principal`, if it has one, is whose the topics are it makes."""
+
+    def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
+        """The outcome of one `Publish`; `size_bytes` of it are no longer held."""
+
+
+class SinglePublisher(Publisher, Protocol):
+    """A connection that has published one message, and nothing else that is under way."""
+
+    protocol: str
+
+    def acknowledged(self, single: Single, size_bytes: int) -> None:
+        """The message is stored."""
+
+    def publish_of(self, single: Single) -> Publish:
+        """Returns the effect that the message is when it goes the way of all."""
+
+    def failed(self, single: Single, error: Refusal, size_bytes: int) -> None:
+        """The message is not stored."""
+
+
+class Waiting(NamedTuple):
+    """A single message on its way, and how many bytes the read took that brought it."""
+
+    publisher: SinglePublisher
+    single: Single
+    size_bytes: int
+
+
+class Producer:
+    """Who this process is to one store group, so that what is sent twice is stored once."""
+
+    __slots__ = ("id", "sequence")
+
+    def __init__(self, id_: int) -> None:
+        self.id = id_
+        self.sequence = 0  # of the last frame
+
+
+class Building:
+    """A frame of one store group, under construction and then on its way."""
+
+    __slots__ = (
+        "_before",
+        "began_s",
+        "group",
+        "guarded",
+        "named",
+        "once",
+        "pos",
+        "receipts",
+        "records",
+        "result",
+        "rows",
+        "singles",
+        "stored",
+        "sync",
+        "topics",
+    )
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+        self.rows: list[bytes] = []
+        self.records: list[bytes] = []
+        self.pos = 0  # the payload's length so far
+        self.receipts: list[Receipt] = []
+        self.singles: list[Waiting] = []
+        self.topics: dict[tuple[str, str], int] = {}  # of the singles: how many by protocol and topic
+        self.named: dict[int, None] = {}  # the named queues it has rows for
+        self.once = 0  # what it is stored once by, if it is not by its producer's sequence
+        self.stored = False  # its log has all of it already
+        self.guarded = False  # whether some of its rows are guards (`store.guards`)
+        self.sync = False  # whether it must be on disk before it is acknowledged
+        self.began_s = 0.0  # when it was handed to the store
+        self.result: Appended | StoreError | None = None
+        self._before = (0, 0, 0, False)
+
+    def enter(self, receipt: "Receipt") -> None:
+        """What comes next is a part of this effect."""
+        self._before = (len(self.rows), len(self.records), self.pos, self.sync)
+        receipt.parts[self] = len(self.rows)
+
+    def take_back(self) -> None:
+        """Be as it was before the last effect."""
+        rows, records, self.pos, self.sync = self._before
+        del self.rows[rows:], self.records[records:]
+
+
+class Copy(NamedTuple):
+    """A row for a message in another frame than the one that its own row is in."""
+
+    frame: Building
+    row: int
+
+
+class Receipt:
+    """One `Publish`, until it is answered: with nothing pending, and behind those of its publisher before it."""
+
+    __slots__ = (
+        "copies",
+        "counts",
+        "denied",
+        "failed",
+        "head",
+        "key",
+        "marks",
+        "messages",
+        "next",
+        "parts",
+        "pending",
+        "pinned",
+        "protocol",
+        "publisher",
+        "refused",
+        "runs",
+        "size_bytes",
+        "token",
+        "who",
+    )
+
+    def __init__(
+        self, publisher: Publisher, effect: Publish, size_bytes: int, denied: Mapping[int, Refusal] = NONE_DENIED
+    ) -> None:
+        # Once a `Publish`, which may be of one message: hence few containers.
+        messages = effect.messages
+        self.protocol = messages[0].protocol if messages else ""
+        if denied:
+            messages = [message for index, message in enumerate(messages) if index not in denied]
+        self.publisher = publisher
+        self.who = effect.who
+        self.token: Token = effect.token
+        self.messages: Sequence[Message] = messages  # of which all indexes are, but those of `denied`
+        self.denied = denied
+        self.marks: Marks | None = effect.marks
+        self.key: OnceKey | None = effect.key
+        # Sent again, by another proxy maybe, it has to find the same log.
+        self.pinned = effect.key is not None or effect.once != 0
+        self.failed: tuple[Building, ...] = ()  # the frames in which its guard has failed
+        self.size_bytes = size_bytes
+        self.counts: dict[str, int] = {}  # by topic, what will be stored
+        self.refused: dict[int, Refusal] = {}
+        self.parts: dict[Building, int] = {}  # the frames it is in, and its first row there
+        self.runs: Sequence[tuple[int, Building]] = ()  # of several frames: from which message on they are in which
+        self.copies: dict[int, list[Copy]] | None = None  # by message: of those that are in several frames
+        self.pending = 0  # frames whose result has not come
+        self.head = False  # nothing of its publisher has to be answered before it
+        self.next: Receipt | None = None  # the publisher's next
+
+    @property
+    def guarded(self) -> bool:
+        """Whether its frames say on what condition they are stored, or what they bring of that."""
+        return self.marks is not None or self.key is not None
+
+    def count(self, topic: str, messages: int) -> None:
+        """So many messages of a topic will be stored."""
+        if messages > 0:
+            self.counts[topic] = self.counts.get(topic, 0) + messages
+
+    def copied(self, index: int, frame: Building) -> None:
+        """The next row of another frame is for a message, too."""
+        if self.copies is None:
+            self.copies = {}
+        self.copies.setdefault(index, []).append(Copy(frame, len(frame.rows)))
+
+    def take_back(self) -> None:
+        """Nothing of it is in the frames."""
+        for frame in self.parts:
+            frame.take_back()
+
+
+def add_marks(receipt: Receipt, marks: Marks, runs: Sequence[tuple[int, Building]]) -> None:
+    """Mark messages, in every frame that has one of them. `runs` are as `Receipt` says, of a single frame too."""
+    denied, copies = sorted(receipt.denied), receipt.copies or {}
+    starts = [start for start, _ in runs]
+    said: dict[Building, list[tuple[bytes, int]]] = {}
+    for number, mark in marks.of.items():
+        index = number - bisect_left(denied, number)
+        if number in receipt.denied or index in receipt.refused:
+            continue
+        frames = dict.fromkeys(
+            (runs[bisect_right(starts, index) - 1][1], *(one.frame for one in copies.get(index, ())))
+        )
+        for frame in frames:
+            said.setdefault(frame, []).append((mark, len(frames)))
+    for frame, some in said.items():
+        row, change = marks_change(marks, some, frame.pos, covers=len(frame.rows) - receipt.parts[frame])
+        frame.guarded = frame.guarded or marks.fence is not None
+        frame.rows.append(row)
+        frame.records.append(change)
+        frame.pos += len(change)
+
+
+def add_key(receipt: Receipt, key: OnceKey) -> None:
+    """Have every frame of a `Publish` stored only if its log does not know the key yet, and bring the key."""
+    for frame, first in receipt.parts.items():
+        change = once_record(key, row=len(frame.rows), first=first, deliver_at_ms=receipt.messages[0].deliver_at_ms)
+        frame.rows.append(guard_row(frame.pos, len(change), key.name, covers=len(frame.rows) - first, once=True))
+        frame.records.append(change)
+        frame.pos += len(change)
+        frame.guarded = True
+
+
+def outcome_of(receipt: Receipt) -> Outcome:
+    """How a `Publish` ended. Where its frames are in several logs, of each message by itself."""
+    refused = receipt.refused
+    if receipt.failed:
+        if receipt.marks is not None:
+            return Outcome(error=OwnershipLost(receipt.marks.key))
+        if len(receipt.failed) == len(receipt.parts):
+            return Outcome(error=KeyRepeated(next(iter(receipt.parts)).group, refused))  # where its answer's place was
+    if len(receipt.parts) > 1:
+        return _spread_outcome(receipt)
+    for frame, first_row in receipt.parts.items():
+        result = frame.result
+        if isinstance(result, Appended):
+            return Outcome(first=Position(result.frame, first_row), refused=refused)
+        assert result is not None
+        return Outcome(error=refusal_of(result))
+    return Outcome(refused=refused) if refused else DONE
+
+
+def with_denied(outcome: Outcome, denied: Mapping[int, Refusal]) -> Outcome:
+    """The outcome of messages of which some were refused before the others were looked at."""
+    if outcome.error is not None:
+        return outcome
+    numbers = count()
+    known = [*outcome.refused, *outcome.places]
+    kept = [next(index for index in numbers if index not in denied) for _ in range(max(known, default=-1) + 1)]
+    refused = {kept[index]: refusal for index, refusal in outcome.refused.items()}
+    places = {kept[index]: found for index, found in outcome.places.items()}
+    return msgspec.structs.replace(outcome, refused={**denied, **refused}, places=places)
+
+
+def _spread_outcome(receipt: Receipt) -> Outcome:
+    refused = dict(receipt.refused)
+    places: dict[int, Sequence[Position]] = {}
+    rows, copies = dict(receipt.parts), receipt.copies or {}
+    ends = [start for start, _ in receipt.runs[1:]]
+    for (start, frame), end in zip(receipt.runs, [*ends, len(receipt.messages)], strict=True):
+        for index in range(start, end):
+            if index in receipt.refused:
+                continue
+            found = [
+                _place(copy)
+                for copy in (Copy(frame, rows[frame]), *copies.get(index, ()))
+                if copy.frame not in receipt.failed  # which has the message already
+            ]
+            rows[frame] += 1
+            refusals = [one for one in found if isinstance(one, Refusal)]
+            if not refusals:
+                places[index] = [one for one in found if isinstance(one, Position)]
+            else:
+                refused[index] = refusals[0] if len(refusals) == len(found) else _in_part(refusals[0])
+    if not places and len(refused) > len(receipt.refused):
+        return Outcome(error=next(one for index, one in refused.items() if index not in receipt.refused))
+    return Outcome(places=places, refused=refused)
+
+
+def _place(copy: Copy) -> Position | Refusal:
+    result = copy.frame.result
+    assert result is not None
+    return Position(result.frame, copy.row) if isinstance(result, Appended) else refusal_of(result)
+
+
+def _in_part(refusal: Refusal) -> Refusal:
+    """A message that is in one group's log and not in the other's: only an idempotent retry is safe."""
+    return Refusal(Cause.UNKNOWN, f"stored in part: {refusal.detail}", retry_after_ms=refusal.retry_after_ms)
+
+
+def refusal_of(error: StoreError) -> Refusal:
+    """What a store's error means to whoever published."""
+    if isinstance(error, StoreOverloaded):
+        return Refusal(Cause.OVERLOAD, str(error), retry_after_ms=1000)
+    if isinstance(error, StoreFull):
+        return Refusal(Cause.OVERLOAD, str(error), retry_after_ms=5000)
+    if isinstance(error, FrameTooLarge):
+        return Refusal(Cause.TOO_LARGE, "too many queues want so many messages at once")
+    if isinstance(error, AppendOutcomeUnknown):
+        return Refusal(Cause.UNKNOWN, str(error), retry_after_ms=5000)
+    if isinstance(error, CorruptFrame):
+        on = "" if error.next is None else f"; they are lost, and reading can go on at offset {error.next}"
+        return Refusal(Cause.DAMAGED, f"{error}{on}")
+    return Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=5000)

@@ -1,0 +1,262 @@
+"""The router: from an address to its topic, its queue, and the named queues that want it too.
+
+Everything that depends on the address alone is computed once and kept in a `Route`; what is left for each message is
+one dictionary look-up and one remainder.
+
+A message's queue is picked by the hash of its key, or of its device where it has no key: so one key's messages are in
+order, and one device's, for as long as the same queues are open. A topic can prefer its proxy's zone for messages
+without a key; then a device's messages are in order for as long as it publishes in one zone, and no master there moves.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from controller.api.client import ControllerClient, Group, Topic
+from gateway.domain.address import address_hash, check_address, hash64
+from gateway.domain.errors import Cause, Refusal
+from gateway.domain.filters import FilterTrie
+from gateway.publishing.topic_settings import is_async, is_compacted, prefers_zone
+from store.api.client import IndexKind
+from store.api.message import Message
+from store.format.frame import ROW_INDEX_ADDRESS, ROW_INDEX_KEY, ROW_TOMBSTONE
+
+__all__ = ["AMQP_TOPIC", "SPREAD", "Route", "Router", "TopicRule", "UnknownTopicError"]
+
+ROUTES_MAX = 1 << 17  # addresses remembered; beyond, all are forgotten and learned again
+HASHES_MAX = 1 << 17
+MANY_COUNT_MAX = 8  # '#' in one pattern: each multiplies what a match may cost
+REMEMBERED_LENGTH_MAX = 256  # longer texts are looked at each time: a table is bounded in bytes too
+
+AMQP_TOPIC = "$amqp"  # the topic of messages for exchanges other than amq.topic
+INDEX_FLAGS = {"key": ROW_INDEX_KEY, "address": ROW_INDEX_ADDRESS}  # what a topic's "index" can name
+ROOT_TOPIC = "/"  # the topic of addresses whose first level is empty
+
+SPREAD = -1  # no store group has this number
+
+Predicate: TypeAlias = Callable[[Message], bool]
+
+
+class UnknownTopicError(Exception):
+    """No topic of this name exists yet."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+
+class TopicRule(NamedTuple):
+    """A rule of the configuration: addresses that `pattern` matches belong to `topic`."""
+
+    pattern: str
+    topic: str
+
+
+class _Binding(NamedTuple):
+    queue: int
+    group: int
+    predicate: Predicate | None
+    key: Hashable
+
+
+class Route(NamedTuple):
+    """All that is known of an address."""
+
+    topic: str
+    queues: tuple[int, ...]  # the queues of the topic that are written to
+    address_hash: int
+    extra: tuple[int, ...]  # named queues that take every message of this address
+    asking: tuple[tuple[int, Predicate], ...]  # named queues that look at the message first
+    row_flags: int = 0  # what its records are to be found by: of every row that is not ROW_EXTRA
+    empty_flags: int = 0  # the same of a message without a body, which in a compacted topic ends its key
+    relaxed: bool = False  # acknowledged before it is on disk
+    group: int = 0  # in which all of `queues` lie; SPREAD: in several
+    near: tuple[int, ...] = ()  # those of `queues` for messages without a key
+
+    def named(self, message: Message) -> Sequence[int]:
+        """The named queues that a message goes to."""
+        if not self.asking:
+            return self.extra
+        return (*self.extra, *dict.fromkeys(queue for queue, wants in self.asking if wants(message)))
+
+
+class Router:
+    """Routes of this process. Not thread-safe: it belongs to the event loop."""
+
+    def __init__(
+        self,
+        controller: ControllerClient,
+        rules: Sequence[TopicRule] = (),
+        *,
+        index: Sequence[str] = (),
+        zone: str = "",
+    ) -> None:
+        """`index` is what messages are found by in topics whose configuration does not say: "key", "address".
+
+        `zone` is where this process runs, "" where that does not matter.
+        """
+        self._controller = controller
+        self._zone = zone
+        self._index = tuple(index)
+        self.met: Callable[[str], object] = lambda _address: None  # told of addresses that were not remembered
+        self._rules: FilterTrie[int] = FilterTrie()
+        self._rule_topics = [rule.topic for rule in rules]
+        self._rule_patterns = [rule.pattern for rule in rules]
+        for number, rule in enumerate(rules):
+            self._rules.add(rule.pattern, number)
+        self._bindings: FilterTrie[_Binding] = FilterTrie()
+        self._bound: dict[Hashable, tuple[str, _Binding]] = {}
+        self._exchanges: frozenset[str] = frozenset()
+        self.routes: dict[str, Route] = {}  # read by the ingest loop; filled by `resolve`
+        self.hashes: dict[str, int] = {}  # of ordering keys; filled by `key_hash`
+        self.groups: dict[int, int] = {}  # of every queue in a route: the store group that it lies in
+        controller.watch(self._forget_all)
+
+    def topic_of(self, address: str) -> str:
+        """The topic an address belongs to: the first rule of the configuration that matches, else its first level."""
+        found = self._rules.match(address)
+        if found:
+            return self._rule_topics[min(found)]
+        return address.split("/", 1)[0] or ROOT_TOPIC
+
+    def topics_of(self, pattern: str) -> Sequence[str] | None:
+        """The topics that addresses of a filter can belong to; None when that may be any."""
+        first = pattern.split("/", 1)[0]
+        if first in {"+", "#"} or len(self._rules):
+            return None
+        return [first or ROOT_TOPIC]
+
+    def patterns_of(self, topic: str) -> Sequence[str]:
+        """Returns filters that together match every address that can belong to a topic."""
+        found = [pattern for pattern, name in zip(self._rule_patterns, self._rule_topics, strict=True) if name == topic]
+        return [*found, "/#" if topic == ROOT_TOPIC else f"{topic}/#"]
+
+    def resolve(self, address: str) -> Route:
+        """The route of an address.
+
+        Raises `Refusal` for an address that nothing may be published to, `UnknownTopicError` where a topic would have
+        to be created first.
+        """
+        route = self.routes.get(address)
+        if route is not None:
+            return route
+        check_address(address)
+        if address.startswith("$"):
+            self._check_reserved(address)
+        name = self.topic_of(address)
+        topic = self._controller.topic(name)
+        if topic is None:
+            raise UnknownTopicError(name)
+        bindings = self._bindings.match(address)
+        self.groups.update(zip(topic.queues, topic.groups, strict=True))
+        self.groups.update([(binding.queue, binding.group) for binding in bindings])
+        groups = {self.groups[queue] for queue in topic.open}
+        every = {b.queue: None for b in bindings if b.predicate is None}
+        route = Route(
+            topic=topic.name,  # one object for all of its addresses: ingest looks whether it is the same
+            queues=topic.open,
+            address_hash=address_hash(address),
+            extra=tuple(every),
+            asking=tuple((b.queue, b.predicate) for b in bindings if b.predicate is not None and b.queue not in every),
+            row_flags=(flags := self._row_flags(topic)),
+            empty_flags=flags | (ROW_TOMBSTONE if is_compacted(topic.config) else 0),
+            relaxed=is_async(topic.config),
+            group=groups.pop() if len(groups) == 1 else SPREAD,
+            near=self._near(topic),
+        )
+        self.met(address)
+        if len(address) <= REMEMBERED_LENGTH_MAX:
+            if len(self.routes) >= ROUTES_MAX:
+                self.routes.clear()
+            self.routes[address] = route
+        return route
+
+    def _near(self, topic: Topic) -> tuple[int, ...]:
+        """Where messages without a key go: to the queues of this zone, where the topic prefers them and has some."""
+        if not self._zone or not prefers_zone(topic.config):
+            return topic.open
+        here = {group.number for group in self._controller.groups() if _zone_of(group) == self._zone}
+        return tuple([queue for queue in topic.open if self.groups[queue] in here]) or topic.open
+
+    def indexed(self, kind: IndexKind, text: str) -> bool:
+        """Whether messages can be found by a key or an address; by their ids they can always."""
+        if kind is IndexKind.ID:
+            return True
+        if kind is IndexKind.KEY:  # which topic it is in nobody knows
+            return any(self._row_flags(topic) & ROW_INDEX_KEY for topic in self._controller.topics())
+        topic = self._controller.topic(self.topic_of(text))
+        return topic is None or bool(self._row_flags(topic) & ROW_INDEX_ADDRESS)
+
+    def _row_flags(self, topic: Topic) -> int:
+        flags = 0
+        for name in topic.config.get("index", self._index):
+            flags |= INDEX_FLAGS.get(name, 0)
+        return flags
+
+    def key_hash(self, key: str) -> int:
+        """The hash of an ordering key, remembered."""
+        found = self.hashes.get(key)
+        if found is None:
+            found = hash64(key)
+            if len(key) <= REMEMBERED_LENGTH_MAX:
+                if len(self.hashes) >= HASHES_MAX:
+                    self.hashes.clear()
+                self.hashes[key] = found
+        return found
+
+    def named_queues(self, message: Message) -> list[int]:
+        """The named queues a message would be put in. Raises as `resolve` does."""
+        route = self.resolve(message.address)
+        return [*route.extra, *dict.fromkeys(queue for queue, wants in route.asking if wants(message))]
+
+    def bind(
+        self, pattern: str, queue: int, predicate: Predicate | None = None, *, key: Hashable, group: int = 0
+    ) -> None:
+        """From now on put messages of matching addresses in a named queue of a group too; `key` is for `unbind`.
+
+        Raises `Refusal` (PRECONDITION) for a pattern that would be too dear to match.
+        """
+        if pattern.split("/").count("#") > MANY_COUNT_MAX:
+            raise Refusal(Cause.PRECONDITION, f"a pattern has at most {MANY_COUNT_MAX} '#'")
+        self.unbind(key)
+        binding = _Binding(queue, group, predicate, key)
+        self._bound[key] = (pattern, binding)
+        self._bindings.add(pattern, binding)
+        self._forget(pattern)
+
+    def unbind(self, key: Hashable) -> None:
+        """End a binding; an unknown key changes nothing."""
+        found = self._bound.pop(key, None)
+        if found is not None:
+            self._bindings.discard(*found)
+            self._forget(found[0])
+
+    def _forget_all(self) -> None:
+        self.routes.clear()
+        self.groups.clear()
+
+    def set_exchanges(self, names: Collection[str]) -> None:
+        """The exchanges that exist; publishing to any other is refused."""
+        self._exchanges = frozenset(names)
+        for address in [address for address in self.routes if address.startswith(AMQP_TOPIC)]:
+            del self.routes[address]
+
+    def _forget(self, pattern: str) -> None:
+        """Forget the routes that a change of a binding may concern."""
+        levels = pattern.split("/")
+        if "+" in levels or "#" in levels:
+            self.routes.clear()
+        else:
+            self.routes.pop(pattern, None)
+
+    def _check_reserved(self, address: str) -> None:
+        levels = address.split("/", 2)
+        if levels[0] != AMQP_TOPIC or len(levels) < 3:
+            raise Refusal(Cause.FORBIDDEN, f"{levels[0]!r} is not an address to publish to")
+        if levels[1] not in self._exchanges:
+            raise Refusal(Cause.NOT_FOUND, f"no exchange {levels[1]!r}")
+
+
+def _zone_of(group: Group) -> str | None:
+    """The zone of a group's master; None while there is no master."""
+    master = None if group.master is None else group.replica(group.master)
+    return None if master is None else master.zone

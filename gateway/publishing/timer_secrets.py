@@ -1,0 +1,58 @@
+"""What tickets of delayed messages are signed with (`gateway.publishing.delayed`): a secret for each principal.
+
+The key that they are made with is the same for all gateways of a cluster and after a restart; so is the id that is made
+with it, which other gateways know this one by.
+"""
+
+import hmac
+import secrets
+
+from store.api.client import StoreClient
+from store.base import logs
+from store.base.errors import RevisionConflict, StoreError
+
+__all__ = ["TimerSecrets"]
+
+_SPACE = "$timers"  # the KV's namespace of the key that secrets are made with
+_KEY_BYTES = 32
+_GATEWAY = "\0gateway"  # what the id is made of; nobody has such a name
+_ID_BYTES = 8
+_MADE_MAX = 4_096  # secrets remembered: making one takes longer than the rest of letting a connection in
+
+log = logs.get(__name__)
+
+
+class TimerSecrets:
+    """Makes the secrets of principals, by a key that all gateways of a cluster share."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(_KEY_BYTES)
+        self._made: dict[str, bytes] = {}
+
+    @property
+    def gateway_id(self) -> str:
+        """What other gateways know this one by, or the cluster it belongs to."""
+        return self.of(_GATEWAY)[:_ID_BYTES].hex()
+
+    async def load(self, store: StoreClient) -> None:
+        """Get the key from the store, or put this one there; without it tickets are good for this process alone."""
+        try:
+            while (entry := await store.kv_get("key", namespace=_SPACE)) is None:
+                try:
+                    await store.kv_put("key", self._key, expected_revision=0, namespace=_SPACE)
+                except RevisionConflict:  # another gateway was faster
+                    continue
+                return
+            self._key = entry.value
+            self._made.clear()
+        except StoreError as error:
+            log.warning("the key of timers' tickets cannot be stored", error=str(error))
+
+    def of(self, principal: str) -> bytes:
+        """The secret of a principal."""
+        made = self._made.get(principal)
+        if made is None:
+            if len(self._made) >= _MADE_MAX:
+                self._made.clear()
+            made = self._made[principal] = hmac.digest(self._key, principal.encode(), "sha256")
+        return made

@@ -1,0 +1,48 @@
+"""Whose a topic is that publishing makes: each user has a share of the topics that there may be."""
+
+from collections.abc import Callable
+from typing import Final
+
+from gateway.domain.errors import Refusal
+from gateway.domain.principal import Principal
+
+__all__ = ["ANYBODY", "UsedShares", "creator_of"]
+
+ANYBODY: Final = "anybody"  # has one share: all without a name, and guests, whose password everybody knows
+REMEMBERED_S: Final = 1.0  # how long the controllers are not asked again for somebody whose share is used up
+REMEMBERED_COUNT_MAX: Final = 1_000  # creators; beyond, all are forgotten
+
+
+class UsedShares:
+    """Who may make no more topics, for a moment: all of a process's input waits while the controllers are asked.
+
+    `clock` counts seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._used: dict[str, tuple[float, Refusal]] = {}  # until when, and why; len <= REMEMBERED_COUNT_MAX
+
+    def note(self, creator: str, refusal: Refusal) -> Refusal:
+        """A creator was refused a topic; the refusal itself."""
+        if creator:
+            if len(self._used) >= REMEMBERED_COUNT_MAX:
+                self._used.clear()
+            self._used[creator] = self._clock() + REMEMBERED_S, refusal
+        return refusal
+
+    def refusal(self, creator: str) -> Refusal | None:
+        """Returns why a creator is refused one more without asking, None where that is to be asked."""
+        until_s, refusal = self._used.get(creator, (0.0, None))
+        return refusal if self._clock() < until_s else None
+
+
+def creator_of(publisher: object, who: Principal | None) -> str:
+    """Returns what the topics are counted under that a publish makes, "" for the gateway's own, which has no share.
+
+    `who` publishes, as the effect says, or else the publisher's `principal`, where it has one.
+    """
+    principal = who if who is not None else getattr(publisher, "principal", None)
+    if principal is None:
+        return ""
+    return ANYBODY if principal.anonymous or principal.guest else f"user {principal.name}"

@@ -1,0 +1,212 @@
+"""Where the definitions of exchanges and queues are kept, and how several proxies agree on them.
+
+A gateway that is alone keeps what is durable, and nobody else changes it. Several proxies keep everything, what is not
+durable in places of its own, change it by compare-and-set, and follow each other by a watch. Revisions tell what is
+newer: what arrives late changes nothing.
+"""
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from gateway.domain.keys import kv_key
+from gateway.ownership.queue_remains import stored_entries
+from gateway.port.topology import Exchange, QueueDefinition
+from store.api.client import Change, Delete, Entry, Put, StoreClient
+from store.base import logs
+from store.base.errors import RevisionConflict
+
+__all__ = ["NOTHING", "Changed", "Definitions", "Found", "LocalDefinitions", "SharedDefinitions"]
+
+EXCHANGES, QUEUES = "amqp/exchanges", "amqp/queues"
+LIVE_EXCHANGES, LIVE_QUEUES = "amqp/live/exchanges", "amqp/live/queues"  # of several proxies, and not durable
+WATCHED = ("amqp/", "amqp0")  # "0" is the character behind "/"
+NOTHING: Mapping[str, int] = MappingProxyType({})
+
+_encode = msgspec.msgpack.encode
+_exchange = msgspec.msgpack.Decoder(Exchange).decode
+_queue = msgspec.msgpack.Decoder(QueueDefinition).decode
+
+log = logs.get(__name__)
+
+
+class Changed(Exception):
+    """Another proxy was first: look again."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class Found(NamedTuple):
+    """A definition as it is stored. None: it is gone, as of that revision."""
+
+    name: str
+    definition: Exchange | QueueDefinition | None
+    revision: int
+    exchange: bool  # what it is, or was
+
+
+class Definitions(Protocol):
+    """Reads and writes definitions. All methods raise `StoreError`."""
+
+    shared: bool  # other processes change them, too
+
+    def load(self) -> AsyncIterator[Found]:
+        """All of them, exchanges first."""
+
+    async def clear(self) -> None:
+        """Forget what is not durable: no process that could know it is there."""
+
+    async def find(self, name: str, *, exchange: bool) -> Found | None:
+        """One that is not known here, but perhaps elsewhere."""
+
+    async def put(self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool) -> int:
+        """Store a definition in the place of the one of a revision (0: of none). Its revision. Raises `Changed`."""
+
+    async def delete(
+        self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool, also: Mapping[str, int] = NOTHING
+    ) -> int:
+        """Remove a definition; the revision as of which it is gone. Raises `Changed`.
+
+        Of several proxies only if other keys, too, are at the revisions in `also`.
+        """
+
+    def guard(self, definition: QueueDefinition, revision: int) -> Mapping[str, int]:
+        """What a transaction has to compare that may only be done while a durable queue is as it is known here."""
+
+
+class LocalDefinitions:
+    """Of a gateway that is alone."""
+
+    shared = False
+
+    def __init__(self, store: StoreClient) -> None:
+        self._store = store
+
+    async def load(self) -> AsyncIterator[Found]:
+        """See `Definitions`."""
+        for place in (EXCHANGES, QUEUES):
+            async for entry in stored_entries(self._store, place):
+                yield _found(entry)
+
+    async def clear(self) -> None:
+        """See `Definitions`: such are not kept."""
+
+    async def find(self, name: str, *, exchange: bool) -> Found | None:
+        """See `Definitions`: what is not known here is not there."""
+        return None
+
+    async def put(self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool) -> int:
+        """See `Definitions`."""
+        if lasting:
+            await self._store.kv_put(_place(definition, lasting=True), _encode(definition))
+        return revision
+
+    async def delete(
+        self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool, also: Mapping[str, int] = NOTHING
+    ) -> int:
+        """See `Definitions`."""
+        if lasting:
+            await self._store.kv_delete(_place(definition, lasting=True))
+        return revision
+
+    def guard(self, definition: QueueDefinition, revision: int) -> Mapping[str, int]:
+        """See `Definitions`: nobody else changes it."""
+        return NOTHING
+
+
+class SharedDefinitions:
+    """Of one of several proxies."""
+
+    shared = True
+
+    def __init__(self, store: StoreClient) -> None:
+        self._store = store
+        self._names: dict[str, str] = {}  # by key: a key may be shortened, and one that is gone has no value
+
+    async def load(self) -> AsyncIterator[Found]:
+        """See `Definitions`."""
+        for place in (EXCHANGES, LIVE_EXCHANGES, QUEUES, LIVE_QUEUES):
+            async for entry in stored_entries(self._store, place):
+                yield self._noted(entry.key, _found(entry))
+
+    async def clear(self) -> None:
+        """See `Definitions`."""
+        for place in (LIVE_EXCHANGES, LIVE_QUEUES):
+            async for entry in stored_entries(self._store, place):
+                await self._store.kv_delete(entry.key)
+
+    async def find(self, name: str, *, exchange: bool) -> Found | None:
+        """See `Definitions`."""
+        for place in (EXCHANGES, LIVE_EXCHANGES) if exchange else (QUEUES, LIVE_QUEUES):
+            entry = await self._store.kv_get(kv_key(place, name))
+            if entry is not None:
+                return self._noted(entry.key, _found(entry))
+        return None
+
+    async def put(self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool) -> int:
+        """See `Definitions`."""
+        key = _place(definition, lasting=lasting)
+        self._names[key] = definition.name
+        return await self._transact(definition.name, {key: revision}, Put(key, _encode(definition)))
+
+    async def delete(
+        self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool, also: Mapping[str, int] = NOTHING
+    ) -> int:
+        """See `Definitions`."""
+        key = _place(definition, lasting=lasting)
+        return await self._transact(definition.name, {key: revision, **also}, Delete(key))
+
+    def guard(self, definition: QueueDefinition, revision: int) -> Mapping[str, int]:
+        """See `Definitions`."""
+        return {_place(definition, lasting=True): revision}
+
+    async def _transact(self, name: str, compares: Mapping[str, int], operation: Put | Delete) -> int:
+        try:
+            return (await self._store.kv_transact(compares, [operation])).revision
+        except RevisionConflict as conflict:
+            raise Changed(name) from conflict
+
+    async def follow(
+        self, again: Callable[[], Coroutine[Any, Any, None]], found: Callable[[list[Found]], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Hear of what changes until the watch breaks; `again` is called first, to take stock. Raises `StoreError`."""
+        changes = self._store.kv_watch(*WATCHED)
+        try:
+            await again()
+            async for some in changes:
+                await found([one for one in map(self._change, some.changes) if one is not None])
+        finally:
+            await changes.aclose()
+
+    def _change(self, change: Change) -> Found | None:
+        place = next(
+            (p for p in (EXCHANGES, LIVE_EXCHANGES, QUEUES, LIVE_QUEUES) if change.key.startswith(f"{p}/")), ""
+        )
+        if not place:
+            return None
+        exchange = place in (EXCHANGES, LIVE_EXCHANGES)
+        if change.kind == "put":
+            definition = (_exchange if exchange else _queue)(change.value)
+            return self._noted(change.key, Found(definition.name, definition, change.revision, exchange))
+        name = self._names.pop(change.key, None)
+        return None if name is None else Found(name, None, change.revision, exchange)
+
+    def _noted(self, key: str, found: Found) -> Found:
+        self._names[key] = found.name
+        return found
+
+
+def _found(entry: Entry) -> Found:
+    exchange = entry.key.startswith((f"{EXCHANGES}/", f"{LIVE_EXCHANGES}/"))
+    definition = (_exchange if exchange else _queue)(entry.value)
+    return Found(definition.name, definition, entry.revision, exchange)
+
+
+def _place(definition: Exchange | QueueDefinition, *, lasting: bool) -> str:
+    if isinstance(definition, Exchange):
+        return kv_key(EXCHANGES if lasting else LIVE_EXCHANGES, definition.name)
+    return kv_key(QUEUES if lasting else LIVE_QUEUES, definition.name)

@@ -1,0 +1,397 @@
+"""Named queues of this process, after AMQP 0-9-1, over the store's leases.
+
+A queue is a queue number whose rows the router adds to what is published (`queue_registry` says which there are); here
+are its consumers, and what they, and those who fetch one message at a time, hold of it.
+"""
+
+import asyncio
+import random as chance
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any
+
+from controller.api.client import ControllerClient, ControllerError, TopicLimit
+from gateway.domain.access import OPEN, Badge
+from gateway.domain.errors import Cause, Refusal
+from gateway.domain.session_user import SessionUser
+from gateway.ownership.owners import LocalOwners, Owned, Owners
+from gateway.port.adapter import Cancel, Consume, ConsumerId, Leased, Random, Ready, Request, SettleLeased
+from gateway.port.queues import (
+    BindQueue,
+    ConsumerCancelled,
+    CountRoutes,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    GetMessage,
+    Got,
+    PurgeQueue,
+    QueueInfo,
+    UnbindQueue,
+)
+from gateway.port.topology import Exchange, QueueDefinition, message_ttl_ms
+from gateway.publishing.router import UnknownTopicError
+from gateway.queues.consumer_counts import PREFIX as COUNTED
+from gateway.queues.consumer_counts import ConsumerCounts, LocalConsumerCounts, SharedConsumerCounts
+from gateway.queues.pump import Connection, Consumer, Pump, take_live
+from gateway.queues.shared_counts import SharedCounts
+from gateway.queues.shared_registry import SharedRegistry
+from gateway.queues.topology import PREFIX, Queue, QueueRouter
+from store.api.client import StoreClient
+from store.base import logs
+from store.base.errors import StoreError
+from store.format.frame import QueueNumber, QueueOffset
+
+__all__ = ["NamedQueues"]
+
+FOLLOW_S = 1.0  # between two attempts to follow the other proxies
+FINISH_S, FINISH_MAX_S = 1.0, 60.0  # between two attempts to remove what could not be: at first, and at most
+
+log = logs.get(__name__)
+
+
+class _Gone(Exception):
+    """Who asked is gone."""
+
+
+class NamedQueues:
+    """Handles the requests of `gateway.port.queues` and the port's lease effects for all connections of this process.
+
+    It belongs to the event loop. `instance` tells the processes of one cluster apart: at `load` a process clears away
+    what its own instance left behind.
+    """
+
+    def __init__(
+        self,
+        store: StoreClient,
+        controller: ControllerClient,
+        router: QueueRouter,
+        *,
+        instance: str = "0",
+        random: Random | None = None,
+        owners: Owners | None = None,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._store = store
+        self._router = router
+        self._now_ms = now_ms
+        self._owners = owners = owners or LocalOwners(store)
+        self._counts: ConsumerCounts = LocalConsumerCounts() if owners.alone else SharedConsumerCounts(store, owners)
+        self._shares = SharedCounts(store, owners)
+        self._registry = registry = SharedRegistry(
+            store,
+            controller,
+            router,
+            instance=instance,
+            random=random or chance.SystemRandom(),
+            owners=owners,
+            counts=self._counts,
+            new_pump=self._new_pump,
+            dropped=self._cancel_all,
+            unfinished=self._finish_later,
+        )
+        owners.serve(PREFIX, self)
+        owners.serve(COUNTED, self)
+        self._finishing = False
+        self._consumers: dict[int, dict[ConsumerId, Consumer]] = {}  # by connection
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._handlers: dict[type[Request], Callable[[Connection, Any], Awaitable[Any]]] = {
+            DeclareExchange: registry.declare_exchange,
+            DeleteExchange: registry.delete_exchange,
+            DeclareQueue: self._declare,
+            DeleteQueue: registry.delete_queue,
+            PurgeQueue: self._purge,
+            BindQueue: registry.bind,
+            UnbindQueue: registry.unbind,
+            GetMessage: self._get,
+            CountRoutes: self._count_routes,
+        }
+
+    @property
+    def registry(self) -> SharedRegistry:
+        """Which queues there are."""
+        return self._registry
+
+    async def load(self) -> None:
+        """Know what was declared durable, and clear away what was not."""
+        await self._registry.load()
+
+    async def follow(self) -> None:
+        """Follow what other proxies declare, for ever."""
+        while not self._owners.alone:
+            try:
+                await self._registry.follow()
+            except StoreError as error:
+                log.warning("what other proxies declare is not known here", error=str(error), retry_s=FOLLOW_S)
+            await asyncio.sleep(FOLLOW_S)
+
+    async def follow_members(self) -> None:
+        """Follow how many members shared subscriptions have at other proxies, for ever."""
+        await self._shares.follow()
+
+    async def wanted(self, name: str, user: SessionUser | None) -> None:
+        """See `owners.Listener`: what is here is kept."""
+
+    async def inherited(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
+        """See `owners.Listener`: exclusive queues and consumers go with their connections."""
+        if name.startswith(PREFIX):
+            await self._registry.inherited(name, take)
+        elif isinstance(self._counts, SharedConsumerCounts):
+            await self._registry.drop_unused([await self._counts.inherited(name, take)])
+
+    async def deposed(self) -> None:
+        """See `owners.Listener`: consumers are told, so that they begin again."""
+        if isinstance(self._counts, SharedConsumerCounts):
+            self._counts.deposed()
+        await self._registry.deposed()
+        for queue in list(self._registry.queues.values()):
+            self._cancel_all(queue)
+
+    async def close(self) -> None:
+        """Deliver nothing more."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for queue in self._registry.queues.values():
+            await queue.pump.stop()
+
+    async def request(self, conn: Connection, request: Request) -> Any:
+        """Answer one of `gateway.port.queues`'s requests. Raises `Refusal`."""
+        try:
+            return await self._handlers[type(request)](conn, request)
+        except StoreError as error:
+            raise Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=1_000) from error
+        except TopicLimit as error:
+            raise Refusal(Cause.QUOTA, str(error)) from error
+        except ControllerError as error:
+            raise Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=1_000) from error
+
+    async def consume(self, conn: Connection, effect: Consume, badge: Badge = OPEN) -> None:
+        """Begin to deliver a queue to a connection, as long as `badge` may read it. Raises `Refusal`.
+
+        Nothing is delivered before the caller's next await, so that it can tell the connection first.
+        """
+        queue = await self._registry.look_up(effect.queue, conn)
+        if queue.shared:
+            if not conn.gone:
+                self._begin(queue, conn, effect, badge)
+            return
+        self._check_consumers(queue, effect)
+        await self._counts.join(effect.queue, exclusive=effect.exclusive)
+        try:
+            queue = self._registry.find(effect.queue, conn)
+            self._check_consumers(queue, effect)
+            if conn.gone:
+                raise _Gone
+        except (Refusal, _Gone) as why:
+            await self._counts.leave(effect.queue)
+            if isinstance(why, _Gone):
+                return
+            raise
+        self._begin(queue, conn, effect, badge)
+
+    def _begin(self, queue: Queue, conn: Connection, effect: Consume, badge: Badge) -> None:
+        consumer = Consumer(
+            conn,
+            effect.consumer,
+            effect.queue,
+            exclusive=effect.exclusive,
+            settle_on_delivery=effect.settle_on_delivery,
+            credit=effect.credit,
+            pattern=queue.definition.pattern,
+            badge=badge,
+        )
+        self._consumers.setdefault(conn.id, {})[effect.consumer] = consumer
+        queue.pump.add(consumer)
+        if queue.shared:
+            self._shares.here(effect.queue, len(queue.pump.consumers))
+
+    def _check_consumers(self, queue: Queue, effect: Consume) -> None:
+        others = queue.pump.consumers
+        if others and (effect.exclusive or any(c.exclusive for c in others)):
+            raise Refusal(Cause.FORBIDDEN, f"queue {effect.queue!r} has an exclusive consumer, or cannot have one now")
+
+    def ready(self, conn: Connection, effect: Ready) -> None:
+        """A consumer takes messages again."""
+        consumer = self._consumers.get(conn.id, {}).get(effect.consumer)
+        if consumer is not None and consumer.ready(effect.credit):
+            self._registry.queues[consumer.queue].pump.wake()
+
+    def cancel(self, conn: Connection, effect: Cancel) -> None:
+        """End a consumer; a queue that lived for its consumers alone goes with the last."""
+        consumer = self._consumers.get(conn.id, {}).pop(effect.consumer, None)
+        if consumer is not None:
+            unused = self._remove(consumer)
+            if not consumer.shared and (unused or not self._owners.alone):
+                self._spawn(self._left([consumer.queue], [consumer.queue] if unused else []))
+
+    async def _left(self, queues: list[str], unused: list[str]) -> None:
+        """Consumers have ended, some of them perhaps the last ones of their queues."""
+        for queue in queues:
+            try:
+                await self._counts.leave(queue)
+            except (StoreError, Refusal) as error:
+                log.warning("a consumer that has ended is counted still", queue=queue, error=str(error))
+        if unused:
+            await self._registry.drop_unused(unused)
+
+    async def settle(self, conn: Connection, effect: SettleLeased) -> None:
+        """Settle or give back what a connection holds of a queue. Raises `StoreError`."""
+        queue = self._registry.queues.get(effect.queue)
+        if queue is None or effect.number not in (0, queue.number):
+            return
+        done: list[QueueOffset] = []
+        for disposition in effect.dispositions:
+            if disposition.outcome == "requeue":
+                self._store.requeue(queue.number, conn.id, disposition.offsets)
+                queue.pump.wake()
+            else:  # "ack", and "reject": there is no dead-letter exchange that could want it
+                done += disposition.offsets
+        if done:
+            await self._settle(queue, conn, done)
+
+    async def connection_lost(self, conn: Connection) -> None:
+        """A connection has ended: what it held is there for others again, what was its own is gone."""
+        ended = list(self._consumers.pop(conn.id, {}).values())
+        unused = [c.queue for c in ended if self._remove(c)]
+        self.appended(self._store.release(conn.id))
+        counted = [c.queue for c in ended if not c.shared]
+        if counted:
+            await self._left(counted, unused)
+        await self._registry.drop_owned(conn.id)
+
+    def exchange(self, name: str) -> Exchange | None:
+        """An exchange that is known here."""
+        return self._registry.exchange(name)
+
+    def wake(self) -> None:
+        """Tell members of shared subscriptions that their right was revoked; deliver to who may read again."""
+        for queue in list(self._registry.queues.values()):
+            for consumer in list(queue.pump.consumers) if queue.shared else ():
+                if not consumer.gone and not consumer.allowed:  # telling one may end others of its connection
+                    self._consumers.get(consumer.conn.id, {}).pop(consumer.id, None)
+                    self._remove(consumer)
+                    consumer.conn.deliver(ConsumerCancelled(consumer.id, denied=True))
+            queue.pump.wake()
+
+    def appended(self, queue_numbers: Iterable[int]) -> None:
+        """Rows of these queues have become visible."""
+        by_number = self._registry.by_number
+        for number in queue_numbers:
+            if (queue := by_number.get(number)) is not None:
+                queue.pump.wake()
+
+    # ---- requests
+
+    async def _declare(self, conn: Connection, request: DeclareQueue) -> QueueInfo:
+        queue = await self._registry.declare_queue(conn, request)
+        waiting = await self._store.waiting(queue.number)
+        name = queue.definition.name
+        consumers = len(queue.pump.consumers) + await self._counts.elsewhere(name)
+        return QueueInfo(name=name, messages=waiting, consumers=consumers)
+
+    async def _purge(self, conn: Connection, request: PurgeQueue) -> int:
+        queue = await self._registry.look_up(request.name, conn)
+        return await self._store.purge(queue.number)
+
+    async def _get(self, conn: Connection, request: GetMessage) -> Got | None:
+        queue = await self._registry.look_up(request.queue, conn)
+        if any(c.exclusive for c in queue.pump.consumers):
+            raise Refusal(Cause.FORBIDDEN, f"queue {request.queue!r} has an exclusive consumer")
+        ttl_ms = message_ttl_ms(queue.definition)
+        found = await take_live(self._store, queue.number, conn.id, now_ms=self._now_ms, ttl_ms=ttl_ms)
+        if found is None:
+            return None
+        message, lease = found
+        if conn.gone:
+            self._store.requeue(queue.number, conn.id, [lease.offset], delivered=False)
+            return None
+        if request.settle:
+            await self._settle(queue, conn, [lease.offset])
+        leased = Leased(ConsumerId(0), [message], [lease.offset], [lease.deliveries], queue.number)
+        return Got(leased=leased, remaining=await self._store.waiting(queue.number))
+
+    async def _settle(self, queue: Queue, conn: Connection, offsets: list[QueueOffset]) -> None:
+        """Settle messages; what cannot be is there for others again. Raises `StoreError`."""
+        try:
+            await self._store.settle(queue.number, conn.id, offsets)
+        except StoreError:
+            queue.pump.wake()
+            raise
+
+    async def _count_routes(self, _conn: Connection, request: CountRoutes) -> list[int]:
+        counts = []
+        for message in request.messages:
+            try:
+                counts.append(len(self._router.named_queues(message)))
+            except (Refusal, UnknownTopicError):  # its exchange or topic has been deleted since it was published
+                counts.append(0)
+        return counts
+
+    # ---- consumers
+
+    def _new_pump(self, definition: QueueDefinition) -> Pump:
+        return Pump(
+            self._store,
+            QueueNumber(definition.number),
+            ttl_ms=message_ttl_ms(definition),
+            now_ms=self._now_ms,
+            failed=lambda error: self._pump_failed(definition.name, error),
+            elsewhere=partial(self._shares.elsewhere, definition.name) if definition.pattern else lambda: 0,
+        )
+
+    def _remove(self, consumer: Consumer) -> bool:
+        """Take a consumer from its queue; whether the queue should go with it."""
+        queue = self._registry.queues[consumer.queue]
+        queue.pump.remove(consumer)
+        if queue.shared:
+            self._shares.here(consumer.queue, len(queue.pump.consumers))
+        return queue.definition.auto_delete and not queue.pump.consumers
+
+    def _cancel_all(self, queue: Queue) -> None:
+        """Nothing more is delivered of a queue: its consumers are told, so that nobody waits for nothing."""
+        if queue.shared:
+            self._shares.here(queue.definition.name, 0)
+        for consumer in list(queue.pump.consumers):
+            queue.pump.remove(consumer)
+            self._consumers.get(consumer.conn.id, {}).pop(consumer.id, None)
+            consumer.conn.deliver(ConsumerCancelled(consumer.id))
+            if not self._owners.alone and not consumer.shared:
+                self._spawn(self._left([consumer.queue], []))
+
+    def _pump_failed(self, name: str, error: BaseException) -> None:
+        """A bug of ours has ended a pump."""
+        log.error("delivering a queue has failed", queue=name, exc_info=error)
+        queue = self._registry.queues.get(name)
+        if queue is not None:
+            self._cancel_all(queue)
+
+    def _finish_later(self) -> None:
+        """Something that should be gone is still there: try again, ever more seldom, until it is."""
+        if not self._finishing:
+            self._finishing = True
+            self._spawn(self._finish())
+
+    async def _finish(self) -> None:
+        delay_s = FINISH_S
+        try:
+            while True:
+                await asyncio.sleep(delay_s)
+                if await self._registry.finish():
+                    return
+                delay_s = min(delay_s * 2, FINISH_MAX_S)
+        finally:
+            self._finishing = False
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("clearing away queues has failed", exc_info=error)

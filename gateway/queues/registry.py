@@ -1,0 +1,375 @@
+"""Which exchanges, queues and bindings there are: declared, kept in the KV, and told to the router.
+
+A change is on disk before it counts. Exchanges and queues that are durable are entries of the KV, a queue's with its
+bindings; a queue that is not has a marker there instead, so that one that a crash left behind is cleared away at the
+next start.
+
+Of several proxies each has all of them, and follows what the others change (`gateway.queues.definitions`). Who makes a
+queue or removes one owns its name meanwhile, so that two proxies do not give it two numbers; an exclusive queue's proxy
+keeps the name, and whoever takes it over when that proxy is gone removes the queue.
+"""
+
+import base64
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from controller.api.client import ControllerError
+from gateway.domain.errors import Cause, Refusal
+from gateway.ownership.owners import Owned
+from gateway.port.queues import BindQueue, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, UnbindQueue
+from gateway.port.shared import SHARED_PREFIX
+from gateway.port.topology import (
+    EXCHANGE_KINDS,
+    Binding,
+    Exchange,
+    QueueDefinition,
+    check_exchange_arguments,
+    check_queue_arguments,
+    exchange_level,
+    header_predicate,
+)
+from gateway.queues.definitions import NOTHING, Changed
+from gateway.queues.pump import Connection
+from gateway.queues.topology import ELSEWHERE, PREFIX, Queue, Topology, check_access, kept, no_queue
+from store.base import logs
+from store.base.errors import StoreError
+
+__all__ = ["BINDINGS_COUNT_MAX", "EXCHANGES_COUNT_MAX", "QueueRegistry"]
+
+BINDINGS_COUNT_MAX = 10_000  # of one queue
+EXCHANGES_COUNT_MAX = 10_000
+
+_RESERVED = "amq."
+_RESERVED_QUEUES = (_RESERVED, SHARED_PREFIX)
+
+log = logs.get(__name__)
+
+
+class QueueRegistry(Topology):
+    """What changes exchanges, queues and bindings.
+
+    When something that should be gone could not be removed, `unfinished` is told, and `finish` is to be called again
+    later.
+    """
+
+    async def inherited(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
+        """The proxy that owned the name of a queue is gone: so is a queue that was its connection's own."""
+        queue_name = name.removeprefix(PREFIX)
+        async with self._changing:
+            owned = await take()
+            await self._look_again(queue_name, exchange=False)
+            queue = self.queues.get(queue_name)
+            if queue is None or queue.owner != ELSEWHERE or queue.definition.proxy == self._owners.id:
+                await owned.release()
+                return
+            queue.owned = owned
+            await self._drop_soon([queue_name])
+
+    async def deposed(self) -> None:
+        """Others remove the queues that belong to connections of this process."""
+        async with self._changing:
+            for name in [name for names in self._owned.values() for name in names]:
+                await self._vanish(name, exchange=False)
+
+    # ---- exchanges
+
+    async def declare_exchange(self, _conn: Connection, request: DeclareExchange) -> None:
+        """See `DeclareExchange`. Raises `Refusal`."""
+        await self._change(lambda: self._declare_exchange(request))
+
+    async def _declare_exchange(self, request: DeclareExchange) -> None:
+        if not request.name:
+            raise Refusal(Cause.FORBIDDEN, "the default exchange cannot be declared")
+        await self._meet(request.name, exchange=True)
+        existing = self._exchanges.get(request.name)
+        if request.passive:
+            if existing is None:
+                raise Refusal(Cause.NOT_FOUND, f"no exchange {request.name!r}")
+            return
+        if existing is not None:
+            _check_same("exchange", request.name, existing, request, ("kind", "durable", "auto_delete"))
+            return
+        if request.name.startswith(_RESERVED):
+            raise Refusal(Cause.FORBIDDEN, f"exchange names that begin with {_RESERVED!r} are reserved")
+        if request.kind not in EXCHANGE_KINDS:
+            raise Refusal(Cause.PRECONDITION, f"exchanges are {', '.join(EXCHANGE_KINDS)}, not {request.kind!r}")
+        if request.internal:
+            raise Refusal(Cause.PRECONDITION, "internal exchanges are not supported")
+        check_exchange_arguments(request.arguments)
+        exchange_level(request.name)
+        if len(self._exchanges) >= EXCHANGES_COUNT_MAX:
+            raise Refusal(Cause.QUOTA, f"there are {EXCHANGES_COUNT_MAX} exchanges already")
+        exchange = Exchange(
+            name=request.name, kind=request.kind, durable=request.durable, auto_delete=request.auto_delete
+        )
+        self._revisions[exchange.name] = await self._definitions.put(exchange, 0, lasting=exchange.durable)
+        self._exchanges[exchange.name] = exchange
+        self._tell_exchanges()
+
+    async def delete_exchange(self, _conn: Connection, request: DeleteExchange) -> None:
+        """See `DeleteExchange`. Raises `Refusal`."""
+        await self._change(lambda: self._delete_exchange(request))
+
+    async def _delete_exchange(self, request: DeleteExchange) -> None:
+        if not request.name or request.name.startswith(_RESERVED):
+            raise Refusal(Cause.FORBIDDEN, f"exchange {request.name!r} cannot be deleted")
+        await self._meet(request.name, exchange=True)
+        exchange = self._exchanges.get(request.name)
+        if exchange is None:
+            return
+        bound = self._bound.get(request.name, {})
+        if request.if_unused and bound:
+            raise Refusal(Cause.PRECONDITION, f"exchange {request.name!r} is in use")
+        for name in dict.fromkeys(name for name, _ in bound):
+            queue = self.queues[name]
+            await self._change_bindings(
+                queue, tuple(b for b in queue.definition.bindings if b.exchange != request.name)
+            )
+        await self._drop_exchange(exchange)
+
+    async def _drop_exchange(self, exchange: Exchange) -> None:
+        revision = self._revisions.get(exchange.name, 0)
+        gone = await self._definitions.delete(exchange, revision, lasting=exchange.durable)
+        self._went(exchange.name, gone, exchange=True)
+        self._revisions.pop(exchange.name, None)
+        del self._exchanges[exchange.name]
+        self._bound.pop(exchange.name, None)
+        self._tell_exchanges()
+
+    # ---- queues
+
+    async def declare_queue(self, conn: Connection, request: DeclareQueue) -> Queue:
+        """See `DeclareQueue`. Raises `Refusal`."""
+        return await self._change(lambda: self._declare_queue(conn, request))
+
+    async def _declare_queue(self, conn: Connection, request: DeclareQueue) -> Queue:
+        if request.name in self._doomed:
+            await self._drop(self.queues[request.name])
+        if request.name:
+            await self._meet(request.name)
+        queue = self.queues.get(request.name) if request.name else None
+        if queue is not None:
+            check_access(conn, queue)
+            if not request.passive:
+                _check_same_queue(queue, request)
+        elif request.passive:
+            raise no_queue(request.name)
+        elif request.name.startswith(_RESERVED_QUEUES):
+            raise Refusal(Cause.FORBIDDEN, f"queue names that begin with one of {_RESERVED_QUEUES} are reserved")
+        else:
+            queue = await self._make(conn, request)
+        return queue
+
+    async def _make(self, conn: Connection, request: DeclareQueue) -> Queue:
+        """Make a queue, with its name claimed meanwhile, and as long as it is a connection's own."""
+        check_queue_arguments(request.arguments)
+        name = request.name or self._fresh_name()
+        owned = await self._claim(name)
+        kept = False
+        try:
+            if request.name:
+                await self._meet(name)
+                if name in self.queues:
+                    raise Changed(name)
+            queue = await self._create(conn, request, name)
+            if queue.owner is not None:
+                queue.owned, kept = owned, True
+        finally:
+            if not kept:
+                await owned.release()
+        if conn.gone and queue.owner is not None:
+            await self._drop_soon([name])
+        return queue
+
+    async def _create(self, conn: Connection, request: DeclareQueue, name: str) -> Queue:
+        owner = conn.id if request.exclusive else None
+        durable = request.durable and owner is None
+        if not durable:
+            await self._remains.mark(name)
+        named = await self._remains.fresh(name)
+        await self._store.configure_queues([kept(named.number)])
+        definition = QueueDefinition(
+            name=name,
+            number=named.number,
+            group=named.group,
+            durable=request.durable,
+            auto_delete=request.auto_delete,
+            exclusive=request.exclusive,
+            arguments=dict(request.arguments),
+            proxy=self._owners.id if owner is not None else "",
+        )
+        revision = await self._definitions.put(definition, 0, lasting=durable)
+        return self._add(definition, owner, revision)
+
+    def _fresh_name(self) -> str:
+        return "amq.gen-" + base64.urlsafe_b64encode(self._random.getrandbits(128).to_bytes(16, "big")).decode()[:22]
+
+    async def delete_queue(self, conn: Connection, request: DeleteQueue) -> int:
+        """See `DeleteQueue`. Raises `Refusal`."""
+        return await self._change(lambda: self._delete_queue(conn, request))
+
+    async def _delete_queue(self, conn: Connection, request: DeleteQueue) -> int:
+        await self._meet(request.name)
+        queue = self.queues.get(request.name)
+        if queue is None or request.name in self._doomed:
+            return 0
+        check_access(conn, queue)
+        if request.if_unused and (queue.pump.consumers or await self._counts.elsewhere(request.name)):
+            raise Refusal(Cause.PRECONDITION, f"queue {request.name!r} is in use")
+        waiting = await self._store.waiting(queue.number)
+        if request.if_empty and waiting:
+            raise Refusal(Cause.PRECONDITION, f"queue {request.name!r} is not empty")
+        await self._drop(queue)
+        return waiting
+
+    async def _drop(self, queue: Queue, also: Mapping[str, int] = NOTHING) -> None:
+        """Remove a queue, with the topology locked. The one step that says so for good comes first: if it fails,
+        nothing has changed. `also` is as in `Definitions.delete`. Raises `StoreError`.
+        """
+        definition = queue.definition
+        name = definition.name
+        owned = queue.owned or await self._claim(name)
+        try:
+            gone = await self._definitions.delete(definition, queue.revision, lasting=queue.lasting, also=also)
+            self._went(name, gone, exchange=False)
+            await self._remove(queue)
+            await self._remains.clear(name, queue.number)
+        finally:
+            if queue.owned is None or name not in self.queues:
+                await self._let_go(owned)
+        await self._drop_unbound(b.exchange for b in definition.bindings)
+        if self._remains.pending:
+            self._unfinished()
+
+    async def _let_go(self, owned: Owned) -> None:
+        """The queue is gone or was never ours: its name is free, or becomes so when this process ends."""
+        try:
+            await owned.release()
+        except (StoreError, Refusal) as error:
+            log.warning("the name of a queue is not free yet", error=str(error))
+
+    async def drop_unused(self, names: Iterable[str]) -> None:
+        """Remove those of these queues that lived for consumers alone, and have none."""
+        async with self._changing:
+            found = [self.queues[name] for name in names if name in self.queues]
+            found = [q for q in found if not await self._counts.elsewhere(q.definition.name)]
+            await self._drop_soon(q.definition.name for q in found if q.definition.auto_delete and not q.pump.consumers)
+
+    async def drop_owned(self, owner: int) -> None:
+        """Remove the exclusive queues of a connection that has ended."""
+        async with self._changing:
+            await self._drop_soon(self._owned.pop(owner, {}))
+
+    async def _drop_soon(self, names: Iterable[str]) -> None:
+        """Remove queues now, each for itself, or when `finish` is called; from now on nobody can use them."""
+        self._doomed.update(dict.fromkeys(names))
+        for name in list(self._doomed):
+            try:
+                await self._drop(self.queues[name])
+            except Changed:
+                await self._look_again(name, exchange=False)
+                self._unfinished()
+            except (StoreError, ControllerError, Refusal) as error:
+                log.warning("a queue that nobody can use any more is still there", queue=name, error=str(error))
+                self._unfinished()
+
+    async def finish(self) -> bool:
+        """Remove what could not be removed before; whether all is gone."""
+        async with self._changing:
+            await self._drop_soon(())
+            await self._drop_unbound(list(self._idle))
+            await self._remains.retry()
+            return not (self._doomed or self._idle or self._remains.pending)
+
+    # ---- bindings
+
+    async def bind(self, conn: Connection, request: BindQueue) -> None:
+        """See `BindQueue`. Raises `Refusal`."""
+        await self._change(lambda: self._bind(conn, request))
+
+    async def _bind(self, conn: Connection, request: BindQueue) -> None:
+        await self._meet(request.exchange, exchange=True)
+        await self._meet(request.queue)
+        queue = self.find(request.queue, conn)
+        exchange = self._exchanges.get(request.exchange)
+        if exchange is None:
+            raise Refusal(Cause.NOT_FOUND, f"no exchange {request.exchange!r}")
+        if not exchange.name:
+            raise Refusal(Cause.FORBIDDEN, "every queue is bound to the default exchange, by its name alone")
+        binding = Binding(exchange=exchange.name, routing_key=request.routing_key, arguments=dict(request.arguments))
+        if exchange.kind == "headers":
+            header_predicate(binding.arguments)
+        bindings = queue.definition.bindings
+        if (queue.definition.name, binding.identity) in self._bound.get(exchange.name, {}):
+            return
+        if len(bindings) >= BINDINGS_COUNT_MAX:
+            raise Refusal(Cause.QUOTA, f"queue {request.queue!r} has {BINDINGS_COUNT_MAX} bindings already")
+        await self._change_bindings(queue, (*bindings, binding))
+
+    async def unbind(self, conn: Connection, request: UnbindQueue) -> None:
+        """See `UnbindQueue`. Raises `Refusal`."""
+        await self._change(lambda: self._unbind(conn, request))
+
+    async def _unbind(self, conn: Connection, request: UnbindQueue) -> None:
+        await self._meet(request.queue)
+        queue = self.queues.get(request.queue)
+        if queue is None or request.queue in self._doomed:
+            return
+        check_access(conn, queue)
+        if not request.exchange:
+            raise Refusal(Cause.FORBIDDEN, "no queue can be unbound from the default exchange")
+        gone = Binding(
+            exchange=request.exchange, routing_key=request.routing_key, arguments=dict(request.arguments)
+        ).identity
+        kept = tuple(b for b in queue.definition.bindings if b.identity != gone)
+        if len(kept) < len(queue.definition.bindings):
+            await self._change_bindings(queue, kept)
+            await self._drop_unbound([request.exchange])
+
+    async def _change_bindings(self, queue: Queue, bindings: tuple[Binding, ...]) -> None:
+        """Give a queue other bindings: on disk before they count."""
+        definition = msgspec.structs.replace(queue.definition, bindings=bindings)
+        stored = definition
+        if not self._definitions.shared:
+            lasting = tuple(b for b in bindings if self._exchanges[b.exchange].durable)
+            stored = msgspec.structs.replace(definition, bindings=lasting)
+        queue.revision = await self._definitions.put(stored, queue.revision, lasting=queue.lasting)
+        self._rebind(queue, definition)
+
+    async def _drop_unbound(self, exchanges: Iterable[str]) -> None:
+        """Remove exchanges that lived for their bindings alone, now or when `finish` is called."""
+        for name in dict.fromkeys(exchanges):
+            self._idle.pop(name, None)
+            exchange = self._exchanges.get(name)
+            if exchange is not None and exchange.auto_delete and not self._bound.get(name):
+                try:
+                    await self._drop_exchange(exchange)
+                except Changed:
+                    await self._look_again(name, exchange=True)
+                except StoreError as error:
+                    log.warning("an exchange that nothing is bound to is still there", exchange=name, error=str(error))
+                    self._idle[name] = None
+                    self._unfinished()
+
+
+def _check_same_queue(queue: Queue, request: DeclareQueue) -> None:
+    """Raise `Refusal` when a declaration differs from the queue that exists (AMQP 0-9-1, queue.declare), as RabbitMQ.
+
+    CONFLICT where one of them is exclusive and the other is not, PRECONDITION for the rest. An exclusive queue goes
+    with its connection: nobody asks whether it is durable.
+    """
+    if queue.definition.exclusive != request.exclusive:
+        is_ = "exclusive" if queue.definition.exclusive else "not exclusive"
+        raise Refusal(Cause.CONFLICT, f"queue {request.name!r} is {is_}, and was declared otherwise now")
+    names = ("auto_delete", "arguments") if request.exclusive else ("durable", "auto_delete", "arguments")
+    _check_same("queue", request.name, queue.definition, request, names)
+
+
+def _check_same(what: str, name: str, existing: object, asked: object, fields: Iterable[str]) -> None:
+    """Raise `Refusal` (PRECONDITION) when a declaration differs from what exists (AMQP 0-9-1, queue.declare)."""
+    for field in fields:
+        is_, wanted = getattr(existing, field), getattr(asked, field)
+        if is_ != wanted:
+            raise Refusal(Cause.PRECONDITION, f"{what} {name!r} has {field} {is_!r}, not {wanted!r}")

@@ -1,0 +1,132 @@
+"""How many connected members each shared subscription has at other proxies: what fair shares are made of.
+
+Of several proxies each says how many it has, in a record that expires unless it is said again, and hears what the
+others say. A share that is a little out of date is a little unfair for a second, and nothing else depends on it.
+"""
+
+import asyncio
+
+import msgspec
+
+from gateway.domain.address import hash64
+from gateway.ownership.owners import Owners
+from gateway.ownership.queue_remains import stored_entries
+from store.api.client import StoreClient
+from store.base import logs
+from store.base.errors import StoreError
+
+__all__ = ["SharedCounts"]
+
+COUNTS = "shared/counts"
+WATCHED = (f"{COUNTS}/", f"{COUNTS}0")  # "0" is the character behind "/"
+SAY_S = 0.25  # between two looks whether there is something new to say
+AGAIN_S = 20.0  # until it is said again
+TTL_MS = 60_000
+RETRY_S = 1.0
+
+log = logs.get(__name__)
+
+
+class CountRecord(msgspec.Struct, frozen=True):
+    """The connected members of one shared subscription at one proxy."""
+
+    queue: str
+    proxy: str
+    count: int
+
+
+_encode = msgspec.msgpack.encode
+_decode = msgspec.msgpack.Decoder(CountRecord).decode
+
+
+class SharedCounts:
+    """Of one proxy. It belongs to the event loop."""
+
+    def __init__(self, store: StoreClient, owners: Owners) -> None:
+        self._store = store
+        self._owners = owners
+        self._here: dict[str, int] = {}
+        self._unsaid: dict[str, None] = {}
+        self._records: dict[str, CountRecord] = {}  # of all proxies, by key
+        self._elsewhere: dict[str, int] = {}
+
+    def here(self, queue: str, count: int) -> None:
+        """So many members are connected here."""
+        if self._owners.alone:
+            return
+        if count:
+            self._here[queue] = count
+        else:
+            self._here.pop(queue, None)
+        self._unsaid[queue] = None
+
+    def elsewhere(self, queue: str) -> int:
+        """How many are connected elsewhere."""
+        return self._elsewhere.get(queue, 0)
+
+    async def follow(self) -> None:
+        """Say and hear, for ever."""
+        if not self._owners.alone:
+            await asyncio.gather(self._hearing(), self._saying())
+
+    # ---- saying
+
+    async def _saying(self) -> None:
+        loop = asyncio.get_running_loop()
+        again_s = loop.time() + AGAIN_S
+        while True:
+            await asyncio.sleep(SAY_S)
+            if loop.time() >= again_s:
+                again_s = loop.time() + AGAIN_S
+                self._unsaid.update(dict.fromkeys(self._here))
+            try:
+                await self.say()
+            except StoreError as error:
+                log.debug("members of shared subscriptions are not counted elsewhere yet", error=str(error))
+                await asyncio.sleep(RETRY_S)
+
+    async def say(self) -> None:
+        """Say what has changed. Raises `StoreError`."""
+        for queue in list(self._unsaid):
+            count = self._here.get(queue, 0)
+            key = f"{COUNTS}/{hash64(queue):016x}/{self._owners.id}"
+            if count:
+                record = CountRecord(queue, self._owners.id, count)
+                await self._store.kv_put(key, _encode(record), ttl_ms=TTL_MS)
+            else:
+                await self._store.kv_delete(key)
+            if self._here.get(queue, 0) == count:
+                self._unsaid.pop(queue, None)
+
+    # ---- hearing
+
+    async def _hearing(self) -> None:
+        while True:
+            try:
+                await self.hear()
+            except StoreError as error:
+                log.debug("members of shared subscriptions elsewhere are not known", error=str(error))
+            await asyncio.sleep(RETRY_S)
+
+    async def hear(self) -> None:
+        """Hear what others say until that breaks. Raises `StoreError`."""
+        changes = self._store.kv_watch(*WATCHED)
+        try:
+            self._records = {entry.key: _decode(entry.value) async for entry in stored_entries(self._store, COUNTS)}
+            self._add_up()
+            async for some in changes:
+                for change in some.changes:
+                    if change.kind == "put":
+                        self._records[change.key] = _decode(change.value)
+                    else:
+                        self._records.pop(change.key, None)
+                self._add_up()
+        finally:
+            await changes.aclose()
+
+    def _add_up(self) -> None:
+        elsewhere: dict[str, int] = {}
+        for record in self._records.values():
+            if record.proxy != self._owners.id:
+                elsewhere[record.queue] = elsewhere.get(record.queue, 0) + record.count
+        self._elsewhere = elsewhere

@@ -1,0 +1,82 @@
+"""The named queues of shared subscriptions: made when the first member joins, gone with the last.
+
+Such a queue is filled by a filter instead of bindings, no exchange knows it, and it is kept as any topic is: members
+that are away do not keep the log from growing old.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias
+
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.shared import SharedName
+from gateway.port.topology import QueueDefinition
+from gateway.queues.registry import QueueRegistry
+from gateway.queues.topology import Queue
+
+__all__ = ["SharedRegistry", "Unless"]
+
+# Asks whether a queue may be removed: None when it has members, else what has to be as it is for that to stay so.
+Unless: TypeAlias = Callable[[], Awaitable[Mapping[str, int] | None]]
+
+
+class SharedRegistry(QueueRegistry):
+    """What changes exchanges, queues and bindings, and the queues of shared subscriptions."""
+
+    async def share(self, shared: SharedName, *, groups_max: int) -> Queue:
+        """The queue of a shared subscription, made if there is none.
+
+        Raises `Refusal` (QUOTA where there are `groups_max` already), `StoreError`, `ControllerError`.
+        """
+        return await self._change(lambda: self._share(shared, groups_max))
+
+    async def _share(self, shared: SharedName, groups_max: int) -> Queue:
+        name = shared.queue
+        if name in self._doomed:
+            await self._drop(self.queues[name])
+        await self._meet(name)
+        if name in self.queues:
+            return self.queues[name]
+        if self.shared_count >= groups_max:
+            raise Refusal(Cause.QUOTA, f"there are {groups_max} shared subscriptions already")
+        owned = await self._claim(name)
+        try:
+            await self._meet(name)  # another proxy may have made it until we had its name
+            if name in self.queues:
+                return self.queues[name]
+            named = await self._remains.fresh(name)
+            definition = QueueDefinition(
+                name=name, number=named.number, group=named.group, durable=True, pattern=shared.pattern
+            )
+            revision = await self._definitions.put(definition, 0, lasting=True)
+            return self._add(definition, None, revision)
+        finally:
+            await self._let_go(owned)
+
+    async def unshare(self, name: str, unless: Unless) -> bool:
+        """Remove the queue of a shared subscription that has no members; whether it is gone. Raises as `share`."""
+        return await self._change(lambda: self._unshare(name, unless))
+
+    async def _unshare(self, name: str, unless: Unless) -> bool:
+        await self._meet(name)
+        queue = self.queues.get(name)
+        if queue is None:
+            return True
+        also = await unless()
+        if also is None:
+            return False
+        await self._drop(queue, also)
+        return True
+
+    def guard(self, queue: Queue) -> Mapping[str, int]:
+        """What a transaction has to compare that may only be done while the queue is there."""
+        return self._definitions.guard(queue.definition, queue.revision)
+
+    async def look_again(self, name: str) -> None:
+        """A queue has changed at another proxy. Raises `StoreError`."""
+        async with self._changing:
+            await self._look_again(name, exchange=False)
+
+    @property
+    def shared(self) -> list[Queue]:
+        """The queues of shared subscriptions."""
+        return [queue for queue in self.queues.values() if queue.shared]

@@ -1,0 +1,362 @@
+"""The exchanges, queues and bindings that are known here: loaded, followed where other proxies change them, routed."""
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from controller.api.client import ControllerClient
+from gateway.domain.errors import Cause, Refusal
+from gateway.ownership.owners import Owned, Owners, Taken
+from gateway.ownership.queue_remains import QueueRemains
+from gateway.port.adapter import Random
+from gateway.port.topology import (
+    PREDECLARED,
+    Binding,
+    Exchange,
+    QueueDefinition,
+    binding_predicate,
+    exchange_level,
+    patterns,
+)
+from gateway.queues.consumer_counts import ConsumerCounts
+from gateway.queues.definitions import Changed, Definitions, Found, LocalDefinitions, SharedDefinitions
+from gateway.queues.pump import Connection, Pump
+from store.api.client import StoreClient
+from store.api.message import Message
+from store.base import logs
+from store.format.frame import QueueNumber
+from store.format.queue_config import QueueConfig
+
+__all__ = ["PREFIX", "Queue", "QueueRouter", "Topology", "check_access", "kept", "no_queue"]
+
+CLAIM_S = 3.0  # that another proxy may take to make or to remove a queue of a name
+CLAIM_RETRY_S = 0.02
+TRIES_COUNT_MAX = 16  # of one change, while other proxies change the same
+GONE_COUNT_MAX = 10_000  # names of what is gone that are remembered, for what arrives late
+PREFIX = "queues/"  # of the names that are owned
+
+ELSEWHERE = -1  # no connection of this process
+_TRANSIENT = "amqp/transient"
+
+log = logs.get(__name__)
+
+
+T = TypeVar("T")
+Predicate: TypeAlias = Callable[[Message], bool]
+
+
+class QueueRouter(Protocol):
+    """What named queues need of the router."""
+
+    def bind(
+        self, pattern: str, queue: int, predicate: Predicate | None = None, *, key: Hashable, group: int = 0
+    ) -> None:
+        """From now on put messages of matching addresses in a queue, which lies in a store group."""
+
+    def unbind(self, key: Hashable) -> None:
+        """End a binding."""
+
+    def set_exchanges(self, names: Collection[str]) -> None:
+        """The exchanges that can be published to, as address levels."""
+
+    def named_queues(self, message: Message) -> list[int]:
+        """The named queues a message would be put in."""
+
+
+class Queue:
+    """A queue that exists."""
+
+    __slots__ = ("definition", "members", "number", "owned", "owner", "pump", "revision")
+
+    def __init__(self, definition: QueueDefinition, owner: int | None, pump: Pump, revision: int) -> None:
+        self.definition = definition
+        self.number = QueueNumber(definition.number)
+        self.owner = owner  # the connection that alone may use it
+        self.pump = pump
+        self.revision = revision  # of its definition, of what several proxies share
+        self.owned: Owned | None = None  # its name, while this process keeps it
+        self.members: set[int] = set()  # of a shared subscription: the connections of this process that may use it
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is a shared subscription's, which its members alone may use."""
+        return bool(self.definition.pattern)
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it survives a restart."""
+        return self.definition.durable and self.owner is None
+
+
+class Topology:
+    """What `QueueRegistry` changes.
+
+    `new_pump` makes what delivers a queue; `dropped` is told of a queue that is gone, while its pump is at rest. When
+    something that should be gone could not be removed, `unfinished` is told, and `finish` is to be called again later.
+    """
+
+    def __init__(
+        self,
+        store: StoreClient,
+        controller: ControllerClient,
+        router: QueueRouter,
+        *,
+        instance: str,
+        random: Random,
+        owners: Owners,
+        counts: ConsumerCounts,
+        new_pump: Callable[[QueueDefinition], Pump],
+        dropped: Callable[[Queue], None],
+        unfinished: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._router = router
+        self._owners = owners
+        self._counts = counts
+        self._definitions: Definitions = LocalDefinitions(store) if owners.alone else SharedDefinitions(store)
+        self._remains = QueueRemains(store, controller, f"{_TRANSIENT}/{instance}")
+        self._random = random
+        self._new_pump = new_pump
+        self._dropped = dropped
+        self._unfinished = unfinished
+        self._exchanges = dict(PREDECLARED)
+        self._revisions: dict[str, int] = {}  # of the definitions of exchanges
+        self._gone: dict[tuple[str, bool], int] = {}  # when definitions were removed, newest last
+        self._bound: dict[str, dict[tuple[str, Hashable], None]] = {}  # by exchange: (queue, binding's identity)
+        self.queues: dict[str, Queue] = {}
+        self.by_number: dict[int, Queue] = {}
+        self.shared_count = 0  # queues of shared subscriptions
+        self._owned: dict[int, dict[str, None]] = {}  # exclusive queues by connection
+        self._doomed: dict[str, None] = {}  # queues to be removed as soon as the store lets us: nobody can use them
+        self._idle: dict[str, None] = {}  # exchanges of which that is true
+        self._changing = asyncio.Lock()  # one change at a time
+
+    async def load(self) -> None:
+        """Know what was declared durable, and clear away what was not."""
+        first = await self._owners.is_first()
+        if first:
+            await self._definitions.clear()
+        await self._take_stock()
+        # What an older version, or a crash, has left unsaid.
+        said = self._store.queue_config
+        wanted = [kept(number) for number, queue in self.by_number.items() if not queue.shared]
+        await self._store.configure_queues([one for one in wanted if one != said(QueueNumber(one.queue))])
+        if first:
+            await self._remains.load()
+
+    async def _take_stock(self) -> None:
+        """Know what there is, and only that."""
+        async with self._changing:
+            there: set[tuple[str, bool]] = set()
+            async for found in self._definitions.load():
+                there.add((found.name, found.exchange))
+                await self._learn(found)
+            self._tell_exchanges()
+            if self._definitions.shared:
+                known = [(name, True) for name in self._revisions] + [(name, False) for name in self.queues]
+                for name, exchange in [one for one in known if one not in there]:
+                    await self._vanish(name, exchange=exchange)
+
+    # ---- what other proxies do
+
+    async def follow(self) -> None:
+        """Follow the other proxies until that breaks; begin again then. Raises `StoreError`."""
+        if isinstance(self._definitions, SharedDefinitions):
+            await self._definitions.follow(self._take_stock, self._learn_all)
+
+    async def _learn_all(self, found: Iterable[Found]) -> None:
+        async with self._changing:
+            for one in found:
+                await self._learn(one)
+
+    async def _learn(self, found: Found) -> None:
+        """Take over a definition, with the topology locked, if it is newer than what is known."""
+        name, definition, revision, exchange = found
+        queue = None if exchange else self.queues.get(name)
+        known = self._revisions.get(name, 0) if exchange else 0 if queue is None else queue.revision
+        if definition is None:
+            if revision > known and (known or queue is not None):
+                await self._vanish(name, exchange=exchange)
+                self._went(name, revision, exchange=exchange)
+        elif revision <= max(known, self._gone.get((name, exchange), 0)):
+            return
+        elif isinstance(definition, Exchange):
+            self._revisions[name] = revision
+            self._exchanges[name] = definition
+            self._tell_exchanges()
+        else:
+            kept = tuple(b for b in definition.bindings if b.exchange in self._exchanges)
+            definition = msgspec.structs.replace(definition, bindings=kept)
+            if queue is not None and queue.definition.number != definition.number:
+                await self._vanish(name, exchange=False)
+                queue = None
+            if queue is None:
+                self._add(definition, ELSEWHERE if definition.proxy else None, revision)
+            else:
+                queue.revision = revision
+                self._rebind(queue, definition)
+
+    async def _vanish(self, name: str, *, exchange: bool) -> None:
+        """Something was removed elsewhere."""
+        if exchange:
+            self._revisions.pop(name, None)
+            self._exchanges.pop(name, None)
+            self._bound.pop(name, None)
+            self._tell_exchanges()
+        elif (queue := self.queues.get(name)) is not None:
+            await self._remove(queue)
+
+    def _went(self, name: str, revision: int, *, exchange: bool) -> None:
+        """Remember when something was removed: what was said of it before may arrive later."""
+        if not self._definitions.shared:
+            return
+        self._gone.pop((name, exchange), None)
+        self._gone[name, exchange] = revision
+        if len(self._gone) > GONE_COUNT_MAX:
+            del self._gone[next(iter(self._gone))]
+
+    async def _meet(self, name: str, *, exchange: bool = False) -> None:
+        """Learn of something that another proxy may have made a moment ago."""
+        if self._definitions.shared and name not in (self._exchanges if exchange else self.queues):
+            found = await self._definitions.find(name, exchange=exchange)
+            if found is not None:
+                await self._learn(found)
+
+    async def _change(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do something with the topology locked, again when another proxy was first."""
+        for _ in range(TRIES_COUNT_MAX):
+            async with self._changing:
+                try:
+                    return await work()
+                except Changed as changed:
+                    for exchange in (True, False):
+                        await self._look_again(changed.name, exchange=exchange)
+        raise Refusal(Cause.OVERLOAD, "others change the same too often", retry_after_ms=1_000)
+
+    async def _look_again(self, name: str, *, exchange: bool) -> None:
+        found = await self._definitions.find(name, exchange=exchange)
+        if found is not None:
+            await self._learn(found)
+        elif name not in PREDECLARED or not exchange:
+            await self._vanish(name, exchange=exchange)
+
+    async def _claim(self, name: str) -> Owned:
+        """Own the name of a queue, which another proxy may own as long as it makes or removes it. Raises `Refusal`."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + CLAIM_S
+        while True:
+            try:
+                return await self._owners.take(f"{PREFIX}{name}", wait=False)
+            except Taken:
+                if loop.time() > until_s:
+                    raise
+                await asyncio.sleep(CLAIM_RETRY_S)
+
+    async def look_up(self, name: str, conn: Connection) -> Queue:
+        """The same as `find`, of a queue that was perhaps declared elsewhere a moment ago. Raises `StoreError` too."""
+        if name not in self.queues and self._definitions.shared:
+            async with self._changing:
+                await self._meet(name)
+        return self.find(name, conn)
+
+    def exchange(self, name: str) -> Exchange | None:
+        """An exchange that is known here."""
+        return self._exchanges.get(name)
+
+    def find(self, name: str, conn: Connection) -> Queue:
+        """A queue that a connection may use. Raises `Refusal`."""
+        queue = self.queues.get(name)
+        if queue is None or name in self._doomed:
+            raise no_queue(name)
+        check_access(conn, queue)
+        return queue
+
+    # ---- what is known
+
+    def _tell_exchanges(self) -> None:
+        self._router.set_exchanges([exchange_level(name) for name in self._exchanges])
+
+    def _add(self, definition: QueueDefinition, owner: int | None, revision: int) -> Queue:
+        queue = Queue(definition, owner, self._new_pump(definition), revision)
+        self.queues[definition.name] = self.by_number[definition.number] = queue
+        if owner is not None and owner != ELSEWHERE:
+            self._owned.setdefault(owner, {})[definition.name] = None
+        for binding in _bindings_of(definition):
+            self._route(queue, binding)
+        if queue.shared:
+            self.shared_count += 1
+            self._router.bind(definition.pattern, queue.number, key=_share_key(definition), group=definition.group)
+        return queue
+
+    async def _remove(self, queue: Queue) -> None:
+        """A queue is gone: nothing goes there, and nobody is delivered anything of it."""
+        name = queue.definition.name
+        del self.queues[name], self.by_number[queue.number]
+        self._doomed.pop(name, None)
+        for binding in _bindings_of(queue.definition):
+            self._unroute(queue, binding)
+        if queue.shared:
+            self.shared_count -= 1
+            self._router.unbind(_share_key(queue.definition))
+        await queue.pump.stop()
+        self._dropped(queue)
+        if queue.owner is not None:
+            self._owned.get(queue.owner, {}).pop(name, None)
+
+    def _rebind(self, queue: Queue, definition: QueueDefinition) -> None:
+        """A queue has other bindings."""
+        before = {b.identity: b for b in queue.definition.bindings}
+        after = {b.identity: b for b in definition.bindings}
+        queue.definition = definition
+        for identity, binding in before.items():
+            if identity not in after:
+                self._unroute(queue, binding)
+        for identity, binding in after.items():
+            if identity not in before:
+                self._route(queue, binding)
+
+    def _route(self, queue: Queue, binding: Binding) -> None:
+        exchange = self._exchanges[binding.exchange]
+        predicate = binding_predicate(exchange, binding)
+        name, identity = queue.definition.name, binding.identity
+        for nth, pattern in enumerate(patterns(exchange, binding.routing_key)):
+            self._router.bind(pattern, queue.number, predicate, key=(name, identity, nth), group=queue.definition.group)
+        self._bound.setdefault(exchange.name, {})[name, identity] = None
+
+    def _unroute(self, queue: Queue, binding: Binding) -> None:
+        name, identity = queue.definition.name, binding.identity
+        for nth in range(2):
+            self._router.unbind((name, identity, nth))
+        self._bound.get(binding.exchange, {}).pop((name, identity), None)
+
+
+def kept(number: int) -> QueueConfig:
+    """What is in a queue is kept until somebody has consumed it, whatever the store's limits for topics are."""
+    return QueueConfig(number, until_settled=True)
+
+
+def _bindings_of(definition: QueueDefinition) -> tuple[Binding, ...]:
+    """All bindings of a queue: the default exchange knows it by its name, unless it is a shared subscription's."""
+    if definition.pattern:
+        return ()
+    return (Binding(exchange="", routing_key=definition.name), *definition.bindings)
+
+
+def _share_key(definition: QueueDefinition) -> Hashable:
+    """By what the router knows the filter of a shared subscription."""
+    return definition.name, "shared"
+
+
+def no_queue(name: str) -> Refusal:
+    """What is said of a queue that is not there."""
+    return Refusal(Cause.NOT_FOUND, f"no queue {name!r}")
+
+
+def check_access(conn: Connection, queue: Queue) -> None:
+    """Raise `Refusal`: CONFLICT for a queue that is another connection's own, FORBIDDEN for a shared subscription's."""
+    if queue.shared and conn.id not in queue.members:
+        raise Refusal(Cause.FORBIDDEN, f"queue {queue.definition.name!r} is a shared subscription's")
+    if queue.owner not in (None, conn.id):
+        raise Refusal(Cause.CONFLICT, f"queue {queue.definition.name!r} belongs to another connection")

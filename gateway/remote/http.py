@@ -1,0 +1,221 @@
+"""A running gateway, spoken to over its own HTTP port: what `headgate pub`, `sub`, `find` and `topics` use."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+import httpx
+import msgspec
+
+from gateway.domain.errors import HeadgateError
+from gateway.ops.status import Status
+
+__all__ = ["EVENT_BYTES_MAX", "Event", "RemoteGateway", "RemoteRefused", "Unreachable", "read_events", "read_lines"]
+
+EVENT_BYTES_MAX = 512 * 1024 * 1024  # a server-sent event that is longer is no message of ours
+CONNECT_TIMEOUT_S = 5.0
+FOUND_AT_ONCE = 1_000  # messages on a page of those found
+_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the end may be half of one
+
+
+class Unreachable(HeadgateError):
+    """Nothing answers there."""
+
+
+class RemoteRefused(HeadgateError):
+    """The gateway said no; `status` is its HTTP status."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+class Event(NamedTuple):
+    """One server-sent event (HTML Living Standard, 9.2.6)."""
+
+    id: str
+    type: str
+    data: str
+
+
+class _FoundEvent(msgspec.Struct):
+    id: str
+
+
+class RemoteGateway:
+    """One gateway at a base URL such as `http://127.0.0.1:8080`. Methods raise `Unreachable` and `RemoteRefused`."""
+
+    def __init__(self, url: str, *, timeout_s: float = 30.0, transport: httpx.BaseTransport | None = None) -> None:
+        self.url = url.rstrip("/")
+        timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
+        # Proxies of the environment are for the web; a gateway is on this machine or in this network.
+        with self._trouble():
+            self._client = httpx.Client(base_url=self.url, timeout=timeout, transport=transport, trust_env=False)
+
+    def __enter__(self) -> "RemoteGateway":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def publish(
+        self,
+        address: str,
+        body: bytes,
+        *,
+        qos: int | None = None,
+        retain: bool = False,
+        content_type: str | None = None,
+    ) -> None:
+        """Publish one message; returns when it is durable."""
+        query: dict[str, str] = {}
+        if qos is not None:
+            query["qos"] = str(qos)
+        if retain:
+            query["retain"] = "true"
+        headers = {"content-type": content_type} if content_type else {}
+        with self._trouble():
+            path = f"/topics/{quote(address, safe='/')}"
+            _check(self._client.post(path, params=query or None, content=body, headers=headers))
+
+    def subscribe(self, pattern: str, *, start: str | None = None, where: str | None = None) -> Iterator[Event]:
+        """Events of what is published to matching addresses and passes a condition, from now or a position on."""
+        query = {"filter": pattern} if where is None else {"filter": pattern, "where": where}
+        return self.events(f"/subscribe?{_encoded(query)}", last=start)
+
+    def events(self, target: str, *, last: str | None = None) -> Iterator[Event]:
+        """Server-sent events, behind the last one seen, for as long as they come."""
+        headers = {"accept": "text/event-stream"}
+        if last is not None:
+            headers["last-event-id"] = last
+        timeout = httpx.Timeout(CONNECT_TIMEOUT_S, read=None)
+        with self._trouble(), self._client.stream("GET", target, headers=headers, timeout=timeout) as got:
+            if got.status_code >= 400:
+                got.read()
+            _check(got)
+            yield from read_events(read_lines(got.iter_bytes()))
+
+    def ask(
+        self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
+        """One request and its answer, which is no refusal."""
+        with self._trouble():
+            return _check(self._client.request(method, target, content=body, headers=headers))
+
+    def find(self, limit: int, **query: str) -> Iterator[Event]:
+        """Up to `limit` stored messages, newest first; `query` is that of `GET /messages`."""
+        target = f"/messages?{_encoded(query | {'limit': str(min(limit, FOUND_AT_ONCE))})}"
+        while True:
+            with self._trouble():
+                answer = _check(self._client.get(target))
+            try:
+                found = msgspec.json.decode(answer.content, type=list[_FoundEvent])
+                raw = msgspec.json.decode(answer.content, type=list[msgspec.Raw])
+            except msgspec.DecodeError as error:
+                raise RemoteRefused(answer.status_code, f"{self.url} does not answer as a gateway does") from error
+            for event, data in zip(found[:limit], raw, strict=False):
+                yield Event(event.id, "message", bytes(data).decode())
+            limit -= len(found)
+            following = answer.links.get("next", {}).get("url")
+            if limit <= 0 or following is None:
+                return
+            target = following
+
+    def addresses(self, prefix: str = "") -> list[str]:
+        """Addresses that have a last value, sorted."""
+        with self._trouble():
+            answer = _check(self._client.get("/topics", params={"prefix": prefix}))
+        try:
+            found = msgspec.json.decode(answer.content)
+            return [str(one) for one in (found["addresses"] if isinstance(found, dict) else found)]
+        except (msgspec.DecodeError, KeyError, TypeError) as error:
+            raise RemoteRefused(answer.status_code, f"{self.url} does not answer as a gateway does") from error
+
+    def status(self) -> Status:
+        """What the gateway says of itself; `url` is its admin port's."""
+        with self._trouble():
+            answer = _check(self._client.get("/status"))
+        try:
+            return msgspec.json.decode(answer.content, type=Status)
+        except msgspec.DecodeError as error:
+            raise RemoteRefused(answer.status_code, f"{self.url} is not a gateway's admin port") from error
+
+    @contextmanager
+    def _trouble(self) -> Iterator[None]:
+        """Transport errors in one line."""
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise Unreachable(f"nothing answers at {self.url}; is the gateway running there?") from error
+        except (httpx.TimeoutException, httpx.TransportError) as error:
+            why = str(error) or type(error).__name__
+            raise Unreachable(f"the connection to {self.url} failed: {why}") from error
+        except httpx.InvalidURL as error:
+            raise Unreachable(f"{self.url} is no URL: {error}") from error
+
+
+def read_lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """The lines of an event stream, however it is cut: what ends one is CR, LF or both, and nothing else of Unicode.
+
+    What stands behind the last end of a line is no line. Raises `RemoteRefused` for a line without an end.
+    """
+    kept: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        held_cr = bool(kept) and kept[-1].endswith(b"\r")
+        kept.append(chunk)
+        size += len(chunk)
+        if held_cr or b"\n" in chunk or b"\r" in chunk:
+            *lines, rest = _LINE_END.split(b"".join(kept))
+            for line in lines:
+                yield line.decode("utf-8", "replace")
+            kept, size = [rest], len(rest)
+        elif size > EVENT_BYTES_MAX:
+            raise RemoteRefused(200, f"an event is longer than {EVENT_BYTES_MAX} bytes")
+
+
+def read_events(lines: Iterable[str]) -> Iterator[Event]:
+    """Server-sent events from the lines of a stream. An event that has not ended when the stream does is dropped."""
+    kind, data, event_id, size = "", list[str](), "", 0
+    for line in lines:
+        if not line:
+            if data:
+                yield Event(event_id, kind or "message", "\n".join(data))
+            kind, data, size = "", [], 0
+            continue
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        size += len(line)
+        if size > EVENT_BYTES_MAX:
+            raise RemoteRefused(200, f"an event is longer than {EVENT_BYTES_MAX} bytes")
+        if name == "data":
+            data.append(value)
+        elif name == "event":
+            kind = value
+        elif name == "id" and "\0" not in value:
+            event_id = value
+
+
+def _encoded(query: Mapping[str, str]) -> str:
+    """A query in which a space is %20: a plus sign means itself there, as in filters."""
+    return urlencode(query, quote_via=quote)
+
+
+def _check(answer: httpx.Response) -> httpx.Response:
+    """The answer itself; a refusal as the problem document (RFC 9457) explains it."""
+    if answer.status_code < 400:
+        return answer
+    detail = f"{answer.status_code} {answer.reason_phrase}".strip()
+    problem: Any = None
+    if "json" in answer.headers.get("content-type", ""):
+        try:
+            problem = msgspec.json.decode(answer.content)
+        except msgspec.DecodeError:
+            problem = None
+    if isinstance(problem, dict) and (text := problem.get("detail") or problem.get("title")):
+        detail = f"{detail}: {text}"
+    if retry := answer.headers.get("retry-after"):
+        detail = f"{detail} (try again in {retry} s)"
+    raise RemoteRefused(answer.status_code, detail)

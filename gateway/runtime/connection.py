@@ -1,0 +1,450 @@
+"""The stream shell: one TCP or TLS connection, whatever its protocol."""
+
+import asyncio
+import os
+import socket
+import ssl
+from time import thread_time
+from typing import TYPE_CHECKING, cast
+
+from gateway.config.config import is_loopback
+from gateway.domain.errors import Refusal
+from gateway.port.adapter import DONE, Adapter, ConnectionInfo, Outcome, Publish
+from gateway.port.single import Single, SingleAdapter
+from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint
+from gateway.security.limits import Guest, Pace, network_of
+from gateway.sockets.transport import SocketTransport
+from store.base import logs
+from store.base.clock import now_ms
+from store.base.listening import STRANGERS
+
+if TYPE_CHECKING:
+    from gateway.runtime.hub import Hub, ListenerContext
+
+__all__ = ["Connection"]
+
+LAST_READ_BYTES = 64 << 10  # of a peer that went away while it was written to
+LINGERING_MAX = 256  # connections at a time that wait for their peers to go; beyond, they are closed at once
+CLOSE_TIMEOUT_S = 5.0  # a peer that does not read what is left to be written is cut off after this
+TURNED_AWAY_S = 5.0  # how long a peer that is not let in may take to ask and be told why
+LONG_READ_S = 0.01  # a read that takes more processor time than this is followed by a turn of the others
+HELD_S = 60.0  # until input is read that nobody has asked for again: never, as `gateway.waking` ends sooner
+STALL_TIMEOUT_S = 60.0  # a peer that reads nothing of what waits for it is cut off after this
+
+log = logs.get(__name__)
+
+
+class Connection(asyncio.Protocol, Endpoint):
+    """A socket and its adapter. Reading stops while the adapter, this connection's share or the store is full."""
+
+    __slots__ = (
+        "_alone",
+        "_early_bytes",
+        "_ended",
+        "_hub",
+        "_listener",
+        "_network",
+        "_one_read_a_turn",
+        "_pause",
+        "_reading",
+        "_secure",
+        "_single",
+        "_stall",
+        "_timer",
+        "_timer_ms",
+        "_transport",
+        "_writable",
+        "guest",
+    )
+
+    adapter: Adapter
+    guest: Guest
+
+    def __init__(self, hub: "Hub", listener: "ListenerContext") -> None:
+        self._hub = hub
+        self._listener = listener
+        self._transport: asyncio.Transport | None = None
+        self._reading = True
+        self._writable = True
+        self._secure = False
+        self._stall: asyncio.TimerHandle | None = None  # set while the peer does not read
+        self._pause: asyncio.TimerHandle | None = None  # set while it is not read: too fast, or others' turn
+        self._ended = False  # the peer has closed its half
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._early_bytes = 0  # of a stranger, that nothing has come of; they count in the process's budget
+        self._network = b""
+        self._alone: Single | Publish | None = None  # the single message under way; an effect once the adapter knows it
+
+    # ---- from the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A peer has connected."""
+        transport = cast(asyncio.Transport, transport)  # uvloop's do not derive from it
+        self._transport = transport
+        self._one_read_a_turn = isinstance(transport, SocketTransport)
+        listener = self._listener
+        info = _info(transport, listener.name, self._hub)
+        self._secure = info.secure
+        host, now = str(info.peer[0]), now_ms()
+        guest = self._hub.door.enter("" if info.forwarding else host, now_ms=now)
+        if guest is None:
+            self.gone = True
+            self._hub.metrics.errors(listener.protocol, "cut_off").inc()
+            transport.abort()
+            return
+        adapter = listener.factory.connect(info, listener.options, random=self._hub.random)
+        Endpoint.__init__(self, self._hub, listener.protocol, adapter, loopback=info.loopback)
+        self._single = adapter if isinstance(adapter, SingleAdapter) else None
+        self.host, self.certificate = host, info.certificate
+        self._network = network_of(host).encode()
+        self.guest, self.turned_away = guest, guest.refusal
+        self.pace = Pace.of(self._hub.limits, now_ms=now)
+        if guest.refusal is not None:
+            self._hub.later(TURNED_AWAY_S, self._turn_away)
+        transport.set_write_buffer_limits(high=self._hub.write_buffer_bytes_max)
+        self._hub.joined(self)
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the peer."""
+        if self.gone:
+            return
+        if self._single is not None and not self.outstanding_count and self._published(self._single, data):
+            return
+        if self.has_session and self.hub.awake.holds(self, data):
+            if self._pause is None:
+                self._pause = self.hub.later(HELD_S, self._rested)
+            self.flush()
+            return
+        self._receive(data)
+
+    def _published(self, adapter: SingleAdapter, data: bytes) -> bool:
+        """Take the short way with a read that is one plain message; whether it was taken."""
+        if self.pace is not None or self._early_bytes or (self.has_session and self.hub.awake.slept):
+            return False
+        try:
+            single = adapter.single(data, now_ms=now_ms())
+        except Exception:  # our own bug, whatever it is, must not reach other connections
+            log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
+            self.close("internal error")
+            return True
+        if single is None:
+            return False
+        size_bytes, badge = len(data), self.principal.badge
+        self.flow.bytes_in += size_bytes
+        self.outstanding_count = 1
+        self.outstanding_bytes += size_bytes
+        self._alone = single
+        if badge.access is not None and (denied := badge.refused((single.message,))):
+            self.hub.ingest.publish(self, self.publish_of(single), size_bytes, denied)
+            self.flush()
+            return True
+        self.hub.ingest.publish_single(self, single, size_bytes)
+        if self.hub.crowded:
+            self.flush()
+        return True
+
+    def publish_of(self, single: Single) -> Publish:
+        """See `gateway.publishing.publishing.SinglePublisher`."""
+        alone, self._alone = self._alone, None
+        if isinstance(alone, Publish):
+            return alone
+        assert self._single is not None
+        return self._single.publish_of(single)
+
+    def acknowledged(self, single: Single, size_bytes: int) -> None:
+        """See `gateway.publishing.publishing.SinglePublisher`."""
+        transport = self._transport
+        known = type(self._alone) is Publish
+        if known or self.gone or transport is None or transport.is_closing() or not self._writable:
+            self._ended_by_adapter(single, DONE, size_bytes)
+            return
+        self._alone = None
+        self.outstanding_count -= 1
+        self.outstanding_bytes -= size_bytes
+        self.flow.bytes_out += len(single.acknowledgement)
+        transport.write(single.acknowledgement)
+        if not self._reading or self._ended:
+            self.flush()
+        if self._unanswered is not None:
+            self._all_answered()
+
+    def failed(self, single: Single, error: Refusal, size_bytes: int) -> None:
+        """See `gateway.publishing.publishing.SinglePublisher`."""
+        self._ended_by_adapter(single, Outcome(error=error), size_bytes)
+
+    def _ended_by_adapter(self, single: Single, outcome: Outcome, size_bytes: int) -> None:
+        """Have the adapter say how a single message ended."""
+        self.published(self.publish_of(single).token, outcome, size_bytes)
+
+    def wake(self, data: bytes) -> None:
+        """See `gateway.base.awake.Reader`."""
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        if not self.gone:
+            self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
+        self.flow.bytes_in += len(data)
+        began_s = 0.0 if self._one_read_a_turn else thread_time()  # which is a system call, and not a quick one
+        if self.pace is not None:
+            self.pace.read(len(data), now_ms=now_ms())
+        try:
+            if isinstance(self._alone, Single):  # what is read now may be answered at once, and comes behind it
+                self._alone = self.publish_of(self._alone)
+            effects = self.adapter.receive(data, now_ms=now_ms())
+            if self._early_bytes or not effects:
+                self._count_early(0 if effects else len(data))
+            self.act(effects, len(data))
+        except Exception:  # our own bug, whatever it is, must not reach other connections
+            log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
+            self.close("internal error")
+        if began_s and thread_time() - began_s >= LONG_READ_S and self._pause is None and not self.gone:
+            self._pause = self.hub.later(0, self._rested)  # else the loop reads on, 32 times, before it looks at others
+        self.flush()
+
+    def _count_early(self, size_bytes: int) -> None:
+        """Count what a peer that has not proven anything has sent without anything coming of it; 0: something did."""
+        strange = self.principal is self._hub.access.stranger(self.protocol)
+        early = self._early_bytes + size_bytes if strange and size_bytes else 0
+        if early != self._early_bytes:
+            self._early_bytes = early
+            STRANGERS.hold(self, self._network, early)
+
+    def cancel(self) -> None:
+        """See `store.base.listening.strangers.Holder`: strangers hold too much, and this one most."""
+        if not self.gone:
+            log.info("a peer has sent too much before it said who it is", protocol=self.protocol, endpoint=self.id)
+            self.hub.metrics.errors(self.protocol, "cut_off").inc()
+            self.abort()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more; it still gets the answers to what it has asked (not over TLS, which has no half)."""
+        self._ended = True
+        return self._asked and not self._secure
+
+    @property
+    def _asked(self) -> bool:
+        return self.outstanding_count > 0 or self.hub.calls_under_way(self) > 0
+
+    def pause_writing(self) -> None:
+        """The peer reads too slowly: it is not read from either, for what it asks has answers."""
+        self._writable = False
+        self._stall = self.hub.later(STALL_TIMEOUT_S, self._stalled)
+        self.flush()
+
+    def _stalled(self) -> None:
+        if not self.gone:
+            log.info("a peer does not read", protocol=self.protocol, endpoint=self.id)
+            self.hub.metrics.errors(self.protocol, "stalled").inc()
+            self.abort()
+
+    def resume_writing(self) -> None:
+        """The peer has read what was held."""
+        self._writable = True
+        if self._stall is not None:
+            self._stall.cancel()
+        if not self.gone:
+            self.resumed()
+            self.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        if not hasattr(self, "hub"):
+            return  # never admitted
+        if self.has_session and not self.gone and (held := self.hub.awake.give_back(self)):
+            self._receive(held)
+        if exc is not None and not self._secure and not self.gone:
+            self._read_the_rest()
+        self.gone = True
+        STRANGERS.release(self, self._network)
+        for timer in (self._timer, self._stall, self._pause):
+            if timer is not None:
+                timer.cancel()
+        self.guard(lambda: self.act(self.adapter.lost(now_ms=now_ms())))
+        self.hub.left(self)
+
+    def _read_the_rest(self) -> None:
+        """Hear what the peer said before it went away.
+
+        A write to a peer that has closed fails, and the event loop gives up the connection; what the peer sent before
+        that, its last acknowledgements or its good-bye, has arrived all the same.
+        """
+        assert self._transport is not None
+        try:
+            with socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno())) as rest:
+                rest.setblocking(False)
+                data = rest.recv(LAST_READ_BYTES)
+        except OSError:
+            return
+        if data:
+            self.data_received(data)
+
+    # ---- for Endpoint and Hub
+
+    def comes_from(self, address: str) -> None:
+        """A proxy of ours has said who comes by this connection. Raises `Refusal` where enough are from there."""
+        super().comes_from(address)
+        self.guest = self._hub.door.place(self.guest, address)
+
+    @property
+    def writable(self) -> bool:
+        """Whether the peer takes what is written."""
+        return self._writable
+
+    def flush(self) -> None:
+        """Write what the adapter has to say, look at its deadline, and read on or not."""
+        transport = self._transport
+        if self.gone or transport is None or transport.is_closing():
+            return
+        # While the peer does not read, output is left with the adapter, which sees by that not to make more of it.
+        out = self.adapter.take_output() if self._writable else b""
+        if out:
+            self.flow.bytes_out += len(out)
+            transport.write(out)
+        if self._ended and not self._asked:
+            self.close("")
+            return
+        self._read_on(transport)
+        self._arm()
+
+    def _read_on(self, transport: asyncio.Transport) -> None:
+        """Read, or stop reading: while the adapter, this connection, its peer or the store is full."""
+        crowded = self.hub.crowded
+        reading = (
+            self.adapter.wants_data
+            and self._writable
+            and self.outstanding_bytes < OUTSTANDING_BYTES_MAX
+            and not crowded
+            and self._pause is None
+            and (self.pace is None or self._in_pace(self.pace))
+        )
+        if crowded:
+            self.hub.paused(self)  # at every look, for the hub forgets it at every call
+        if reading is not self._reading:
+            self._reading = reading
+            if reading:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    def _in_pace(self, pace: Pace) -> bool:
+        """Whether it has not sent too much; it is looked at again when that is over."""
+        if wait_ms := pace.wait_ms(now_ms=now_ms()):
+            self._pause = self.hub.later(wait_ms / 1_000, self._rested)
+        return self._pause is None
+
+    def _rested(self) -> None:
+        self._pause = None
+        self.flush()
+
+    def _turn_away(self) -> None:
+        """It has had its time to ask, and to hear why it is not let in."""
+        self.close("turned away")
+
+    def close(self, reason: str) -> None:
+        """Write what is left, then close; a peer that does not read it is cut off."""
+        transport = self._transport
+        if self.gone or transport is None or transport.is_closing():
+            return
+        if reason:
+            log.info("closing a connection", protocol=self.protocol, endpoint=self.id, host=self.host, reason=reason)
+        out = self.adapter.take_output()
+        if out:
+            transport.write(out)
+        timer = self.hub.later(CLOSE_TIMEOUT_S, transport.abort)
+        # TLS says good-bye in its own way.
+        if self._ended or self._secure or self.hub.lingering >= LINGERING_MAX:
+            transport.close()
+            return
+        self._transport = None
+        transport.set_protocol(_Lingering(self.hub, timer))
+        transport.write_eof()
+        if not self._reading:
+            transport.resume_reading()
+        self.hub.later(0, lambda: self.connection_lost(None))
+
+    def abort(self) -> None:
+        """Close without another word."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def supersede(self) -> None:
+        """Another connection has this one's session now."""
+        if not self.gone:
+            self.superseded = True
+            self.guard(lambda: self.act(self.adapter.superseded(now_ms=now_ms())))
+            self.flush()
+
+    def shut_down(self) -> None:
+        """The gateway is going down."""
+        if not self.gone:
+            self.guard(lambda: self.act(self.adapter.shutdown(now_ms=now_ms())))
+            self.flush()
+
+    def dismiss(self) -> None:
+        """Whoever this is would not be let in any more."""
+        if not self.gone:
+            self.guard(lambda: self.act(self.adapter.shutdown(now_ms=now_ms(), dismissed=True)))
+            self.flush()
+
+    # ---- deadlines
+
+    def _arm(self) -> None:
+        """See that `tick` comes in time. A timer that is too early is left alone: it looks again when it fires."""
+        deadline = self.adapter.deadline_ms()
+        if deadline is None or (self._timer is not None and self._timer_ms <= deadline):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline
+        self._timer = self.hub.later(max(0.001, (deadline - now_ms()) / 1000), self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        if self.gone:
+            return
+        if not self._reading:  # its silence is ours
+            self.guard(lambda: self.act(self.adapter.receive(b"", now_ms=now_ms())))
+        deadline, now = self.adapter.deadline_ms(), now_ms()
+        if deadline is not None and deadline <= now:
+            self.guard(lambda: self.act(self.adapter.tick(now_ms=now)))
+        self.flush()
+
+
+class _Lingering(asyncio.Protocol):
+    """A connection that has said everything, until its peer has read that and goes, or takes too long.
+
+    Closed while the peer still sends, a socket is reset, and the peer never sees what it had not read.
+    """
+
+    def __init__(self, hub: "Hub", timer: asyncio.TimerHandle) -> None:
+        self._hub = hub
+        self._timer = timer
+        hub.lingering += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The peer has gone too."""
+        self._timer.cancel()
+        self._hub.lingering -= 1
+
+
+def _info(transport: asyncio.Transport, listener: str, hub: "Hub") -> ConnectionInfo:
+    forwarding = hub.forwarding
+    peer = transport.get_extra_info("peername") or ("", 0)
+    local = transport.get_extra_info("sockname") or ("", 0)
+    tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+    return ConnectionInfo(
+        peer=tuple(peer),
+        local=tuple(local),
+        listener=listener,
+        secure=tls is not None,
+        alpn=tls.selected_alpn_protocol() if tls is not None else None,
+        loopback=is_loopback(str(peer[0])),
+        certificate=(tls.getpeercert() or None) if tls is not None else None,
+        forwarding=forwarding if forwarding is not None and forwarding.trusts(str(peer[0])) else None,
+        gateway=hub.timer_secrets.gateway_id,
+        message_bytes_max=hub.ingest.message_bytes_max,
+    )

@@ -1,0 +1,179 @@
+"""The datagram shell: one UDP socket, whatever its protocol.
+
+The socket is read until it is empty at each wake, so that an adapter sees what arrived together as one batch.
+"""
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from gateway.config.config import is_loopback
+from gateway.port.adapter import DatagramAdapter, Peer
+from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint
+from store.base import logs
+from store.base.clock import now_ms
+
+if TYPE_CHECKING:
+    from gateway.runtime.hub import Hub, ListenerContext
+
+__all__ = ["DatagramEndpoint"]
+
+WAKE_DATAGRAMS_MAX = 256  # read in one wake, so that other connections get their turn
+DATAGRAM_BYTES_MAX = 65_535
+UNSENT_DATAGRAMS_MAX = 4_096  # waiting for the socket; more are dropped, as a network would
+RECEIVE_BUFFER_BYTES = 4 << 20  # asked of the system, which may give less
+
+log = logs.get(__name__)
+
+
+class DatagramEndpoint(Endpoint):
+    """A bound socket and its adapter."""
+
+    adapter: DatagramAdapter
+
+    def __init__(self, hub: "Hub", listener: "ListenerContext", sock: socket.socket, *, loopback: bool) -> None:
+        adapter = listener.factory.bind(listener.options, random=hub.random)
+        super().__init__(hub, listener.protocol, adapter, loopback=loopback)
+        self._loop = asyncio.get_running_loop()
+        self._socket = sock
+        self._unsent: deque[tuple[bytes, Peer]] = deque()
+        self._reading = False
+        self._draining = False  # nothing new is read any more
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self.flush()
+
+    @classmethod
+    async def open(
+        cls, hub: "Hub", listener: "ListenerContext", host: str, port: int, *, shared: bool = False
+    ) -> "DatagramEndpoint":
+        """Bind a socket; on a `shared` port the kernel gives each peer to one of several. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
+        family, kind, proto, _, address = found[0]
+        sock = socket.socket(family, kind, proto)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+            if shared:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            sock.bind(address)
+        except OSError:
+            sock.close()
+            raise
+        return cls(hub, listener, sock, loopback=is_loopback(host))
+
+    @property
+    def address(self) -> Peer:
+        """Where the socket is bound."""
+        return tuple(self._socket.getsockname())
+
+    def flush(self) -> None:
+        """Send what the adapter has to say, look at its deadline, and read on or not."""
+        if self.gone:
+            return
+        out = self.adapter.take_output()
+        if out:
+            self._send(out)
+        crowded = self.hub.crowded
+        reading = self.outstanding_bytes < OUTSTANDING_BYTES_MAX and not crowded and not self._draining
+        if crowded:
+            self.hub.paused(self)  # at every look, for the hub forgets it at every call
+        if reading is not self._reading:
+            self._reading = reading
+            if reading:
+                self._loop.add_reader(self._socket, self._readable)
+            else:
+                self._loop.remove_reader(self._socket)
+        self._arm()
+
+    def drain(self) -> None:
+        """Read nothing more; what was read still gets its answers."""
+        self._draining = True
+        self.flush()
+
+    def guard(self, work: Callable[[], None]) -> None:
+        """Do something with the adapter; if it raises, what it was doing is lost, as datagrams may be, and no more."""
+        try:
+            work()
+        except Exception:  # our own bug, whatever it is, must not end the protocol for everybody
+            log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
+            self.hub.metrics.errors(self.protocol, "internal").inc()
+
+    def close(self, reason: str) -> None:
+        """Stop. `reason` is not sent: there is no connection to close."""
+        if self.gone:
+            return
+        self._send(self.adapter.take_output())
+        self.gone = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
+        self._socket.close()
+
+    def _readable(self) -> None:
+        datagrams: list[tuple[bytes, Peer]] = []
+        size = 0
+        receive = self._socket.recvfrom
+        try:
+            while len(datagrams) < WAKE_DATAGRAMS_MAX:
+                item = receive(DATAGRAM_BYTES_MAX)
+                datagrams.append(item)
+                size += len(item[0])
+        except (BlockingIOError, InterruptedError):
+            pass  # read empty
+        except OSError:
+            # An ICMP error for a peer that has gone: nothing of ours to undo.
+            self.hub.metrics.errors(self.protocol, "socket").inc()
+        if datagrams:
+            self.flow.bytes_in += size
+            self.guard(lambda: self.act(self.adapter.receive(datagrams, now_ms=now_ms()), size))
+            self.flush()
+
+    def _send(self, out: Sequence[tuple[bytes, Peer]]) -> None:
+        self.flow.bytes_out += sum(len(data) for data, _ in out)
+        if self._unsent:
+            self._keep(out)
+            return
+        send = self._socket.sendto
+        for n, (data, peer) in enumerate(out):
+            try:
+                send(data, peer)
+            except (BlockingIOError, InterruptedError):
+                self._keep(out[n:])
+                self._loop.add_writer(self._socket, self._writable_again)
+                return
+            except OSError:
+                self.hub.metrics.errors(self.protocol, "socket").inc()
+
+    def _keep(self, out: Sequence[tuple[bytes, Peer]]) -> None:
+        room = UNSENT_DATAGRAMS_MAX - len(self._unsent)
+        self._unsent.extend(out[:room])
+        if len(out) > room:
+            self.hub.metrics.errors(self.protocol, "unsent").inc(len(out) - room)
+
+    def _writable_again(self) -> None:
+        self._loop.remove_writer(self._socket)
+        waiting, self._unsent = list(self._unsent), deque()
+        self._send(waiting)
+
+    def _arm(self) -> None:
+        deadline = self.adapter.deadline_ms()
+        if deadline is None or (self._timer is not None and self._timer_ms <= deadline):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline
+        self._timer = self.hub.later(max(0.001, (deadline - now_ms()) / 1000), self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        if self.gone:
+            return
+        deadline, now = self.adapter.deadline_ms(), now_ms()
+        if deadline is not None and deadline <= now:
+            self.guard(lambda: self.act(self.adapter.tick(now_ms=now)))
+        self.flush()

@@ -1,0 +1,302 @@
+"""What stream and datagram shells have in common: one adapter, and the carrying out of its effects."""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gateway.config.config import is_loopback
+from gateway.delivery.fanout import Subscriber
+from gateway.domain.batch import Batch
+from gateway.domain.errors import Refusal
+from gateway.ownership.owners import OwnershipLost
+from gateway.port.adapter import (
+    Adapter,
+    Call,
+    Cancel,
+    Close,
+    Consume,
+    ConsumerCancelled,
+    ConsumerId,
+    DatagramAdapter,
+    Deliverable,
+    Deliveries,
+    Effect,
+    Leased,
+    Outcome,
+    Principal,
+    Publish,
+    Ready,
+    Settled,
+    SettleLeased,
+    Subscribe,
+    Token,
+    Unsubscribe,
+)
+from gateway.security.limits import Pace, network_of
+from gateway.security.offences import Offender
+from store.base import logs
+from store.base.clock import now_ms
+
+if TYPE_CHECKING:
+    from gateway.runtime.hub import Hub
+
+__all__ = ["Endpoint"]
+
+OUTSTANDING_BYTES_MAX = 1 << 20  # read and not yet durable, of one connection; beyond, it is not read
+
+LARGE_COUNT = 16  # a Publish of no more messages than this may be larger than the read that completed it
+
+log = logs.get(__name__)
+
+
+class Endpoint:
+    """An adapter at work: effects go to the hub, outcomes and deliveries come back.
+
+    An exception of the adapter's is our bug: it is logged with its trace and ends this endpoint alone.
+    """
+
+    __slots__ = (  # of so many attributes a dictionary takes 1.5 KB more, of every connection
+        "_unanswered",
+        "adapter",
+        "answers",
+        "certificate",
+        "consumers",
+        "flow",
+        "gone",
+        "has_session",
+        "host",
+        "hub",
+        "id",
+        "loopback",
+        "outstanding_bytes",
+        "outstanding_count",
+        "pace",
+        "principal",
+        "protocol",
+        "several",
+        "subscriber",
+        "superseded",
+        "turned_away",
+    )
+
+    def __init__(self, hub: "Hub", protocol: str, adapter: Adapter | DatagramAdapter, *, loopback: bool) -> None:
+        self.hub = hub
+        self.id = hub.next_id()
+        self.protocol = protocol
+        self.flow = hub.metrics.flow(protocol)
+        self.adapter = adapter
+        self.loopback = loopback
+        self.host = ""  # of the peer's machine, where there is one peer
+        self.certificate: Mapping[str, Any] | None = None  # of the peer, verified
+        self.principal: Principal = hub.access.stranger(protocol)
+        self.subscriber = Subscriber(self)
+        self.consumers: set[ConsumerId] = set()
+        self.outstanding_count = 0  # Publish effects whose outcome has not come
+        self.outstanding_bytes = 0
+        self.pace: Pace | None = None  # None: it may send as fast as it can
+        self.turned_away: Refusal | None = None  # why it is not let in, whoever it is
+        self.answers: list[tuple[Token, Outcome]] = []  # to what nothing had to be waited for, not told yet
+        self._unanswered: asyncio.Future[None] | None = None  # who waits for the last of them
+        self.gone = False  # no more input, output or deliveries
+        self.has_session = False
+        self.superseded = False  # another connection is taking its session
+        self.several = False  # it has been several principals
+
+    def comes_from(self, address: str) -> None:
+        """A proxy of ours has said who comes by this connection. Raises `Refusal`."""
+        self.host, self.loopback = address, is_loopback(address)
+
+    def offender(self, client: str) -> Offender:
+        """Returns what this endpoint's client is known by when it is closed for the same again and again."""
+        return Offender(self.protocol, network_of(self.host), self.principal.name, client)
+
+    # ---- what a shell provides
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Write what the adapter has to say, look at its deadline, and read on or not."""
+
+    @abstractmethod
+    def close(self, reason: str) -> None:
+        """Write what is left, then close."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether the peer takes what is written."""
+        return True
+
+    # ---- from the adapter
+
+    def act(self, effects: Sequence[Effect], size_bytes: int = 0) -> None:
+        """Carry out effects, in order. `size_bytes` is what the input that caused them took."""
+        for effect in effects:
+            if type(effect) is Publish:
+                if len(effect.messages) <= LARGE_COUNT:  # a large message came in several reads
+                    size_bytes = max(size_bytes, sum([len(message.body) for message in effect.messages]))
+                self.outstanding_count += 1
+                self.outstanding_bytes += size_bytes
+                badge = (effect.who or self.principal).badge
+                excess = None
+                if self.pace is not None:
+                    excess = self.pace.publish(len(effect.messages), size_bytes, now_ms=now_ms())
+                if excess is not None:
+                    self.hub.ingest.publish(
+                        self, effect, size_bytes, dict.fromkeys(range(len(effect.messages)), excess)
+                    )
+                elif badge.access is None:
+                    self.hub.ingest.publish(self, effect, size_bytes)
+                else:
+                    self.hub.ingest.publish(self, effect, size_bytes, badge.refused(effect.messages))
+                size_bytes = 0
+            else:
+                _HANDLERS[type(effect)](self, effect)
+        while self.answers and not self.gone:
+            token, outcome = self.answers.pop(0)
+            self.guard(partial(self._tell, token, outcome))
+
+    def _tell(self, token: Token, outcome: Outcome) -> None:
+        self.act(self.adapter.completed(token, outcome, now_ms=now_ms()))
+
+    def _subscribe(self, effect: Subscribe) -> None:
+        badge = (effect.who or self.principal).badge
+        begun = self.hub.fanout.subscribe(
+            self.subscriber, effect.sub, effect.pattern, effect.start, where=effect.where, badge=badge
+        )
+        if effect.token is not None:
+            self.guard(partial(self._tell, effect.token, Outcome(value=begun)))
+
+    def _unsubscribe(self, effect: Unsubscribe) -> None:
+        self.hub.fanout.unsubscribe(self.subscriber, effect.sub)
+
+    def _settled(self, effect: Settled) -> None:
+        if self.has_session:
+            self.hub.sessions.settled(self, effect.oldest)
+        self.hub.fanout.wake(self.subscriber)
+
+    def _consume(self, effect: Consume) -> None:
+        self.consumers.add(effect.consumer)
+        self.hub.consume(self, effect)
+
+    def _settle_leased(self, effect: SettleLeased) -> None:
+        self.hub.settle(self, effect)
+
+    def _ready(self, effect: Ready) -> None:
+        self.hub.queues.ready(self, effect)
+
+    def _cancel(self, effect: Cancel) -> None:
+        self.consumers.discard(effect.consumer)
+        self.hub.queues.cancel(self, effect)
+
+    def _call(self, effect: Call) -> None:
+        self.hub.call(self, effect)
+
+    def _close(self, effect: Close) -> None:
+        if effect.again and (client := self.principal.badge.identity.client_id):
+            self.hub.offences.note(self.offender(client), effect.reason, now_ms=now_ms())
+        self.close(effect.reason)
+
+    # ---- to the adapter
+
+    def completed(self, token: Token, outcome: Outcome) -> None:
+        """Tell the adapter how an effect ended."""
+        if not self.gone:
+            self.guard(partial(self._tell, token, outcome))
+            self.flush()
+
+    def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
+        """Tell the adapter how a `Publish` ended."""
+        self.outstanding_count -= 1
+        self.outstanding_bytes -= size_bytes
+        if isinstance(outcome.error, OwnershipLost):
+            self.supersede()  # what became of it is for the session's owner to find
+        else:
+            self.completed(token, outcome)
+        if self._unanswered is not None:
+            self._all_answered()
+
+    def _all_answered(self) -> None:
+        """Tell who waits for it, when nothing that was published is under way."""
+        if self._unanswered is not None and not self.outstanding_count:
+            self._unanswered.set_result(None)
+            self._unanswered = None
+
+    async def answered(self) -> None:
+        """Wait until nothing that was published is under way."""
+        if self.outstanding_count:
+            self._unanswered = self._unanswered or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._unanswered)
+
+    def deliver(self, deliveries: Deliverable) -> int:
+        """Offer deliveries; how many were taken."""
+        if self.gone or (not self.writable and not isinstance(deliveries, ConsumerCancelled)):
+            return 0
+        taken = 0
+
+        def offer() -> None:
+            nonlocal taken
+            taken = self.adapter.deliver(deliveries, now_ms=now_ms())
+
+        self.guard(offer)
+        self.flush()
+        if taken and not isinstance(deliveries, ConsumerCancelled):
+            self._count_out(deliveries, taken)
+        return taken
+
+    def resumed(self) -> None:
+        """The peer reads again: offer it what it missed."""
+        self.hub.fanout.wake(self.subscriber)
+        for consumer in sorted(self.consumers):
+            self.hub.queues.ready(self, Ready(consumer=consumer))
+
+    def supersede(self) -> None:
+        """Another connection has this one's session now."""
+
+    def shut_down(self) -> None:
+        """Nobody is served here any more."""
+
+    def guard(self, work: Callable[[], None]) -> None:
+        """Do something with the adapter; if it raises, this endpoint ends and nothing else does."""
+        try:
+            work()
+        except Exception:  # our own bug, whatever it is, must not reach other connections
+            log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
+            self.close("internal error")
+
+    def _count_out(self, deliveries: Deliveries | Leased, taken: int) -> None:
+        if isinstance(deliveries, Leased):
+            self.hub.metrics.messages_out(self.protocol, "$queue").inc(taken)
+            return
+        batch = deliveries.batch
+        for topic, count in _by_topic(self.hub, batch, deliveries.picks[:taken]):
+            self.hub.metrics.messages_out(self.protocol, topic).inc(count)
+
+
+_HANDLERS: dict[type, Any] = {
+    Subscribe: Endpoint._subscribe,  # noqa: SLF001 - this class's own table
+    Unsubscribe: Endpoint._unsubscribe,  # noqa: SLF001
+    Settled: Endpoint._settled,  # noqa: SLF001
+    Consume: Endpoint._consume,  # noqa: SLF001
+    SettleLeased: Endpoint._settle_leased,  # noqa: SLF001
+    Ready: Endpoint._ready,  # noqa: SLF001
+    Cancel: Endpoint._cancel,  # noqa: SLF001
+    Call: Endpoint._call,  # noqa: SLF001
+    Close: Endpoint._close,  # noqa: SLF001
+}
+
+
+def _by_topic(hub: "Hub", batch: Batch, picks: Sequence[int]) -> list[tuple[str, int]]:
+    """How many of the picked messages belong to each topic; a batch of one topic is counted at a glance."""
+    topics = batch.memo.get("topics")
+    if topics is None:
+        name = hub.controller.topic_of_queue
+        topics = batch.memo["topics"] = {queue: name(queue) or "" for queue in set(batch.queues)}
+    names = set(topics.values())
+    if len(names) == 1:
+        return [(names.pop(), len(picks))]
+    counts: dict[str, int] = {}
+    for index in picks:
+        topic = topics[batch.queues[index]]
+        counts[topic] = counts.get(topic, 0) + 1
+    return list(counts.items())

@@ -1,0 +1,461 @@
+"""The hub: what all connections of a process share, and the tasks that work for them."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from controller.api.client import ControllerClient, ControllerError, Topic, TopicLimit
+from gateway.base.awake import Awake
+from gateway.base.eager import begin
+from gateway.config.config import Config
+from gateway.delivery.fanout import Fanout
+from gateway.delivery.find_waits import FindWaits
+from gateway.delivery.lanes import NOBODY
+from gateway.domain.errors import Cause, ConfigError, Refusal
+from gateway.domain.forwarding import Forwarding
+from gateway.groups.consumer_groups import ConsumerGroups
+from gateway.kv.kv import KeyValues
+from gateway.ops.metrics import Metrics
+from gateway.ownership.hearing import Hearing
+from gateway.ownership.owners import LocalOwners, Owners
+from gateway.port.adapter import (
+    AdapterFactory,
+    Authenticate,
+    Call,
+    Consume,
+    OpenSession,
+    Outcome,
+    Request,
+    SettleLeased,
+)
+from gateway.publishing import topic_settings
+from gateway.publishing.directory import Directory
+from gateway.publishing.ingest import Ingest
+from gateway.publishing.router import AMQP_TOPIC, Router, TopicRule
+from gateway.publishing.timer_secrets import TimerSecrets
+from gateway.publishing.topic_settings import TopicSettings
+from gateway.publishing.topic_shares import UsedShares
+from gateway.queues.queues import NamedQueues
+from gateway.queues.shared_subscriptions import SWEEP_SHARED_INTERVAL_MS, SharedSubscriptions
+from gateway.runtime.access_requests import check_consume
+from gateway.runtime.connection import Connection
+from gateway.runtime.endpoint import Endpoint
+from gateway.runtime.requests import answer, outcome
+from gateway.runtime.sys_topics import SAMPLE_INTERVAL_MS, SysTopics
+from gateway.security.access_control import AccessControl
+from gateway.security.auth import Authenticator
+from gateway.security.limits import Door
+from gateway.security.offences import Offences
+from gateway.sessions.record import session_key
+from gateway.sessions.sessions import COMMIT_INTERVAL_MS, SWEEP_INTERVAL_MS, Sessions
+from gateway.sessions.will_rights import WaitingWills
+from gateway.sessions.wills import Wills
+from store.api.client import StoreClient
+from store.base import logs
+from store.base.clock import now_ms
+from store.base.errors import StoreError
+from store.format.frame import QueueNumber
+from store.format.queue_config import QueueConfig
+
+__all__ = ["Hub", "ListenerContext"]
+
+TOPICS_INTERVAL_MS = 5_000  # between two looks whether there are queues that the store should know more of
+RELIEF_INTERVAL_S = 0.005  # between two looks whether it is still crowded
+CALLS_MAX = 1_024  # requests of one connection under way; more are refused
+
+log = logs.get(__name__)
+
+
+class ListenerContext(NamedTuple):
+    """What a connection needs of the listener it came by."""
+
+    name: str
+    protocol: str  # the adapter's entry point
+    factory: AdapterFactory
+    options: Any
+
+
+class Hub:
+    """The middle of a gateway process: connections on one side, store and controller on the other."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: StoreClient,
+        controller: ControllerClient,
+        metrics: Metrics,
+        tasks: asyncio.TaskGroup,
+        *,
+        owners: Owners | None = None,
+    ) -> None:
+        self.store = store
+        self.controller = controller
+        self.metrics = metrics
+        self.random = random.SystemRandom()
+        self.write_buffer_bytes_max = config.gateway.write_buffer_bytes_max
+        self.finds = FindWaits(store)
+        self.router = Router(
+            controller,
+            [TopicRule(rule.pattern, rule.topic) for rule in config.routes],
+            index=config.topics.index,
+            zone=config.cluster.zone,
+        )
+        self.groups = ConsumerGroups(
+            store,
+            controller,
+            config.groups,
+            spawn=self.spawn,
+            random=self.random,
+            now_ms=now_ms,
+            may_come=config.topics.auto_create,
+            delivered=lambda protocol, topic, count: metrics.messages_out(protocol, topic).inc(count),
+            patterns_of=self.router.patterns_of,
+        )
+        self.lingering = 0  # connections that are closing: see `gateway.runtime.connection`
+        self.timer_secrets = TimerSecrets()
+        self.authenticator = Authenticator(
+            config.auth, controller.user, tls=config.tls, secret=self.timer_secrets.of, now_ms=now_ms
+        )
+        self.access = AccessControl(
+            config.access, controller, metrics, clock=time.monotonic, changed=self._access_has_changed
+        )
+        self.owners = owners or LocalOwners(store)
+        self.awake = Awake(self.owners.beat)
+        self.limits, self.forwarding = config.limits, Forwarding.of(config.forwarding)
+        self.offences = Offences()
+        self.door = Door(config.limits, config.gateway.connections_max, now_ms=now_ms())
+        self.connections: dict[int, Connection] = {}
+        self._config = config
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+        self._ids = 0
+        self._calls: dict[int, int] = {}  # endpoint id -> requests under way
+        self._paused: dict[Endpoint, None] = {}  # not read from while it is crowded
+        self._relief: asyncio.TimerHandle | None = None
+        self._used_shares = UsedShares(time.monotonic)
+        self._topics_changed = False  # since the store was told of their queues
+        self._work: set[asyncio.Task[None]] = set()
+        self._releasing = 0  # connections that have ended and still hold something
+        self._changed = asyncio.Event()  # set when something has ended that `quiet` may be waiting for
+        self._pending_bytes_high = config.gateway.pending_bytes_max // 2
+        self.directory = Directory(store, spawn=self.spawn)
+        self.router.met = self.directory.offer
+        self.fanout = Fanout(
+            store,
+            queues_of=self._queues_of,
+            group_of=controller.group_of_queue,
+            heard=Hearing(controller.barrier, spawn=self.spawn).heard,
+            spawn=self.spawn,
+        )
+        controller.watch(self.fanout.changed)
+        controller.watch(self._topics_may_have_changed)
+        self.queues = NamedQueues(store, controller, self.router, owners=self.owners)
+        self.keys = KeyValues(store, config.kv)
+        self.ingest = Ingest(
+            store,
+            self.router,
+            metrics,
+            new_producer=lambda: self.random.getrandbits(63) | 1,
+            message_bytes_max=config.gateway.max_message_bytes,
+            soon=self._loop.call_soon,
+            clock=time.perf_counter,
+            create_topic=self._create_topic,
+            appended_to=self.queues.appended,
+            drained=self._drained,
+            compress_bytes_min=config.store.compress_bytes_min,
+        )
+        wills = Wills(store, self.ingest.publish, now_ms=now_ms, random=self.random, check=self.access.check_publisher)
+        self._waiting_wills = WaitingWills(store, self.access.check_publisher, spawn=self.spawn)
+        self.sessions = Sessions(store, self.fanout, wills, now_ms=now_ms, owners=self.owners)
+        self.shared = SharedSubscriptions(
+            store,
+            self.owners,
+            self.queues.registry,
+            self.sessions,
+            groups_max=config.shared_subscriptions.groups_max,
+            spawn=self.spawn,
+        )
+        self.sessions.ended = self.shared.ended
+        self.sys_topics = SysTopics(self, node=config.cluster.node, now_ms=now_ms)
+
+    async def start(self) -> None:
+        """Load what the store remembers and begin the periodic work."""
+        await self._configure_topics()
+        await self.queues.load()
+        await self.keys.start()
+        await self.timer_secrets.load(self.store)
+        self.store.watch_queues(self.queues.appended)
+        orphans = await self.sessions.load()
+        await self.shared.begin()
+        self._waiting_wills.look()
+        await self.owners.start(self.spawn)
+        if not self.owners.alone:
+            self.spawn(self.awake.run())
+        self.spawn(self.queues.follow())
+        self.spawn(self.queues.follow_members())
+        self.spawn(self._every(SWEEP_SHARED_INTERVAL_MS, self.shared.sweep))
+        self.spawn(self._every(SAMPLE_INTERVAL_MS, self.sys_topics.sample))
+        if orphans:
+            self.spawn(self.sessions.bury(orphans))
+        self.spawn(self._every(TOPICS_INTERVAL_MS, self._follow_topics))
+        self.spawn(self._every(COMMIT_INTERVAL_MS, self.sessions.commit))
+        self.spawn(self._every(SWEEP_INTERVAL_MS, self.sessions.sweep))
+
+    # ---- small things that endpoints ask for
+
+    def next_id(self) -> int:
+        """A number no other endpoint of this process has."""
+        self._ids += 1
+        return self._ids
+
+    def later(self, seconds: float, work: Callable[[], object]) -> asyncio.TimerHandle:
+        """Run something later."""
+        return self._loop.call_later(seconds, work)
+
+    def spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
+        """Run a coroutine as a task whose failure is logged and ends nothing else."""
+        task = self._tasks.create_task(_logged(work))
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+        task.add_done_callback(lambda _: work.close())  # of one that was cancelled before its first step
+        return task
+
+    def cancel_tasks(self) -> None:
+        """End all that `spawn` began."""
+        for task in self._work:
+            task.cancel()
+
+    # ---- connections
+
+    def joined(self, connection: Connection) -> None:
+        """A connection has begun."""
+        self.connections[connection.id] = connection
+        connection.flow.open += 1
+        connection.flow.accepted += 1
+
+    def left(self, connection: Connection) -> None:
+        """A connection has ended."""
+        if self.connections.pop(connection.id, None) is None:
+            return
+        connection.flow.open -= 1
+        self.door.leave(connection.guest)
+        self._paused.pop(connection, None)
+        self._releasing += 1
+        if self.owners.alone and not self.calls_under_way(connection):  # which come first
+            rest = begin(_logged(self._release(connection))).rest
+            if rest is not None:
+                self.spawn(rest)
+        else:
+            self.spawn(self._release(connection))
+
+    async def _release(self, endpoint: Endpoint) -> None:
+        """Let go of what an endpoint held. Its session's cursor is read before its subscriptions end."""
+        try:
+            if endpoint.has_session:
+                await self.sessions.close(endpoint)
+        finally:
+            self.fanout.leave(endpoint.subscriber)
+            self.shared.left(endpoint)
+            try:
+                try:
+                    await self.keys.leave(endpoint)
+                finally:
+                    await self.queues.connection_lost(endpoint)
+            finally:
+                self._releasing -= 1
+                self._changed.set()
+                endpoint.subscriber.receiver = NOBODY  # each knows the other; nobody has to look for such pairs
+
+    async def quiet(self) -> None:
+        """Wait until no connection is open and nothing they asked for is under way."""
+        while self.connections or self._releasing or self._calls or not self.ingest.idle:
+            self._changed.clear()
+            await self._changed.wait()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so much waits to be durable that nobody should be read from."""
+        return self.store.pending_bytes + self.ingest.waiting_bytes > self._pending_bytes_high
+
+    def paused(self, endpoint: Endpoint) -> None:
+        """An endpoint is not read from because it is crowded; it is asked to look again when that is over."""
+        self._paused[endpoint] = None
+        if self._relief is None:
+            # The crowd may be of the store's own records, whose end nobody announces.
+            self._relief = self.later(RELIEF_INTERVAL_S, self._relieve)
+
+    def _relieve(self) -> None:
+        self._relief = None
+        waiting, self._paused = self._paused, {}
+        for endpoint in waiting:
+            endpoint.flush()
+
+    def _drained(self) -> None:
+        self._changed.set()
+
+    # ---- what effects ask for
+
+    def call(self, endpoint: Endpoint, call: Call) -> None:
+        """Answer a request: in a task of its own, unless nothing has to be waited for."""
+        work = answer(self, endpoint, call)
+        if not self._begins_at_once(endpoint, call.request):
+            self._ask(endpoint, call.token, work)
+            return
+        begun = begin(outcome(work))
+        if begun.rest is not None:
+            self._await(endpoint, call.token, begun.rest)
+            return
+        self._count(endpoint, begun.value)
+        endpoint.answers.append((call.token, begun.value))
+
+    def _begins_at_once(self, endpoint: Endpoint, request: Request) -> bool:
+        """Whether it may overtake what was asked before: by the connection that has its session, its last words."""
+        if endpoint.superseded or not self.owners.alone:
+            return endpoint.superseded  # whose session is about to be taken: it can be saved now, or never
+        if isinstance(request, OpenSession):
+            return not self.sessions.holds(session_key(endpoint.protocol, request.session_id))
+        return isinstance(request, Authenticate)
+
+    def consume(self, endpoint: Endpoint, effect: Consume) -> None:
+        """Begin a consumer."""
+        self._ask(endpoint, effect.token, self._consume(endpoint, effect))
+
+    async def _consume(self, endpoint: Endpoint, effect: Consume) -> None:
+        badge = endpoint.principal.badge
+        check_consume(badge, effect)
+        await self.queues.consume(endpoint, effect, badge)
+
+    def settle(self, endpoint: Endpoint, effect: SettleLeased) -> None:
+        """Settle leased messages."""
+        self._ask(endpoint, effect.token, self.queues.settle(endpoint, effect))
+
+    def _ask(self, endpoint: Endpoint, token: Any, work: Coroutine[Any, Any, Any]) -> None:
+        under_way = self._calls.get(endpoint.id, 0)
+        if under_way >= CALLS_MAX and token is not None:
+            work.close()
+            refusal = Refusal(Cause.OVERLOAD, f"{CALLS_MAX} requests are under way", retry_after_ms=1000)
+            self._loop.call_soon(endpoint.completed, token, Outcome(error=refusal))
+            return
+        self._await(endpoint, token, outcome(work))
+
+    def _await(self, endpoint: Endpoint, token: Any, work: Coroutine[Any, Any, Outcome]) -> None:
+        self._calls[endpoint.id] = self._calls.get(endpoint.id, 0) + 1
+        self.spawn(self._answer(endpoint, token, work))
+
+    def _count(self, endpoint: Endpoint, outcome: Outcome) -> None:
+        if outcome.error is not None:
+            self.metrics.errors(endpoint.protocol, outcome.error.cause.value).inc()
+
+    def calls_under_way(self, endpoint: Endpoint) -> int:
+        """How many requests of an endpoint have no answer yet."""
+        return self._calls.get(endpoint.id, 0)
+
+    async def _answer(self, endpoint: Endpoint, token: Any, work: Coroutine[Any, Any, Outcome]) -> None:
+        try:
+            outcome = await work
+        finally:
+            self._calls[endpoint.id] -= 1
+            if not self._calls[endpoint.id]:
+                del self._calls[endpoint.id]
+                self._changed.set()
+        self._count(endpoint, outcome)
+        if token is not None:
+            endpoint.completed(token, outcome)
+
+    # ---- topics
+
+    def _queues_of(self, pattern: str) -> Sequence[QueueNumber] | None:
+        names = self.router.topics_of(pattern)
+        if names is None:
+            return None
+        topics = [self.controller.topic(name) for name in names]
+        return [QueueNumber(queue) for topic in topics if topic is not None for queue in topic.queues]
+
+    async def _configure_topics(self) -> None:
+        """Make the topics that the configuration names, and tell the store what is said of any topic's queues."""
+        for said in self._config.topics.configure:
+            try:
+                topic = await self._configured(said)
+            except ControllerError as refused:
+                raise ConfigError(f"topics.configure: {said.name}: {refused}") from refused
+            if said.queues not in {None, len(topic.queues)}:
+                log.warning("a topic keeps its queues", topic=said.name, queues=len(topic.queues), asked=said.queues)
+        # What a crash has left unsaid, too: the controller is asked, and the store told what it does not know.
+        await self._say_configs(self.controller.topics())
+
+    async def _say_configs(self, topics: Iterable[Topic]) -> None:
+        """Tell the store what is said of topics, as far as it does not know."""
+        configs = [one for topic in topics for one in topic_settings.queue_configs(topic)]
+        known = self.store.queue_config
+        unknown = [one for one in configs if one != (known(QueueNumber(one.queue)) or QueueConfig(one.queue))]
+        try:
+            await self.store.configure_queues(unknown)
+        except StoreError as error:  # a full disk, a group out of reach; what there is can still be read
+            log.warning("topics are not configured yet", error=str(error))
+            self._topics_changed = True
+
+    def _topics_may_have_changed(self) -> None:
+        self._topics_changed = True
+
+    def _access_has_changed(self) -> None:
+        self.fanout.changed()
+        self.queues.wake()
+        self._waiting_wills.look()
+
+    async def _follow_topics(self) -> None:
+        """A topic may have got queues, as when one was moved to another group: they are configured as the others."""
+        if self._topics_changed:
+            self._topics_changed = False
+            await self._say_configs([topic for topic in self.controller.topics() if topic.config])
+
+    async def _configured(self, said: TopicSettings) -> Topic:
+        topic = self.controller.topic(said.name)
+        if topic is None:
+            return await self.controller.create_topic(said.name, queues=said.queues, config=said.config())
+        if dict(topic.config) != said.config():
+            topic = await self.controller.configure_topic(said.name, said.config())
+            log.info("topic configured", topic=said.name, config=topic_settings.summary(topic.config))
+        return topic
+
+    def _create_topic(self, name: str, creator: str) -> None:
+        self.spawn(self._created(name, creator))
+
+    async def _created(self, name: str, creator: str) -> None:
+        refusal = self._used_shares.refusal(creator)
+        try:
+            if refusal is not None:
+                return
+            if not self._config.topics.auto_create:
+                refusal = Refusal(Cause.NOT_FOUND, f"there is no topic {name!r}")
+            else:
+                await self.controller.create_topic(name, creator="" if name == AMQP_TOPIC else creator)
+        except TopicLimit as full:
+            refusal = self._used_shares.note(creator, Refusal(Cause.QUOTA, str(full)))
+        except ControllerError as refused:
+            refusal = Refusal(Cause.MALFORMED, str(refused))
+        except BaseException:
+            refusal = Refusal(Cause.UNAVAILABLE, "the controller failed", retry_after_ms=5000)
+            raise
+        finally:
+            self.ingest.resume(name, refusal, creator=creator)
+
+    # ---- periodic work
+
+    async def _every(self, interval_ms: int, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            try:
+                await work()
+            except StoreError as error:
+                log.warning("periodic work failed", error=str(error))
+            except Exception:  # our own bug: the next round may do better, and other work goes on
+                log.exception("periodic work failed")
+
+
+async def _logged(work: Coroutine[Any, Any, object]) -> None:
+    try:
+        await work
+    except Exception:  # a task of one connection must not end the others
+        log.exception("a task failed")

@@ -1,0 +1,123 @@
+"""Users and access rules that change while everything goes on: by SIGHUP, told to a worker, or those of the cluster.
+
+All of a new configuration counts, or none of it: one with a mistake is refused by its reader, and what was there before
+stays in force. What else has changed in it waits for a restart, which is said. Rules count for the next message,
+published or delivered, of connections that are there too. Whoever was let in as somebody that there is no more, or not
+as before, is told to go: with another password, token or certificate it may come back.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+from gateway.delivery.lanes import Receiver
+from gateway.domain.access import OPEN, Badge
+from gateway.domain.errors import ConfigError
+from gateway.runtime.endpoint import Endpoint
+from store.base import logs
+
+if TYPE_CHECKING:
+    from gateway.config.config import Config
+    from gateway.runtime.hub import Hub
+
+__all__ = ["apply", "follow", "reread", "waiting_for_a_restart", "watch_users"]
+
+RELOADED = frozenset({"auth", "access"})  # sections
+
+log = logs.get(__name__)
+
+
+async def reread(config: "Config", hangups: asyncio.Event, load: Callable[[], "Config"]) -> AsyncIterator["Config"]:
+    """Every configuration that `load` brings after a hangup and that can be used; what cannot is logged.
+
+    `config` is the one of the start: what it says of all else stays in force until there is another one.
+    """
+    while True:
+        await hangups.wait()
+        hangups.clear()
+        log.info("reading the configuration again")
+        try:
+            new = await asyncio.to_thread(load)
+        except (ConfigError, OSError) as error:
+            log.error("the configuration cannot be used, and the one before stays", mistakes=str(error).splitlines())
+            continue
+        sections = waiting_for_a_restart(config, new)
+        if sections:
+            log.warning("what has changed here waits for a restart", sections=sections)
+        yield new
+
+
+def waiting_for_a_restart(before: "Config", after: "Config") -> list[str]:
+    """The sections of two configurations that differ and are read at the start alone."""
+    names = [name for name in before.__struct_fields__ if name not in RELOADED]
+    return [name for name in names if getattr(before, name) != getattr(after, name)]
+
+
+async def follow(hub: "Hub", news: AsyncIterator["Config"]) -> None:
+    """Have every new configuration count."""
+    async for config in news:
+        try:
+            dismissed = apply(hub, config)
+        except ConfigError as error:  # a file of keys that was there a moment ago
+            log.error("the configuration cannot be used, and the one before stays", mistakes=str(error).splitlines())
+        else:
+            log.info("users and access rules are those of the configuration", dismissed=dismissed)
+
+
+def apply(hub: "Hub", config: "Config") -> int:
+    """Have a configuration's users and rules count; how many connections were told to go.
+
+    Raises `ConfigError`, with everything as it was.
+    """
+    changed = hub.authenticator.reload(config.auth)
+    hub.access.reload(config.access)
+    hub.fanout.restrict(lambda receiver: _badge_of(hub, receiver))
+    return _dismiss(hub, changed)
+
+
+def watch_users(hub: "Hub") -> None:
+    """From now on have whoever is a user of the cluster go when that is removed, or gets another password."""
+    known = _passwords(hub)
+
+    def look() -> None:
+        nonlocal known
+        before, known = known, _passwords(hub)
+        own = hub.authenticator.has_own  # the file's users go before those of the cluster
+        changed = frozenset([name for name, old in before.items() if known.get(name) != old and not own(name)])
+        if changed:
+            log.info("users of the cluster are not as before", users=len(changed), dismissed=_dismiss(hub, changed))
+
+    hub.controller.watch(look)
+
+
+def _passwords(hub: "Hub") -> dict[str, str]:
+    """What the passwords of the cluster's users are compared with."""
+    return {user.name: user.password for user in hub.controller.users()}
+
+
+def _dismiss(hub: "Hub", changed: frozenset[str]) -> int:
+    """Tell those to go who would not be let in as who they are; how many."""
+    leaving = [one for one in hub.connections.values() if not _stands(hub, one, changed)]
+    for connection in leaving:
+        connection.dismiss()
+    return len(leaving)
+
+
+def _stands(hub: "Hub", endpoint: Endpoint, changed: frozenset[str]) -> bool:
+    """Whether a connection would be let in as who it is. One that nobody has asked yet will be asked."""
+    principal = endpoint.principal
+    if endpoint.several and changed:  # who else it has been is not known here
+        return False
+    if principal is hub.access.stranger(endpoint.protocol):
+        return True
+    if principal.name and principal.name in changed:
+        return False
+    return hub.authenticator.admits(principal, loopback=endpoint.loopback)
+
+
+def _badge_of(hub: "Hub", receiver: Receiver) -> Badge:
+    """The badge of a subscriber whose subscription nothing restricted, and nothing could have: it has no name."""
+    if not isinstance(receiver, Endpoint):
+        return OPEN
+    principal = receiver.principal
+    return (principal if principal.anonymous else hub.access.stranger(receiver.protocol)).badge

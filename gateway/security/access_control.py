@@ -1,0 +1,133 @@
+"""Access at work in one process: who has which badge, and what becomes of badges when a user's rights change.
+
+The rules of the configuration stand until it is read again. Those of the cluster's users are metadata: when they
+change, every badge of that name is looked at again, and `changed` is told, so that what was remembered of who reads
+what is forgotten. A user with rules of its own that is removed leaves connections behind: they may do nothing any more.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+from weakref import WeakSet
+
+import msgspec
+
+from controller.api.client import ControllerClient, User
+from gateway.domain.access import NOTHING, Access, Badge, Identity, Rules
+from gateway.domain.access_settings import ACCESS, AccessConfig, Action, OwnAccess, own_access
+from gateway.ops.metrics import Metrics
+from gateway.port.adapter import Principal
+from store.api.message import Message
+from store.base import logs
+
+__all__ = ["AccessControl"]
+
+LOG_INTERVAL_S = 1.0  # between two lines of what was denied; what comes in between is counted
+
+log = logs.get(__name__)
+
+_Own: TypeAlias = OwnAccess | None
+
+
+class AccessControl:
+    """Gives badges out. It belongs to the event loop; `clock` counts seconds, `changed` is told after a change."""
+
+    def __init__(
+        self,
+        config: AccessConfig,
+        controller: ControllerClient,
+        metrics: Metrics,
+        *,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+    ) -> None:
+        self._rules = Rules(config)
+        self._controller = controller
+        self._metrics = metrics
+        self._clock = clock
+        self._changed = changed
+        self._badges: WeakSet[Badge] = WeakSet()  # all that are shown by anybody
+        self._strangers: dict[str, Principal] = {}  # by protocol
+        self._ruled = self._users_with_rules()
+        self._silent_until_s = 0.0
+        self._unsaid = 0  # denials since the last line
+        self._on_denied = self._denied  # one object for all badges
+        controller.watch(self._look_again)
+
+    def badge(self, principal: Principal, *, client_id: str = "", protocol: str = "") -> Badge:
+        """The badge of a principal that was let in."""
+        name = principal.name
+        identity = Identity(
+            name=name, client_id=client_id, device=principal.device, protocol=protocol, ruled=name in self._ruled
+        )
+        badge = Badge(identity, self._access(identity), self._on_denied)
+        self._badges.add(badge)
+        return badge
+
+    def stranger(self, protocol: str) -> Principal:
+        """Who a connection is before anybody has asked."""
+        found = self._strangers.get(protocol)
+        if found is None:
+            found = self._strangers[protocol] = Principal(
+                name="", badge=self.badge(Principal(name=""), protocol=protocol)
+            )
+        return found
+
+    def reload(self, config: AccessConfig) -> None:
+        """Have the rules of a new configuration count, at every door and for all who are there."""
+        self._rules = Rules(config)
+        for badge in self._badges:
+            badge.access = self._access(badge.identity)
+        self._changed()
+
+    def check_publisher(self, identity: Identity, message: Message) -> None:
+        """Raise `Refusal` (FORBIDDEN) unless somebody, who may be gone, may now publish a message."""
+        Badge(identity, self._access(identity), self._on_denied).check_message(message)
+
+    def _access(self, identity: Identity) -> Access | None:
+        user = self._ruled.get(identity.name)
+        if user is None:
+            if identity.ruled and self._controller.user(identity.name) is None:
+                return NOTHING
+            return self._rules.access(identity)
+        try:
+            return self._rules.access(identity, own_access(user.rights[ACCESS]))
+        except ValueError as error:  # of a version to come
+            log.error("a user's rules are not understood, and nothing is allowed", user=user.name, error=str(error))
+            return NOTHING
+
+    def _users_with_rules(self) -> dict[str, User]:
+        return {user.name: user for user in self._controller.users() if ACCESS in user.rights}
+
+    def _look_again(self) -> None:
+        """The metadata has changed: so may users have."""
+        before, self._ruled = self._ruled, self._users_with_rules()
+        if before == self._ruled:
+            return
+        names = {name for name in (*before, *self._ruled) if before.get(name) != self._ruled.get(name)}
+        gone = {name for name in names if self._controller.user(name) is None}
+        for badge in self._badges:
+            if badge.identity.name in names:
+                if badge.identity.name in gone:
+                    badge.identity = msgspec.structs.replace(badge.identity, ruled=True)
+                badge.access = self._access(badge.identity)
+        self._changed()
+
+    def _denied(self, badge: Badge, action: Action, address: str, count: int) -> None:
+        """Count what was refused, and say so, not too often."""
+        who = badge.identity
+        self._metrics.access_denied(who.protocol, action).inc(count)
+        now_s = self._clock()
+        if now_s < self._silent_until_s:
+            self._unsaid += count
+            return
+        unsaid, self._unsaid = self._unsaid, 0
+        self._silent_until_s = now_s + LOG_INTERVAL_S
+        log.warning(
+            "access denied",
+            action=action,
+            address=address[:256],
+            user=who.name,
+            client=who.client_id,
+            protocol=who.protocol,
+            more=unsaid,
+        )

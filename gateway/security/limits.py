@@ -1,0 +1,181 @@
+"""How fast a peer may send, and how many may come: token buckets, and the door that connections come in by.
+
+No clock and no sockets: `now_ms` is passed in. Whatever the peer does costs a few additions a read, not a message.
+"""
+
+from ipaddress import IPv6Address, ip_address
+from math import ceil
+from typing import Final, NamedTuple
+
+from gateway.domain.errors import Cause, Refusal
+from gateway.security.limits_settings import LimitsConfig
+
+__all__ = ["TOLD_COUNT_MAX", "Bucket", "Door", "Guest", "Pace"]
+
+TOLD_COUNT_MAX: Final = 256  # connections at a time that are turned away in their protocol's words; more are cut off
+
+
+class Bucket:
+    """Tokens that come back at a steady rate, up to a burst. Taking more than there are leaves a debt.
+
+    So what was read already is never in vain, and the rate holds over time all the same: the next wait is longer.
+    """
+
+    __slots__ = ("_at_ms", "_burst", "_left", "_per_ms")
+
+    def __init__(self, per_s: float, burst: float, *, now_ms: int) -> None:
+        self._per_ms = per_s / 1_000
+        self._burst = burst
+        self._left = burst
+        self._at_ms = now_ms
+
+    def take(self, count: int, *, now_ms: int) -> None:
+        """Use tokens, whether they are there or not."""
+        self._left = self._left_at(now_ms) - count
+        self._at_ms = now_ms
+
+    def wait_ms(self, *, now_ms: int, need: int = 0) -> int:
+        """How long it takes until there are as many tokens as needed; 0: they are there."""
+        missing = need - self._left_at(now_ms)
+        return ceil(missing / self._per_ms) if missing > 0 else 0
+
+    def _left_at(self, now_ms: int) -> float:
+        # A clock that was set back gives nothing and takes nothing.
+        return min(self._burst, self._left + max(0, now_ms - self._at_ms) * self._per_ms)
+
+
+class Pace:
+    """How fast one connection sends, against how fast it may.
+
+    Where excess waits, the shell reads on when `wait_ms` is over; where it is refused, a `Publish` is refused as a
+    whole while those before it have left a debt, and costs nothing then.
+    """
+
+    __slots__ = ("_bytes", "_messages", "_refuses")
+
+    def __init__(self, config: LimitsConfig, *, now_ms: int) -> None:
+        self._messages = self._bytes = None
+        if config.messages_per_s:
+            self._messages = Bucket(config.messages_per_s, config.messages_burst, now_ms=now_ms)
+        if config.bytes_per_s:
+            self._bytes = Bucket(config.bytes_per_s, config.bytes_burst, now_ms=now_ms)
+        self._refuses = config.on_excess == "refuse"
+
+    @staticmethod
+    def of(config: LimitsConfig, *, now_ms: int) -> "Pace | None":
+        """The pace of a new connection; None where none is set."""
+        return Pace(config, now_ms=now_ms) if config.messages_per_s or config.bytes_per_s else None
+
+    def read(self, size_bytes: int, *, now_ms: int) -> None:
+        """Bytes have come, whatever they are."""
+        if self._bytes is not None and not self._refuses:
+            self._bytes.take(size_bytes, now_ms=now_ms)
+
+    def publish(self, count: int, size_bytes: int, *, now_ms: int) -> Refusal | None:
+        """Messages have come, in so many bytes; why they are refused, if they are."""
+        if self._refuses:
+            wait_ms = self._debt_ms(now_ms)
+            if wait_ms:
+                return Refusal(Cause.RATE, "more than limits.messages_per_s or bytes_per_s", retry_after_ms=wait_ms)
+            if self._bytes is not None:
+                self._bytes.take(size_bytes, now_ms=now_ms)
+        if self._messages is not None:
+            self._messages.take(count, now_ms=now_ms)
+        return None
+
+    def wait_ms(self, *, now_ms: int) -> int:
+        """How long nothing is to be read; 0: read on."""
+        return 0 if self._refuses else self._debt_ms(now_ms)
+
+    def _debt_ms(self, now_ms: int) -> int:
+        return max([bucket.wait_ms(now_ms=now_ms) for bucket in (self._messages, self._bytes) if bucket is not None])
+
+
+class Guest(NamedTuple):
+    """A connection at the door. `refusal` is why it is only let in to be told why it is not."""
+
+    network: str  # "" where addresses are not counted
+    refusal: Refusal | None
+
+
+_ANYBODY = Guest("", None)
+
+
+class Door:
+    """Which connections may come in: so many in all, from one address, and a second."""
+
+    def __init__(self, config: LimitsConfig, connections_max: int, *, now_ms: int) -> None:
+        self._connections_max = connections_max
+        self._per_address = config.connections_per_address
+        self._by_network: dict[str, int] = {}  # those that are in
+        self._rate: Bucket | None = None
+        if config.connections_per_s:
+            self._rate = Bucket(config.connections_per_s, config.connections_burst, now_ms=now_ms)
+        self._inside = 0
+        self._told = 0  # <= TOLD_COUNT_MAX
+
+    def enter(self, address: str, *, now_ms: int) -> Guest | None:
+        """A connection has come; None: it is to be cut off without a word, for many are being told already.
+
+        "" is the address of one that comes from a proxy of ours: `place` will tell.
+        """
+        network = network_of(address) if self._per_address and address else ""
+        refusal = self._judge(network, now_ms)
+        if refusal is not None:
+            if self._told >= TOLD_COUNT_MAX:
+                return None
+            self._told += 1
+            return Guest(network, refusal)
+        self._inside += 1
+        if self._rate is not None:
+            self._rate.take(1, now_ms=now_ms)
+        if not network:
+            return _ANYBODY
+        self._by_network[network] = self._by_network.get(network, 0) + 1
+        return Guest(network, None)
+
+    def place(self, guest: Guest, address: str) -> Guest:
+        """A connection turns out to be from an address. Raises `Refusal` (QUOTA) where enough are from there."""
+        if not self._per_address or guest.network or guest.refusal is not None:
+            return guest
+        network = network_of(address)
+        count = self._by_network.get(network, 0)
+        if count >= self._per_address:
+            raise self._crowded()
+        self._by_network[network] = count + 1
+        return Guest(network, None)
+
+    def _crowded(self) -> Refusal:
+        return Refusal(Cause.QUOTA, f"{self._per_address} connections of this address are open")
+
+    def leave(self, guest: Guest) -> None:
+        """A connection that had come has ended."""
+        if guest.refusal is not None:
+            self._told -= 1
+            return
+        self._inside -= 1
+        if guest.network:
+            left = self._by_network.pop(guest.network) - 1
+            if left:
+                self._by_network[guest.network] = left
+
+    def _judge(self, network: str, now_ms: int) -> Refusal | None:
+        if self._inside >= self._connections_max:
+            return Refusal(Cause.QUOTA, f"{self._connections_max} connections are open (gateway.connections_max)")
+        if network and self._by_network.get(network, 0) >= self._per_address:
+            return self._crowded()
+        wait_ms = self._rate.wait_ms(now_ms=now_ms, need=1) if self._rate is not None else 0
+        return Refusal(Cause.RATE, "too many new connections", retry_after_ms=wait_ms) if wait_ms else None
+
+
+def network_of(address: str) -> str:
+    """Whose address it is: of IPv6, where everybody has many, the /64 network."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(parsed, IPv6Address):
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return parsed.packed[:8].hex()

@@ -1,0 +1,241 @@
+"""Passwords: hashes of them, and the comparison off the event loop.
+
+A hash is argon2id's (RFC 9106), a verifier of SCRAM's (`gateway.security.scram`), or both with a space between:
+argon2id's is what a password that was sent is compared with, for trying passwords against it costs most.
+
+A comparison costs some 20 ms of a processor and 19 MiB, on purpose. Devices connect again and again with the same
+password, so what was right is remembered for a while, by a digest under a key of this process's own.
+
+Comparisons with different hashes take differently long: with a verifier of SCRAM's alone, or with a hash that others
+have made at other costs. Refusals take equally long all the same, those of names that nobody has included: twice as
+long as the slowest kind of hash does on average. What is left of that once a password was compared is waited for,
+without a thread.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
+
+from argon2 import PasswordHasher, extract_parameters
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from gateway.security import scram
+from gateway.security.fair_work import FairWork
+
+__all__ = ["Effort", "Passwords", "check_hash", "hash_password", "verifier_in"]
+
+MEMORY_KIB, PASSES, LANES = 19 * 1024, 2, 1  # OWASP's least for argon2id
+THREADS = 2  # that compare
+WAITING_COUNT_MAX = 256  # comparisons; more are refused: who waits for longer has gone
+REMEMBERED_COUNT_MAX = 65_536  # passwords that were right
+PASSWORD_BYTES_MAX = 1_024
+
+ARGON2 = "$argon2id$"
+HASH_MEMORY_KIB_MAX = 256 * 1024  # of a hash that somebody else has made
+HASH_PASSES_COUNT_MAX = 32
+
+KINDS_COUNT_MAX = 64  # of hashes, by what a comparison costs
+REFUSAL_TIMES = 2.0  # the slowest kind: comparisons that take longer than the average do not show
+NEWS_WEIGHT = 1 / 8  # of the last comparison in the average
+
+T = TypeVar("T")
+
+OURS = f"{ARGON2}v=19$m={MEMORY_KIB},t={PASSES},p={LANES}"  # the kind of hashes that are made here
+
+_hasher = PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES)
+
+
+def hash_password(password: bytes) -> str:
+    """What is kept of a password: argon2id's hash, and a verifier for SCRAM where SCRAM allows such a password.
+
+    Raises ValueError for a password that is empty or too long.
+    """
+    if not 0 < len(password) <= PASSWORD_BYTES_MAX:
+        raise ValueError(f"a password has 1 to {PASSWORD_BYTES_MAX} bytes")
+    hashed = _hasher.hash(password)
+    try:
+        verifier = scram.derive(password.decode(), salt=secrets.token_bytes(scram.SALT_BYTES))
+    except ValueError:  # no text, or one with control characters
+        return hashed
+    return f"{hashed} {verifier}"
+
+
+def check_hash(hashed: str) -> None:
+    """Raise ValueError, which does not repeat it, for what is no hash that passwords can be compared with."""
+    parts = hashed.split()
+    if not parts:
+        raise ValueError("is empty")
+    for part in parts:
+        if part.startswith(scram.PREFIX):
+            scram.Verifier.parse(part)
+        elif not part.startswith(ARGON2):
+            raise ValueError(f"begins with neither {ARGON2} nor {scram.PREFIX}")
+        else:
+            try:
+                costs = extract_parameters(part)
+            except InvalidHashError:
+                raise ValueError("is no hash of argon2id") from None
+            if costs.memory_cost > HASH_MEMORY_KIB_MAX or costs.time_cost > HASH_PASSES_COUNT_MAX:
+                raise ValueError(f"costs more than {HASH_MEMORY_KIB_MAX} KiB and {HASH_PASSES_COUNT_MAX} passes")
+
+
+def verifier_in(hashed: str) -> scram.Verifier | None:
+    """The verifier for SCRAM in a hash, None where there is none."""
+    for part in hashed.split():
+        if part.startswith(scram.PREFIX):
+            try:
+                return scram.Verifier.parse(part)
+            except ValueError:
+                return None
+    return None
+
+
+class _Compared(NamedTuple):
+    right: bool
+    kind: str
+    took_s: float
+
+
+class Effort:
+    """What an attempt to log in has taken of comparing."""
+
+    __slots__ = ("kind", "took_s", "tried")
+
+    def __init__(self) -> None:
+        self.tried = False  # whether there was a password to be compared
+        self.kind = ""  # of the hash; "": none was compared with
+        self.took_s = 0.0
+
+
+class Refusals:
+    """How long a refusal takes, from how long comparisons take."""
+
+    def __init__(self) -> None:
+        self._average_s: dict[str, float] = {}  # by kind of hash
+
+    def knows(self, kind: str) -> bool:
+        """Whether a comparison of this kind has been noted."""
+        return kind in self._average_s
+
+    def note(self, kind: str, took_s: float) -> None:
+        """A comparison of a kind has taken so long."""
+        before_s = self._average_s.get(kind)
+        if before_s is not None:
+            self._average_s[kind] = before_s + (took_s - before_s) * NEWS_WEIGHT
+        elif len(self._average_s) < KINDS_COUNT_MAX:
+            self._average_s[kind] = took_s
+
+    @property
+    def lasting_s(self) -> float:
+        """How long each of them takes."""
+        return REFUSAL_TIMES * max(self._average_s.values(), default=0.0)
+
+
+class Passwords:
+    """Compares passwords with hashes. Belongs to the event loop; `clock_s` is a clock that never goes back."""
+
+    def __init__(
+        self,
+        *,
+        clock_s: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._clock_s = clock_s
+        self._sleep = sleep
+        self._refusals = Refusals()
+        self._work = FairWork(THREADS, WAITING_COUNT_MAX, name="passwords")
+        self._key = secrets.token_bytes(32)
+        self._right: OrderedDict[bytes, None] = OrderedDict()  # digests of (hash, password)
+        self._decoy = ""  # a hash that no password has
+
+    async def verify(self, hashed: str, password: bytes, *, network: str = "", effort: Effort | None = None) -> bool:
+        """Whether a password, that comes from a network, is the one of a hash. Raises `Refusal` (OVERLOAD).
+
+        Who is refused has to wait as long as all others (`even_out`), once that is counted.
+        """
+        if len(password) > PASSWORD_BYTES_MAX:
+            return False
+        effort = effort or Effort()
+        effort.tried = True
+        digest = hmac.digest(self._key, hashed.encode() + b"\0" + password, hashlib.sha256)
+        if digest in self._right:
+            self._right.move_to_end(digest)
+            return True
+        right = await self._compare(hashed, password, network, effort)
+        if right:
+            self._right[digest] = None
+            if len(self._right) > REMEMBERED_COUNT_MAX:
+                self._right.popitem(last=False)
+        return right
+
+    async def pretend(self, password: bytes, *, network: str = "", effort: Effort | None = None) -> None:
+        """Compare a password with the hash of nobody, so that nobody can tell by the time which names there are.
+
+        Raises `Refusal` (OVERLOAD).
+        """
+        if len(password) <= PASSWORD_BYTES_MAX:
+            effort = effort or Effort()
+            effort.tried = True
+            await self._compare(self._decoyed, password, network, effort)
+
+    async def even_out(self, effort: Effort, *, network: str = "") -> None:
+        """Wait until a refusal has taken as long as all others. Raises `Refusal` (OVERLOAD)."""
+        if not effort.tried:
+            return
+        refusals = self._refusals
+        if effort.kind:
+            refusals.note(effort.kind, effort.took_s)
+        if not refusals.knows(OURS):  # how long names take that nobody has
+            ours = Effort()
+            await self._compare(self._decoyed, b"", network, ours)
+            refusals.note(OURS, ours.took_s)
+            effort.took_s += ours.took_s
+        left_s = refusals.lasting_s - effort.took_s
+        if left_s > 0:
+            await self._sleep(left_s)
+
+    async def _compare(self, hashed: str | Callable[[], str], password: bytes, network: str, effort: Effort) -> bool:
+        compared = await self.work(lambda: self._timed(hashed, password), network=network)
+        effort.kind, effort.took_s = compared.kind, compared.took_s
+        return compared.right
+
+    def _timed(self, hashed: str | Callable[[], str], password: bytes) -> _Compared:
+        found = hashed if isinstance(hashed, str) else hashed()
+        began_s = self._clock_s()
+        right = _is_right(found, password)
+        return _Compared(right, _kind(found), self._clock_s() - began_s)
+
+    async def work(self, work: Callable[[], T], *, network: str = "") -> T:
+        """Do what takes long in one of the threads. Raises `Refusal` (OVERLOAD) where too many wait for it."""
+        return await self._work.do(work, network=network)
+
+    def _decoyed(self) -> str:
+        if not self._decoy:
+            self._decoy = _hasher.hash(secrets.token_bytes(32))
+        return self._decoy
+
+
+def _kind(hashed: str) -> str:
+    """What says how long a comparison takes: the costs of the part of a hash that `_is_right` uses."""
+    parts = hashed.split()
+    for part in parts:
+        if part.startswith(ARGON2):
+            return "$".join(part.split("$")[:4])
+    return next((part.partition(":")[0] for part in parts if part.startswith(scram.PREFIX)), "")
+
+
+def _is_right(hashed: str, password: bytes) -> bool:
+    parts = hashed.split()
+    try:
+        for part in parts:
+            if part.startswith(ARGON2):
+                return _hasher.verify(part, password)
+    except (VerificationError, InvalidHashError):
+        return False
+    verifier = verifier_in(hashed)
+    return verifier is not None and verifier.admits(password)

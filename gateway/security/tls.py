@@ -1,0 +1,108 @@
+"""TLS of the listeners: our certificate, and who vouches for those of clients.
+
+Files that are renewed while we run are read again: our certificate and key, and the list of revoked certificates, which
+has an end of its own after which nobody is let in. Who vouches for clients is read once.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+
+from gateway.domain.errors import ConfigError
+from gateway.security.auth_settings import TlsConfig
+from store.base import logs
+
+__all__ = ["ServerTls"]
+
+LOOK_INTERVAL_S = 5.0  # between two looks whether files have changed
+
+log = logs.get(__name__)
+
+_VERIFY = {"off": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+class ServerTls:
+    """The contexts of one gateway's TLS ports, which all have the same files."""
+
+    def __init__(self, config: TlsConfig) -> None:
+        self._config = config
+        self._contexts: list[ssl.SSLContext] = []
+        files = (config.cert_file, config.key_file, config.client_crl_file)
+        self._files = [file for file in files if file is not None]
+        self._seen = self._stamps()
+
+    def context(self, alpn: Sequence[str]) -> ssl.SSLContext:
+        """The context of a port. Raises `ConfigError`."""
+        config = self._config
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if alpn:
+            context.set_alpn_protocols(list(alpn))
+        self._load_own(context)
+        context.verify_mode = _VERIFY[config.client_certificates]
+        if config.client_certificates != "off":
+            assert config.client_ca_file is not None
+            _load("tls.client_ca_file", context, config.client_ca_file)
+            # A session that is resumed brings its client's certificate along unseen, though it be revoked meanwhile.
+            context.options |= ssl.OP_NO_TICKET
+            context.num_tickets = 0
+            self._load_revoked(context)
+        self._contexts.append(context)
+        return context
+
+    async def follow(self) -> None:
+        """Look at the files again and again."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            self.look()
+
+    def look(self) -> None:
+        """Read again what has changed; what cannot be read leaves in force what was there before."""
+        stamps = self._stamps()
+        if stamps == self._seen:
+            return
+        self._seen = stamps
+        try:
+            self._load_own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # where half of a new pair does no harm
+            for context in self._contexts:
+                self._load_own(context)
+                self._load_revoked(context)
+        except ConfigError as error:
+            log.warning("certificates are those of before", error=str(error))
+        else:
+            log.info("certificates are read again")
+
+    def _load_own(self, context: ssl.SSLContext) -> None:
+        config = self._config
+        assert config.cert_file is not None
+        try:
+            context.load_cert_chain(config.cert_file, config.key_file)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"tls.cert_file: {config.cert_file} cannot be used: {error}") from error
+
+    def _load_revoked(self, context: ssl.SSLContext) -> None:
+        """Of several lists of one CA the newest counts."""
+        file = self._config.client_crl_file
+        if file is not None and context.verify_mode is not ssl.CERT_NONE:
+            _load("tls.client_crl_file", context, file)
+            context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+
+    def _stamps(self) -> list[tuple[int, ...]]:
+        return [_stamp(file) for file in self._files]
+
+
+def _load(key: str, context: ssl.SSLContext, file: Path) -> None:
+    try:
+        context.load_verify_locations(file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{key}: {file} cannot be used: {error}") from error
+
+
+def _stamp(file: Path) -> tuple[int, ...]:
+    """What tells that a file is another one than before."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino

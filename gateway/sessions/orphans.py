@@ -1,0 +1,31 @@
+"""Sessions whose connection ended with a former run of the process: somebody has to see to their wills."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from gateway.domain.errors import Refusal
+from store.base import logs
+from store.base.errors import StoreError
+
+__all__ = ["bury_all"]
+
+AT_ONCE_COUNT = 64
+AGAIN_S = 1.0
+
+log = logs.get(__name__)
+
+
+async def bury_all(orphans: Sequence[str], see_to: Callable[[str], Awaitable[object]]) -> None:
+    """See to all of them, some at once; what the store or the gateway refuses is tried again until it is done."""
+    left = list(orphans)
+    while left:
+        some, left = left[:AT_ONCE_COUNT], left[AT_ONCE_COUNT:]
+        found = await asyncio.gather(*(see_to(key) for key in some), return_exceptions=True)
+        for key, error in zip(some, found, strict=True):
+            if isinstance(error, StoreError | Refusal):
+                log.warning("a will is not published yet", session=key, error=str(error))
+                left.append(key)
+            elif isinstance(error, BaseException):
+                raise error
+        if any(found):
+            await asyncio.sleep(AGAIN_S)

@@ -1,0 +1,224 @@
+"""A session as it is stored, and as the connection that holds it has it."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from gateway.delivery.fanout import Fanout, Subscriber
+from gateway.domain.cursor import Cursor, beginning_of, by_log, earlier, later
+from gateway.domain.keys import kv_key
+from gateway.domain.session_user import SessionUser, check_user
+from gateway.ownership.owners import Owned
+from gateway.sessions.wills import WillRecord
+from store.api.client import Entry, Put, StoreClient
+from store.format.frame import LogOffset, Position, QueueNumber
+
+__all__ = [
+    "SESSIONS",
+    "Ended",
+    "Held",
+    "Holder",
+    "SessionRecord",
+    "cursor_of_offsets",
+    "distance",
+    "exchanges_key",
+    "expired",
+    "load_record",
+    "not_told",
+    "offsets_of",
+    "put_record",
+    "record_in",
+    "session_key",
+]
+
+SESSIONS = "sessions"  # the namespace of their records
+EXCHANGES = "session-exchanges"  # the namespace of what changes with every message
+
+
+class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the KV holds of a session."""
+
+    protocol: str
+    session_id: str
+    state: bytes
+    expiry_s: int | None  # None: for ever
+    left_ms: int | None  # when its connection ended; None while it is connected, or died with the gateway
+    marked: bool = False  # the logs may have marks of it
+    user: SessionUser | None = None  # whom it belongs to; None: nobody has written it down
+
+
+class Holder(Protocol):
+    """The connection that holds a session."""
+
+    protocol: str
+    subscriber: Subscriber
+    gone: bool  # the connection has ended
+
+    def supersede(self) -> None:
+        """Another connection has taken the session over: say so, and close."""
+
+    def shut_down(self) -> None:
+        """The session cannot be served here any more: say so, and close."""
+
+    async def answered(self) -> None:
+        """Wait until nothing that the connection has published is under way."""
+
+
+class Held:
+    """A session that a connection of this process holds."""
+
+    __slots__ = (
+        "armed",
+        "committed",
+        "durable",
+        "exchanges",
+        "expiry_s",
+        "holder",
+        "key",
+        "left_ms",
+        "marked",
+        "oldest",
+        "owned",
+        "passed",
+        "session_id",
+        "settled",
+        "state",
+        "taken",
+        "user",
+        "will",
+    )
+
+    def __init__(self, key: str, session_id: str, holder: Holder, owned: Owned, user: SessionUser | None) -> None:
+        self.key = key
+        self.owned = owned
+        self.user = user
+        self.session_id = session_id
+        self.holder = holder
+        self.durable = False  # has a record in the KV
+        self.taken = False  # its holder has shown that it goes on from the cursor it was given
+        self.marked = False  # its messages have marks
+        self.left_ms: int | None = None  # when its connection ended
+        self.state = b""
+        self.exchanges: bytes | None = None  # not stored yet
+        self.expiry_s: int | None = 0
+        self.oldest: Cursor = ()  # the oldest delivery not acknowledged, of each log that has one
+        self.settled: Cursor = ()  # everything before it is acknowledged
+        self.passed: Cursor = ()  # how far it had been handed out at the last commit
+        self.committed: Cursor = ()  # committed <= settled
+        self.armed = False  # there may be a record of a will
+        self.will: WillRecord | None = None  # to be published when the connection is gone
+
+    @property
+    def over(self) -> bool:
+        """Whether the session has ended with its connection, though its last word is not written yet."""
+        return self.expiry_s == 0 and self.holder.gone
+
+    def check_user(self, who: SessionUser | None) -> None:
+        """Raise `NotItsUser` unless whoever asks may take the session from its holder."""
+        if not self.over:
+            check_user(self.key, self.user, who)
+
+    def reached(self, fanout: Fanout) -> Cursor:
+        """How far its messages have been handed out."""
+        subscriber = self.holder.subscriber
+        if not subscriber.patterns and not self.taken:
+            return self.committed  # what it missed is still owed to it
+        return fanout.reached(subscriber)
+
+    def moves(self, fanout: Fanout, idle_bytes: int) -> bool:
+        """Whether the cursor is to be committed: something was acknowledged, or the log has passed it by this far.
+
+        An idle session reports nothing. What it had been handed when this was asked last, an interval ago at least, is
+        acknowledged by now, or has been reported as `oldest`.
+        """
+        passed = later(self.settled, earlier(self.passed, self.oldest))
+        self.passed = self.reached(fanout)
+        if self.settled == self.committed and distance(self.committed, passed) <= idle_bytes:
+            return False
+        self.settled = passed
+        return True
+
+    def settle(self, fanout: Fanout) -> None:
+        """Nothing that has been handed out is left out by `oldest`."""
+        self.settled = later(self.settled, earlier(self.reached(fanout), self.oldest))
+
+
+class Ended(Protocol):
+    """Who is told that a session has ended. One that does not last ends with its connection.
+
+    What is written for that is written by the session's owner: one that is late would end what another one has begun.
+    """
+
+    async def __call__(self, session: str, owned: Owned, *, lasting: bool = True) -> None:
+        """Do what is to be done. Raises `StoreError`: then it is done again later; `OwnershipLost`."""
+
+
+async def not_told(session: str, owned: Owned, *, lasting: bool = True) -> None:
+    """Nobody wants to know."""
+
+
+async def load_record(store: StoreClient, key: str) -> SessionRecord | None:
+    """What the KV holds of a session. Raises `StoreError`."""
+    return record_in(await store.kv_get(key))
+
+
+def record_in(entry: Entry | None) -> SessionRecord | None:
+    """What an entry holds of a session."""
+    return None if entry is None else msgspec.msgpack.decode(entry.value, type=SessionRecord)
+
+
+def expired(record: SessionRecord, now_ms: int, *, or_left_ms: int | None) -> bool:
+    """Whether a session's time is over. One that says not when its connection ended has been left at `or_left_ms`."""
+    left_ms = or_left_ms if record.left_ms is None else record.left_ms
+    return record.expiry_s is not None and left_ms is not None and left_ms + record.expiry_s * 1000 <= now_ms
+
+
+def put_record(held: Held, *, left_ms: int | None) -> Put:
+    """What stores a session, which is durable from then on."""
+    held.durable = True
+    record = SessionRecord(
+        protocol=held.holder.protocol,
+        session_id=held.session_id,
+        state=held.state,
+        expiry_s=held.expiry_s,
+        left_ms=left_ms,
+        marked=held.marked,
+        user=held.user,
+    )
+    return Put(held.key, msgspec.msgpack.encode(record))
+
+
+def session_key(protocol: str, session_id: str) -> str:
+    """Where a session is stored."""
+    return kv_key(f"{SESSIONS}/{protocol}", session_id)
+
+
+def exchanges_key(key: str) -> str:
+    """Where a session's exchanges are stored."""
+    return kv_key(EXCHANGES, key)
+
+
+# A cursor as a group's offsets: of the log of group g, the frame is under 2 g and the row under 2 g + 1.
+
+
+def offsets_of(cursor: Cursor) -> Mapping[QueueNumber, int]:
+    """A cursor as offsets."""
+    offsets: dict[QueueNumber, int] = {}
+    for group, position in by_log(cursor).items():
+        offsets[QueueNumber(2 * group)], offsets[QueueNumber(2 * group + 1)] = position
+    return offsets
+
+
+def cursor_of_offsets(offsets: Mapping[QueueNumber, int]) -> Cursor:
+    """Offsets as a cursor."""
+    frames = [(number, frame) for number, frame in sorted(offsets.items()) if number % 2 == 0]
+    return tuple([Position(LogOffset(at), offsets.get(QueueNumber(number + 1), 0)) for number, at in frames])
+
+
+def distance(one: Cursor, other: Cursor) -> int:
+    """How many bytes of its log `other` is ahead, where that is most."""
+    behind = by_log(one)
+    return max(
+        (at.frame - behind.get(group, beginning_of(group)).frame for group, at in by_log(other).items()), default=0
+    )

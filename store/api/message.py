@@ -1,0 +1,50 @@
+"""The domain message: what every protocol is turned into and made from."""
+
+from typing import Any
+
+import msgspec
+
+__all__ = ["EVENT", "REPLY_QUEUE", "Message", "decode", "encode"]
+
+EVENT = "cloudevents"  # key in `Message.native` of what an event said besides the fields: `subject` among it
+REPLY_QUEUE = "reply_queue"  # key in `Message.native["amqp"]`: the queue that answers are wanted in
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One message, whatever protocol it came by.
+
+    The record in the log is this struct as a MessagePack array. Fields are only ever added at the end, so that older
+    records stay readable. `None` means that the sender said nothing; an empty text is a text.
+
+    The topic is not a field: it follows from the address by the router, and the log row's queue names it.
+    An empty `id` means "the one the log gives": readers fill in the record's position (`gateway.domain.batch`).
+    """
+
+    address: str  # levels joined by "/", never empty
+    body: bytes = b""
+    time_ms: int = 0  # when it happened, or when it arrived, ms since 1970
+    protocol: str = ""  # "mqtt", "coap", "http", "amqp": the adapter that took it in
+    device: str = ""  # who it speaks for: authenticated identity, else the client's own name
+    qos: int = 1  # 0, 1 or 2, as its sender asked
+    retain: bool = False
+    id: str = ""
+    key: str | None = None  # ordering key; None: the device
+    type: str | None = None
+    content_type: str | None = None
+    content_encoding: str | None = None
+    expires_at_ms: int | None = None
+    deliver_at_ms: int | None = None
+    reply_to: str | None = None  # an address
+    correlation: bytes | None = None
+    traceparent: str | None = None
+    principal: str | None = None  # who was authenticated, when that is not the device
+    properties: tuple[tuple[str, str], ...] = ()  # ordered, repeats kept
+    native: dict[str, Any] | None = None  # by protocol name: what only that protocol understands, kept as it came
+
+    def expired(self, now_ms: int) -> bool:
+        """Whether its time to live is over at `now_ms`."""
+        return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(Message).decode

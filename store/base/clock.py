@@ -1,0 +1,10 @@
+"""The clock of everything that meets peers."""
+
+import time
+
+__all__ = ["now_ms"]
+
+
+def now_ms() -> int:
+    """The clock of all shells: ms since 1970."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,296 @@
+"""What a store raises, and whether what was being written is stored, is not, or may be."""
+
+__all__ = [
+    "AppendOutcomeUnknown",
+    "BadArgument",
+    "BadHandle",
+    "ConfigError",
+    "CorruptFrame",
+    "DamagedExport",
+    "DataDirLocked",
+    "ForeignCluster",
+    "ForeignLog",
+    "FrameTooLarge",
+    "HeadgateError",
+    "KeyTooLong",
+    "LeaseLost",
+    "NamespaceFull",
+    "NoSuchTimer",
+    "NotMaster",
+    "NotRebuildable",
+    "NotWritable",
+    "OffsetOutOfRange",
+    "QueueDropped",
+    "RemoteFailure",
+    "ReplicaIncomplete",
+    "RevisionCompacted",
+    "RevisionConflict",
+    "SequenceOutOfOrder",
+    "SnapshotLost",
+    "SnapshotUnusable",
+    "StoreClosed",
+    "StoreError",
+    "StoreFailed",
+    "StoreFull",
+    "StoreOverloaded",
+    "StoreUnreachable",
+    "TimerTooFar",
+    "TimersFull",
+    "TooManyHolds",
+    "TransactionTooLarge",
+    "TruncationRefused",
+    "ViewsDamaged",
+    "WrongGroup",
+    "cannot_listen",
+]
+
+
+class StoreError(Exception):
+    """The root. `retriable`: nothing was stored and the same call may succeed later."""
+
+    retriable = False
+
+
+class StoreOverloaded(StoreError):
+    """Not stored: more bytes wait to be written than the store may hold."""
+
+    retriable = True
+
+
+class StoreFull(StoreError):
+    """Not stored: the disk has no room, or less than is kept in reserve. Reading goes on, and so does writing later."""
+
+    retriable = True
+
+
+class StoreClosed(StoreError):
+    """Not stored: the store is shut down."""
+
+    retriable = True
+
+
+class NotMaster(StoreError):
+    """Not stored: this replica is not its group's master, or not any more; the controller knows which one is.
+
+    `master` is its address, if the replica knows it.
+    """
+
+    retriable = True
+
+    def __init__(self, text: str, master: str | None = None) -> None:
+        super().__init__(text)
+        self.text, self.master = text, master
+
+
+class NotWritable(StoreError):
+    """Not stored: the group takes nothing for now, as when fewer replicas are in sync than it asks for."""
+
+    retriable = True
+
+
+class StoreFailed(StoreError):
+    """Not stored: the disk refused an earlier write, and the store accepts no more until it is restarted."""
+
+
+class StoreUnreachable(StoreError):
+    """Not stored: no server could be reached, or it stayed overloaded, for as long as the client was told to try."""
+
+    retriable = True
+
+
+class RemoteFailure(StoreError):
+    """The server refused with an error that is none of the store's own, or a client does not know."""
+
+
+class AppendOutcomeUnknown(StoreError):
+    """Perhaps stored: write or fdatasync failed, or the connection broke, with it under way.
+
+    Only an idempotent retry is safe.
+    """
+
+
+class BadArgument(StoreError):
+    """Not stored, nor looked for: a number or a text that the store cannot hold; a frame that says what is not so."""
+
+
+class FrameTooLarge(StoreError):
+    """Not stored: the frame is over `FRAME_BYTES_MAX`."""
+
+
+class SequenceOutOfOrder(StoreError):
+    """Not stored: the producer has left out a sequence number."""
+
+
+class OffsetOutOfRange(StoreError):
+    """A read below the first or above the next offset; `first` and `next` say what there is."""
+
+    def __init__(self, offset: int, first: int, next_: int) -> None:
+        super().__init__(f"offset {offset} is outside {first}..{next_}")
+        self.offset, self.first, self.next = offset, first, next_
+
+
+class RevisionConflict(StoreError):
+    """A compare-and-set met another revision; `actual` is the key's, 0 when it has none."""
+
+    def __init__(self, key: str, expected: int, actual: int) -> None:
+        super().__init__(f"{key!r} is at revision {actual}, not {expected}")
+        self.key, self.expected, self.actual = key, expected, actual
+
+
+class KeyTooLong(StoreError):
+    """A key or a namespace over the limit of the key-value view."""
+
+
+class NamespaceFull(StoreError):
+    """Not stored: the namespace would hold more keys or bytes than its limits say (0: no limit)."""
+
+    def __init__(self, namespace: str, *, keys_max: int, size_bytes_max: int) -> None:
+        limits = [f"{keys_max} keys"] * (keys_max > 0) + [f"{size_bytes_max} bytes"] * (size_bytes_max > 0)
+        super().__init__(f"namespace {namespace!r} is full: it may hold {' and '.join(limits)}")
+        self.namespace, self.keys_max, self.size_bytes_max = namespace, keys_max, size_bytes_max
+
+
+class RevisionCompacted(StoreError):
+    """A revision whose changes retention has taken, or whose state is not held any more; `earliest` is still there."""
+
+    def __init__(self, revision: int, earliest: int) -> None:
+        super().__init__(f"revision {revision} is compacted; {earliest} is the earliest that is left")
+        self.revision, self.earliest = revision, earliest
+
+
+class TooManyHolds(StoreError):
+    """As many states of the key-value store are held as may be; one will be free soon."""
+
+    retriable = True
+
+
+class SnapshotLost(StoreError):
+    """A state of the views that was being read had to be given up; reading can begin again from the newest."""
+
+    retriable = True
+
+
+class TransactionTooLarge(StoreError):
+    """Not stored: a transaction with too many compares or operations, or with two for the same key."""
+
+
+class DamagedExport(StoreError):
+    """A file that is no whole export of the key-value store; `offset` is where it is not, in bytes."""
+
+    def __init__(self, offset: int, why: str) -> None:
+        super().__init__(f"damaged at byte {offset}: {why}")
+        self.offset, self.why = offset, why
+
+
+class TimersFull(StoreError):
+    """Not stored: as many timers are pending, or as many bytes of them, as the store may hold."""
+
+    retriable = True
+
+
+class TimerTooFar(StoreError):
+    """Not stored: the timer is due later than the store keeps timers for."""
+
+
+class NoSuchTimer(StoreError):
+    """What was given as a timer's id is none."""
+
+    def __init__(self, timer: str) -> None:
+        super().__init__(f"not a timer: {timer[:64]!r}")
+        self.timer = timer
+
+
+class BadHandle(StoreError):
+    """A lease's handle that this store group has not signed, or that was cut or changed on the way."""
+
+
+class LeaseLost(StoreError):
+    """The lease that a handle stands for has ended: the message was given back, or is lent to somebody else."""
+
+
+class CorruptFrame(StoreError):
+    """Bytes in the log that are not the frame they should be.
+
+    Whoever reads a queue may go on at `next`, its first offset behind the damage, and whoever reads the log at `end`;
+    None where that is not known. Either may meet damage again.
+    """
+
+    def __init__(self, log_offset: int, why: str, next_: int | None = None, end: int | None = None) -> None:
+        super().__init__(f"corrupt frame at log offset {log_offset}: {why}")
+        self.log_offset, self.why, self.next, self.end = log_offset, why, next_, end
+
+
+class NotRebuildable(StoreError):
+    """The views are not all there and hold what the log does not any more: keys, group offsets and settlements.
+
+    The views of a copy of the data directory can be put in their place, or the loss be accepted
+    (`headgate store rebuild-views --force`).
+    """
+
+
+class ViewsDamaged(StoreError):
+    """What was asked for lies in the views, and is not what was written there.
+
+    It is never served. The views are made anew from the log when the store is opened again; a replica opens it again
+    by itself.
+    """
+
+    retriable = True
+
+
+class ReplicaIncomplete(StoreError):
+    """This replica began with a snapshot of the views, and its log does not reach to where that was taken yet.
+
+    It can be read, and be a master, when it does.
+    """
+
+    retriable = True
+
+
+class SnapshotUnusable(StoreError):
+    """A snapshot that is damaged, of another group or of another format, or that could not be taken."""
+
+
+class TruncationRefused(StoreError):
+    """The log cannot be cut there: no frame begins there, or the views hold what would be cut off."""
+
+
+class WrongGroup(StoreError):
+    """The data directory belongs to another store group, or does not say to which."""
+
+
+class QueueDropped(StoreError):
+    """Not stored: the queue is no more, which whoever sends does not know yet."""
+
+    retriable = True
+
+
+class ForeignLog(StoreError):
+    """The data directory has a log that was not written by the store group it is to join."""
+
+
+class MetadataWentBack(StoreError):
+    """The controllers know less of a store group than its replica has heard of them before."""
+
+
+class ForeignCluster(StoreError):
+    """A data directory, a client or a node is of another cluster than whom it has to do with."""
+
+
+class DataDirLocked(StoreError):
+    """Another process has the data directory open."""
+
+
+class HeadgateError(Exception):
+    """The root of everything that the gateway raises on purpose."""
+
+
+class ConfigError(HeadgateError):
+    """A configuration that cannot be used; the text names the key and says what to write instead."""
+
+
+def cannot_listen(section: str, where: str, error: OSError | RuntimeError, *, key: str = "port") -> str:
+    """Returns the sentence about an address ("host:port") that is refused, with the settings that name it."""
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    name = section.removeprefix("listeners.")
+    return f"{name} cannot listen on {where}: {why}; write another {section}.{key} or {section}.host"

@@ -1,0 +1,15 @@
+"""Ports of nodes that strangers can reach: connections are counted by address, and admitted when they prove themselves.
+
+`Server` stands in for `grpc.aio`'s server and listens in front of it. A connection is a stranger's until `admit` is
+called for it, by whatever served its first sound message. Until then it has one of few places for a short time, and
+what is held for it counts in the process's `StrangersBudget` (docs/decisions/0036).
+
+Everything that serves gRPC or pipes may import this room: controllers, stores and the gateway. It imports nothing of
+the product.
+"""
+
+from store.base.listening.admission import admit
+from store.base.listening.server import Server, server_for
+from store.base.listening.strangers import STRANGERS, StrangersBudget
+
+__all__ = ["STRANGERS", "Server", "StrangersBudget", "admit", "server_for"]

@@ -1,0 +1,204 @@
+"""gRPC's server behind a listener that strangers cannot fill.
+
+gRPC's own server listens on an abstract Unix socket (unix(7)), and connections are passed on to there byte by byte, TLS
+included. Only connections that a service has admitted are kept for longer than `OPENING_S`.
+"""
+
+import asyncio
+import logging
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import grpc.aio
+
+from store.base.listening.admission import waiting_under
+from store.base.listening.passing import pass_on
+from store.base.listening.places import Places, of_files, origin_of
+from store.base.listening.sockets import UNIX, keep_alive, listen
+from store.base.listening.strangers import STRANGERS, StrangersBudget
+
+__all__ = ["OPENING_S", "PASSED_ON_MAX", "UNOPENED_MAX", "Server", "server_for"]
+
+logger = logging.getLogger(__name__)
+
+# Places, and of how many files that may be open there is one: together these take little more than half of them.
+UNOPENED_MAX = 256  # connections that are not admitted
+UNOPENED_FILES = 16
+PASSED_ON_MAX = 256  # admitted ones; each takes three files: to who connected, to gRPC, and gRPC's
+PASSED_ON_FILES = 32
+ALONE_MAX = 1_024  # where nothing but gRPC is served on the port: a controller's nodes, proxies and operators
+ALONE_FILES = 6
+OPENING_S = 10.0  # that a client may take until it is admitted, TLS included
+AGAIN_S = 0.1  # before a connection is taken again, where none could be
+
+
+class Server:
+    """As `grpc.aio.server`. Its services call `admit` for whoever has sent them something sound.
+
+    `passed_on_max` admitted connections are kept at a time, or fewer where few files may be open.
+    """
+
+    def __init__(
+        self,
+        *,
+        passed_on_max: int | None = None,
+        strangers: StrangersBudget = STRANGERS,
+        **options: Any,
+    ) -> None:
+        """The other options are those of `grpc.aio.server`."""
+        self._loop = asyncio.get_running_loop()
+        # gRPC gives two minutes for TLS and the first words.
+        hurry = ("grpc.server_handshake_timeout_ms", int(OPENING_S * 1000))
+        self._grpc = grpc.aio.server(**{**options, "options": (*(options.get("options") or ()), hurry)})
+        self._inner = ""  # the name of gRPC's socket; empty: gRPC is not served
+        self._listeners: list[socket.socket] = []
+        self._credentials: Any = None
+        self._serving: set[asyncio.Task[None]] = set()  # one a connection, whatever its kind
+        self._unopened = Places()  # <= UNOPENED_MAX
+        self._passed_on = Places()  # <= PASSED_ON_MAX, or what was asked for
+        self._passed_on_max = passed_on_max
+        self._passed_count = 0  # since the start: names of connections
+        self._strangers = strangers
+        self._stopping = False
+
+    # ---- up
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
+        """See `grpc.aio.Server`."""
+        self._grpc.add_generic_rpc_handlers(tuple(handlers))
+
+    def add_insecure_port(self, address: str) -> int:
+        """See `grpc.aio.Server`: once."""
+        self._listeners = listen(address)
+        self._grpc.add_insecure_port(self._name())
+        return int(self._listeners[0].getsockname()[1])
+
+    def add_secure_port(self, address: str, credentials: Any) -> int:
+        """See `grpc.aio.Server`: once; `credentials` are `store.rpc.credentials`'."""
+        self._listeners = listen(address)
+        self._credentials = credentials
+        self._grpc.add_secure_port(self._name(), credentials)
+        return int(self._listeners[0].getsockname()[1])
+
+    def _name(self) -> str:
+        self._inner = f"headgate-{secrets.token_hex(16)}"
+        return f"unix-abstract:{self._inner}"
+
+    async def start(self) -> None:
+        """Serve."""
+        await self._grpc.start()
+        for listener in self._listeners:
+            self._listen_on(listener)
+
+    # ---- down
+
+    async def stop(self, grace_s: float | None) -> None:
+        """Take no more connections, let streams go on for `grace_s` seconds, then end them."""
+        self._stopping = True
+        for listener in self._listeners:
+            self._loop.remove_reader(listener)
+            listener.close()
+        stopping = asyncio.ensure_future(self._grpc.stop(grace_s))
+        if self._serving and grace_s:
+            await asyncio.wait(self._serving, timeout=grace_s)
+        await _cancel(list(self._serving))
+        await stopping
+
+    # ---- connections
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Take the connections that wait."""
+        while True:
+            try:
+                accepted, address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no file descriptor is left, say
+                logger.warning("connections cannot be taken: %s", error)
+                self._loop.remove_reader(listener)
+                self._loop.call_later(AGAIN_S, self._listen_on, listener)
+                return
+            accepted.setblocking(False)
+            origin = origin_of(accepted.family, address)
+            serving = self._loop.create_task(self._serve(accepted, origin))
+            self._serving.add(serving)
+            serving.add_done_callback(partial(self._served, accepted, origin))
+            self._unopened.take(serving, origin, of_files(UNOPENED_MAX, UNOPENED_FILES))
+
+    def _served(self, accepted: socket.socket, origin: bytes, serving: "asyncio.Task[None]") -> None:
+        """A connection is over, maybe before it was looked at."""
+        self._serving.discard(serving)
+        self._unopened.leave(serving)
+        self._passed_on.leave(serving)
+        self._strangers.release(serving, origin)
+        accepted.close()
+
+    def _listen_on(self, listener: socket.socket) -> None:
+        if not self._stopping:
+            self._loop.add_reader(listener, self._accept, listener)
+
+    async def _serve(self, accepted: socket.socket, origin: bytes) -> None:
+        """One connection, from its first byte to its end."""
+        keep_alive(accepted)
+        try:
+            async with asyncio.timeout(OPENING_S) as opening:
+                first = await self._loop.sock_recv(accepted, 1)
+                if first:
+                    await self._begin(first, accepted, origin, opening)
+        except TimeoutError:
+            logger.debug("a connection was not admitted in time")
+        except OSError as error:  # TLS's errors are too
+            logger.info("a connection was not established: %s", error)
+        except Exception:
+            logger.exception("a connection has failed")
+
+    async def _begin(self, first: bytes, accepted: socket.socket, origin: bytes, opening: asyncio.Timeout) -> None:
+        """A connection that began with this byte, until its end."""
+        if self._inner:
+            await self._pass_on(first, accepted, origin, opening)
+
+    async def _pass_on(self, first: bytes, accepted: socket.socket, origin: bytes, opening: asyncio.Timeout) -> None:
+        me = asyncio.current_task()
+        assert me is not None
+        strange, held_bytes = True, 0
+
+        def admitted() -> None:
+            nonlocal strange
+            if opening.expired():
+                return
+            strange = False
+            opening.reschedule(None)
+            self._strangers.release(me, origin)
+            self._unopened.leave(me)
+            self._passed_on.take(me, origin, self._places())
+
+        def came(size_bytes: int) -> None:
+            nonlocal held_bytes
+            if strange:
+                held_bytes += size_bytes
+                self._strangers.hold(me, origin, held_bytes)
+
+        self._passed_count += 1
+        name = f"{self._inner}-{self._passed_count}"
+        with waiting_under(f"unix-abstract:{name}", admitted):
+            await pass_on(first, accepted, f"\0{self._inner}", came, name=f"\0{name}")
+
+    def _places(self) -> int:
+        most = self._passed_on_max
+        if most is None:
+            return of_files(PASSED_ON_MAX, PASSED_ON_FILES)
+        return of_files(most, ALONE_FILES)
+
+
+def server_for(address: str) -> Callable[..., Any]:
+    """Makes the server of a port where gRPC alone is served; at a Unix socket, which is this user's, gRPC's own."""
+    return grpc.aio.server if address.startswith(UNIX) else partial(Server, passed_on_max=ALONE_MAX)
+
+
+async def _cancel(tasks: Sequence["asyncio.Task[None]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,1 +1,0 @@
-"""The calls of a `LocalStore`, by what they are about."""

@@ -1,0 +1,161 @@
+"""The file layer: the few operations the log needs, so that tests can put a failing disk in their place."""
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from store.disk.cold import ColdReads
+
+__all__ = ["DIRECTORY_MODE", "FILE_MODE", "File", "Files", "OsFile", "OsFiles", "write_whole"]
+
+FILE_MODE = 0o600  # messages, and the key that handles are signed with: nobody else reads them
+DIRECTORY_MODE = 0o700
+
+
+class File(Protocol):
+    """One open file, written and read by position. Methods raise OSError."""
+
+    def pwritev(self, parts: Sequence[bytes | memoryview], offset: int) -> int:
+        """Write parts back to back at an offset; how many bytes were, which may be fewer than given."""
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Up to `size` bytes at an offset; fewer at the end of the file.
+
+        What is not in the page cache is not kept there, so that reads of old data do not push out what is in use.
+        """
+
+    def size(self) -> int:
+        """The file's size, in bytes."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file."""
+
+    def sync(self) -> None:
+        """Return when everything written is on disk (fdatasync)."""
+
+    def close(self) -> None:
+        """Give the file back."""
+
+
+class Files(Protocol):
+    """The directory operations. Methods raise OSError."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """Open a file for reading and writing; with `create` it must not be there yet."""
+
+    def make_directory(self, path: Path) -> None:
+        """Create a directory and its parents where they are missing."""
+
+    def names(self, directory: Path) -> Sequence[str]:
+        """The names in a directory, sorted."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename a file, in one step."""
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Return when names created in or removed from a directory are on disk."""
+
+    def free_bytes(self, path: Path) -> int:
+        """What the file system of a path has room for, for a user without privileges."""
+
+
+class OsFile:
+    """A file of the operating system."""
+
+    __slots__ = ("__weakref__", "_cold", "_fd")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._cold = ColdReads(fd)
+
+    def __del__(self) -> None:
+        self.close()  # a file that was deleted while somebody read it closes with the last reader
+
+    def pwritev(self, parts: Sequence[bytes | memoryview], offset: int) -> int:
+        """See `File`."""
+        return os.pwritev(self._fd, parts, offset)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """See `File`."""
+        self._cold.before(size, offset)
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts, got = [data], len(data)
+        while got < size and (more := os.pread(self._fd, size - got, offset + got)):
+            parts.append(more)
+            got += len(more)
+        return b"".join(parts)
+
+    def size(self) -> int:
+        """See `File`."""
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        """See `File`."""
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        """See `File`."""
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        """See `File`. Again does nothing."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class OsFiles:
+    """The file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """See `Files`."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        return OsFile(os.open(path, flags, FILE_MODE))
+
+    def make_directory(self, path: Path) -> None:
+        """See `Files`."""
+        if not path.parent.exists():
+            self.make_directory(path.parent)  # mkdir would give parents a mode of its own
+        path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+
+    def names(self, directory: Path) -> Sequence[str]:
+        """See `Files`."""
+        return sorted(entry.name for entry in directory.iterdir())
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See `Files`."""
+        source.rename(target)
+
+    def unlink(self, path: Path) -> None:
+        """See `Files`."""
+        path.unlink()
+
+    def sync_directory(self, path: Path) -> None:
+        """See `Files`."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: Path) -> int:
+        """See `Files`."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+
+def write_whole(file: File, data: bytes | memoryview, offset: int) -> None:
+    """Write all of some bytes, however many calls that takes. Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        done = file.pwritev([rest], offset)
+        if done <= 0:
+            raise OSError(errno.EIO, "a write made no progress")
+        rest, offset = rest[done:], offset + done

@@ -1,0 +1,33 @@
+"""The lock that keeps a data directory to one process."""
+
+import fcntl
+import os
+from pathlib import Path
+
+from store.base.errors import DataDirLocked
+from store.disk.files import FILE_MODE
+
+__all__ = ["DataDirLock"]
+
+
+class DataDirLock:
+    """An flock on `LOCK` in a data directory. The kernel drops it with its process, however that ends."""
+
+    def __init__(self, data_dir: Path) -> None:
+        """Take the lock; raises `DataDirLocked`."""
+        path = data_dir / "LOCK"
+        self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            self.release()
+            raise DataDirLocked(f"{data_dir} is in use by process {holder}") from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
+
+    def release(self) -> None:
+        """Give the lock back; again does nothing."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

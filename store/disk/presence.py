@@ -1,0 +1,58 @@
+"""Whether an open data directory is still there: a process goes on writing to files that somebody has removed.
+
+What it writes then is on no disk after its end, and every sync succeeds. So the names are looked at again and again:
+they have to lead to the files that are open.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from store.disk.files import Files
+
+__all__ = ["PRESENCE_LOOK_S", "Identity", "Presence", "identity_of"]
+
+PRESENCE_LOOK_S = 1.0  # between two looks: what is acknowledged in between, without replicas, may be lost
+LOCK, VIEWS = "LOCK", Path("views") / "data.mdb"
+
+Identity = tuple[int, int] | None  # device and inode; None: there is no such file
+
+
+class Presence:
+    """The names of an open data directory, as they were when it was opened. Any one thread may look."""
+
+    def __init__(self, files: Files, data_dir: Path, newest: Callable[[], Path]) -> None:
+        """`newest` is the log's file that is written to."""
+        self._files = files
+        self._data_dir = data_dir
+        self._newest = newest
+        self._opened = {path: identity_of(path) for path in (data_dir / LOCK, data_dir / VIEWS)}
+
+    def look(self) -> str | None:
+        """Why what is written now would be lost, None while all is in its place."""
+        for path, opened in self._opened.items():
+            if identity_of(path) != opened:
+                return self._said(path)
+        path = self._newest()
+        try:
+            names = self._files.names(path.parent)
+        except OSError:
+            return self._said(path.parent)
+        if path.name in names or path != self._newest():  # another file was begun meanwhile
+            return None
+        return self._said(path)
+
+    def _said(self, path: Path) -> str:
+        return (
+            f"{path} was removed or replaced while the store had it open (store.data_dir = {self._data_dir}): nothing "
+            "that is written now would be there after a restart. Put the directory back, or restart with an empty one"
+        )
+
+
+def identity_of(path: Path) -> Identity:
+    """Which file a name leads to now."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - of whatever the name leads to now
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

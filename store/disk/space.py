@@ -1,0 +1,108 @@
+"""Room on the disk: writing is refused while some is left, so that what must be written still can be.
+
+What is in the log has to go into the views too, so the room that will take is counted as gone already.
+"""
+
+import errno
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from store.base.errors import StoreFull
+from store.disk.files import Files
+
+__all__ = ["DISK_RESERVE_BYTES", "LOOK_S", "NO_FILES", "NO_ROOM", "Space", "no_room_is_full"]
+
+logger = logging.getLogger(__name__)
+
+DISK_RESERVE_BYTES = 256 << 20  # for the views, which follow, and for the records that retention writes to make room
+# What passes by itself and says nothing of the disk's health: no bytes left, no file descriptors to open a file with.
+NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT}) | NO_FILES
+LOOK_S = 1.0  # between looks while nothing is written
+_LOOKS = 8  # while the reserve's size is written: so often is looked again
+_LOOK_BYTES_MIN = 1 << 20
+_VIEWS_FACTOR = 12  # bytes of the views for a byte of the log, at most: for the smallest records
+_MARGIN = 8  # a refusal ends when an eighth more than the reserve is free, so that it does not flutter
+
+
+@contextmanager
+def no_room_is_full(path: Path) -> Iterator[None]:
+    """Raise `StoreFull` where opening what is at `path` meets a full disk, or has no file descriptors."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise StoreFull(f"{path} cannot be opened: {error}") from error
+        raise
+
+
+class Space:
+    """Decides whether there is room to write. The commit thread asks; any thread may `look` or read `refusal`."""
+
+    def __init__(
+        self,
+        files: Files,
+        path: Path,
+        reserve_bytes: int = DISK_RESERVE_BYTES,
+        *,
+        owed: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Room on the file system of `path`, from the first `look` on.
+
+        `owed`: bytes that the views will take for what they lack.
+        """
+        self._files = files
+        self._path = path
+        self._reserve_bytes = reserve_bytes
+        self._owed = owed
+        self._allowed = 0  # bytes that may be written before the next look
+        self.refusal: StoreFull | None = None  # why nothing may be written now
+        self._known = True  # the free space, when it was looked at last: that it is not is said once
+
+    def before_write(self, size: int) -> StoreFull | None:
+        """Why that many bytes may not be written. Costs a subtraction, and now and then a look."""
+        self._allowed -= size
+        if self._allowed < 0:
+            self.look()
+        return self.refusal
+
+    def look(self) -> None:
+        """Ask the file system, and refuse or allow from now on."""
+        free = self.free_bytes
+        if free < 0:
+            return
+        reserve, owed = self._reserve_bytes, self._owed()
+        if self.refusal is not None:
+            if free < reserve + reserve // _MARGIN + owed:
+                return
+            logger.warning("the disk has room again", extra={"free_bytes": free, "reserve_bytes": reserve})
+            self.refusal = None
+        elif free < reserve + owed:
+            views = f", and {owed} for the views, which are behind" if owed else ""
+            self._refuse(f"{free} bytes are free on the disk and {reserve} are kept in reserve{views}")
+        self._allowed = max(min((free - reserve - owed) // (1 + _VIEWS_FACTOR), reserve // _LOOKS), _LOOK_BYTES_MIN)
+
+    @property
+    def free_bytes(self) -> int:
+        """What the file system has left; -1 when it does not say."""
+        try:
+            free = self._files.free_bytes(self._path)
+        except OSError as error:
+            if self._known:
+                logger.warning("the free space of %s is not known: %s", self._path, error)
+            self._known = False
+            return -1
+        self._known = True
+        return free
+
+    def ran_out(self, why: str) -> StoreFull:
+        """A write met a full disk, or no file could be opened for it, whatever the last look said."""
+        return self._refuse(f"there is no room: {why}")
+
+    def _refuse(self, why: str) -> StoreFull:
+        if self.refusal is None:
+            logger.error("writing is refused until the disk has room", extra={"why": why})
+        self.refusal = refusal = StoreFull(why)
+        return refusal

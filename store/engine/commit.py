@@ -1,0 +1,353 @@
+"""The write path: two threads, so that the next group is written while the one before is being synced.
+
+The commit thread takes whatever was appended since its last write, places it and writes it. The sync thread brings what
+was written to disk and only then lets readers and senders know. Frames marked `FRAME_ASYNC` are answered when they are
+written; their sync follows within an interval, and readers see them after it, like any other.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from time import monotonic
+from typing import NamedTuple, Protocol, TypeAlias
+
+from store.api.client import Appended, OnAppended
+from store.base.errors import AppendOutcomeUnknown, SequenceOutOfOrder, StoreError, StoreFailed, StoreFull
+from store.disk.space import NO_ROOM, Space
+from store.engine.compaction import RowWatch
+from store.format.frame import FRAME_ASYNC, FRAME_GUARDED, UnplacedFrame
+from store.guards.table import Admitted, GuardTable
+from store.log.log import CommitLog, Placed
+from store.log.producers import ProducerTable
+from store.log.run import Run, RunBuilder
+
+__all__ = ["FLUSH_INTERVAL_MS", "Committed", "Committer", "Late"]
+
+logger = logging.getLogger(__name__)
+
+GROUP_BYTES_MAX = 8 << 20  # in one write: what arrives later need not wait for more than that
+UNSYNCED_BYTES_MAX = 64 << 20  # written and not on disk: beyond, nothing more is written until it is
+FLUSH_INTERVAL_MS = 20  # what was acknowledged without a sync is on disk after this and the time of a sync
+
+Late: TypeAlias = Callable[[], UnplacedFrame]  # makes a frame when nothing can come before it in the log any more
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A group: what became of each append, in order, and the frames that readers may see from now on."""
+
+    outcomes: list[tuple[OnAppended, Appended | StoreError]]
+    size_bytes: int  # of all frames answered for, as their appends counted them
+    run: Run | None = None
+
+
+class _Append(NamedTuple):
+    frame: UnplacedFrame | Late
+    done: OnAppended
+    size: int  # counted as pending
+    essential: bool  # stored even when the disk is nearly full
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What is written with one call, on its way from one thread to the other."""
+
+    outcomes: list[tuple[OnAppended, Appended | StoreError]] = field(default_factory=list)
+    size: int = 0
+    placed: list[Placed] = field(default_factory=list)
+    run: Run | None = None
+    must_sync: bool = False  # nothing may be answered before a sync
+    urgent: bool = False  # and somebody waits for it
+    passed: Event | None = None  # set when all before and this are dealt with
+
+
+class _Fail(Protocol):
+    def __call__(self, error: Exception) -> None: ...
+
+
+class Committer:
+    """The only writer of a log.
+
+    `report` hears of each group in log order, on either thread: a group that is answered early is reported a second
+    time, with its run, when it is on disk. `before_group` may block the commit thread. `fail` is told of the first
+    error from a write or a sync, after which nothing more is stored; `error` says why not, whoever has decided so.
+
+    With other replicas, `written` hears of frames as soon as they are, and what is on this disk is not confirmed by
+    that: whoever gets the report does it, and answers. `FRAME_ASYNC` then means nothing: an answer waits for the disks
+    of others, so that waiting for this one beside them costs no time.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        builder: RunBuilder,
+        producers: ProducerTable,
+        guards: GuardTable,
+        space: Space,
+        *,
+        now_ms: Callable[[], int],
+        epoch: int,
+        stored_at_ms: int,
+        flush_interval_ms: int = FLUSH_INTERVAL_MS,
+        report: Callable[[Committed], None],
+        before_group: Callable[[], None],
+        fail: _Fail,
+        watch: RowWatch,
+        error: Callable[[], StoreError | None],
+        written: Callable[[Sequence[Placed]], None] | None = None,
+    ) -> None:
+        self._log = log
+        self._builder = builder
+        self._producers = producers
+        self._guards = guards
+        self._space = space
+        self._now_ms = now_ms
+        self._epoch = epoch
+        self._stored_at_ms = stored_at_ms  # of the newest frame; never goes back
+        self._flush_interval_s = flush_interval_ms / 1000
+        self._report = report
+        self._before_group = before_group
+        self._fail = fail
+        self._watch = watch
+        self._error = error
+        self._tell_written = written
+        self._broken: Exception | None = None  # from a write or a sync: what is not on disk now is never known to be
+        self._appends: SimpleQueue[_Append | None] = SimpleQueue()
+        self._written: SimpleQueue[_Batch | None] = SimpleQueue()
+        self._given = 0  # batches put in _written
+        self._taken = 0  # of these, the ones the sync thread is done with; <= _given
+        self._handed = 0  # batches that are answered after a sync
+        self._answered = 0  # of these, the ones that are; <= _handed
+        self._committing = Thread(target=self._commit_forever, name="store-commit", daemon=True)
+        self._syncing = Thread(target=self._sync_forever, name="store-sync", daemon=True)
+
+    def start(self) -> None:
+        """Begin both threads."""
+        self._committing.start()
+        self._syncing.start()
+
+    def append(self, frame: UnplacedFrame | Late, done: OnAppended, *, size: int, essential: bool = False) -> None:
+        """Queue a frame; `done` comes back in a `Committed`, which counts it with `size`."""
+        self._appends.put(_Append(frame, done, size, essential))
+
+    def end(self) -> None:
+        """Store what was appended and report it. Again does nothing."""
+        self._appends.put(None)
+        self._committing.join()
+        self._syncing.join()
+
+    # ---- the commit thread
+
+    def _commit_forever(self) -> None:
+        stopping = False
+        while not stopping:
+            item = self._appends.get()
+            group: list[_Append] = []
+            size = 0
+            while item is not None:
+                group.append(item)
+                size += item.size
+                if size >= GROUP_BYTES_MAX:
+                    break
+                try:
+                    item = self._appends.get_nowait()
+                except Empty:
+                    break
+            stopping = item is None
+            if group:
+                self._before_group()
+                if self._log.written - self._log.flushed > UNSYNCED_BYTES_MAX:
+                    self._drain()
+                self._commit(group, size)
+        self._written.put(None)
+
+    def _commit(self, group: list[_Append], size: int) -> None:
+        """Place and write a group; in several pieces where a segment ends."""
+        failed = self._error()
+        if failed is not None:
+            self._hand_over(_Batch([(item.done, failed) for item in group], size))
+            return
+        self._space.before_write(size)
+        self._stored_at_ms = max(self._stored_at_ms, self._now_ms())
+        log, batch = self._log, _Batch()
+        for frame, done, counted, essential in group:
+            try:
+                made = frame if isinstance(frame, UnplacedFrame) else frame()
+                if not log.fits(made.size_bytes):
+                    self._hand_over(batch)
+                    batch = _Batch()
+                    self._drain()  # so that only the last segment can ever be torn
+                outcome = self._place(made, batch, essential=essential)
+            except OSError as error:
+                outcome = self._placing_failed(error)
+            except Exception as error:
+                logger.exception("a frame cannot be placed")
+                outcome = self._break(error)
+            batch.size += counted
+            batch.outcomes.append((done, outcome))
+        self._hand_over(batch)
+
+    def _place(self, frame: UnplacedFrame, batch: _Batch, *, essential: bool) -> Appended | StoreError:
+        if self._broken is not None:
+            return StoreFailed(str(self._broken))
+        guarded = frame.flags & FRAME_GUARDED
+        admitted: Admitted | None = None
+        if frame.producer_id:
+            try:
+                known = self._producers.find(frame.producer_id, frame.sequence)
+            except SequenceOutOfOrder as refused:
+                return refused
+            if known is not None:
+                failed = self._guards.failed(frame, known, self._stored_at_ms) if guarded else ()
+                return Appended(known, duplicate=True, failed=failed)
+        if self._space.refusal is not None and not essential:
+            return self._space.refusal
+        if guarded:
+            admitted = self._guards.admit(frame, self._stored_at_ms)
+            frame = admitted.frame
+        at = self._log.place(frame, epoch=self._epoch, stored_at_ms=self._stored_at_ms)
+        batch.placed.append(at)
+        self._watch.saw(frame.rows)
+        if frame.producer_id:
+            self._producers.add(frame.producer_id, frame.sequence, at.start)
+        if admitted is not None:
+            self._guards.add(admitted.holding, at.start)
+        if not frame.flags & FRAME_ASYNC or self._tell_written is not None:
+            batch.must_sync = True
+        return Appended(at.start) if admitted is None else Appended(at.start, failed=admitted.failed)
+
+    def _placing_failed(self, error: OSError) -> StoreError:
+        """A new segment could not be begun; nothing of the frame is in the log."""
+        return self._space.ran_out(str(error.strerror)) if error.errno in NO_ROOM else self._break(error)
+
+    def _hand_over(self, batch: _Batch) -> None:
+        """Write a batch and let the sync thread have it; answer it now if all of it may be."""
+        if batch.placed:
+            try:
+                self._log.write()
+                self._producers.keep()
+                self._guards.keep()
+                if self._tell_written is not None:
+                    self._tell_written(batch.placed)
+                batch.run = self._builder.build(batch.placed)
+            except OSError as error:
+                self._writing_failed(batch, error)
+            except Exception as error:
+                logger.exception("a group cannot be indexed")
+                self._break(error)
+        if batch.outcomes and not batch.must_sync and self._answered == self._handed and self._broken is None:
+            self._report(Committed(batch.outcomes, batch.size))
+            batch.outcomes, batch.size = [], 0
+        if batch.outcomes or batch.run is not None:
+            self._pass_on(batch)
+
+    def _pass_on(self, batch: _Batch) -> None:
+        """Let the sync thread have a batch; or sync here when it is idle and nothing waits to be written meanwhile.
+
+        That saves a hand-over between threads, some 50 us, when there is little to do (docs/decisions/0005).
+        """
+        if batch.outcomes:
+            self._handed += 1
+            batch.urgent = True
+            if self._taken == self._given and self._appends.empty():
+                self._sync([batch])
+                return
+        self._given += 1
+        self._written.put(batch)
+
+    def _writing_failed(self, batch: _Batch, error: OSError) -> None:
+        """Take a batch back that the disk had no room for; anything else breaks the log."""
+        if error.errno not in NO_ROOM:
+            self._break(error)
+            return
+        start = batch.placed[0].start
+        try:
+            self._log.take_back()
+        except OSError as worse:
+            self._break(worse)
+            return
+        full = self._space.ran_out(str(error.strerror))
+        self._watch.took_back()
+        self._producers.take_back()
+        self._guards.take_back()
+        batch.outcomes = [
+            (done, full if isinstance(outcome, Appended) and outcome.frame >= start else outcome)
+            for done, outcome in batch.outcomes
+        ]
+        batch.placed = []
+        batch.must_sync = True  # after a crash the part that was written must not come back
+
+    def _drain(self) -> None:
+        """Wait until what was written is on disk, or will never be."""
+        passed = Event()
+        self._given += 1
+        self._written.put(_Batch(must_sync=self._log.flushed < self._log.written, urgent=True, passed=passed))
+        passed.wait()
+
+    # ---- the sync thread
+
+    def _sync_forever(self) -> None:
+        stopping = False
+        while not stopping:
+            batch = self._written.get()
+            batches: list[_Batch] = []
+            urgent = False
+            deadline = monotonic() + self._flush_interval_s
+            while batch is not None:
+                batches.append(batch)
+                urgent = urgent or batch.urgent
+                try:
+                    batch = self._written.get(not urgent, max(deadline - monotonic(), 0))
+                except Empty:
+                    break
+            stopping = batch is None
+            if batches:
+                self._sync(batches)
+                self._taken += len(batches)
+
+    def _sync(self, batches: list[_Batch]) -> None:
+        """The order is the promise: sync, then let readers and senders know."""
+        if self._broken is None and any(batch.must_sync or batch.run is not None for batch in batches):
+            try:
+                self._log.sync()
+            except Exception as error:
+                logger.exception("a sync has failed")
+                self._break(error)
+        for batch in batches:
+            outcomes, run = batch.outcomes, batch.run
+            if self._broken is not None and not (run is not None and run.end <= self._log.flushed):
+                outcomes, run = self._unknown(batch), None
+            if run is not None and self._tell_written is None:
+                self._log.confirm(run.end)
+            if outcomes or run is not None:
+                self._report(Committed(outcomes, batch.size, run))
+            if outcomes:
+                self._answered += 1  # after the report: from here on the commit thread may answer ahead
+            if batch.passed is not None:
+                batch.passed.set()
+
+    def _unknown(self, batch: _Batch) -> list[tuple[OnAppended, Appended | StoreError]]:
+        """The outcomes of a batch that may be on disk or not: a refusal for want of room may not be undone either."""
+        unknown = AppendOutcomeUnknown(str(self._broken))
+        certain = self._log.flushed
+        return [
+            (
+                done,
+                unknown
+                if (isinstance(outcome, Appended) and outcome.frame >= certain)
+                or (isinstance(outcome, StoreFull) and batch.must_sync)
+                else outcome,
+            )
+            for done, outcome in batch.outcomes
+        ]
+
+    # ---- both
+
+    def _break(self, error: Exception) -> StoreFailed:
+        """Store nothing any more: after a failed sync nobody knows what the disk has, so it is never tried again."""
+        if self._broken is None:
+            self._broken = error
+        self._fail(error)
+        return StoreFailed(str(error))

@@ -1,0 +1,377 @@
+"""The engine: the threads around the log and the views.
+
+On a master the committer's threads write, sync and report what is appended (`store.engine.commit`), on a slave the
+receiver's what comes from the master (`store.engine.receiver`). The dispatcher's follows behind with the views
+(`store.engine.dispatcher`). Readers use the log and the views directly.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from threading import Event, Lock
+from typing import Literal, TypeAlias
+
+from store.api.client import OnAppended
+from store.api.kv_rules import Held
+from store.api.kv_rules import Space as KeySpace
+from store.base.errors import NotMaster, ReplicaIncomplete, StoreError, StoreFailed, StoreFull, ViewsDamaged
+from store.disk.files import Files, OsFiles
+from store.disk.keeper import Chore, Keeper
+from store.disk.presence import PRESENCE_LOOK_S, Presence
+from store.disk.space import DISK_RESERVE_BYTES, LOOK_S, Space, no_room_is_full
+from store.engine.commit import FLUSH_INTERVAL_MS, Committed, Committer, Late
+from store.engine.compaction import RowWatch
+from store.engine.dispatcher import LINGER_S, Dispatcher
+from store.engine.opening import DataDir, open_data_dir
+from store.engine.receiver import Receiver
+from store.engine.recovery import OnProgress, cut_off, give_up, recover, settle
+from store.engine.trimming import RETENTION_INTERVAL_S, Trimmer
+from store.format.frame import LogOffset, QueueNumber, UnplacedFrame
+from store.guards.table import GuardTable, Kept
+from store.log.log import SEGMENT_SIZE_BYTES, Placed
+from store.log.producers import ProducerTable
+from store.log.retention import UNLIMITED, Limits
+from store.log.run import QueueEnd, Run, RunBuilder
+from store.log.scrub import SCRUB_BYTES_PER_S, STEP_S, Scrub
+from store.log.sealer import Sealer
+from store.log.tail import LogTail
+from store.views import MAP_SIZE_BYTES
+
+__all__ = ["Committed", "Engine", "Role"]
+
+logger = logging.getLogger(__name__)
+
+Role: TypeAlias = Literal["master", "slave"]
+
+
+class Engine:
+    """One open data directory.
+
+    `on_committed` reports each group, and `on_dispatched` how far the views have come, in log order and on the engine's
+    threads. The views follow only as far as the runs reported were given back to `dispatch`. `on_failed` is called
+    once, when `error` has been set. None of them may block or raise.
+
+    With `on_written` there are other replicas. A master tells how far the log is written, and what is on its disk is
+    confirmed by nobody but the owner. A slave tells how far its log is on disk, by `on_flushed`.
+
+    `on_damaged` is called when the log, or a view, is damaged where that was not known before, and once where it is
+    when opened, `on_repaired` when a range was repaired; `lost` says whether no replica has what is damaged at a log
+    offset.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        now_ms: Callable[[], int],
+        on_committed: Callable[[Committed], None],
+        on_dispatched: Callable[[LogOffset], None],
+        on_failed: Callable[[], None] = lambda: None,
+        on_written: Callable[[LogOffset], None] | None = None,
+        on_flushed: Callable[[LogOffset], None] = lambda _end: None,
+        on_damaged: Callable[[], None] = lambda: None,
+        on_repaired: Callable[[], None] = lambda: None,
+        lost: Callable[[LogOffset], bool] = lambda _at: True,
+        files: Files | None = None,
+        group: int = 0,
+        role: Role = "master",
+        epoch: int = 1,
+        confirmed: LogOffset | None = None,
+        truncate_to: LogOffset | None = None,
+        give_up_from: LogOffset | None = None,
+        segment_size_bytes: int = SEGMENT_SIZE_BYTES,
+        map_size_bytes: int = MAP_SIZE_BYTES,
+        linger_s: float = LINGER_S,
+        flush_interval_ms: int = FLUSH_INTERVAL_MS,
+        disk_reserve_bytes: int = DISK_RESERVE_BYTES,
+        retention: Limits = UNLIMITED,
+        retention_interval_s: float = RETENTION_INTERVAL_S,
+        scrub_bytes_per_s: int = SCRUB_BYTES_PER_S,
+        on_recovering: OnProgress = lambda _at, _end: None,
+    ) -> None:
+        """Open and recover a data directory; takes as long as the views are behind.
+
+        What a master with other replicas has behind `confirmed` (None: nothing) is for the owner to `inherit`. A
+        slave's log is cut at `truncate_to`, and gives up what it has lost from `give_up_from` on. Raises
+        `DataDirLocked`, `WrongGroup`, `NotRebuildable`, `ReplicaIncomplete`, `TruncationRefused`, `StoreFull`, OSError.
+        """
+        assert (truncate_to is None and give_up_from is None) or role == "slave"
+        assert confirmed is None or on_written is not None
+        files = files if files is not None else OsFiles()
+        self.group = group
+        self.role = role
+        self.refusal: StoreError | None = NotMaster("this replica is a slave") if role == "slave" else None
+        self._on_failed = on_failed
+        self._error: Exception | None = None  # set once; from then on nothing more is stored
+        self._failing = Lock()
+        self._ending = Event()
+        with no_room_is_full(data_dir), ExitStack() as opened:
+            self._directory = directory = open_data_dir(
+                files,
+                data_dir,
+                opened,
+                group=group,
+                alone=role == "master" and on_written is None,
+                segment_size_bytes=segment_size_bytes,
+                map_size_bytes=map_size_bytes,
+            )
+            self.log, self.views, self.seals = directory.log, directory.views, directory.seals
+            self._builder = RunBuilder(self._stored_end, lambda: self.views.dispatched)
+            self._inherited = self._recover(directory, confirmed, truncate_to, give_up_from, on_recovering)
+            self._views_at = self.views.dispatched  # when it was opened
+            self.scrub = Scrub(
+                self.log,
+                files=files,
+                path=data_dir / "scrub",
+                now_ms=now_ms,
+                bytes_per_s=scrub_bytes_per_s,
+                seals=self.seals,
+                at_start=True,
+            )
+            producers = ProducerTable()
+            with self.views.reading() as txn:
+                self.views.producers.restore(txn, producers)
+            inherited = [placed for run in self._inherited for placed in run.placed]
+            guards = GuardTable(Kept(self._held, self._key_space, lambda: self.views.dispatched))
+            for at in inherited:
+                guards.follow(at.frame, at.start)
+                if at.frame.producer_id:
+                    producers.follow(at.frame.producer_id, at.frame.sequence, at.start)
+            self._space = Space(files, data_dir, disk_reserve_bytes, owed=lambda: self._dispatcher.owed_bytes)
+            self._dispatcher = Dispatcher(
+                self.views,
+                self._space,
+                linger_s=linger_s,
+                ahead=lambda: self._ahead,
+                applied=on_dispatched,
+                fail=self.fail,
+            )
+            self._space.look()
+            self._opened = opened.pop_all()
+        watch = RowWatch()
+        self.tail = LogTail()
+
+        def written(placed: Sequence[Placed]) -> None:
+            assert on_written is not None
+            self.tail.add(placed)
+            on_written(placed[-1].end)
+
+        self._writer: Committer | Receiver
+        if role == "master":
+            self._writer = self._committer = Committer(
+                self.log,
+                self._builder,
+                producers,
+                guards,
+                self._space,
+                now_ms=now_ms,
+                epoch=epoch,
+                stored_at_ms=max([self.views.stored_at_ms, *(at.stored_at_ms for at in inherited[-1:])]),
+                flush_interval_ms=flush_interval_ms,
+                report=on_committed,
+                before_group=self._wait_for_views,
+                fail=self.fail,
+                watch=watch,
+                error=lambda: self.error or self.refusal,
+                written=written if on_written is not None else None,
+            )
+        else:
+            self._writer = self._receiver = Receiver(
+                self.log,
+                self._builder,
+                self.tail,
+                self._space,
+                applied=self.views.dispatched,
+                flushed=on_flushed,
+                report=on_committed,
+                before_run=self._wait_for_views,
+                fail=self.fail,
+                error=lambda: self.error,
+            )
+        self.trimmer = Trimmer(
+            self.log,
+            self.views,
+            watch,
+            default=retention,
+            now_ms=now_ms,
+            append=self.append_own,
+            hurry=self.hurry,
+            gone=lambda: self._keeper.stopped or self._error is not None,
+            lost=lost,
+        )
+        self._presence = Presence(files, data_dir, lambda: self.log.segments[-1].path)
+        self.sealer = Sealer(self.log, self.seals)
+        self._keeper = Keeper(
+            [
+                Chore(LOOK_S, self._space.look),
+                Chore(STEP_S, self.sealer.step),
+                Chore(PRESENCE_LOOK_S, self._look_for_files),
+                Chore(STEP_S, self.scrub.step),
+                *([Chore(STEP_S, lambda: self.views.walk.step(now_ms()))] if scrub_bytes_per_s else []),
+                # What a slave trims off is what its master's records say.
+                Chore(retention_interval_s, self.trimmer.run if role == "master" else self.trimmer.delete),
+            ]
+        )
+        self._tell_of_damage(on_damaged, on_repaired)
+        self._writer.start()
+        self._dispatcher.start()
+        self._keeper.start()
+
+    def _tell_of_damage(self, on_damaged: Callable[[], None], on_repaired: Callable[[], None]) -> None:
+        self.log.damages.on_damage = self.views.health.on_damage = on_damaged
+        self.log.damages.on_repair = partial(self._repaired, on_repaired)
+        if self.log.damages.count or self.views.health.is_damaged:
+            on_damaged()
+
+    def _recover(
+        self,
+        directory: DataDir,
+        confirmed: LogOffset | None,
+        truncate_to: LogOffset | None,
+        give_up_from: LogOffset | None,
+        on_progress: OnProgress,
+    ) -> Sequence[Run]:
+        if self.role == "slave":
+            if give_up_from is not None:
+                give_up(self.log, self.views, directory.seals, give_up_from, truncate_to)
+            elif truncate_to is not None:
+                cut_off(self.log, self.views, directory.seals, truncate_to)
+            settle(self.log, self.views, directory.whole_at)
+            return ()
+        if not directory.is_whole:
+            raise ReplicaIncomplete(f"the log ends at {self.log.end}, before the views at {directory.whole_at}")
+        return recover(self.log, self.views, self._builder, confirmed=confirmed, on_progress=on_progress)
+
+    def inherit(self) -> Sequence[Run]:
+        """The runs in a new master's log that nobody has confirmed yet; they come before all that is reported. Once."""
+        inherited, self._inherited = self._inherited, ()
+        return inherited
+
+    @property
+    def error(self) -> StoreError | None:
+        """Why nothing is stored any more, None while all is well."""
+        if self._error is None or isinstance(self._error, ViewsDamaged):
+            return self._error
+        return StoreFailed(str(self._error))
+
+    @property
+    def full(self) -> StoreFull | None:
+        """Why nothing is stored while the disk has no room, None while it has."""
+        return self._space.refusal
+
+    @property
+    def filling(self) -> ReplicaIncomplete | None:
+        """Why nothing can be read yet on a slave that began with a snapshot; None as soon as its log has caught up."""
+        at, whole_at = self.log.confirmed, self._directory.whole_at
+        if self.role == "slave":
+            whole_at = max(whole_at, self._views_at)  # a log that has lost its end
+        return None if at >= whole_at else ReplicaIncomplete(f"the log has come to {at} on its way to {whole_at}")
+
+    @property
+    def dropped(self) -> StoreFull | None:
+        """Why a slave has dropped what its master sent, and takes nothing until it is opened again; or None."""
+        return self._receiver.dropped if self.role == "slave" else None
+
+    def _repaired(self, on_repaired: Callable[[], None]) -> None:
+        if self.role == "slave":
+            self._receiver.repaired()
+        on_repaired()
+
+    def refuse(self, why: StoreError | None) -> None:
+        """Store nothing that is not written yet, and answer so; None: as usual again."""
+        self.refusal = why
+        self._dispatcher.wake()
+
+    def receive(self, placed: Sequence[Placed]) -> None:
+        """Store frames of a slave's master, verified, the first of which is the log's next."""
+        self._receiver.receive(placed)
+
+    def confirm(self, end: LogOffset) -> None:
+        """On a slave: the master has confirmed what lies before a log offset."""
+        self._receiver.confirm(end)
+
+    def look_for_space(self) -> None:
+        """Look at the disk's free space now, and refuse or allow writing from here on."""
+        self._space.look()
+
+    def append(self, frame: UnplacedFrame, done: OnAppended) -> None:
+        """Queue a frame; `done` comes back in a `Committed`. Not after `end_appends`."""
+        self._committer.append(frame, done, size=frame.size_bytes)
+
+    def append_own(self, frame: Late, done: OnAppended) -> None:
+        """Queue a frame of the store's own, made when its place is certain, which goes in though room is short."""
+        self._committer.append(frame, done, size=0, essential=True)
+
+    def dispatch(self, run: Run) -> None:
+        """Let the views have the run of a `Committed`, in order: so they are never ahead of whoever was told of it."""
+        self._dispatcher.give(run)
+
+    def hurry(self, until: LogOffset) -> None:
+        """Somebody waits for the views to hold what lies before a log offset: do not linger."""
+        self._dispatcher.hurry(until)
+
+    def end_appends(self) -> None:
+        """Store what was appended and report it. Again does nothing."""
+        self._keeper.stop()
+        self.scrub.save()
+        self._ending.set()
+        self._dispatcher.wake()
+        self._writer.end()
+
+    def end_dispatch(self) -> None:
+        """Bring the views up to what was given to `dispatch`; reading goes on. Again does nothing."""
+        self._dispatcher.end()
+
+    def close(self) -> None:
+        """End all threads and close. Again does nothing. Nobody may be reading."""
+        self.end_appends()
+        self.end_dispatch()
+        self._opened.close()
+
+    def _stored_end(self, queue: QueueNumber) -> QueueEnd:
+        with self.views.reading() as txn:
+            return self.views.queues.end(txn, queue)
+
+    def _held(self, slot: bytes) -> Held | None:
+        with self.views.reading() as txn:
+            return self.views.kv.held(txn, slot)
+
+    def _key_space(self, namespace: str) -> KeySpace:
+        with self.views.reading() as txn:
+            return self.views.kv.state(txn).space(namespace)
+
+    # ---- the writer's threads
+
+    def _wait_for_views(self) -> None:
+        self._dispatcher.wait_until_near(unless=self._cannot_wait)
+
+    def _cannot_wait(self) -> bool:
+        if self._error is not None:
+            return True
+        if self.role == "slave":
+            return self._ending.is_set()
+        return self.refusal is not None or self._space.refusal is not None  # nothing is written anyway
+
+    @property
+    def _ahead(self) -> LogOffset:
+        """How far the views could have come, or will: on a slave what is not confirmed does not count."""
+        return self.log.confirmed if self.role == "slave" else self.log.end
+
+    def _look_for_files(self) -> None:
+        """See that what is written has a name: of files that were removed nothing is left after a restart."""
+        gone = None if self._error is not None else self._presence.look()
+        if gone is not None:
+            logger.critical(gone)
+            self.fail(StoreFailed(gone))
+
+    def fail(self, error: Exception) -> None:
+        """Store nothing any more: after a failed sync nobody knows what the disk has, so it is never tried again."""
+        with self._failing:
+            first = self._error is None
+            self._error = self._error or error
+        if first:
+            logger.critical("the store takes no more until it is restarted")
+            self._on_failed()
+        self._dispatcher.wake()

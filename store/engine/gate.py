@@ -1,0 +1,91 @@
+"""Between "on this disk" and "acknowledged" on a master with other replicas: groups wait until they have them too."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from store.api.client import Appended, OnAppended
+from store.base.errors import AppendOutcomeUnknown, StoreError
+from store.engine.commit import Committed
+from store.format.frame import LogOffset
+from store.log.run import Run
+
+__all__ = ["Gate"]
+
+
+class Gate:
+    """Lets groups through in order: what is acknowledged is answered, what is confirmed can be read.
+
+    Belongs to the thread of the event loop.
+    """
+
+    def __init__(self, confirmed: LogOffset, let_through: Callable[[Committed], None]) -> None:
+        self._confirmed = confirmed
+        self._acknowledged = confirmed  # >= _confirmed
+        self._let_through = let_through
+        self._answered: deque[Run] = deque()  # and not confirmed; before all that is held
+        self._held: deque[Committed] = deque()
+        self._passing = False
+        self._given_up = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def add(self, group: Committed) -> None:
+        """The next group. One that has no run, but refusals or repeats, only waits for those in front of it."""
+        self._held.append(group)
+        self._empty.clear()
+        self._pass()
+
+    def confirm(self, end: LogOffset, acknowledged: LogOffset) -> None:
+        """What lies before these log offsets is where it has to be. Neither ever goes back."""
+        self._confirmed = max(self._confirmed, end)
+        self._acknowledged = max(self._acknowledged, acknowledged, end)
+        self._pass()
+
+    def give_up(self) -> None:
+        """Nothing is confirmed any more: what waits, and what is still to come, may be stored or not."""
+        self._given_up = True
+        self._answered.clear()
+        self._pass()
+
+    async def emptied(self) -> None:
+        """Wait until nothing waits to be answered."""
+        await self._empty.wait()
+
+    def _pass(self) -> None:
+        if self._passing:  # whoever is told of a group may confirm the next
+            return
+        self._passing = True
+        try:
+            while (group := self._next()) is not None:
+                self._let_through(group)
+        finally:
+            self._passing = False
+        if not self._held:
+            self._empty.set()
+
+    def _next(self) -> Committed | None:
+        """What can be let through now."""
+        if self._given_up:
+            return _unknown(self._held.popleft()) if self._held else None
+        if self._answered and self._answered[0].end <= self._confirmed:
+            return Committed([], 0, self._answered.popleft())
+        if not self._held:
+            return None
+        run = self._held[0].run
+        if run is None or (run.end <= self._confirmed and not self._answered):
+            return self._held.popleft()
+        # What the store's own records have come to is known when they are applied, so these wait to be confirmed.
+        if run.end <= self._acknowledged and not run.records:
+            group = self._held.popleft()
+            self._answered.append(run)
+            return Committed(group.outcomes, group.size_bytes)
+        return None
+
+
+def _unknown(group: Committed) -> Committed:
+    why = AppendOutcomeUnknown("this master went before the other replicas had confirmed it")
+    outcomes: list[tuple[OnAppended, Appended | StoreError]] = [
+        (done, why if isinstance(outcome, Appended) else outcome) for done, outcome in group.outcomes
+    ]
+    return Committed(outcomes, group.size_bytes)

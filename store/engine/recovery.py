@@ -1,0 +1,230 @@
+"""Recovery: the views follow the log from where they are to its end.
+
+They commit as they go, so a recovery that is interrupted goes on where it was, and it reads no more than what the views
+have not applied. Those of a slave stay where they are: only its master knows how much of the rest is confirmed.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from typing import TypeAlias
+
+from store.base.errors import NotRebuildable, TruncationRefused
+from store.format.frame import FIRST_QUEUE, Frame, LogOffset
+from store.integrity.seals import SealFile
+from store.log.log import END, CommitLog, Placed
+from store.log.run import Run, RunBuilder
+from store.log.segment import BadRange, split_at
+from store.views import Views
+from store.views.old import OldViews
+
+__all__ = ["OnProgress", "cut_off", "give_up", "keep_offsets", "recover", "replay", "settle"]
+
+logger = logging.getLogger(__name__)
+
+RUN_BYTES = 8 << 20  # read before the views are brought up
+PROGRESS_BYTES = 256 << 20  # between two reports in the log
+
+OnProgress: TypeAlias = Callable[[LogOffset, LogOffset], None]  # where the views are, where the log ends
+
+
+def recover(
+    log: CommitLog,
+    views: Views,
+    builder: RunBuilder,
+    *,
+    confirmed: LogOffset | None = None,
+    on_progress: OnProgress = lambda _at, _end: None,
+    force: bool = False,
+    floor: LogOffset | None = None,
+) -> list[Run]:
+    """Bring the views up, and cut a torn tail off the log; the runs of what is behind `confirmed` (None: nothing is).
+
+    `floor` is how far the log is known to have been on disk, where the log does not know that itself.
+
+    Where views are made anew the old ones tell what they know; with `force` what nobody knows is done without. Raises
+    `NotRebuildable`, `StoreFull`, OSError.
+    """
+    if views.dispatched > log.end:
+        _begin_again(log, views)
+    old = views.old()
+    if views.dispatched < log.first:
+        logger.error(
+            "the views have lost what the log does not hold any more: keys, group offsets and settlements of that time",
+            extra={"dispatched": views.dispatched, "log_first": log.first},
+        )
+    start = reported = max(views.dispatched, log.first)
+
+    def on_run() -> None:
+        nonlocal reported
+        on_progress(views.dispatched, log.end)
+        if views.dispatched - reported >= PROGRESS_BYTES:
+            reported = views.dispatched
+            share = (reported - start) / max(log.end - start, 1)
+            logger.info(
+                "recovering", extra={"from": start, "at": reported, "to": log.end, "percent": round(100 * share, 1)}
+            )
+
+    until = None if confirmed is None else max(confirmed, views.dispatched)
+    unconfirmed: list[Placed] = []
+
+    def applied() -> Iterator[Frame | BadRange]:
+        damaged: list[BadRange] = []
+        durable = LogOffset(max(_durable(log, old), floor or 0))
+        for frame in log.recover(start, confirmed=until, durable=durable, on_damage=damaged.append):
+            yield from damaged
+            damaged.clear()
+            if until is not None and frame.end > until:
+                unconfirmed.append(Placed.of(frame))
+            else:
+                yield frame
+        yield from damaged
+
+    def pass_over(bad: BadRange) -> None:
+        if old is not None:
+            keep_offsets(bad, old, views, builder, force=force)
+
+    replay(applied(), views, builder, on_run, pass_over)
+    if old is not None:
+        old.discard()
+    if views.first > log.first:  # a crash has left files of what was trimmed off
+        log.trim(views.first)
+    if log.end > start:
+        logger.info("recovered", extra={"from": start, "to": log.end, "damaged": len(log.corruptions)})
+    return [builder.build(some) for some in _pieces(unconfirmed)]
+
+
+def _durable(log: CommitLog, old: OldViews | None) -> LogOffset:
+    """How far the log is known to have been on disk; of one that has lost its end nothing is."""
+    return old.dispatched if old is not None and old.dispatched <= log.end else LogOffset(0)
+
+
+def _pieces(placed: Iterable[Placed]) -> Iterator[list[Placed]]:
+    """Frames, as many together as make a run."""
+    gathered: list[Placed] = []
+    size = 0
+    for one in placed:
+        gathered.append(one)
+        size += one.frame.size_bytes
+        if size >= RUN_BYTES:
+            yield gathered
+            gathered, size = [], 0
+    if gathered:
+        yield gathered
+
+
+def settle(log: CommitLog, views: Views, whole_at: LogOffset) -> None:
+    """Cut a torn tail off the log of a slave, and let readers see what its views hold of it.
+
+    The views may be ahead of it: its master sends that. A log on its way to `whole_at`, where a snapshot of the views
+    was taken, is filling up; any other one has lost its end, also where a power failure has taken the floor. Raises
+    OSError.
+    """
+    start = log.sealed if views.dispatched > log.end else max(views.dispatched, log.sealed)
+    old = views.old()
+    followed = views.dispatched if views.dispatched > whole_at else LogOffset(0)  # the log was on disk so far
+    durable = LogOffset(max(_durable(log, old), followed))
+    for _ in log.recover(start, replica=True, confirmed=views.dispatched, durable=durable):
+        pass
+    if old is not None and not old.dispatched:  # it knows nothing, and a slave stops at damage anyway
+        old.discard()
+    if views.first > log.first:
+        log.trim(views.first)
+
+
+def cut_off(log: CommitLog, views: Views, seals: SealFile, at: LogOffset) -> None:
+    """Cut what a slave's log has at and behind a log offset, before it is settled.
+
+    Raises `TruncationRefused`, also where views hold some of it: then they have followed what was never confirmed.
+    """
+    if at < min(views.dispatched, log.end):
+        raise TruncationRefused(f"the views have followed the log to {views.dispatched}, beyond {at}")
+    end = log.end
+    if at < end:
+        seals.drop_from(at)
+        log.truncate(at, views.dispatched)
+        logger.warning("the log was cut where the master's goes another way", extra={"at": at, "bytes": end - at})
+
+
+def give_up(log: CommitLog, views: Views, seals: SealFile, at: LogOffset, cut_to: LogOffset | None) -> None:
+    """Give up, for good, what a replica's log has lost of its end from a log offset on: an operator accepts the loss.
+
+    `cut_to`: what the log has from there on is not the group's. The views are made anew where they hold more than is
+    left. Each step can be done again after a crash; until the last one the log has lost its end. Raises
+    `NotRebuildable`: the views cannot be made anew, and nothing was changed; `TruncationRefused`, OSError.
+    """
+    end = log.end if cut_to is None else min(cut_to, log.end)
+    lost = max(log.floor, views.dispatched)
+    if views.dispatched > end:
+        if not views.rebuildable:
+            raise NotRebuildable(
+                f"the views hold what the log has lost from {end} to {views.dispatched}, and the log does not have all "
+                "of what they are made from: stop the node, accept the loss with headgate store rebuild-views --force, "
+                "start it and elect again; or elect another replica"
+            )
+        views.reset()
+    if at < lost:
+        logger.critical(
+            "the log is given up from %d to %d, as an unclean election was accepted: what it held is LOST", at, lost
+        )
+    if cut_to is not None:
+        cut_off(log, views, seals, cut_to)
+    log.lower_floor(at)
+    log.damages.forget(at, END)
+
+
+def _begin_again(log: CommitLog, views: Views) -> None:
+    logger.error(
+        "the views are ahead of the log, which has lost its end; they are rebuilt from what it has",
+        extra={"dispatched": views.dispatched, "log_end": log.end, "log_first": log.first},
+    )
+    log.look_for_missing(log.first, views.dispatched, "recovery")
+    views.reset()
+
+
+def replay(
+    items: Iterable[Frame | BadRange],
+    views: Views,
+    builder: RunBuilder,
+    on_run: Callable[[], None],
+    pass_over: Callable[[BadRange], None] = lambda _bad: None,
+) -> None:
+    """Apply frames to views, a run at a time; `on_run` is called after each, `pass_over` where they are damaged."""
+    for bad, frames in groupby(items, lambda item: isinstance(item, BadRange)):
+        if bad:
+            for item in frames:
+                assert isinstance(item, BadRange)
+                pass_over(item)
+            continue
+        for some in _pieces(Placed.of(frame) for frame in frames if isinstance(frame, Frame)):
+            views.apply([builder.build(some)])
+            on_run()
+
+
+def keep_offsets(bad: BadRange, old: OldViews, views: Views, builder: RunBuilder, *, force: bool) -> None:
+    """Let views made anew hold of a damaged stretch what the old ones do: how many records of which queue.
+
+    So what lies behind keeps its offsets, which consumers and settlements name. Raises `NotRebuildable` where the old
+    ones do not know, or know of changes of the store's own that are lost, unless that is to be accepted.
+    """
+    if old.dispatched:  # what comes behind nobody had numbered yet
+        known, _ = split_at(bad, old.dispatched)
+        if known is None:
+            return
+        bad = known
+    chunks = old.chunks(bad.start, bad.end)
+    if chunks is None:
+        lost = "what lies behind it gets other offsets in its queues than consumers and settlements name"
+    elif own := sum(chunk.row_count for queue, chunk in chunks if queue < FIRST_QUEUE):
+        lost = f"with it {own} changes of keys, group offsets, settlements, timers or queues are lost to new views"
+    else:
+        lost = ""
+    if lost:
+        why = f"the log is damaged from {bad.start} to {bad.end}: {lost}"
+        if not force:
+            raise NotRebuildable(why)
+        logger.error(why)
+    if chunks is not None:
+        kept = [(queue, chunk) for queue, chunk in chunks if chunk.first >= builder.end(queue).next]
+        builder.pass_over(kept)
+        views.pass_over(kept, bad.end)

@@ -1,0 +1,40 @@
+"""What a store tells whoever replicates it (docs/decisions/0011)."""
+
+from typing import Protocol
+
+from store.base.errors import StoreError
+from store.format.frame import LogOffset
+
+__all__ = ["ReplicationHooks", "StoreListener"]
+
+
+class StoreListener(Protocol):
+    """Told on the event loop, in the order of the log; must neither wait nor raise.
+
+    `written` comes before the `flushed` of the same end, and both may leave out ends that the next one passes.
+    """
+
+    def written(self, end: LogOffset) -> None:
+        """Of a master: the log is written up to here for good, though perhaps not on disk; `read_log` has it."""
+
+    def flushed(self, end: LogOffset) -> None:
+        """The log is on this disk up to here."""
+
+    def damaged(self) -> None:
+        """The log is damaged where that was not known before; `LocalStore.damages` has the places.
+
+        Also called for what is known when the store is opened, perhaps before `open` has returned.
+        """
+
+    def failed(self, error: StoreError) -> None:
+        """Nothing is stored any more until the store is opened again. Once."""
+
+
+class ReplicationHooks(StoreListener, Protocol):
+    """What a store with replicas is given: it is told of the log, and asked of damage."""
+
+    def lost(self, at: LogOffset) -> bool:
+        """Whether no replica has what is damaged at a log offset: readers get an error then, instead of waiting.
+
+        Any thread may ask.
+        """

@@ -1,0 +1,192 @@
+"""Trimming: segments that nobody's limits keep any more are deleted, in front of the log only.
+
+The master decides and says so in the log: `LogTrimmed` carries where the log begins from then on. Views forget what
+they say of the part before when they apply the record, on every replica and in every rebuild alike, and only then are
+files deleted. A crash between the two is made up for at the next start.
+
+Compacted queues do not keep segments: before one is deleted, the records in it that are still the newest of their keys
+are stored again at the end of the log (docs/decisions/0008).
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from threading import Event
+from time import sleep
+from typing import Protocol
+
+from store.api.client import Appended, OnAppended
+from store.base.errors import CorruptFrame, StoreError
+from store.engine.commit import Late
+from store.engine.compaction import Compaction, RowWatch, copies_frame
+from store.format.frame import FIRST_QUEUE, ROW, LogOffset, QueueNumber, QueueOffset, UnplacedFrame
+from store.format.records import LogTrimmed, encode, queue_of
+from store.log.log import CommitLog
+from store.log.retention import Kept, Limits, limits_of
+from store.views import Views
+
+__all__ = ["RETENTION_INTERVAL_S", "Trimmer"]
+
+logger = logging.getLogger(__name__)
+
+RETENTION_INTERVAL_S = 30.0
+_POLL_S = 0.01
+
+
+class _Hurry(Protocol):
+    def __call__(self, until: LogOffset) -> None: ...
+
+
+class _Abandoned(Exception):
+    """The store is being closed, has failed, or has no room."""
+
+
+class Trimmer:
+    """Decides where the log should begin, and brings it there. `run` is for one thread; it may take long.
+
+    `append` stores a frame that is made when its place is certain, `watch` sees rows as they are placed, `hurry` makes
+    the views follow at once, `gone` says that waiting makes no sense any more, `lost` that no replica has what is
+    damaged at a log offset.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        views: Views,
+        watch: RowWatch,
+        *,
+        default: Limits,
+        now_ms: Callable[[], int],
+        append: Callable[[Late, OnAppended], None],
+        hurry: _Hurry,
+        gone: Callable[[], bool],
+        lost: Callable[[LogOffset], bool],
+    ) -> None:
+        self._log = log
+        self._views = views
+        self._watch = watch
+        self._default = default
+        self._now_ms = now_ms
+        self._append = append
+        self._hurry = hurry
+        self._gone = gone
+        self._lost = lost
+        self._tried = LogOffset(0), LogOffset(0)  # the ends of log and segments when compaction was not worth while
+
+    def run(self) -> None:
+        """Delete what is past all limits; does nothing when nothing is."""
+        self.delete()
+        try:
+            ends = self._trimmable()
+            if not ends:
+                return
+            with self._views.reading() as txn:
+                compacted = dict(self._views.compact.queues(txn))
+            first = self._compact(ends, compacted) if compacted else ends[-1]
+            if first > self._log.first:
+                self._trim(first)
+        except _Abandoned:
+            logger.info("trimming the log is put off")
+        except CorruptFrame as error:
+            logger.warning("trimming the log waits for its repair: %s", error)
+
+    def delete(self) -> None:
+        """Delete the files of what was trimmed off, as far as the views know of it."""
+        if self._views.first > self._log.first:
+            self._log.trim(self._views.first)
+            logger.info("segments were deleted", extra={"log_first": self._log.first})
+
+    # ---- deciding
+
+    def _trimmable(self) -> list[LogOffset]:
+        """The ends of the segments, oldest first, that no queue's limits keep."""
+        dispatched = self._views.dispatched
+        ends = [end for end in self._log.sealed_ends() if end <= dispatched]
+        if not ends:
+            return []
+        floor = ends[-1]
+        queues, now_ms = self._views.queues, self._now_ms()
+        with self._views.reading() as txn:
+            configs = {config.queue: config for config in self._views.configs.all(txn)}
+            for queue in queues.queues(txn):
+                oldest = next(queues.chunks(txn, queue, QueueOffset(0)), None)
+                if queue < FIRST_QUEUE or oldest is None or oldest.frame >= floor:
+                    continue  # the store's own records are in the views
+                limits = limits_of(configs.get(queue), self._default)
+                floor = min(floor, self._needed(txn, queue, limits, now_ms, oldest.frame))
+                if floor < ends[0]:
+                    return []
+        return [end for end in ends if end <= floor]
+
+    def _needed(self, txn: object, queue: QueueNumber, limits: Limits, now_ms: int, oldest: LogOffset) -> LogOffset:
+        """The frame that the oldest record of a queue is in which is within its limits."""
+        queues = self._views.queues
+        if limits.until_settled:
+            first = queues.first_offset(txn, queue)
+            at = self._views.settled.first_unsettled(txn, queue, first)
+            unsettled = next(queues.chunks(txn, queue, at), None)
+            oldest = self._log.end if unsettled is None or unsettled.next <= at else unsettled.frame
+        if limits.age_ms < 0 and limits.size_bytes < 0:
+            return oldest
+        since_ms = 0 if limits.age_ms < 0 else max(now_ms - limits.age_ms, 0)
+        kept = Kept(LogOffset(0), since_ms, limits.size_bytes).test(queues.end(txn, queue).size_bytes)
+        found = next(queues.chunks(txn, queue, queues.search(txn, queue, kept)), None)
+        return self._log.end if found is None else max(found.frame, oldest)
+
+    # ---- doing
+
+    def _compact(self, ends: list[LogOffset], compacted: dict[int, LogOffset]) -> LogOffset:
+        """Store again what compacted queues need of the segments; where the log may begin then."""
+        log = self._log
+        log_end, segments_end = self._tried
+        if ends[-1] == segments_end and log.end < log_end + log.segment_size_bytes:
+            return log.first
+        with self._watch.of(compacted):
+            self._until(log.end)  # from here on all that the views lack is watched
+            compaction = Compaction(log, self._views, compacted, lost=self._lost)
+            first = compaction.choose(ends)
+            if first == log.first:
+                self._tried = log.end, ends[-1]
+                return first
+            for batch in compaction.batches(first):
+                self._store(partial(copies_frame, batch, self._watch))
+            self._trim(first)
+        return log.first
+
+    def _trim(self, first: LogOffset) -> None:
+        """Let the log begin at the end of a segment."""
+        self._store(lambda: _frame(LogTrimmed(first, self._now_ms())))
+        logger.info("the log is trimmed", extra={"from": self._log.first, "to": first})
+        self._until(self._log.flushed)
+        self.delete()
+
+    def _store(self, make: Late) -> None:
+        """Append a frame of the store's own and wait until it is durable."""
+        done = Event()
+        outcome: list[Appended | StoreError] = []
+
+        def stored(result: Appended | StoreError) -> None:
+            outcome.append(result)
+            done.set()
+
+        self._append(make, stored)
+        while not done.wait(_POLL_S):
+            if self._gone():
+                raise _Abandoned
+        if isinstance(outcome[0], StoreError):
+            raise _Abandoned from outcome[0]
+        if self._watch.spoiled:
+            raise _Abandoned
+
+    def _until(self, end: LogOffset) -> None:
+        """Wait until the views hold what lies before a log offset."""
+        while self._views.dispatched < min(end, self._log.end):  # which goes back when a write is taken back
+            self._hurry(end)
+            sleep(_POLL_S)
+            if self._gone():
+                raise _Abandoned
+
+
+def _frame(record: LogTrimmed) -> UnplacedFrame:
+    data = encode(record)
+    return UnplacedFrame.build(ROW.pack(queue_of(record), 0, len(data), 0, 0, 0, 0, record.time_ms), data)

@@ -1,0 +1,549 @@
+"""Leases: which messages of a queue are lent to whom. Soft state; what is settled, and the policies, are in the log.
+
+Every offset of a queue is, for each group, in one of six states: lendable; held by an owner; kept back until a time;
+given up; on its way to be settled, or to where dead letters go, or being looked at (`store.leases.transit`); settled.
+Where a group keeps the order of keys, what `store.leases.ordering` knows of is lendable only when it says so.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from heapq import heapify, heappop, heappush
+from itertools import chain, count
+from typing import TypeAlias
+
+from store.api.handle import Grant
+from store.format.frame import QueueNumber
+from store.format.policy import DEFAULT, LeasePolicy
+from store.format.ranges import Range, RangeSet, ranges_of
+from store.format.records import DeadLettered, GroupDeleted, LeasePolicySet, QueueDeleted, Settled
+from store.leases.ordering import KeyOrder
+from store.leases.transit import Transit
+
+__all__ = ["Claim", "LeaseQueue", "LeaseTable"]
+
+_NO_QUEUE = QueueNumber(0)
+_OFFSET_MAX = 1 << 63
+_COMPACT_MIN = 1_024  # deadlines: with fewer there is nothing to tidy up
+
+Schedule: TypeAlias = Callable[["LeaseQueue", int, int, int], None]
+
+
+class Claim(Enum):
+    """What became of asking for a message by its handle."""
+
+    TAKEN = "taken"  # it is the asker's to settle or give back
+    SETTLED = "settled"  # it was settled before
+    PENDING = "pending"  # it is being settled: ask again when `transit.settled` ends
+    LOST = "lost"  # it is somebody else's, is kept back, or is on its way to where dead letters go
+
+
+class LeaseQueue:
+    """What one group has been lent of one queue."""
+
+    __slots__ = (
+        "_deliveries",
+        "_given_up",
+        "_grants",
+        "_held",
+        "_kept_back",
+        "_lendable",
+        "_schedule",
+        "_seen",
+        "_unmet",
+        "_was_blocked",
+        "deleted_at",
+        "gone",
+        "group",
+        "kept",
+        "looking",
+        "order",
+        "policy",
+        "queue",
+        "transit",
+    )
+
+    def __init__(
+        self,
+        settled: Iterable[Range] = (),
+        *,
+        policy: LeasePolicy = DEFAULT,
+        queue: QueueNumber = _NO_QUEUE,
+        group: str = "",
+        schedule: Schedule = lambda leases, at_ms, start, end: None,
+        deleted_at: int = -1,
+    ) -> None:
+        """`schedule` is told of every deadline: `expire` is to be called with it when it has come."""
+        self.queue, self.group = queue, group
+        self.deleted_at = deleted_at  # in the log, the queue or the group before this one; -1: never
+        self.kept = False  # something is on its way that has to find this
+        self._schedule = schedule
+        self._lendable = RangeSet([(0, _OFFSET_MAX)])  # also what is not written yet
+        self._seen = 0  # below, what is not settled counts as delivered once before
+        for start, end in settled:
+            self._lendable.remove(start, end)
+            self._seen = end
+        self._held: dict[int, set[int]] = {}  # by owner
+        self._grants: dict[int, Grant] = {}  # of those held that end by themselves
+        self._kept_back: dict[int, int] = {}  # when they may be lent again
+        self._given_up: list[int] = []  # and not yet fetched by `take_given_up`
+        self.transit = Transit()
+        self.gone = False  # the queue or the group was deleted, and others keep what it has since
+        self._was_blocked = False  # and nobody was told that it is over
+        self._unmet = RangeSet()  # out since before there was an order, which does not know their keys
+        self._deliveries: dict[int, int] = {}  # of offsets not settled, where it is not what `_seen` says
+        self.order: KeyOrder | None = None
+        self.looking = asyncio.Lock()  # held by whoever looks at messages whose keys are not known
+        self.policy = DEFAULT
+        self.set_policy(policy)
+
+    def set_policy(self, policy: LeasePolicy) -> None:
+        """Lend by this from now on. What is lent stays lent; what waits behind its key does so only if it has to.
+
+        Where keys are in order now and were not before, nothing more is lent until what is out has come to an end.
+        """
+        self.policy = policy
+        if policy.ordered and self.order is None:
+            self.order = KeyOrder()
+            for start, end in [*self._out(), *self.transit]:
+                self._unmet.add(start, end)
+            self._was_blocked = len(self._unmet) > 0
+        elif not policy.ordered and self.order is not None:
+            waiting, self.order = self.order.remove_waiting(), None
+            self._unmet = RangeSet()
+            self._make_lendable(waiting)
+
+    def _out(self) -> list[Range]:
+        return ranges_of(chain(chain.from_iterable(self._held.values()), self._kept_back, self._given_up))
+
+    @property
+    def blocked(self) -> bool:
+        """Whether nothing may be lent for now: messages are out of which nobody knows the keys."""
+        return self.gone or len(self._unmet) > 0
+
+    def take_unblocked(self) -> bool:
+        """Whether it was blocked and is not any more; said once."""
+        said = self._was_blocked and not self.blocked
+        self._was_blocked = self._was_blocked and not said
+        return said
+
+    @property
+    def known(self) -> int:
+        """What `Settled.known` says of messages of this queue."""
+        return self.deleted_at + 1
+
+    @property
+    def untouched(self) -> bool:
+        """Whether whoever loads it later loads the same."""
+        return (
+            not (self.kept or self._held or self._kept_back or self._given_up or self._deliveries)
+            and self.policy is DEFAULT
+            and not self.looking.locked()
+            and not self.transit.busy
+            and list(self._lendable) == [(0, _OFFSET_MAX)]
+        )
+
+    def end(self) -> None:
+        """The queue or the group was deleted: nobody holds anything of it any more, and nothing is lent."""
+        self.gone = True
+        self._lendable, self._unmet, self.order = RangeSet(), RangeSet(), None
+        for kept in (self._held, self._grants, self._kept_back, self._given_up, self._deliveries):
+            kept.clear()
+        self.transit.end_all()
+
+    # ---- lending
+
+    def lend(self, owner: int, count: int, below: int, grant: Grant | None = None) -> list[Range]:
+        """Give an owner the lowest lendable offsets under `below`, until the grant's time if there is one."""
+        taken = self._lendable.take(count, below)
+        self.hold(owner, taken, grant)
+        return taken
+
+    def lend_known(self, owner: int, count: int, grant: Grant | None) -> list[Range]:
+        """Give an owner the lowest offsets whose keys are known and of which nobody holds one."""
+        assert self.order is not None
+        taken = ranges_of(self.order.take(count))
+        self.hold(owner, taken, grant)
+        return taken
+
+    def look_at(self, count: int, below: int) -> list[Range]:
+        """The lowest offsets under `below` whose keys are not known. They are nobody's until `hold` or `look_away`."""
+        taken = self._lendable.take(count, below)
+        self.transit.take_aside(taken)
+        return taken
+
+    def look_away(self, ranges: Sequence[Range]) -> None:
+        """These are lendable as before."""
+        self.transit.end(ranges)
+        if not self.gone:
+            for start, end in ranges:
+                self._lendable.add(start, end)
+                self._unmet.remove(start, end)
+
+    def hold(self, owner: int, ranges: Iterable[Range], grant: Grant | None) -> None:
+        """Give an owner offsets that are nobody's."""
+        for start, end in ranges:
+            self._held.setdefault(owner, set()).update(range(start, end))
+            if grant is not None:
+                self._grants.update(dict.fromkeys(range(start, end), grant))
+                self._schedule(self, grant.visible_at_ms, start, end)
+
+    def extend(self, owner: int, offsets: Iterable[int], grant: Grant) -> list[int]:
+        """Let an owner hold longer, or shorter, what it holds of some offsets; which these are."""
+        mine = sorted(self.held(owner) & set(offsets))
+        renewed: dict[int, Grant] = {}
+        for offset in mine:
+            before = self._grants.get(offset, grant)
+            self._grants[offset] = renewed.setdefault(before.lease, before.until(grant.visible_at_ms))
+        for start, end in ranges_of(mine):
+            self._schedule(self, grant.visible_at_ms, start, end)
+        return mine
+
+    def held(self, owner: int) -> frozenset[int] | set[int]:
+        """What an owner holds."""
+        return self._held.get(owner, frozenset())
+
+    def grant(self, offset: int) -> Grant | None:
+        """By what a message is lent, if it is lent until a time."""
+        return self._grants.get(offset)
+
+    def deliveries(self, offset: int) -> int:
+        """How often a message had been lent before and counted."""
+        return self._deliveries.get(offset, 1 if offset < self._seen else 0)
+
+    # ---- coming back
+
+    def requeue(
+        self, owner: int, offsets: Iterable[int], *, delivered: bool, delay_ms: int | None = None, now_ms: int = 0
+    ) -> bool:
+        """Take back from an owner what it holds of some offsets; whether that was anything.
+
+        `delivered` says whether the attempt counts, `delay_ms` how long to keep it back (None: as the policy says).
+        """
+        mine = self._drop(owner, offsets)
+        self._come_back(mine, delivered=delivered, delay_ms=delay_ms, now_ms=now_ms)
+        return bool(mine)
+
+    def expire(self, start: int, end: int, *, at_ms: int, now_ms: int) -> bool:
+        """A deadline has come; whether something is lendable that was not."""
+        back: list[int] = []
+        free: list[int] = []
+        for offset in range(start, end):
+            grant = self._grants.get(offset)
+            if grant is not None:
+                if grant.visible_at_ms == at_ms:
+                    back += self._drop(grant.owner, (offset,))
+            elif self._kept_back.get(offset) == at_ms:
+                del self._kept_back[offset]
+                free.append(offset)
+        self._make_lendable(free)
+        return bool(self._come_back(back, delivered=True, delay_ms=None, now_ms=now_ms) or free)
+
+    def _come_back(self, offsets: list[int], *, delivered: bool, delay_ms: int | None, now_ms: int) -> bool:
+        """These are nobody's any more; whether some are lendable now."""
+        policy = self.policy
+        if delivered:
+            for offset in offsets:
+                self._deliveries[offset] = self.deliveries(offset) + 1
+        if not delay_ms and (not delivered or policy is DEFAULT):  # nearly all of them
+            self._make_lendable(offsets)
+            return bool(offsets)
+        free: list[int] = []
+        for offset in offsets:
+            deliveries = self.deliveries(offset)
+            if delivered and policy.exhausted(deliveries):
+                self._given_up.append(offset)
+                continue
+            wait_ms = delay_ms if delay_ms is not None else policy.delay_ms(deliveries) if delivered else 0
+            if wait_ms > 0:
+                self._kept_back[offset] = now_ms + wait_ms
+                self._schedule(self, now_ms + wait_ms, offset, offset + 1)
+            else:
+                free.append(offset)
+        self._make_lendable(free)
+        return bool(free)
+
+    def _make_lendable(self, offsets: Iterable[int]) -> None:
+        if self.gone:
+            return
+        if self.order is not None:
+            offsets = [offset for offset in offsets if not self.order.come_back(offset)]
+        for start, end in ranges_of(offsets):
+            self._lendable.add(start, end)
+            self._unmet.remove(start, end)
+
+    def take_given_up(self) -> list[Range]:
+        """What has come back too often. It is nobody's until `settle` or `restore`."""
+        given_up, self._given_up = ranges_of(self._given_up), []
+        self.transit.take_aside(given_up)
+        return given_up
+
+    # ---- settling
+
+    def begin_settling(self, owner: int, offsets: Iterable[int]) -> list[Range]:
+        """What an owner holds of some offsets. It is nobody's until `settle`, or `restore` when that fails."""
+        ranges = ranges_of(self._drop(owner, offsets))
+        self.transit.settle(ranges)
+        return ranges
+
+    def take_aside(self, owner: int, offsets: Iterable[int]) -> list[Range]:
+        """The same for what is given up: who asks for it meanwhile has lost it."""
+        ranges = ranges_of(self._drop(owner, offsets))
+        self.transit.take_aside(ranges)
+        return ranges
+
+    def begin_purge(self, below: int) -> list[Range]:
+        """Everything under `below` that is not lent. It is nobody's until `settle` or `restore`."""
+        taken = RangeSet(self._lendable.take(_OFFSET_MAX, below))
+        others = [*self._kept_back, *(self.order.remove_waiting() if self.order is not None else ())]
+        self._kept_back.clear()
+        for offset in others:
+            taken.add(offset, offset + 1)
+        self.transit.settle(taken)
+        return list(taken)
+
+    def claim(self, offset: int, lease: int) -> Claim:
+        """Take a message from whoever holds it by this lease, or from nobody when it was lent to nobody since.
+
+        What is taken is on its way to be settled, as after `begin_settling`.
+        """
+        found = self._claim(offset, lease)
+        if found is Claim.TAKEN:
+            self.transit.settling.add(offset, offset + 1)
+        return found
+
+    def _claim(self, offset: int, lease: int) -> Claim:
+        transit = self.transit
+        if offset in transit.settling:
+            return Claim.PENDING
+        if self.gone or offset in transit.aside or offset in transit.unreadable or offset in self._given_up:
+            return Claim.LOST
+        grant = self._grants.get(offset)
+        if grant is not None:
+            if grant.lease != lease:
+                return Claim.LOST
+            self._drop(grant.owner, (offset,))
+            return Claim.TAKEN
+        if offset in self._lendable:
+            self._lendable.remove(offset, offset + 1)
+            return Claim.TAKEN
+        if offset in self._kept_back or any(offset in held for held in self._held.values()):
+            return Claim.LOST
+        return Claim.TAKEN if self.order is not None and self.order.claim(offset) else Claim.SETTLED
+
+    def abandon(self, ranges: Sequence[Range]) -> None:
+        """These were taken aside and cannot be read: nobody gets them before the next start, no key waits for them."""
+        self.transit.abandon(ranges)
+        for start, end in ranges:
+            self._unmet.remove(start, end)
+            for offset in range(start, end):
+                self._deliveries.pop(offset, None)
+                if self.order is not None:
+                    self.order.remove(offset)
+
+    def restore(self, ranges: Sequence[Range], *, delivered: bool) -> None:
+        """Make offsets lendable again; `delivered` says whether the attempt counts."""
+        if self.gone:
+            return
+        self.transit.end(ranges)
+        for start, end in ranges:
+            self._make_lendable(range(start, end))
+            if delivered:
+                for offset in range(start, end):
+                    self._deliveries[offset] = self.deliveries(offset) + 1
+
+    def settle(self, ranges: Sequence[Range]) -> None:
+        """These are settled in the log."""
+        counts = self._deliveries
+        self.transit.end(ranges)
+        for start, end in ranges:
+            self._lendable.remove(start, end)
+            self._unmet.remove(start, end)
+            if end - start < len(counts):
+                for offset in range(start, end):
+                    counts.pop(offset, None)
+            else:
+                for offset in [o for o in counts if start <= o < end]:
+                    del counts[offset]
+            if self.order is not None:
+                self.order.settle(((start, end),))
+
+    def waiting(self, below: int) -> int:
+        """How many offsets under `below` are neither settled nor lent, those kept back included."""
+        known = self.order.waiting if self.order is not None else 0
+        return self._lendable.count_below(below) + len(self._kept_back) + known
+
+    def deadlines(self) -> list[tuple[int, int, int]]:
+        """Every deadline that still means something: when, and for which offsets."""
+        found = [(grant.visible_at_ms, offset) for offset, grant in self._grants.items()]
+        found += [(at_ms, offset) for offset, at_ms in self._kept_back.items()]
+        found.sort()
+        merged: list[tuple[int, int, int]] = []
+        for at_ms, offset in found:
+            if merged and merged[-1][0] == at_ms and merged[-1][2] == offset:
+                merged[-1] = (at_ms, merged[-1][1], offset + 1)
+            else:
+                merged.append((at_ms, offset, offset + 1))
+        return merged
+
+    def _drop(self, owner: int, offsets: Iterable[int]) -> list[int]:
+        held = self._held.get(owner)
+        if held is None:
+            return []
+        mine = sorted(held.intersection(offsets))
+        held.difference_update(mine)
+        if not held:
+            del self._held[owner]
+        if self._grants:
+            for offset in mine:
+                self._grants.pop(offset, None)
+        return mine
+
+
+class LeaseTable:
+    """The leases of all groups and queues that were lent from since the start, and when the next of them ends.
+
+    `on_deadline` is told when something ends earlier than anything before.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[tuple[str, QueueNumber], LeaseQueue] = {}
+        self._groups: dict[QueueNumber, dict[str, None]] = {}  # the groups that were lent something of a queue
+        self._owners: dict[int, dict[LeaseQueue, None]] = {}  # of which an owner may hold something
+        self._deadlines: list[tuple[int, int, LeaseQueue, int, int]] = []  # a heap; some of them mean nothing any more
+        self._compact_at = _COMPACT_MIN
+        self._numbers = count()
+        self._anew: deque[tuple[int, str, QueueNumber]] = deque()  # what begins again since a place in the log
+        self.deletions = 0  # of queues and groups, followed
+        self.on_deadline: Callable[[int], None] = lambda at_ms: None
+
+    def get(self, queue: QueueNumber, group: str = "") -> LeaseQueue | None:
+        """The leases of a group and queue, None before `load`."""
+        return self._queues.get((group, queue))
+
+    def load(
+        self,
+        queue: QueueNumber,
+        settled: Iterable[Range],
+        group: str = "",
+        policy: LeasePolicy = DEFAULT,
+        deleted_at: int = -1,
+    ) -> LeaseQueue:
+        """Begin to keep the leases of a group and queue."""
+        assert (group, queue) not in self._queues
+        return self._add(queue, group, settled, policy, deleted_at)
+
+    def _add(
+        self, queue: QueueNumber, group: str, settled: Iterable[Range], policy: LeasePolicy, deleted_at: int
+    ) -> LeaseQueue:
+        found = LeaseQueue(
+            settled, policy=policy, queue=queue, group=group, schedule=self._schedule, deleted_at=deleted_at
+        )
+        before = self._queues.get((group, queue))
+        if before is not None:
+            before.end()
+        self._queues[group, queue] = found
+        self._groups.setdefault(queue, {})[group] = None
+        return found
+
+    @property
+    def queues(self) -> list[QueueNumber]:
+        """The queues that somebody was lent something of."""
+        return list(self._groups)
+
+    def trim(self, queue: QueueNumber, first: int) -> None:
+        """What lies in front of an offset is gone from the log, and so nobody's any more."""
+        for group in self._groups.get(queue, ()):
+            self._queues[group, queue].settle([(0, first)])
+
+    def note(self, owner: int, leases: LeaseQueue) -> None:
+        """An owner may hold something now."""
+        self._owners.setdefault(owner, {})[leases] = None
+
+    def release(self, owner: int, *, now_ms: int = 0) -> Sequence[LeaseQueue]:
+        """Take everything back from an owner; of what it held something."""
+        return [
+            leases
+            for leases in self._owners.pop(owner, {})
+            if leases.requeue(owner, list(leases.held(owner)), delivered=True, now_ms=now_ms)
+        ]
+
+    def follow(
+        self, record: Settled | DeadLettered | LeasePolicySet | QueueDeleted | GroupDeleted, at: int = 0
+    ) -> None:
+        """Take in what the log says at an offset. Of what is deleted nothing is held and nothing settled."""
+        match record:
+            case Settled(queue=queue, ranges=ranges, group=group, known=known):
+                leases = self._queues.get((group, QueueNumber(queue)))
+                if leases is not None and leases.deleted_at < known:
+                    leases.settle(ranges)
+            case DeadLettered(queue=queue, letters=letters, group=group, known=known):
+                leases = self._queues.get((group, QueueNumber(queue)))
+                if leases is not None and leases.deleted_at < known:
+                    leases.settle(ranges_of(letter.offset for letter in letters))
+            case LeasePolicySet(queue=queue, group=group, policy=policy):
+                leases = self._queues.get((group, QueueNumber(queue)))
+                if leases is not None:
+                    leases.set_policy(policy)
+            case QueueDeleted(queue=queue):
+                number = QueueNumber(queue)
+                self.deletions += 1
+                for group in self._groups.get(number, ()):
+                    self._begin_anew(number, group, at)
+            case GroupDeleted(group=group):
+                self.deletions += 1
+                for name, number in list(self._queues):
+                    if name == group != "":  # the group without a name is everybody's
+                        self._begin_anew(number, group, at)
+
+    def _begin_anew(self, queue: QueueNumber, group: str, at: int) -> None:
+        self._add(queue, group, (), DEFAULT, at)
+        self._anew.append((at, group, queue))
+
+    def forget(self, dispatched: int) -> None:
+        """The views are this far: what was deleted and not lent from since can be loaded when somebody wants it."""
+        while self._anew and self._anew[0][0] < dispatched:
+            _, group, queue = self._anew.popleft()
+            leases = self._queues.get((group, queue))
+            if leases is not None and leases.untouched:
+                leases.end()
+                del self._queues[group, queue], self._groups[queue][group]
+                if not self._groups[queue]:
+                    del self._groups[queue]
+
+    # ---- deadlines
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """Nothing ends before; None when nothing ends by itself."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def _schedule(self, leases: LeaseQueue, at_ms: int, start: int, end: int) -> None:
+        earlier = not self._deadlines or at_ms < self._deadlines[0][0]
+        heappush(self._deadlines, (at_ms, next(self._numbers), leases, start, end))
+        if len(self._deadlines) >= self._compact_at:
+            self._compact()
+        if earlier:
+            self.on_deadline(at_ms)
+
+    def _compact(self) -> None:
+        """Drop the deadlines of what was settled or extended in time, so that there are never many of them."""
+        self._deadlines = [
+            (at_ms, next(self._numbers), leases, start, end)
+            for leases in self._queues.values()
+            for at_ms, start, end in leases.deadlines()
+        ]
+        heapify(self._deadlines)
+        self._compact_at = max(_COMPACT_MIN, 2 * len(self._deadlines))
+
+    def expire(self, now_ms: int) -> tuple[list[LeaseQueue], list[LeaseQueue]]:
+        """End what ends by now. Of what there is more to lend, and what has given up something."""
+        more: dict[LeaseQueue, None] = {}
+        seen: dict[LeaseQueue, None] = {}
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            at_ms, _, leases, start, end = heappop(self._deadlines)
+            seen[leases] = None
+            if leases.expire(start, end, at_ms=at_ms, now_ms=now_ms):
+                more[leases] = None
+        return list(more), list(seen)

@@ -1,0 +1,49 @@
+"""Finding records by key, address or id, and listing addresses: what is in memory first, then the views."""
+
+from collections.abc import Sequence, Set
+from itertools import islice
+
+from store.engine.engine import Engine
+from store.format.frame import Position
+from store.log.run import Run
+from store.views.index import Wanted, find_in_run
+
+__all__ = ["FIND_MAX", "Finder"]
+
+FIND_MAX = 10_000  # positions or addresses in one answer
+
+
+class Finder:
+    """Answers from any thread. What may not be in the views yet is given with each question, as it was before it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def find(self, wanted: Wanted, recent: Sequence[Run], limit: int) -> list[Position]:
+        """Positions, newest first."""
+        limit = max(min(limit, FIND_MAX), 0)
+        found: list[Position] = []
+        for run in reversed(recent):
+            found += islice(find_in_run(run, wanted), limit - len(found))
+            if len(found) >= limit:
+                return found
+        if recent:  # the views may hold these runs by now
+            wanted = wanted.in_front_of(recent[0].start)
+        views = self._engine.views
+        with views.reading() as txn:
+            found += islice(views.index.find(txn, wanted, self._engine.log.first), limit - len(found))
+        return found
+
+    def addresses(self, prefix: str, after: str, recent: Set[str], limit: int) -> list[str]:
+        """Addresses, ascending."""
+        limit = max(min(limit, FIND_MAX), 0)
+        views = self._engine.views
+        with views.reading() as txn:
+            stored = list(islice(views.addresses.after(txn, prefix, after), limit))
+        return sorted({*recent, *stored})[:limit]
+
+    def unlisted(self, addresses: Sequence[str]) -> list[str]:
+        """Those of some addresses that the view does not have."""
+        views = self._engine.views
+        with views.reading() as txn:
+            return [address for address in addresses if not views.addresses.has(txn, address)]

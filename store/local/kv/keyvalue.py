@@ -1,0 +1,315 @@
+"""The key-value store of a `LocalStore`: the `kv_` half of `StoreClient`."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from functools import partial
+from itertools import chain, islice
+from typing import NamedTuple, TypeVar
+
+from store.api.client import Bounds, Changes, Delete, Entry, Fetched, Namespace, Page, Put, Transacted
+from store.api.kv_rules import OPERATIONS_COUNT_MAX, Space, check_key, check_slot, end_of_prefix, slot_range, split
+from store.base.errors import StoreClosed, StoreError, TransactionTooLarge
+from store.disk.clock import RisingClock
+from store.format.frame import LogOffset, QueueNumber, QueueOffset
+from store.format.records import KV_QUEUE, KvDelete, KvExpired, KvLimits, KvPut, KvTransaction, Record
+from store.local.kv.reading import Holds, State
+from store.local.kv.watch import Keys, Watching, offset_before
+from store.log.run import Chunk
+from store.recent.kv_recent import KvRecent, Lookups
+from store.recent.recent import Outcome
+from store.timers.ticker import RETRY_MS, Ticker
+from store.views import Views
+
+__all__ = ["RANGES_COUNT_MAX", "SWEEP_COUNT_MAX", "KeyValue", "Log"]
+
+RANGES_COUNT_MAX = 32  # read at a time: each has a transaction of its own
+SWEEP_COUNT_MAX = 512  # expired keys removed by one record
+SWEEP_INTERVAL_MS = 100  # at least between two looks for expired keys, so that many go at once
+T = TypeVar("T")
+
+
+class Log(NamedTuple):
+    """What the key-value store asks of the rest of the store."""
+
+    first: Callable[[], LogOffset]
+    confirmed: Callable[[], LogOffset]
+    chunks: Callable[[QueueNumber], Sequence[Chunk]]
+    fetch: Callable[..., Awaitable[Fetched]]
+    bounds: Callable[[QueueNumber], Awaitable[Bounds]]
+    until_dispatched: Callable[[LogOffset], Awaitable[None]]
+    check_open: Callable[[], None]
+    writable: Callable[[], bool] = lambda: True
+
+
+class KeyValue:
+    """Keys and values. Belongs to the thread of the event loop; ranges are read in `pool`."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        views: Views,
+        recent: KvRecent,
+        log: Log,
+        *,
+        record: Callable[[Record], asyncio.Future[Outcome]],
+        pool: Executor,
+        clock: RisingClock,
+    ) -> None:
+        self._loop = loop
+        self._views = views
+        self._recent = recent
+        self._log = log
+        self._record = record
+        self._pool = pool
+        self._clock = clock
+        self._holds = Holds()
+        self._ranges = asyncio.Semaphore(RANGES_COUNT_MAX)
+        self._watching = Watching(_History(views, recent, log, pool), recent.feeds)
+        self._ticker = Ticker(loop, clock, self.tick)
+        recent.on_expiry = self._ticker.wake_by
+
+    def start(self) -> None:
+        """Begin to remove what expires."""
+        self._ticker.wake_by(0)
+
+    async def close(self) -> None:
+        """End the watches, the holds and the sweeping."""
+        self._recent.feeds.close()
+        self._holds.close()
+        await self._ticker.close()
+
+    def lookups(self) -> Lookups:
+        """The view, for applying a run to what is ahead of it."""
+        return Lookups(self._views)
+
+    # ---- single keys
+
+    async def get(self, key: str, namespace: str) -> Entry | None:
+        """See `StoreClient.kv_get`."""
+        self._log.check_open()
+        at = check_slot(namespace, key)
+        held = self._recent.slot(at)
+        if held is None:
+            with self._views.reading() as txn:  # a lookup takes 5 us, a thread 50 to 100 us
+                held = self._views.kv.held(txn, at)
+        return held.entry(at) if held is not None and held.live(self._clock()) else None
+
+    async def put(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        expected_revision: int | None,
+        namespace: str,
+        ttl_ms: int | None,
+        expires_at_ms: int | None,
+    ) -> int:
+        """See `StoreClient.kv_put`."""
+        check_slot(namespace, key)
+        expires = self._expiry(ttl_ms, expires_at_ms)
+        outcome = await self._record(KvPut(key, value, expected_revision, namespace, expires))
+        assert isinstance(outcome, int)
+        return outcome
+
+    async def delete(self, key: str, *, expected_revision: int | None, namespace: str) -> bool:
+        """See `StoreClient.kv_delete`."""
+        check_slot(namespace, key)
+        return bool(await self._record(KvDelete(key, expected_revision, namespace)))
+
+    async def transact(
+        self, compares: Mapping[str, int], operations: Sequence[Put | Delete], namespace: str
+    ) -> Transacted:
+        """See `StoreClient.kv_transact`."""
+        if max(len(compares), len(operations)) > OPERATIONS_COUNT_MAX:
+            raise TransactionTooLarge(f"a transaction has at most {OPERATIONS_COUNT_MAX} compares and operations")
+        for key in (*compares, *(operation.key for operation in operations)):
+            check_slot(namespace, key)
+        if len({operation.key for operation in operations}) < len(operations):
+            raise TransactionTooLarge("two operations of a transaction name the same key")
+        written = tuple(
+            (one.key, one.value, self._expiry(one.ttl_ms, one.expires_at_ms))
+            if isinstance(one, Put)
+            else (one.key, None, 0)
+            for one in operations
+        )
+        outcome = await self._record(KvTransaction(namespace, tuple(compares.items()), written))
+        assert isinstance(outcome, Transacted)
+        return outcome
+
+    def _expiry(self, ttl_ms: int | None, expires_at_ms: int | None) -> int:
+        """When a key expires, as records have it. Raises ValueError."""
+        if ttl_ms is not None:
+            if ttl_ms <= 0:
+                raise ValueError(f"a time to live of {ttl_ms} ms")
+            expires_at_ms = self._clock() + ttl_ms
+        if expires_at_ms is None:
+            return 0
+        if not 0 < expires_at_ms < 1 << 63:
+            raise ValueError(f"a key cannot expire at {expires_at_ms}")
+        return expires_at_ms
+
+    # ---- ranges
+
+    async def prefix(self, prefix: str, *, after: str, limit: int, namespace: str) -> Sequence[Entry]:
+        """See `StoreClient.kv_prefix`."""
+        read = partial(self.range, check_key(prefix), end_of_prefix(prefix), namespace=namespace, at_revision=None)
+        page = await read(after=after or None, limit=limit)
+        found = list(page.entries)
+        while page.more and len(found) < limit:
+            page = await read(after=found[-1].key, limit=limit - len(found))
+            found += page.entries
+        return found
+
+    async def range(
+        self, start: str, end: str | None, *, namespace: str, after: str | None, limit: int, at_revision: int | None
+    ) -> Page:
+        """See `StoreClient.kv_range`."""
+        first, last = slot_range(namespace, start, end)
+        behind = b"" if after is None else check_slot(namespace, after)
+        return await self._reading(at_revision, lambda state: state.page(first, last, behind, limit))
+
+    async def count(self, start: str, end: str | None, namespace: str) -> int:
+        """See `StoreClient.kv_count`."""
+        first, last = slot_range(namespace, start, end)
+        return await self._reading(None, lambda state: state.number(first, last))
+
+    async def _reading(self, at_revision: int | None, read: Callable[[State], T]) -> T:
+        """Read a state in a thread: the one now, or one that is held."""
+        async with self._ranges:
+            self._log.check_open()
+            if at_revision is not None:
+                state = self._holds.get(at_revision, self._clock())
+                return await self._loop.run_in_executor(self._pool, read, state)
+            state = self._state()
+            reading = self._pool.submit(read, state)
+            reading.add_done_callback(lambda _: state.snapshot.close())  # also when it was cancelled before it began
+            return await asyncio.wrap_future(reading)
+
+    def _state(self) -> State:
+        """All keys as they are now. Nothing may come between the transaction and what is laid over it."""
+        snapshot = self._views.snapshot()
+        return State(snapshot, self._views, self._recent.all_slots(), self._log.confirmed(), self._clock())
+
+    async def hold(self) -> int:
+        """See `StoreClient.kv_hold`."""
+        self._log.check_open()
+        self._holds.check()
+        confirmed = self._log.confirmed()
+        if self._views.dispatched < confirmed:
+            with suppress(StoreError):  # then more is laid over the view, that is all
+                await self._log.until_dispatched(confirmed)
+        self._log.check_open()
+        self._holds.check()
+        now_ms = self._clock()
+        revision = self._holds.add(self._state(), now_ms)
+        self._ticker.wake_by(now_ms + SWEEP_INTERVAL_MS)
+        return revision
+
+    def release(self, revision: int) -> None:
+        """See `StoreClient.kv_release`."""
+        self._holds.release(revision)
+
+    # ---- namespaces
+
+    async def namespaces(self) -> Sequence[Namespace]:
+        """See `StoreClient.kv_namespaces`."""
+        self._log.check_open()
+        recent = self._recent.spaces()
+        with self._views.reading() as txn:
+            found = {**dict(self._views.kv.spaces(txn)), **recent}
+        return [Namespace(name, *space) for name, space in sorted(found.items()) if space != Space()]
+
+    async def limit(self, namespace: str, *, keys_max: int, size_bytes_max: int) -> None:
+        """See `StoreClient.kv_limit`."""
+        check_slot(namespace, "")
+        await self._record(KvLimits(namespace, keys_max, size_bytes_max))
+
+    # ---- watching
+
+    def watch(
+        self, start: str, end: str | None, *, namespace: str, from_revision: int | None
+    ) -> AsyncGenerator[Changes, None]:
+        """See `StoreClient.kv_watch`."""
+        self._log.check_open()
+        slot_range(namespace, start, end)
+        at = self._log.confirmed() + 1 if from_revision is None else from_revision
+        self._watching.check_kept(at)
+        return self._watching.watch(Keys(namespace, start, end), at)
+
+    # ---- expiry
+
+    async def tick(self, now_ms: int) -> int | None:
+        """Remove keys whose time is over, and release holds that nobody reads; when to come again."""
+        again = self._holds.tick(now_ms)
+        if not self._log.writable():
+            return now_ms + RETRY_MS if again is None else min(again, now_ms + RETRY_MS)
+        try:
+            await self.sweep(now_ms)
+        except StoreClosed:
+            return None
+        ahead_ms = self._recent.next_due_ms()  # first: what is not here any more is in the view
+        with self._views.reading() as txn:
+            due_ms = self._views.kv.next_due_ms(txn)
+        times = [ms for ms in (again, ahead_ms, due_ms) if ms is not None]
+        return max(min(times), now_ms + SWEEP_INTERVAL_MS) if times else None
+
+    async def look(self) -> None:
+        """Do now what is due now."""
+        await self._ticker.look()
+
+    async def sweep(self, now_ms: int) -> int:
+        """Remove the keys whose time is over, by records that watchers see; how many those were."""
+        removed = 0
+        while batch := self._due(now_ms):
+            outcome = await self._record(KvExpired(tuple(batch)))
+            assert isinstance(outcome, int)
+            removed += outcome
+            if len(batch) < SWEEP_COUNT_MAX or not outcome:
+                break
+        return removed
+
+    def _due(self, now_ms: int) -> list[tuple[str, str, int]]:
+        """Some keys whose time is over: (namespace, key, revision)."""
+        recent = self._recent.all_slots()
+        over = ((at, held.revision) for at, held in recent.items() if 0 < held.expires_at_ms <= now_ms)
+        with self._views.reading() as txn:
+            stored = ((at, number) for at, number in self._views.kv.due(txn, now_ms) if at not in recent)
+            return [(*split(at), number) for at, number in islice(chain(over, stored), SWEEP_COUNT_MAX)]
+
+
+class _History:
+    """`store.local.kv.watch.LogSource` of this store."""
+
+    def __init__(self, views: Views, recent: KvRecent, log: Log, pool: Executor) -> None:
+        self._views = views
+        self._recent = recent
+        self._log = log
+        self._pool = pool
+        self.fetch = log.fetch
+        self.bounds = log.bounds
+
+    @property
+    def confirmed(self) -> LogOffset:
+        """See `LogSource.confirmed`."""
+        return self._log.confirmed()
+
+    @property
+    def first(self) -> LogOffset:
+        """See `LogSource.first`."""
+        return self._log.first()
+
+    async def offset_before(self, log_offset: LogOffset) -> QueueOffset:
+        """See `LogSource.offset_before`."""
+        self._log.check_open()
+        chunks = self._log.chunks(KV_QUEUE)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, partial(offset_before, self._views, log_offset, chunks))
+
+    def voids(self, first: int, end: int) -> Mapping[int, bytes]:
+        """See `LogSource.voids`."""
+        self._log.check_open()
+        recent = self._recent.voids()  # first: what is not here any more is in the view
+        with self._views.reading() as txn:
+            return {**dict(self._views.kv.voids(txn, first, end)), **recent}

@@ -1,0 +1,133 @@
+"""Leases by their handles: what whoever has a handle may do with one message, from any process."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from store.api.handle import Grant, LeaseHandle
+from store.base.errors import LeaseLost, StoreError
+from store.format.frame import QueueNumber
+from store.format.ranges import ranges_of
+from store.leases.leases import Claim, LeaseQueue
+from store.local.lending import Lending, check_invisible
+
+__all__ = ["LeaseHandles"]
+
+_Loaded: TypeAlias = Mapping[tuple[QueueNumber, str], LeaseQueue | StoreError]
+
+
+class LeaseHandles:
+    """Settles, gives back and extends by handle. `key` is what handles are signed with, `steady_ms` never goes back."""
+
+    def __init__(self, lending: Lending, *, key: Callable[[], Awaitable[bytes]], steady_ms: Callable[[], int]) -> None:
+        self._lending = lending
+        self._key = key
+        self._now_ms = steady_ms
+
+    async def settle(self, handles: Sequence[str]) -> list[StoreError | None]:
+        """See `StoreClient.settle_handles`."""
+        key = await self._key()
+        answers: list[StoreError | None] = [None] * len(handles)
+        left: dict[int, LeaseHandle] = {}
+        for n, text in enumerate(handles):
+            try:
+                left[n] = LeaseHandle.decode(text, key)
+            except StoreError as error:
+                answers[n] = error
+        while left:
+            loaded = await self._loaded(left.values())
+            left = await self._settle(left, loaded, answers)
+        return answers
+
+    async def _settle(
+        self, handles: Mapping[int, LeaseHandle], loaded: _Loaded, answers: list[StoreError | None]
+    ) -> dict[int, LeaseHandle]:
+        """Settle, and answer by number; those that somebody else was settling, who may have failed."""
+        taken: dict[LeaseQueue, list[int]] = {}
+        pending: dict[int, LeaseHandle] = {}
+        endings: list[asyncio.Future[Any]] = []
+        # Nothing is awaited before all that is claimed is recorded: whoever goes away leaves nothing that is nobody's.
+        for n, handle in handles.items():
+            leases = loaded[handle.queue, handle.group]
+            if isinstance(leases, StoreError):
+                answers[n] = leases
+                continue
+            if leases.gone:  # since it was loaded
+                pending[n] = handle
+                continue
+            if handle.lent_at <= leases.deleted_at:
+                answers[n] = _lost(handle)
+                continue
+            match leases.claim(handle.offset, handle.lease):
+                case Claim.TAKEN:
+                    taken.setdefault(leases, []).append(handle.offset)
+                case Claim.PENDING:
+                    pending[n] = handle
+                    endings.append(leases.transit.settled(handle.offset))
+                case Claim.LOST:
+                    answers[n] = _lost(handle)
+        for leases, offsets in taken.items():
+            ending = self._lending.settling(leases, ranges_of(offsets), delivered=True)
+            endings.append(asyncio.shield(ending))
+        for outcome in await asyncio.gather(*endings, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return pending
+
+    async def _loaded(self, handles: Iterable[LeaseHandle]) -> _Loaded:
+        """The leases of every queue and group that handles are of, or why there are none."""
+        loaded: dict[tuple[QueueNumber, str], LeaseQueue | StoreError] = {}
+        for queue, group in dict.fromkeys((handle.queue, handle.group) for handle in handles):
+            try:
+                loaded[queue, group], _ = await self._lending.leases(queue, group)
+            except StoreError as error:
+                loaded[queue, group] = error
+        return loaded
+
+    async def requeue(self, handles: Sequence[str], delay_ms: int | None) -> list[StoreError | None]:
+        """See `StoreClient.requeue_handles`."""
+        key = await self._key()
+        answers: list[StoreError | None] = []
+        for text in handles:
+            try:
+                leases, handle = await self._opened(text, key)
+                grant = self._current(leases, handle)
+            except StoreError as error:
+                answers.append(error)
+                continue
+            leases.requeue(grant.owner, (handle.offset,), delivered=True, delay_ms=delay_ms, now_ms=self._now_ms())
+            self._lending.give_up(leases)
+            answers.append(None)
+        return answers
+
+    async def extend(self, handles: Sequence[str], invisible_ms: int) -> list[str | StoreError]:
+        """See `StoreClient.extend_handles`."""
+        check_invisible(invisible_ms)
+        key = await self._key()
+        answers: list[str | StoreError] = []
+        for text in handles:
+            try:
+                leases, handle = await self._opened(text, key)
+                grant = self._current(leases, handle)
+            except StoreError as error:
+                answers.append(error)
+                continue
+            longer = grant.until(self._now_ms() + invisible_ms)
+            leases.extend(grant.owner, (handle.offset,), longer)
+            answers.append(longer.handle(handle.offset, handle.deliveries))
+        return answers
+
+    async def _opened(self, text: str, key: bytes) -> tuple[LeaseQueue, LeaseHandle]:
+        handle = LeaseHandle.decode(text, key)
+        leases, _ = await self._lending.leases(handle.queue, handle.group)
+        return leases, handle
+
+    def _current(self, leases: LeaseQueue, handle: LeaseHandle) -> Grant:
+        grant = leases.grant(handle.offset)
+        if grant is None or grant.lease != handle.lease or handle.lent_at <= leases.deleted_at:
+            raise _lost(handle)
+        return grant
+
+
+def _lost(handle: LeaseHandle) -> LeaseLost:
+    return LeaseLost(f"message {handle.offset} of queue {handle.queue} was given back, or is lent to somebody else")

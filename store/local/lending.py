@@ -1,0 +1,454 @@
+"""Lending messages of a queue: the leases of `store.leases.leases`, the messages they stand for, and the log
+behind them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from store.api.client import Appended, Lease, OnAppended
+from store.api.handle import Grant
+from store.base.errors import LeaseLost, StoreError
+from store.format.dead_letters import dead_letters_frame
+from store.format.frame import FIRST_QUEUE, ROW, QueueNumber, QueueOffset, UnplacedFrame
+from store.format.policy import INVISIBLE_MS_MAX, PASSED_OVER_MAX, LeasePolicy
+from store.format.ranges import Range, ranges_of
+from store.format.records import LEASES_QUEUE, LeasePolicySet, Record, Settled, encode
+from store.leases.leases import LeaseQueue
+from store.local.reader import Located
+from store.recent.recent import Recent
+
+__all__ = ["Lending", "StoredLeases", "check_invisible"]
+
+logger = logging.getLogger(__name__)
+
+PURGE_RANGES = 10_000  # in one settlement record
+LOOK_AHEAD = 64  # messages an ordered group looks at, at least, to find one that may be lent
+DEAD_BYTES = 1 << 20  # of dead letters in one frame
+RETRY_MS = 1_000  # what could not be given up is tried again after that
+
+
+class StoredLeases(NamedTuple):
+    """What the views know of a group and queue."""
+
+    settled: Sequence[Range]
+    policy: LeasePolicy
+    following: QueueOffset  # the offset that the queue's next record will have
+    deleted_at: int  # log offset; what was lent before that is lost. -1: never
+
+
+class _Locate(Protocol):
+    def __call__(self, queue: QueueNumber, ranges: Sequence[Range], *, max_bytes: int) -> Awaitable[Located]: ...
+
+
+class Lending:
+    """The leases of all groups and queues. Belongs to the thread of the event loop.
+
+    `locate` finds records by their offsets, `stored` what the views know, `record` stores a record, `append` a frame.
+    `key` signs handles. `steady_ms` never goes back. `awakened` is told of queues with something to lend again.
+    """
+
+    def __init__(
+        self,
+        recent: Recent,
+        *,
+        locate: _Locate,
+        stored: Callable[[QueueNumber, str], Awaitable[StoredLeases]],
+        record: Callable[[Record], "asyncio.Future[Any]"],
+        append: Callable[[UnplacedFrame, OnAppended], None],
+        key: Callable[[], Awaitable[bytes]],
+        steady_ms: Callable[[], int],
+        awakened: Callable[[Sequence[QueueNumber]], None],
+    ) -> None:
+        self._recent = recent
+        self._locate = locate
+        self._stored = stored
+        self._record = record
+        self._append = append
+        self._key = key
+        self._now_ms = steady_ms
+        self._awakened = awakened
+        self._numbered = steady_ms() << 20  # the newest lease's number; those of an earlier start were lower
+        self._work: set[asyncio.Task[None]] = set()
+
+    async def leases(self, queue: QueueNumber, group: str) -> tuple[LeaseQueue, QueueOffset]:
+        """The leases of a group and queue, and the offset that the queue's next record will have."""
+        table = self._recent.leases
+        while True:
+            leases, following = table.get(queue, group), self._recent.next_offset(queue)
+            if leases is not None and following is not None:
+                return leases, following
+            deletions = table.deletions
+            settled, policy, known, deleted_at = await self._stored(queue, group)
+            if table.deletions == deletions:  # otherwise it may be of what was deleted
+                leases = table.get(queue, group) or table.load(queue, settled, group, policy, deleted_at)
+                return leases, self._recent.learn_next_offset(queue, known)
+
+    # ---- taking
+
+    async def take(
+        self, queue: QueueNumber, owner: int, *, max_count: int, max_bytes: int, group: str, invisible_ms: int | None
+    ) -> Sequence[Lease]:
+        """See `StoreClient.take`. What is released while this waits for a disk is not lent."""
+        while True:
+            leases, following = await self.leases(queue, group)
+            grant = await self._grant(leases, owner, invisible_ms)
+            found = await self._take(leases, owner, grant, below=following, max_count=max_count, max_bytes=max_bytes)
+            if found or not leases.gone:
+                return found
+
+    async def _take(
+        self,
+        leases: LeaseQueue,
+        owner: int,
+        grant: Grant | None,
+        *,
+        below: QueueOffset,
+        max_count: int,
+        max_bytes: int,
+    ) -> Sequence[Lease]:
+        if leases.order is not None:
+            return await self._take_ordered(leases, owner, grant, below=below, max_count=max_count, max_bytes=max_bytes)
+        while leases.order is None and (lent := leases.lend(owner, max_count, below, grant)):
+            self._recent.leases.note(owner, leases)
+            found, abandoned = await self._found(leases, owner, lent, grant, max_bytes)
+            if found or not abandoned:
+                return found
+        return ()
+
+    async def _grant(self, leases: LeaseQueue, owner: int, invisible_ms: int | None) -> Grant | None:
+        """What a take's messages are lent by; None: as long as their owner lives."""
+        if invisible_ms is None:
+            invisible_ms = leases.policy.invisible_ms
+        if not invisible_ms:
+            return None
+        check_invisible(invisible_ms)
+        key = await self._key()
+        self._numbered += 1
+        return Grant(
+            queue=leases.queue,
+            group=leases.group,
+            owner=owner,
+            lease=self._numbered,
+            lent_at=self._recent.confirmed,
+            visible_at_ms=self._now_ms() + invisible_ms,
+            key=key,
+        )
+
+    async def _found(
+        self, leases: LeaseQueue, owner: int, lent: Sequence[Range], grant: Grant | None, max_bytes: int
+    ) -> tuple[list[Lease], bool]:
+        """The messages of what an owner was lent. What does not fit goes back. Whether some are damaged or trimmed."""
+        try:
+            located = await self._locate(leases.queue, lent, max_bytes=max_bytes)
+        except BaseException:
+            leases.requeue(owner, _offsets(lent), delivered=False)
+            raise
+        held = leases.held(owner)
+        found = [
+            Lease(QueueOffset(offset), leases.deliveries(offset), frame, row, grant)
+            for offset, frame, row in located.records
+            if offset in held
+        ]
+        leases.abandon(leases.take_aside(owner, _offsets(located.unreadable)))
+        if len(found) < sum(end - start for start, end in lent):
+            given = {lease.offset for lease in found}
+            leases.requeue(owner, [o for o in _offsets(lent) if o not in given], delivered=False)
+        return found, bool(located.unreadable)
+
+    async def _take_ordered(
+        self,
+        leases: LeaseQueue,
+        owner: int,
+        grant: Grant | None,
+        *,
+        below: QueueOffset,
+        max_count: int,
+        max_bytes: int,
+    ) -> list[Lease]:
+        """Messages of which no other one of their key is out: first of those passed over before, then of new ones."""
+        found: list[Lease] = []
+        # One at a time: a message must not be lent before all that lie in front of it have been looked at.
+        async with leases.looking:
+            if leases.blocked:
+                return []
+            self._recent.leases.note(owner, leases)
+            while leases.order is not None and (lent := leases.lend_known(owner, max_count, grant)):
+                found, abandoned = await self._found(leases, owner, lent, grant, max_bytes)
+                if found or not abandoned:
+                    break
+            room = max_bytes - sum(int(lease.frame.rows["len"][lease.row]) for lease in found)
+            while len(found) < max_count and (room > 0 or not found) and leases.order is not None:
+                ahead = PASSED_OVER_MAX - leases.order.passed_over
+                looked_at = leases.look_at(min(ahead, max(max_count - len(found), LOOK_AHEAD)), below)
+                if not looked_at:
+                    break
+                more, seen = await self._look(
+                    leases, owner, grant, looked_at, max_count=max_count - len(found), max_bytes=max(room, 1)
+                )
+                found += more
+                room -= sum(int(lease.frame.rows["len"][lease.row]) for lease in more)
+                if not seen:
+                    break
+        return found
+
+    async def _look(
+        self,
+        leases: LeaseQueue,
+        owner: int,
+        grant: Grant | None,
+        ranges: Sequence[Range],
+        *,
+        max_count: int,
+        max_bytes: int,
+    ) -> tuple[list[Lease], int]:
+        """Look at new messages and lend up to `max_count` of them; how many were looked at."""
+        try:
+            located = await self._locate(leases.queue, ranges, max_bytes=max_bytes)
+        except BaseException:
+            leases.look_away(ranges)
+            raise
+        if leases.blocked:  # since this waits: the queue was deleted, or its order was switched off and on
+            leases.look_away(ranges)
+            return [], 0
+        found: list[Lease] = []
+        seen: list[int] = []
+        for offset, frame, row in located.records:
+            if len(found) == max_count:
+                break
+            seen.append(offset)
+            if leases.order is None or leases.order.meet(offset, int(frame.rows["key_hash"][row])):
+                leases.hold(owner, ((offset, offset + 1),), grant)
+                found.append(Lease(QueueOffset(offset), leases.deliveries(offset), frame, row, grant))
+        leases.transit.end(ranges_of(seen))
+        leases.abandon(located.unreadable)
+        done = {*seen, *_offsets(located.unreadable)}
+        leases.look_away(ranges_of(offset for offset in _offsets(ranges) if offset not in done))
+        return found, len(done)
+
+    # ---- settling
+
+    async def settle(self, queue: QueueNumber, owner: int, offsets: Iterable[int], group: str) -> None:
+        """See `StoreClient.settle`. When it raises, the messages will be lent again."""
+        leases = self._recent.leases.get(queue, group)
+        if leases is not None:
+            ranges = leases.begin_settling(owner, offsets)
+            if ranges:
+                await self.settle_ranges(leases, ranges, delivered=True)
+
+    async def settle_ranges(self, leases: LeaseQueue, ranges: Sequence[Range], *, delivered: bool) -> None:
+        """The same, and wait for it."""
+        await asyncio.shield(self.settling(leases, ranges, delivered=delivered))  # who goes away does not stop it
+
+    def settling(self, leases: LeaseQueue, ranges: Sequence[Range], *, delivered: bool) -> "asyncio.Future[Any]":
+        """Settle what is on its way there; the future ends when it is durable, and is not to be cancelled.
+
+        It is lendable again when that fails; `delivered` as in `restore`.
+        """
+
+        def settled(outcome: asyncio.Future[Any]) -> None:
+            if outcome.cancelled() or outcome.exception() is not None:
+                leases.restore(ranges, delivered=delivered)
+            else:
+                self._advanced(leases)
+
+        try:
+            settling = self._record(Settled(leases.queue, tuple(ranges), leases.group, leases.known))
+        except BaseException:
+            leases.restore(ranges, delivered=delivered)
+            raise
+        settling.add_done_callback(settled)
+        return settling
+
+    def _advanced(self, leases: LeaseQueue) -> None:
+        """Something is settled: where keys are kept in order, others may be lent now."""
+        if leases.order is not None and (leases.order.waiting or leases.take_unblocked()):
+            self._awakened((leases.queue,))
+
+    async def forward(
+        self, queue: QueueNumber, owner: int, offsets: Sequence[int], rows: bytes, payload: bytes, *, group: str
+    ) -> None:
+        """See `StoreClient.forward`. When it raises, the messages will be lent again."""
+        leases = self._recent.leases.get(queue, group)
+        if leases is None or not leases.held(owner).issuperset(offsets):
+            raise LeaseLost(f"some messages of queue {queue} are not held any more")
+        ranges = leases.begin_settling(owner, offsets)
+        settled = encode(Settled(queue, tuple(ranges), group, leases.known))
+        row = ROW.pack(LEASES_QUEUE, len(payload), len(settled), 0, 0, 0, 0, 0)
+        await self._append_settling(leases, ranges, UnplacedFrame.build(rows + row, payload + settled))
+
+    async def _append_settling(self, leases: LeaseQueue, ranges: Sequence[Range], frame: UnplacedFrame) -> None:
+        """Append a frame that settles what is nobody's. It is lendable again when that fails."""
+        appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Appended | StoreError) -> None:
+            if isinstance(outcome, StoreError):
+                leases.restore(ranges, delivered=True)
+                if not appended.done():
+                    appended.set_exception(outcome)
+                return
+            queues = dict.fromkeys(queue for queue, *_ in ROW.iter_unpack(frame.rows) if queue >= FIRST_QUEUE)
+            self._awakened([QueueNumber(queue) for queue in queues])
+            self._advanced(leases)
+            if not appended.done():
+                appended.set_result(None)
+
+        self._append(frame, done)
+        await appended
+
+    # ---- giving back
+
+    def requeue(
+        self,
+        queue: QueueNumber,
+        owner: int,
+        offsets: Iterable[int],
+        *,
+        delivered: bool,
+        delay_ms: int | None,
+        group: str,
+    ) -> None:
+        """See `StoreClient.requeue`."""
+        leases = self._recent.leases.get(queue, group)
+        if leases is not None:
+            leases.requeue(owner, offsets, delivered=delivered, delay_ms=delay_ms, now_ms=self._now_ms())
+            self.give_up(leases)
+
+    def release(self, owner: int) -> Sequence[QueueNumber]:
+        """See `StoreClient.release`."""
+        released = self._recent.leases.release(owner, now_ms=self._now_ms())
+        for leases in released:
+            self.give_up(leases)
+        return list(dict.fromkeys(leases.queue for leases in released))
+
+    def extend(
+        self, queue: QueueNumber, owner: int, offsets: Iterable[int], *, invisible_ms: int, group: str, key: bytes
+    ) -> Sequence[QueueOffset]:
+        """See `StoreClient.extend`."""
+        check_invisible(invisible_ms)
+        leases = self._recent.leases.get(queue, group)
+        if leases is None:
+            return ()
+        self._numbered += 1
+        until_ms = self._now_ms() + invisible_ms
+        grant = Grant(
+            queue=queue,
+            group=group,
+            owner=owner,
+            lease=self._numbered,
+            lent_at=self._recent.confirmed,
+            visible_at_ms=until_ms,
+            key=key,
+        )
+        return [QueueOffset(offset) for offset in leases.extend(owner, offsets, grant)]
+
+    async def reject(self, queue: QueueNumber, owner: int, offsets: Iterable[int], *, reason: str, group: str) -> None:
+        """See `StoreClient.reject`. When it raises, the messages will be lent again."""
+        leases = self._recent.leases.get(queue, group)
+        if leases is not None:
+            ranges = leases.take_aside(owner, offsets)
+            if ranges:
+                await self._bury(leases, ranges, reason)
+
+    def give_up(self, leases: LeaseQueue) -> None:
+        """See to what has come back too often."""
+        ranges = leases.take_given_up()
+        if ranges:
+            task = asyncio.get_running_loop().create_task(self._bury_later(leases, ranges), name="dead letters")
+            self._work.add(task)
+            task.add_done_callback(self._work.discard)
+
+    async def _bury_later(self, leases: LeaseQueue, ranges: Sequence[Range]) -> None:
+        try:
+            await self._bury(leases, ranges, "delivery_limit")
+        except StoreError as error:  # they are lendable again, and given up when they come back the next time
+            logger.warning("dead letters could not be moved", extra={"queue": leases.queue, "why": str(error)})
+        except Exception:
+            logger.exception("dead letters could not be moved", extra={"queue": leases.queue})
+
+    async def _bury(self, leases: LeaseQueue, ranges: Sequence[Range], reason: str) -> None:
+        """Move what is nobody's to where dead letters go, or settle it where there is no such place."""
+        target = leases.policy.target
+        left = list(_offsets(ranges))
+        try:
+            while left and target is not None:
+                located = await self._locate(leases.queue, ranges_of(left), max_bytes=DEAD_BYTES)
+                if leases.gone:  # the queue was deleted meanwhile: these are messages of another one
+                    return
+                records = located.records
+                leases.abandon(located.unreadable)
+                if not records:
+                    break
+                moved = [offset for offset, *_ in records]
+                frame = dead_letters_frame(
+                    records,
+                    [leases.deliveries(offset) for offset in moved],
+                    queue=leases.queue,
+                    group=leases.group,
+                    reason=reason,
+                    target=target,
+                    known=leases.known,
+                )
+                gone = {*moved, *_offsets(located.unreadable)}
+                left = [offset for offset in left if offset not in gone]
+                await self._append_settling(leases, ranges_of(moved), frame)
+        except BaseException:
+            leases.restore(ranges_of(left), delivered=False)
+            raise
+        if left and target is None and not leases.gone:
+            await self.settle_ranges(leases, ranges_of(left), delivered=True)
+
+    # ---- the others
+
+    async def set_policy(self, queue: QueueNumber, policy: LeasePolicy, group: str) -> None:
+        """See `StoreClient.set_lease_policy`."""
+        leases, _ = await self.leases(queue, group)
+        leases.kept = True  # so that there is something that takes it when the record is applied
+        await self._record(LeasePolicySet(queue, group, policy))
+
+    async def policy(self, queue: QueueNumber, group: str) -> LeasePolicy:
+        """See `StoreClient.lease_policy`."""
+        leases, _ = await self.leases(queue, group)
+        return leases.policy
+
+    async def waiting(self, queue: QueueNumber, group: str) -> int:
+        """See `StoreClient.waiting`."""
+        leases, following = await self.leases(queue, group)
+        return leases.waiting(following)
+
+    async def purge(self, queue: QueueNumber, group: str) -> int:
+        """See `StoreClient.purge`."""
+        leases, following = await self.leases(queue, group)
+        ranges = leases.begin_purge(following)
+        parts = [ranges[i : i + PURGE_RANGES] for i in range(0, len(ranges), PURGE_RANGES)]
+        settling = [self.settling(leases, part, delivered=False) for part in parts]
+        await asyncio.gather(*map(asyncio.shield, settling))
+        return sum(end - start for start, end in ranges)
+
+    def expire(self) -> int | None:
+        """End the leases and delays whose time has come; in how many milliseconds the next one ends."""
+        now_ms = self._now_ms()
+        table = self._recent.leases
+        more, seen = table.expire(now_ms)
+        for leases in seen:
+            self.give_up(leases)
+        if more:
+            self._awakened(list(dict.fromkeys(leases.queue for leases in more)))
+        following = table.next_deadline_ms
+        return None if following is None else max(following - now_ms, 1)
+
+    async def close(self) -> None:
+        """Wait for what is being moved."""
+        if self._work:
+            await asyncio.wait(self._work)
+
+
+def check_invisible(invisible_ms: int) -> None:
+    """Raise ValueError for what is no time to lend a message for."""
+    if not 0 < invisible_ms <= INVISIBLE_MS_MAX:
+        raise ValueError(f"a lease lasts 1 to {INVISIBLE_MS_MAX} ms, not {invisible_ms}")
+
+
+def _offsets(ranges: Iterable[Range]) -> Iterable[int]:
+    return (offset for start, end in ranges for offset in range(start, end))

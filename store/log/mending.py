@@ -1,0 +1,84 @@
+"""Repair in place: sound frames of another replica, written where this log has none.
+
+What is written takes the place of bytes that were acknowledged, so it is verified here whoever has verified it before.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+
+from store.base.errors import CorruptFrame
+from store.format.frame import Frame, LogOffset, parse_header
+from store.integrity.ledger import Damage
+from store.log.log import CommitLog
+from store.log.segment import Segment
+
+__all__ = ["mend"]
+
+_by_start = attrgetter("start")
+
+
+def mend(log: CommitLog, start: LogOffset, data: bytes) -> None:
+    """Write whole frames, durably, in place of the damage that `start` lies in, from there on.
+
+    Files that are missing are made, short ones grow. Does nothing where no damage is known any more. Raises
+    `CorruptFrame` for anything but sound frames that belong there, also for what lies behind the log's end, which only
+    the writer takes, or behind a gap in the files; OSError.
+    """
+    with log.mending:
+        known = log.damages.overlapping(start, LogOffset(start + max(len(data), 1)))
+        if not known:
+            return
+        if known[0].start > start or start >= log.written:
+            raise CorruptFrame(start, f"no damage in front of the log's end at {log.written} is here")
+        frames = _whole_frames(data, known[0]._replace(start=start))
+        end = frames[-1].end
+        for segment, some in _placed(log, frames):
+            segment.mend(some[0].start, [one.data for one in some], sealed=segment is not log.segments[-1])
+        for item in log.scan(start, end):
+            if not isinstance(item, Frame):
+                raise CorruptFrame(item.start, f"the repair cannot be read back: {item.why}")
+    log.damages.repaired(start, end)
+
+
+def _whole_frames(data: bytes, damage: Damage) -> Sequence[Frame]:
+    """The frames of `data`, verified, which tile a damage from its beginning on and do not reach beyond it."""
+    frames = list(_frames(data, damage.start))
+    if not frames:
+        raise CorruptFrame(damage.start, "no frame is given for the repair")
+    if frames[-1].end > damage.end:
+        raise CorruptFrame(frames[-1].start, f"the frame reaches beyond the damage, which ends at {damage.end}")
+    return frames
+
+
+def _frames(data: bytes, at: LogOffset) -> Iterator[Frame]:
+    rest = memoryview(data)
+    while rest:
+        header = parse_header(rest, log_offset=at)
+        frame = None if header is None else Frame.parse(bytes(rest[: header.size_bytes]), log_offset=at)
+        if frame is None:
+            raise CorruptFrame(at, "cut short")
+        yield frame
+        rest, at = rest[frame.header.size_bytes :], frame.end
+
+
+def _placed(log: CommitLog, frames: Sequence[Frame]) -> Iterator[tuple[Segment, Sequence[Frame]]]:
+    """Frames by the segments whose files they go to; a gap wider than a segment gets several."""
+    while frames:
+        first = frames[0]
+        segment = log.segment_of(first.start)
+        if segment is None:  # retention was faster
+            raise CorruptFrame(first.start, f"the log begins at {log.first}")
+        if first.start > segment.end:
+            raise CorruptFrame(first.start, f"the file ends at {segment.end}: what comes first is repaired first")
+        later = bisect_right(log.segments, segment.start, key=_by_start)
+        limit = log.segments[later].start if later < len(log.segments) else log.written
+        if first.end > limit:
+            raise CorruptFrame(first.start, f"the frame reaches into the segment at {limit}")
+        full = max(segment.start + log.segment_size_bytes, segment.end)
+        count = sum(1 for one in frames if one.end <= limit and (one.end <= full or one.start == segment.start))
+        if not count:
+            log.insert_lost(first.start)
+            continue
+        yield segment, frames[:count]
+        frames = frames[count:]

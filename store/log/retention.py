@@ -1,0 +1,91 @@
+"""How long records are kept: what a queue's configuration comes to, and which of its chunks can still be read.
+
+Limits are honoured twice. A reader does not see what is past its queue's limits, even while the segment is still
+there; and a segment is deleted only when all queues with records in it are past theirs (`store.engine.trimming`).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from store.format.frame import FIRST_QUEUE, LogOffset, QueueNumber
+from store.format.queue_config import FOREVER, QueueConfig
+from store.log.run import Chunk
+
+__all__ = ["ALL", "UNLIMITED", "Kept", "Limits", "LimitsTable", "limits_of"]
+
+
+class Limits(NamedTuple):
+    """What a queue's records may come to, -1: without end. Past either limit a record is gone."""
+
+    age_ms: int = FOREVER
+    size_bytes: int = FOREVER
+    compact: bool = False
+    until_settled: bool = False  # nor as long as nobody has settled it
+
+
+class Kept(NamedTuple):
+    """Which chunks of a queue can be read: true from some chunk on, as everything in it grows together."""
+
+    frame: LogOffset = LogOffset(0)  # where the log begins
+    since_ms: int = 0  # stored then or later
+    size_bytes: int = FOREVER  # of the queue's newest
+
+    def test(self, end_bytes: int) -> Callable[[Chunk], bool]:
+        """Whether a chunk of a queue can be read that has had so many bytes in all."""
+        frame, since_ms, size = self
+        above = end_bytes - size if size >= 0 else -1
+        return lambda chunk: chunk.frame >= frame and chunk.stored_at_ms >= since_ms and chunk.bytes_end > above
+
+
+ALL = Kept()
+UNLIMITED = Limits()
+
+
+def limits_of(config: QueueConfig | None, default: Limits) -> Limits:
+    """What a configuration comes to.
+
+    A compacted queue without limits of its own keeps its history only until its segments are compacted, whatever the
+    default is: its newest records stay without end.
+    """
+    if config is None:
+        return default
+    unsaid = Limits(0, FOREVER) if config.compact and config.retention_bytes is None else default
+    if config.until_settled:
+        unsaid = UNLIMITED
+    return Limits(
+        unsaid.age_ms if config.retention_ms is None else config.retention_ms,
+        unsaid.size_bytes if config.retention_bytes is None else config.retention_bytes,
+        config.compact,
+        config.until_settled,
+    )
+
+
+class LimitsTable:
+    """The configurations of all queues up to `confirmed`: a part of `store.recent.recent.Recent`."""
+
+    def __init__(self, default: Limits = UNLIMITED, configs: Iterable[QueueConfig] = ()) -> None:
+        self._default = default
+        self._configs: dict[QueueNumber, QueueConfig] = {}
+        for config in configs:
+            self.set(config)
+
+    def set(self, config: QueueConfig) -> None:
+        """A queue is configured anew."""
+        self._configs[QueueNumber(config.queue)] = config
+
+    def forget(self, queue: QueueNumber) -> None:
+        """A queue is deleted."""
+        self._configs.pop(queue, None)
+
+    def get(self, queue: QueueNumber) -> QueueConfig | None:
+        """A queue's own configuration."""
+        return self._configs.get(queue)
+
+    def kept(self, queue: QueueNumber, log_first: LogOffset, now_ms: int) -> Kept:
+        """What can be read of a queue at a time. The store's own queues have no limits but the log's."""
+        if queue < FIRST_QUEUE:
+            return Kept(log_first)
+        limits = limits_of(self._configs.get(queue), self._default)
+        if limits.compact:  # readers see the newest of each key wherever it is, and history until it is compacted
+            return Kept(log_first)
+        return Kept(log_first, 0 if limits.age_ms < 0 else max(now_ms - limits.age_ms, 0), limits.size_bytes)

@@ -1,0 +1,398 @@
+"""`headgate store`: a replica of a store group in a process of its own."""
+
+import asyncio
+import contextlib
+import errno
+import gc
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+
+import msgspec
+import uvloop
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from controller.api.client import Group
+from controller.disk.known import KnownControllers
+from controller.elections.health import group_health
+from controller.elections.registry import Heartbeat
+from controller.remote.heartbeats import Heartbeats
+from controller.remote.remote import RemoteController
+from store.base import logs
+from store.base.admin import AdminPlace, AdminServer, ReadyState
+from store.base.clock import now_ms
+from store.base.errors import HeadgateError, cannot_listen
+from store.base.file_limit import raise_file_limit
+from store.base.signals import stop_on_signals
+from store.integrity.figures import DamageFigures
+from store.node.master_role import MasterRole
+from store.node.node import Credentials, NodeSettings, StoreNode
+from store.node.repair.repairer import DamageStatus
+from store.node.slave_role import SlaveRole
+
+__all__ = ["StoreNodeFailed", "StoreRun", "StoreStatus", "run", "serve"]
+
+SWITCH_INTERVAL_S = 0.0005  # how long the loop may keep the interpreter from the store's threads
+CONFIGURED_S = 10.0  # until controllers are looked for that the configuration does not name
+_OF_PORTS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})  # errors that no file has
+GC_THRESHOLD = 50_000  # new containers between two looks for cycles: frames make none, so looks are mostly in vain
+
+log = logs.get(__name__)
+
+
+class StoreNodeFailed(HeadgateError):
+    """The node cannot start."""
+
+
+class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store node says of itself. `lag_bytes` are what each slave, or this one, does not have of the master's."""
+
+    version: str
+    ready: bool
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
+    uptime_s: float
+    data_dir: str
+    address: str
+    cluster: str  # the ids of cluster and log, as far as the node knows them
+    log: str
+    group: int
+    replica: int | None
+    role: str  # "master", "slave", "changing", "failed"
+    stage: str  # of a slave: what it is doing
+    master: int | None
+    master_epoch: int
+    promised_epoch: int
+    epochs: tuple[tuple[int, int], ...]  # the newest: epoch, and where it began
+    sync_set: tuple[int, ...]
+    sync_epoch: int
+    log_first: int
+    log_end: int
+    flushed: int
+    confirmed: int
+    lag_bytes: Mapping[int, int]
+    refusal: str
+    damages: tuple[DamageStatus, ...]  # open ones, with the replica each is being repaired from
+    sessions: int
+    controllers: int
+
+
+class StoreRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one store node. It asks `controllers` first, each "host:port"."""
+
+    node: NodeSettings
+    controllers: tuple[str, ...] = ()
+    credentials: Credentials = Credentials()
+    admin: AdminPlace = AdminPlace("127.0.0.1", 0)
+
+
+class _Process:
+    """The node with what is around it."""
+
+    def __init__(self, said: StoreRun) -> None:
+        self._said = said
+        self._settings = said.node
+        self._credentials = said.credentials
+        self._began_s = time.monotonic()
+        self._node: StoreNode | None = None
+        self._beats: Heartbeats | None = None
+        self._controller: RemoteController | None = None
+        self._known = KnownControllers(said.node.data_dir)
+        self._stopping = False
+
+    async def run(self, stack: contextlib.AsyncExitStack, stopped: asyncio.Event) -> None:
+        """Until it is stopped."""
+        settings = self._settings
+        admin = await self._admin()
+        stack.push_async_callback(admin.stop)
+        controller = self._controller = RemoteController(
+            self._said.controllers,
+            now_ms=now_ms,
+            credentials=self._credentials.channel,
+        )
+        stack.push_async_callback(controller.close)
+        starting = asyncio.ensure_future(self._start(controller))
+        stopping = asyncio.ensure_future(stopped.wait())
+        try:
+            await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                return
+            node = self._node = starting.result()
+            stack.push_async_callback(node.close)
+            self._known.learn([one.address for one in controller.members()])
+            controller.watch(lambda: self._known.learn([one.address for one in controller.members()]))
+            gc.collect()
+            gc.freeze()  # what a start leaves behind stays; a full collection need not walk it
+            assert node.identity is not None
+            log.info(
+                "ready",
+                group=settings.group,
+                replica=node.identity.id,
+                address=node.address,
+                admin_port=admin.port,
+                data_dir=str(settings.data_dir),
+            )
+            await stopping
+        finally:
+            self._stopping = True
+            for task in (starting, stopping):
+                task.cancel()
+            await asyncio.gather(starting, stopping, return_exceptions=True)
+
+    async def _start(self, controller: RemoteController) -> StoreNode:
+        try:
+            await self._found(controller)
+            return await StoreNode.start(
+                self._settings,
+                controller,
+                lambda said, changed: self._connect(controller, said, changed),
+                credentials=self._credentials,
+            )
+        except OSError as error:
+            if isinstance(error, socket.gaierror) or error.errno in _OF_PORTS:
+                listening = self._settings.listen
+                raise StoreNodeFailed(cannot_listen("rpc", listening, error)) from error
+            raise StoreNodeFailed(f"{error.filename or 'store'}: {error.strerror or error}") from error
+
+    async def _found(self, controller: RemoteController) -> None:
+        """Wait for a controller: of the configuration, and when none is there for a while, of those learned before."""
+        try:
+            async with asyncio.timeout(CONFIGURED_S):
+                await controller.ready()
+        except TimeoutError:
+            if self._known.kept:
+                log.warning("no controller of cluster.controllers answers", asking=", ".join(self._known.kept))
+            controller.also(self._known.kept)
+            await controller.ready()
+
+    def _connect(
+        self,
+        controller: RemoteController,
+        said: Callable[[], Sequence[Heartbeat]],
+        changed: Callable[[Group], None],
+    ) -> Heartbeats:
+        self._beats = Heartbeats(
+            [self._settings.group],
+            controller.addresses,
+            said,
+            changed,
+            cluster=lambda: controller.cluster,
+            credentials=self._credentials.channel,
+        )
+        return self._beats
+
+    # ---- what it says of itself
+
+    async def _admin(self) -> AdminServer:
+        host, port, names = self._said.admin
+        ready, status, registry = self.ready, self.status, _metrics(self)
+        try:
+            return await AdminServer.start(
+                host, port, ready=ready, status=status, registry=registry, allowed_hosts=names
+            )
+        except OSError as error:
+            raise StoreNodeFailed(cannot_listen("admin", f"{host}:{port}", error)) from error
+
+    def ready(self) -> ReadyState:
+        """Whether it serves in a role, and if not, why."""
+        node, group = self._node, self._settings.group
+        distrust = "" if self._controller is None else self._controller.distrust
+        reasons = [distrust] * bool(distrust)
+        if self._stopping:
+            reasons.append("shutting down")
+        elif node is None:
+            reasons.append("not registered with the controllers yet")
+        elif node.failed.done():
+            reasons.append(f"the store has failed: {node.failed.result()}")
+        elif node.identity is not None and self._controller is not None and self._controller.group(group) is None:
+            reasons.append(f"store group {group} was removed from the cluster: stop this store")
+        elif reason := node.aside or _role_reason(node):
+            reasons.append(reason)
+        if node is not None and node.disk.full and not node.failed.done():
+            reasons.append("the disk is full: nothing is written until it has room (store.disk_reserve_bytes)")
+        if node is not None and node.repairer is not None and node.repairer.damages and node.repairer.stands_aside:
+            reasons.append(node.repairer.describe())
+        failed = node is not None and node.failed.done()
+        warnings = () if node is None else _warnings(node)
+        return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=not failed, warnings=warnings)
+
+    def status(self) -> StoreStatus:
+        """The document of /status."""
+        node, state, store = self._node, self.ready(), self._settings
+        role = None if node is None else node.role
+        disk = None if node is None else node.disk
+        group = None if node is None else node.group
+        core = None if role is None else role.core
+        return StoreStatus(
+            version=version("headgate"),
+            ready=state.ready,
+            reasons=state.reasons,
+            warnings=state.warnings,
+            uptime_s=round(time.monotonic() - self._began_s, 3),
+            data_dir=str(store.data_dir),
+            address="" if node is None else node.address,
+            cluster="" if node is None or node.identity is None else node.identity.cluster,
+            log="" if disk is None else disk.log,
+            group=store.group,
+            replica=None if node is None or node.identity is None else node.identity.id,
+            role=_role(node),
+            stage=role.core.stage.name.lower() if isinstance(role, SlaveRole) else "",
+            master=None if group is None else group.master,
+            master_epoch=0 if group is None else group.master_epoch,
+            promised_epoch=0 if disk is None else disk.promised,
+            epochs=() if disk is None else tuple((one.epoch, one.start) for one in disk.epochs.entries[-8:]),
+            sync_set=() if group is None else group.sync_set,
+            sync_epoch=0 if group is None else group.sync_epoch,
+            log_first=0 if core is None else core.first,
+            log_end=0 if core is None else core.end,
+            flushed=0 if core is None else core.flushed,
+            confirmed=0 if core is None else core.confirmed,
+            lag_bytes=self.lags(),
+            refusal=str(role.core.refusal or "") if isinstance(role, MasterRole) else "",
+            damages=() if node is None or node.repairer is None else tuple(node.repairer.status),
+            sessions=0 if node is None else node.sessions,
+            controllers=0 if self._beats is None else self._beats.connected,
+        )
+
+    def lags(self) -> Mapping[int, int]:
+        """What each replica does not have, as far as this one knows it: a master all of them, a slave itself."""
+        role = None if self._node is None else self._node.role
+        if isinstance(role, MasterRole):
+            end = role.core.end
+            return {replica: max(end - at, 0) for replica, at in role.core.positions().items()}
+        return {}
+
+    def damages(self) -> float:
+        """How many ranges of the log are damaged."""
+        store = None if self._node is None else self._node.disk.store
+        return float(0 if store is None else len(store.damages))
+
+    def view_damages(self) -> float:
+        """How many places of the views are damaged."""
+        store = None if self._node is None else self._node.disk.store
+        return float(0 if store is None else len(store.view_damages))
+
+    def repaired(self) -> float:
+        """How many damaged ranges of the log were repaired."""
+        store = None if self._node is None else self._node.disk.store
+        return float(0 if store is None else store.damages_repaired)
+
+    def lost(self) -> float:
+        """How many messages consumers were led past."""
+        store = None if self._node is None else self._node.disk.store
+        return float(0 if store is None else store.messages_lost)
+
+    def scrubbed(self) -> float:
+        """How far the scrub is."""
+        store = None if self._node is None else self._node.disk.store
+        return float(0 if store is None else store.scrubbed.at)
+
+    def is_full(self) -> float:
+        """Whether nothing is written for now, as the disk is full."""
+        return float(self._node is not None and self._node.disk.full)
+
+    def value(self, name: str) -> float:
+        """A figure of `status`."""
+        found = getattr(self.status(), name)
+        return float(len(found) if isinstance(found, tuple) else found)
+
+
+def _role_reason(node: StoreNode) -> str:
+    """Returns why a node does not serve in its role, or ""."""
+    role = node.role
+    if isinstance(role, MasterRole):
+        if not role.serving:
+            return "about to be the master"
+        return "" if role.core.refusal is None else f"writes are refused: {role.core.refusal}"
+    if isinstance(role, SlaveRole) and role.core.diverged_at is not None:
+        return f"the group lacks what this replica has as confirmed from {role.core.diverged_at} on"
+    if not isinstance(role, SlaveRole) or not role.streaming:
+        return "not connected to a master"
+    return "not in sync yet: catching up with the master" if _is_behind(node) else ""
+
+
+def _is_behind(node: StoreNode) -> bool:
+    """Whether a slave is to be in the SyncStateSet and is not."""
+    group, identity = node.group, node.identity
+    if group is None or identity is None:
+        return True
+    known = group.replica(identity.id)
+    return known is not None and not known.learner and identity.id not in group.sync_set
+
+
+def _warnings(node: StoreNode) -> tuple[str, ...]:
+    """What no replica has, which waiting does not bring back; at the master, replicas that do not count."""
+    repairer = node.repairer
+    lost = (repairer.describe(),) if repairer and repairer.damages and not repairer.stands_aside else ()
+    if not isinstance(node.role, MasterRole) or node.group is None:
+        return lost
+    return (*lost, *group_health(node.group, None).warnings)
+
+
+def _role(node: StoreNode | None) -> str:
+    if node is not None and node.failed.done():
+        return "failed"
+    if node is None or node.role is None:
+        return "changing"
+    return "master" if node.role.master else "slave"
+
+
+_FIGURES = {
+    "master_epoch": "The epoch of the group's newest master that is known here",
+    "promised_epoch": "The newest epoch whose master is followed, or that is this node's",
+    "sync_set": "Replicas in the SyncStateSet",
+    "log_first": "Log offset of the first frame that is kept",
+    "log_end": "Log offset behind the last frame",
+    "flushed": "Log offset behind what is on this disk",
+    "confirmed": "Log offset behind what readers may see",
+    "sessions": "Clients that are connected",
+    "controllers": "Controllers that hear this node",
+}
+
+
+def _metrics(process: _Process) -> CollectorRegistry:
+    """What Prometheus is told, asked of the node when somebody looks."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    for name, what in _FIGURES.items():
+        Gauge(f"headgate_store_{name}", what, registry=registry).set_function(lambda name=name: process.value(name))  # type: ignore[misc]
+    for role in ("master", "slave"):
+        gauge = Gauge(f"headgate_store_{role}", f"Whether this node is {role} of its group", registry=registry)
+        gauge.set_function(lambda role=role: float(process.status().role == role))  # type: ignore[misc]
+    for name, what, value in (
+        ("headgate_log_damages", "Ranges of the log that hold no valid frame", process.damages),
+        ("headgate_scrub_bytes", "Log offset up to which the scrub has read in this pass", process.scrubbed),
+        ("headgate_view_damages", "Damage of the views that is known, by whoever met it", process.view_damages),
+        ("headgate_store_full", "Whether the disk has no room for more", process.is_full),
+    ):
+        Gauge(name, what, registry=registry).set_function(value)
+    registry.register(DamageFigures(process.repaired, process.lost))
+    lag = Gauge("headgate_store_lag_bytes", "What the slave that is furthest behind does not have", registry=registry)
+    lag.set_function(lambda: float(max(process.lags().values(), default=0)))
+    return registry
+
+
+async def run(said: StoreRun) -> None:
+    """Run a store node until SIGTERM or SIGINT. Raises `StoreNodeFailed`, `StoreError`."""
+    if said.node.listen.endswith(":0") and not said.node.advertise:
+        log.info("rpc.port is 0: this node has another address after every start")
+    stopped = stop_on_signals()
+    async with contextlib.AsyncExitStack() as stack:
+        await _Process(said).run(stack, stopped)
+    log.info("stopped")
+
+
+def serve(said: StoreRun) -> int:
+    """Run a store node in this process; the exit status. Raises `StoreNodeFailed`, `StoreError`."""
+    raise_file_limit()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.set_threshold(GC_THRESHOLD)
+    uvloop.run(run(said))
+    return 0

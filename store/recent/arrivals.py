@@ -1,0 +1,66 @@
+"""Waiting for the next record of a queue, without asking again and again."""
+
+import asyncio
+
+from store.format.frame import QueueNumber
+from store.format.records import QueueDeleted
+from store.log.run import Run
+
+__all__ = ["WAITERS_MAX", "WAIT_MS_MAX", "Arrivals"]
+
+WAITERS_MAX = 1 << 17  # beyond, nobody waits: a call returns as if its time were up
+WAIT_MS_MAX = 60_000
+
+
+class Arrivals:
+    """Who waits for which queue. Belongs to the thread of the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: dict[QueueNumber, list[asyncio.Future[None]]] = {}
+        self._count = 0  # of all of them; <= WAITERS_MAX
+
+    async def wait(self, queue: QueueNumber, deadline: float) -> bool:
+        """Until something happens to a queue or, by the loop's clock, time is up: whether there is time left."""
+        left = deadline - self._loop.time()
+        if left <= 0 or self._count >= WAITERS_MAX:
+            return False
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.setdefault(queue, []).append(future)
+        self._count += 1
+        timer = self._loop.call_later(left, _wake, future)
+        try:
+            await future
+        finally:
+            timer.cancel()
+            self._count -= 1
+            waiting = self._waiting.get(queue)
+            if waiting is not None and future in waiting:
+                waiting.remove(future)
+                if not waiting:
+                    del self._waiting[queue]
+        return self._loop.time() < deadline
+
+    def arrived(self, run: Run) -> None:
+        """Readers can see a run. Costs nothing while nobody waits, and a look-up for each chunk while one does."""
+        if not self._waiting:
+            return
+        for queue in run.chunks.queues():
+            self._wake(QueueNumber(queue))
+        for _, record in run.records:
+            if isinstance(record, QueueDeleted):
+                self._wake(QueueNumber(record.queue))
+
+    def wake_all(self) -> None:
+        """Nothing more will arrive."""
+        for queue in list(self._waiting):
+            self._wake(queue)
+
+    def _wake(self, queue: QueueNumber) -> None:
+        for future in self._waiting.pop(queue, ()):
+            _wake(future)
+
+
+def _wake(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

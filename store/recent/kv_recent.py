@@ -1,0 +1,136 @@
+"""The key-value store ahead of its view: the changes that are confirmed and may not be in LMDB yet."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Protocol
+
+from store.api.kv_rules import GONE, Held, KvRecord, Space, Verdict, apply, changes_of, revision
+from store.format.frame import LogOffset, Position
+from store.recent.kv_feed import Feeds
+from store.recent.pending import Pending
+from store.views import Views
+
+__all__ = ["KvRecent", "Lookups", "Stored"]
+
+
+class Stored(Protocol):
+    """What the view has."""
+
+    def get(self, at: bytes) -> Held | None:
+        """What a slot holds."""
+
+    def space(self, namespace: str) -> Space:
+        """What a namespace holds and may hold."""
+
+
+class Lookups:
+    """`Stored` for the time of a `with`: one transaction for all questions, begun at the first."""
+
+    def __init__(self, views: Views) -> None:
+        self._views = views
+        self._state: Stored | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> "Lookups":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def _begin(self) -> Stored:
+        state: Stored = self._views.kv.state(self._open.enter_context(self._views.reading()))
+        self._state = state
+        return state
+
+    def get(self, at: bytes) -> Held | None:
+        """See `Stored.get`."""
+        return (self._state or self._begin()).get(at)
+
+    def space(self, namespace: str) -> Space:
+        """See `Stored.space`."""
+        return (self._state or self._begin()).space(namespace)
+
+
+class KvRecent:
+    """A `store.api.kv_rules.State` that is changed in memory, and tells those who watch."""
+
+    def __init__(self) -> None:
+        self.feeds = Feeds()
+        self.on_expiry: Callable[[int], Any] = lambda _: None  # told when a key that was put expires
+        self._slots: Pending[bytes, Held] = Pending()
+        self._spaces: Pending[str, Space] = Pending()
+        self._voids: Pending[int, bytes] = Pending()
+        self._stored: Stored  # while a record is applied
+        self._frame = LogOffset(0)  # likewise
+
+    # ---- following the log
+
+    def add(self, at: Position, record: KvRecord, stored: Stored, stored_at_ms: int) -> Verdict:
+        """Apply the next record; `stored` is the view as it is before this run."""
+        self._stored, self._frame = stored, at.frame
+        number = revision(at)
+        verdict = apply(self, number, record, stored_at_ms)
+        if verdict.void is not None:
+            self._voids.put(at.frame, number, verdict.void)
+        if self.feeds:
+            for namespace, change in changes_of(number, record, verdict.void):
+                self.feeds.add(namespace, change)
+        return verdict
+
+    def trim(self, dispatched: LogOffset) -> None:
+        """Let go of what the view holds by now."""
+        for pending in (self._slots, self._spaces, self._voids):
+            pending.trim(dispatched)
+
+    # ---- State
+
+    def get(self, at: bytes) -> Held | None:
+        """What a slot holds."""
+        held = self._slots.get(at)
+        if held is None:
+            return self._stored.get(at)
+        return held if held.revision else None
+
+    def put(self, at: bytes, held: Held, before: Held | None) -> None:
+        """Replace it."""
+        self._slots.put(self._frame, at, held)
+        if held.expires_at_ms:
+            self.on_expiry(held.expires_at_ms)
+
+    def remove(self, at: bytes, before: Held) -> None:
+        """Remove it."""
+        self._slots.put(self._frame, at, GONE)
+
+    def space(self, namespace: str) -> Space:
+        """What a namespace holds and may hold."""
+        space = self._spaces.get(namespace)
+        return space if space is not None else self._stored.space(namespace)
+
+    def set_space(self, namespace: str, space: Space) -> None:
+        """The same, changed."""
+        self._spaces.put(self._frame, namespace, space)
+
+    # ---- reading
+
+    def slot(self, at: bytes) -> Held | None:
+        """What a slot has become: `GONE` when it was emptied, None when the view has it."""
+        return self._slots.get(at)
+
+    def all_slots(self) -> dict[bytes, Held]:
+        """What all slots have become that the view may not have, `GONE` included."""
+        return dict(self._slots.items())
+
+    def next_due_ms(self) -> int | None:
+        """When the first of the keys expires that the view may not have."""
+        return min((held.expires_at_ms for _, held in self._slots.items() if held.expires_at_ms), default=None)
+
+    def spaces(self) -> dict[str, Space]:
+        """What namespaces have become."""
+        return dict(self._spaces.items())
+
+    def voids(self) -> dict[int, bytes]:
+        """The records that did less than they say: revision and `Verdict.void`."""
+        return dict(self._voids.items())

@@ -1,0 +1,182 @@
+"""A synchronous client of the store's gRPC service, for readers that have no event loop: Spark, scripts, notebooks.
+
+Every call is a read and may be repeated: while the server is away or overloaded the reader tries again, with
+back-off, for `retry_s` seconds since the last thing that worked; a fetch goes on at the record where it was
+interrupted. What comes is checked end to end: both checksums of every frame, and every row's queue.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+import grpc
+import msgspec
+
+from store.api.client import Bounds, Fetched
+from store.base.errors import RemoteFailure, StoreError, StoreUnreachable
+from store.format.frame import Frame, QueueOffset
+from store.rpc import wire
+
+__all__ = ["RemoteFailure", "RemoteReader", "StoreUnreachable"]
+
+RETRY_S = 30.0
+CALL_S = 10.0  # a unary call that takes longer is given up and repeated
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.05, 2.0
+KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS = 20_000, 10_000  # a stream whose server vanished is noticed in 30 s
+
+_AGAIN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED})
+AnswerT = TypeVar("AnswerT")
+
+
+class RemoteReader:
+    """Reads one store group at `target`, host and port. A context manager; not for several threads at once.
+
+    `credentials` are `grpc.ChannelCredentials` (`store.rpc.credentials`); without them the connection is plain.
+    """
+
+    def __init__(
+        self, target: str, *, retry_s: float = RETRY_S, chunk_bytes: int = wire.CHUNK_BYTES, credentials: Any = None
+    ) -> None:
+        self.target = target
+        self._retry_s = retry_s
+        self._chunk_bytes = min(max(chunk_bytes, wire.CHUNK_BYTES_MIN), wire.CHUNK_BYTES_MAX)
+        options = (
+            ("grpc.max_receive_message_length", wire.MESSAGE_BYTES_MAX),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1_000),
+            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+            ("grpc.enable_http_proxy", 0),  # a store is reached directly, whatever the environment says of proxies
+        )
+        self._channel: Any = (
+            grpc.insecure_channel(target, options=options)
+            if credentials is None
+            else grpc.secure_channel(target, credentials, options=options)
+        )
+        self._unary = {
+            name: self._channel.unary_unary(f"/{wire.SERVICE}/{name}")
+            for name in (wire.TOPICS, wire.BOUNDS, wire.OFFSET_AT_TIME, wire.HEALTH)
+        }
+        self._stream = self._channel.unary_stream(f"/{wire.SERVICE}/{wire.FETCH}")
+
+    def __enter__(self) -> "RemoteReader":
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; fetches under way end with an error."""
+        self._channel.close()
+
+    def topics(self) -> dict[str, tuple[int, ...]]:
+        """Every topic and its queue numbers. Raises `StoreUnreachable`, like every method here."""
+        return {entry.name: entry.queues for entry in self._call(wire.TOPICS, b"", list[wire.TopicEntry])}
+
+    def bounds(self, queues: Sequence[int]) -> dict[int, Bounds]:
+        """What can be read of each queue."""
+        found: dict[int, Bounds] = {}
+        for i in range(0, len(queues), wire.QUEUES_MAX):
+            some = tuple(queues[i : i + wire.QUEUES_MAX])
+            answer = self._call(wire.BOUNDS, wire.encode(wire.BoundsRequest(some)), list[tuple[int, int]])
+            if len(answer) != len(some):
+                raise wire.BadAnswer(f"bounds of {len(answer)} queues where {len(some)} were asked for")
+            found |= {q: Bounds(QueueOffset(a), QueueOffset(b)) for q, (a, b) in zip(some, answer, strict=True)}
+        return found
+
+    def offset_at_time(self, queue: int, time_ms: int) -> QueueOffset:
+        """The first offset of a queue stored at or after a time (ms since 1970); `next` when there is none."""
+        request = wire.encode(wire.OffsetAtTimeRequest(queue, time_ms))
+        return QueueOffset(self._call(wire.OFFSET_AT_TIME, request, int))
+
+    def health(self) -> wire.HealthAnswer:
+        """Whether the store answers, and how far its log is confirmed."""
+        return self._call(wire.HEALTH, b"", wire.HealthAnswer)
+
+    def fetch_chunks(self, queue: int, start: int, end: int | None = None) -> Iterator[Fetched]:
+        """Records `start` to `end` (exclusive; None: what there is now) of a queue, many frames at a time.
+
+        Ends when all of them have come. Raises `OffsetOutOfRange` when they are not all there, `CorruptFrame`,
+        `BadAnswer`, `StoreUnreachable`, `RemoteFailure`.
+        """
+        if end is None:
+            end = self.bounds([queue])[queue].next
+        patience = _Patience(self.target, self._retry_s)
+        while start < end:
+            call = self._stream(wire.encode(wire.FetchRequest(queue, start, end, self._chunk_bytes)))
+            try:
+                for data in call:
+                    chunk = wire.decode_chunk(data, queue=queue)
+                    if chunk.offset != start or not start < chunk.next <= end:
+                        raise wire.BadAnswer(f"offsets {chunk.offset} to {chunk.next} came where {start} was due")
+                    yield chunk
+                    start = chunk.next
+                    patience.reset()
+                if start < end:
+                    raise wire.BadAnswer(f"a fetch of queue {queue} ended at {start}, before {end}")
+            except grpc.RpcError as error:
+                patience.wait_after(error)
+            finally:
+                call.cancel()
+
+    def fetch(self, queue: int, start: int, end: int | None = None) -> Iterator[tuple[Frame, Sequence[int], int]]:
+        """The same, a frame at a time: the frame, its rows of the queue, and the first one's queue offset."""
+        for chunk in self.fetch_chunks(queue, start, end):
+            offset = int(chunk.offset)
+            for frame, rows in zip(chunk.frames, chunk.rows, strict=True):
+                yield frame, rows, offset
+                offset += len(rows)
+
+    def _call(self, method: str, request: bytes, kind: Callable[..., AnswerT]) -> AnswerT:
+        """One unary call, repeated while that makes sense."""
+        patience = _Patience(self.target, self._retry_s)
+        while True:
+            try:
+                answer = self._unary[method](request, timeout=CALL_S)
+            except grpc.RpcError as error:
+                patience.wait_after(error)
+                continue
+            try:
+                value: AnswerT = msgspec.msgpack.decode(answer, type=kind)
+            except msgspec.MsgspecError as error:
+                raise wire.BadAnswer(f"{method}: {error}") from error
+            return value
+
+
+class _Patience:
+    """How long a reader goes on trying: the back-off doubles, and the time since the last success is bounded."""
+
+    def __init__(self, target: str, retry_s: float) -> None:
+        self._target, self._retry_s = target, retry_s
+        self.reset()
+
+    def reset(self) -> None:
+        """Something worked."""
+        self._since_s: float | None = None
+        self._backoff_s = BACKOFF_MIN_S
+
+    def wait_after(self, error: Any) -> None:
+        """Sleep before the next try; raises what the reader should see when there is to be none."""
+        status = error.code()
+        if status not in _AGAIN:
+            raise _translated(error) from error
+        now_s = time.monotonic()
+        self._since_s = self._since_s if self._since_s is not None else now_s
+        if now_s - self._since_s + self._backoff_s > self._retry_s:
+            text = f"{self._target}: {status.name} for {self._retry_s:g} s: {error.details()}"
+            raise StoreUnreachable(text) from error
+        time.sleep(self._backoff_s * random.uniform(0.5, 1.0))
+        self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
+
+
+def _translated(error: Any) -> StoreError:
+    """The store's own error when the server sent one, else `RemoteFailure`."""
+    for key, described in error.trailing_metadata() or ():
+        if key == wire.ERROR_KEY and isinstance(revived := wire.revive(described), StoreError):
+            return revived
+    return RemoteFailure(f"{error.code().name}: {error.details()}")

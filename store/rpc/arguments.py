@@ -1,0 +1,419 @@
+"""What the methods of a session take, by method (`store.rpc.calls`)."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from store.api.client import Delete, Put
+from store.format.policy import LeasePolicy
+from store.format.queue_config import QueueConfig
+from store.rpc.wire import Queue
+
+__all__ = ["ARGUMENTS", "Arguments", "operations_of", "packed_operations"]
+
+ITEMS_COUNT_MAX = 1 << 20  # queues, addresses, handles, ranges named in one call
+OPERATIONS_COUNT_MAX = 1 << 16  # of one transaction; the store has a lower limit of its own
+
+Integer = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+_Items = Meta(max_length=ITEMS_COUNT_MAX)
+Ranges = Annotated[tuple[tuple[Integer, Integer], ...], _Items]  # of queue offsets, end exclusive
+_Operation = tuple[str, bytes | None, int | None, int | None]  # key, value (None: delete), expires_at_ms, ttl_ms
+
+
+class Arguments(msgspec.Struct, array_like=True):
+    """Of a call. Fields are only ever added at the end, with a default."""
+
+
+class Hello(Arguments):
+    """The first call of a session, of group `group` of a cluster; with `reading` a slave will do."""
+
+    group: int
+    reading: bool = False
+    cluster: Annotated[str, Meta(max_length=255)] = ""  # empty: not known to the client
+
+
+class Ping(Arguments):
+    """So that the other side knows that this one lives."""
+
+
+class Cancel(Arguments):
+    """Nobody waits any more for the answer to these calls."""
+
+    numbers: Annotated[tuple[Count, ...], _Items]
+
+
+class Scan(Arguments):
+    """See `StoreClient.scan`."""
+
+    frame: Integer
+    row: Integer
+    queues: Annotated[tuple[Queue, ...], _Items] | None
+    max_bytes: Count
+
+
+class Fetch(Arguments):
+    """See `StoreClient.fetch`."""
+
+    queue: Queue
+    offset: Integer
+    max_bytes: Count
+    max_rows: Count
+    max_wait_ms: Count
+
+
+class Read(Arguments):
+    """See `StoreClient.read`."""
+
+    frame: Integer
+    row: Integer
+
+
+class OfQueue(Arguments):
+    """Of a method that takes a queue."""
+
+    queue: Queue
+
+
+class ConfigureQueues(Arguments):
+    """See `StoreClient.configure_queues`."""
+
+    configs: Annotated[tuple[QueueConfig, ...], _Items]
+
+
+class QueueConfigs(Arguments):
+    """What was said of these queues, None for those of which nothing was."""
+
+    queues: Annotated[tuple[Queue, ...], _Items]
+
+
+class OffsetAtTime(Arguments):
+    """See `StoreClient.offset_at_time`."""
+
+    queue: Queue
+    time_ms: Integer
+
+
+class Last(Arguments):
+    """See `StoreClient.last`."""
+
+    address_hash: Annotated[int, Meta(ge=0)]
+
+
+class Find(Arguments):
+    """See `StoreClient.find`."""
+
+    kind: int
+    hash: Annotated[int, Meta(ge=0)]
+    from_ms: int
+    until_ms: int
+    below: tuple[Integer, Integer] | None
+    limit: Integer
+
+
+class Addresses(Arguments):
+    """See `StoreClient.addresses`."""
+
+    prefix: str
+    after: str
+    limit: Integer
+
+
+class NoteAddresses(Arguments):
+    """See `StoreClient.note_addresses`."""
+
+    addresses: Annotated[tuple[str, ...], _Items]
+
+
+class KvGet(Arguments):
+    """See `StoreClient.kv_get`."""
+
+    key: str
+    namespace: str
+
+
+class KvPut(Arguments):
+    """See `StoreClient.kv_put`."""
+
+    key: str
+    value: bytes
+    expected_revision: Integer | None
+    namespace: str
+    ttl_ms: int | None
+    expires_at_ms: int | None
+
+
+class KvDelete(Arguments):
+    """See `StoreClient.kv_delete`."""
+
+    key: str
+    expected_revision: Integer | None
+    namespace: str
+
+
+class KvTransact(Arguments):
+    """See `StoreClient.kv_transact`; operations as `packed_operations` makes them."""
+
+    compares: Annotated[dict[str, Integer], Meta(max_length=OPERATIONS_COUNT_MAX)]
+    operations: Annotated[tuple[_Operation, ...], Meta(max_length=OPERATIONS_COUNT_MAX)]
+    namespace: str
+
+
+class KvPrefix(Arguments):
+    """See `StoreClient.kv_prefix`."""
+
+    prefix: str
+    after: str
+    limit: Integer
+    namespace: str
+
+
+class KvRange(Arguments):
+    """See `StoreClient.kv_range`."""
+
+    start: str
+    end: str | None
+    namespace: str
+    after: str | None
+    limit: Integer
+    at_revision: Integer | None
+
+
+class KvCount(Arguments):
+    """See `StoreClient.kv_count`."""
+
+    start: str
+    end: str | None
+    namespace: str
+
+
+class Nothing(Arguments):
+    """Of a method that takes nothing."""
+
+
+class KvRelease(Arguments):
+    """See `StoreClient.kv_release`."""
+
+    revision: Integer
+
+
+class KvWatch(Arguments):
+    """Begin a watch from a revision on; it is named by the call's own number. Answered when it stands."""
+
+    start: str
+    end: str | None
+    namespace: str
+    from_revision: Integer
+
+
+class KvWatched(Arguments):
+    """The next changes of a watch: asked for one at a time, so nothing is queued for a slow reader."""
+
+    watch: Count
+
+
+class KvLimit(Arguments):
+    """See `StoreClient.kv_limit`."""
+
+    namespace: str
+    keys_max: Integer
+    size_bytes_max: Integer
+
+
+class CommitOffsets(Arguments):
+    """See `StoreClient.commit_offsets`."""
+
+    group: str
+    offsets: Annotated[dict[Queue, int], _Items]
+
+
+class OfGroup(Arguments):
+    """Of a method that takes a group."""
+
+    group: str
+
+
+class CancelTimer(Arguments):
+    """See `StoreClient.cancel_timer`."""
+
+    timer: str
+
+
+class Timers(Arguments):
+    """See `StoreClient.timers`."""
+
+    after: str
+    limit: Integer
+
+
+class Take(Arguments):
+    """See `StoreClient.take`. Owners are the session's own."""
+
+    queue: Queue
+    owner: Integer
+    max_count: Integer
+    max_bytes: Count
+    group: str
+    invisible_ms: int | None
+
+
+class Settle(Arguments):
+    """See `StoreClient.settle`."""
+
+    queue: Queue
+    owner: Integer
+    offsets: Ranges
+    group: str
+
+
+class Forward(Arguments):
+    """See `StoreClient.forward`."""
+
+    queue: Queue
+    owner: Integer
+    offsets: Ranges
+    rows: bytes
+    payload: bytes
+    group: str
+
+
+class Reject(Arguments):
+    """See `StoreClient.reject`."""
+
+    queue: Queue
+    owner: Integer
+    offsets: Ranges
+    reason: str
+    group: str
+
+
+class Requeue(Arguments):
+    """See `StoreClient.requeue`."""
+
+    queue: Queue
+    owner: Integer
+    offsets: Ranges
+    delivered: bool
+    delay_ms: int | None
+    group: str
+
+
+class Extend(Arguments):
+    """See `StoreClient.extend`."""
+
+    queue: Queue
+    owner: Integer
+    offsets: Ranges
+    invisible_ms: int
+    group: str
+
+
+class Release(Arguments):
+    """See `StoreClient.release`."""
+
+    owner: Integer
+
+
+class SettleHandles(Arguments):
+    """See `StoreClient.settle_handles`."""
+
+    handles: Annotated[tuple[str, ...], _Items]
+
+
+class RequeueHandles(Arguments):
+    """See `StoreClient.requeue_handles`."""
+
+    handles: Annotated[tuple[str, ...], _Items]
+    delay_ms: int | None
+
+
+class ExtendHandles(Arguments):
+    """See `StoreClient.extend_handles`."""
+
+    handles: Annotated[tuple[str, ...], _Items]
+    invisible_ms: int
+
+
+class SetLeasePolicy(Arguments):
+    """See `StoreClient.set_lease_policy`."""
+
+    queue: Queue
+    policy: LeasePolicy
+    group: str
+
+
+class OfQueueGroup(Arguments):
+    """Of a method that takes a queue and a group's leases of it."""
+
+    queue: Queue
+    group: str
+
+
+ARGUMENTS: dict[str, type[Arguments]] = {
+    "hello": Hello,
+    "ping": Ping,
+    "cancel": Cancel,
+    "scan": Scan,
+    "fetch": Fetch,
+    "read": Read,
+    "bounds": OfQueue,
+    "configure_queues": ConfigureQueues,
+    "queue_configs": QueueConfigs,
+    "offset_at_time": OffsetAtTime,
+    "last": Last,
+    "find": Find,
+    "addresses": Addresses,
+    "note_addresses": NoteAddresses,
+    "kv_get": KvGet,
+    "kv_put": KvPut,
+    "kv_delete": KvDelete,
+    "kv_transact": KvTransact,
+    "kv_prefix": KvPrefix,
+    "kv_range": KvRange,
+    "kv_count": KvCount,
+    "kv_hold": Nothing,
+    "kv_release": KvRelease,
+    "kv_watch": KvWatch,
+    "kv_watched": KvWatched,
+    "kv_unwatch": KvWatched,
+    "kv_namespaces": Nothing,
+    "kv_limit": KvLimit,
+    "commit_offsets": CommitOffsets,
+    "offsets": OfGroup,
+    "delete_group": OfGroup,
+    "cancel_timer": CancelTimer,
+    "timers": Timers,
+    "take": Take,
+    "settle": Settle,
+    "forward": Forward,
+    "reject": Reject,
+    "requeue": Requeue,
+    "extend": Extend,
+    "release": Release,
+    "settle_handles": SettleHandles,
+    "requeue_handles": RequeueHandles,
+    "extend_handles": ExtendHandles,
+    "set_lease_policy": SetLeasePolicy,
+    "lease_policy": OfQueueGroup,
+    "waiting": OfQueueGroup,
+    "purge": OfQueueGroup,
+    "delete_queue": OfQueue,
+}
+
+
+def packed_operations(operations: Sequence[Put | Delete]) -> tuple[_Operation, ...]:
+    """A transaction's operations as they travel."""
+    return tuple(
+        (one.key, one.value, one.expires_at_ms, one.ttl_ms) if isinstance(one, Put) else (one.key, None, None, None)
+        for one in operations
+    )
+
+
+def operations_of(packed: Sequence[_Operation]) -> list[Put | Delete]:
+    """What `packed_operations` was given."""
+    return [
+        Delete(key) if value is None else Put(key, value, expires_at_ms, ttl_ms)
+        for key, value, expires_at_ms, ttl_ms in packed
+    ]

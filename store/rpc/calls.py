@@ -1,0 +1,132 @@
+"""The stream of calls between a client and a store node: what is asked, and what is answered.
+
+One stream with messages both ways is a session. A message of the client is MessagePack, an array of calls
+
+    [number, method, arguments]
+
+and one of the server
+
+    [confirmed, [[number, kind, body], ...], news]
+
+Everything that is to be said in one turn of the loop goes in one message. `arguments` is the array of one of the
+structs of `store.rpc.arguments`, `body` what the method returns or, with `kind` 1, an error as
+`store.rpc.wire.describe` makes it. Answers come in any order, by the number of their call; a call with number 0 is not
+answered. `confirmed` is the log offset behind the last frame that readers may see, so that nobody who was answered
+falls behind what the answer says.
+
+Arguments are decoded call by call: one that is malformed, or of a method that this version does not know, is refused
+and hurts no other. A message that is no array of calls ends the session.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta, Raw
+
+from store.api.client import TimersHeld
+from store.rpc.wire import BadAnswer, BadRequest, Offset, Queue
+
+__all__ = [
+    "CALLS_COUNT_MAX",
+    "ERROR",
+    "VALUE",
+    "Admission",
+    "Answer",
+    "Answers",
+    "Call",
+    "Greeting",
+    "News",
+    "decode_answers",
+    "decode_calls",
+    "encode",
+]
+
+CALLS_COUNT_MAX = 1 << 14  # in one message
+VALUE: Final = 0
+ERROR: Final = 1
+
+encode = msgspec.msgpack.Encoder().encode
+
+
+# ---- envelopes
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One call; its arguments are decoded when it is known what they should be."""
+
+    number: Offset
+    method: str
+    arguments: Raw
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What became of a call."""
+
+    number: Offset
+    kind: int
+    body: Raw
+
+
+class News(msgspec.Struct, frozen=True, array_like=True):
+    """What nobody asked for: queues with something to lend (`StoreClient.watch_queues`), and what timers hold.
+
+    With `leave` the node is about to serve nothing any more: nothing more is to be asked, and who has all answers goes,
+    to the master at that address if it is known.
+    """
+
+    queues: tuple[Queue, ...] = ()
+    timers: TimersHeld | None = None
+    leave: str | None = None
+
+
+class Answers(msgspec.Struct, frozen=True, array_like=True):
+    """One message of the server."""
+
+    confirmed: Offset
+    answers: list[Answer]
+    news: News | None = None
+
+
+_decode_calls: Callable[[bytes], list[Call]] = msgspec.msgpack.Decoder(
+    Annotated[list[Call], Meta(max_length=CALLS_COUNT_MAX)]
+).decode
+_decode_answers = msgspec.msgpack.Decoder(Answers).decode
+
+
+def decode_calls(message: bytes) -> list[Call]:
+    """The calls of a client's message. Raises `BadRequest`."""
+    try:
+        return _decode_calls(message)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadRequest(str(error)) from error
+
+
+def decode_answers(message: bytes) -> Answers:
+    """A server's message. Raises `BadAnswer`."""
+    try:
+        return _decode_answers(message)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadAnswer(str(error)) from error
+
+
+# ---- values that have a shape of their own here
+
+
+class Admission(NamedTuple):
+    """What `StoreClient.admit_timer` decides by: how much may be pending and how far ahead, and of what size one."""
+
+    timers: int
+    size_bytes: int
+    horizon_ms: int
+    timer_bytes: int
+
+
+class Greeting(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `Hello`."""
+
+    group: int
+    confirmed: Offset
+    master: bool
+    timers: TimersHeld
+    admission: Admission

@@ -1,0 +1,296 @@
+"""What travels between `store.serving.rpc` and its clients: msgspec MessagePack requests, frames as the bytes they are
+on disk.
+
+A Fetch answers with a stream of chunks, each one gRPC message, little-endian:
+
+    header_len u32 | header (MessagePack of `ChunkHeader`) | frames, back to back
+
+Frames travel whole and untouched, header included, so the reader checks the same `body_crc32c` that the frame's
+producer computed: integrity is end to end. A chunk carries many frames, because here a gRPC message costs 0.3 ms
+whatever is in it.
+
+A refused call ends with a gRPC status from `STATUS`, the error's name and text in its details, and, under the
+trailing metadata key `ERROR_KEY`, the error as MessagePack, which `revive` turns into the same exception again.
+"""
+
+from collections.abc import Mapping, Sequence
+from struct import Struct
+from typing import Annotated, Any
+
+import grpc
+import msgspec
+import numpy as np
+
+from controller.api.client import ControllerError, UnknownTopic
+from store.api.client import Fetched
+from store.base import errors
+from store.base.errors import (
+    BadArgument,
+    CorruptFrame,
+    DamagedExport,
+    NamespaceFull,
+    NoSuchTimer,
+    NotMaster,
+    OffsetOutOfRange,
+    RemoteFailure,
+    RevisionCompacted,
+    RevisionConflict,
+    StoreClosed,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+    StoreOverloaded,
+    ViewsDamaged,
+)
+from store.format.frame import FRAME_BYTES_MAX, HEADER, ROW, Frame, QueueOffset
+
+__all__ = [
+    "BOUNDS",
+    "CHUNK_BYTES",
+    "CHUNK_BYTES_MAX",
+    "CHUNK_BYTES_MIN",
+    "ERROR_KEY",
+    "FETCH",
+    "HEALTH",
+    "MESSAGE_BYTES_MAX",
+    "OFFSET_AT_TIME",
+    "QUEUES_MAX",
+    "REQUEST_BYTES_MAX",
+    "SERVICE",
+    "STATUS",
+    "TOPICS",
+    "BadAnswer",
+    "BadRequest",
+    "BoundsRequest",
+    "FetchRequest",
+    "HealthAnswer",
+    "OffsetAtTimeRequest",
+    "TooManyStreams",
+    "TopicEntry",
+    "decode_chunk",
+    "describe",
+    "encode",
+    "encode_chunk",
+    "failure_of",
+    "revive",
+    "status_of",
+]
+
+SERVICE = "headgate.store.v1.Store"
+TOPICS, BOUNDS, OFFSET_AT_TIME, FETCH, HEALTH = "Topics", "Bounds", "OffsetAtTime", "Fetch", "Health"
+
+QUEUES_MAX = 4_096  # queues named in one request
+REQUEST_BYTES_MAX = 64 << 10
+CHUNK_BYTES = 512 << 10  # of frames in one message, about: 60 KB to 1 MB is where gRPC is fastest
+CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 64 << 10, 4 << 20
+CHUNK_ROWS_MAX = 1 << 16  # rows in one chunk: what a reader decodes at a time
+MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + CHUNK_BYTES_MAX + (1 << 20)  # a frame is never split
+ERROR_KEY = "headgate-error-bin"
+
+Queue = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
+Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Size = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
+
+_LENGTH = Struct("<I")
+_FOUR = np.arange(4)
+encode = msgspec.msgpack.Encoder().encode
+
+
+class BadRequest(StoreError):
+    """A request that is not what its method takes."""
+
+
+class BadAnswer(StoreError):
+    """Bytes from the server that are not what its method answers."""
+
+
+class TooManyStreams(StoreError):
+    """The server already feeds as many streams as it may."""
+
+    retriable = True
+
+
+# ---- requests and answers
+
+
+class BoundsRequest(msgspec.Struct, frozen=True, array_like=True):
+    """The bounds of these queues, answered as a list of `Bounds` in the same order."""
+
+    queues: Annotated[tuple[Queue, ...], msgspec.Meta(max_length=QUEUES_MAX)]
+
+
+class OffsetAtTimeRequest(msgspec.Struct, frozen=True, array_like=True):
+    """The first offset of a queue stored at or after a time, answered as one integer."""
+
+    queue: Queue
+    time_ms: Offset
+
+
+class FetchRequest(msgspec.Struct, frozen=True, array_like=True):
+    """Records `offset` (inclusive) to `end` (exclusive) of a queue; without an end up to what there is now."""
+
+    queue: Queue
+    offset: Offset
+    end: Offset | None = None
+    chunk_bytes: Annotated[int, msgspec.Meta(ge=CHUNK_BYTES_MIN, le=CHUNK_BYTES_MAX)] = CHUNK_BYTES
+
+
+class TopicEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A topic and its queue numbers, by index."""
+
+    name: str
+    queues: tuple[Queue, ...]
+
+
+class HealthAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """The store answers; `confirmed` is the log offset behind the last frame that readers may see."""
+
+    confirmed: Offset
+    streams: int  # fetches under way
+
+
+# ---- chunks
+
+
+class ChunkHeader(msgspec.Struct, frozen=True, array_like=True):
+    """What a chunk's frames are, and which of their rows are the queue's.
+
+    `frames` are (log offset, size in bytes, rows selected) of each frame; `rows` are the selected row numbers of all
+    frames, back to back, as little-endian u32. The first of them has the queue offset `offset`.
+    """
+
+    offset: Offset
+    frames: tuple[tuple[Offset, Size, Size], ...]
+    rows: bytes
+
+
+_decode_header = msgspec.msgpack.Decoder(ChunkHeader).decode
+
+
+def encode_chunk(fetched: Fetched) -> bytes:
+    """One gRPC message of what a store's `fetch` answered."""
+    selected = [np.asarray(rows, dtype="<u4") for rows in fetched.rows]
+    header = encode(
+        ChunkHeader(
+            offset=fetched.offset,
+            frames=tuple((f.start, f.header.size_bytes, len(r)) for f, r in zip(fetched.frames, selected, strict=True)),
+            rows=np.concatenate(selected).tobytes() if selected else b"",
+        )
+    )
+    return b"".join((_LENGTH.pack(len(header)), header, *(frame.data for frame in fetched.frames)))
+
+
+def decode_chunk(data: bytes, *, queue: int) -> Fetched:
+    """What `encode_chunk` was given, every checksum verified, every row checked to be of `queue`.
+
+    Raises `BadAnswer` when the bytes are no chunk and `CorruptFrame` when a frame is not what its producer built.
+    """
+    if len(data) < _LENGTH.size or len(data) < (body := _LENGTH.size + _LENGTH.unpack_from(data)[0]):
+        raise BadAnswer(f"a chunk of {len(data)} bytes is cut short")
+    try:
+        header = _decode_header(memoryview(data)[_LENGTH.size : body])
+    except msgspec.MsgspecError as error:
+        raise BadAnswer(f"a chunk's header: {error}") from error
+    if len(header.rows) != 4 * sum(count for _, _, count in header.frames):
+        raise BadAnswer("a chunk's rows are not as many as its frames claim")
+    rows = np.frombuffer(header.rows, "<u4")
+    frames: list[Frame] = []
+    picks: list[Sequence[int]] = []
+    starts: list[int] = []  # where in `data` each frame's rows begin
+    taken, at = 0, body
+    for log_offset, size, count in header.frames:
+        frame = Frame.parse(data[at : at + size], log_offset=log_offset) if size >= HEADER.size else None
+        if frame is None or frame.header.size_bytes != size:
+            raise BadAnswer(f"the frame at log offset {log_offset} is not the {size} bytes announced")
+        frames.append(frame)
+        picks.append(rows[taken : taken + count])  # type: ignore[arg-type]  # integers in an array are a sequence of them
+        starts.append(at + HEADER.size)
+        taken += count
+        at += size
+    if at != len(data):
+        raise BadAnswer(f"{len(data) - at} bytes behind a chunk's last frame")
+    counts = [count for _, _, count in header.frames]
+    if (rows >= np.repeat(np.array([f.header.row_count for f in frames], np.int64), counts)).any():
+        raise BadAnswer("a chunk selects rows that its frames do not have")
+    at_queue = np.repeat(np.array(starts, np.int64), counts) + rows.astype(np.int64) * ROW.size  # a row's first field
+    if (np.frombuffer(data, np.uint8)[at_queue[:, None] + _FOUR].view("<u4") != queue).any():
+        raise BadAnswer(f"a chunk has rows that are not of queue {queue}")
+    offset = QueueOffset(header.offset)
+    return Fetched(frames, picks, offset, QueueOffset(offset + taken))
+
+
+# ---- errors
+
+STATUS: Mapping[type[Exception], grpc.StatusCode] = {
+    BadRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    BadArgument: grpc.StatusCode.INVALID_ARGUMENT,
+    OffsetOutOfRange: grpc.StatusCode.OUT_OF_RANGE,
+    StoreOverloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    StoreFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    TooManyStreams: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    StoreClosed: grpc.StatusCode.UNAVAILABLE,
+    NotMaster: grpc.StatusCode.UNAVAILABLE,
+    StoreFailed: grpc.StatusCode.INTERNAL,
+    CorruptFrame: grpc.StatusCode.DATA_LOSS,
+    ViewsDamaged: grpc.StatusCode.DATA_LOSS,
+    StoreError: grpc.StatusCode.INTERNAL,
+    UnknownTopic: grpc.StatusCode.NOT_FOUND,
+    ControllerError: grpc.StatusCode.FAILED_PRECONDITION,
+}
+
+_KINDS: Mapping[str, type[StoreError | ValueError]] = {
+    kind.__name__: kind
+    for kind in (BadRequest, TooManyStreams, ValueError, *vars(errors).values())
+    if isinstance(kind, type) and issubclass(kind, StoreError | ValueError)
+}
+_FIELDS: Mapping[type[StoreError | ValueError], Sequence[str]] = {
+    CorruptFrame: ("log_offset", "why", "next", "end"),
+    DamagedExport: ("offset", "why"),
+    NamespaceFull: ("namespace", "keys_max", "size_bytes_max"),
+    NoSuchTimer: ("timer",),
+    NotMaster: ("text", "master"),
+    OffsetOutOfRange: ("offset", "first", "next"),
+    RevisionCompacted: ("revision", "earliest"),
+    RevisionConflict: ("key", "expected", "actual"),
+}  # of an error that is made from more than a text: the attributes that it is made from
+_decode_error = msgspec.msgpack.Decoder(tuple[str, tuple[int | str | None, ...]]).decode
+
+
+def status_of(error: StoreError | ControllerError) -> grpc.StatusCode:
+    """The gRPC status of an error: that of the nearest of its classes in `STATUS`."""
+    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+
+
+def describe(error: Exception) -> bytes:
+    """An error as it travels: the name of the nearest of its classes that has one here, and what that is made from."""
+    known = (kind for kind in type(error).__mro__ if _KINDS.get(kind.__name__) is kind)
+    kind: Any = next(known, None)
+    if kind is StoreError:  # that says nothing: its own name says more, though nobody may know it
+        kind = type(error)
+    if kind in _FIELDS:
+        return encode((kind.__name__, tuple(getattr(error, name) for name in _FIELDS[kind])))
+    return encode(((kind or type(error)).__name__, (str(error).encode(errors="replace").decode(),)))
+
+
+def revive(described: bytes | memoryview | msgspec.Raw) -> StoreError | ValueError | None:
+    """The error that `describe` was given; None when it is none that is known."""
+    try:
+        name, values = _decode_error(described)
+        kind = _KINDS[name]
+        if kind is NamespaceFull:
+            namespace, keys_max, size_bytes_max = values
+            return NamespaceFull(namespace, keys_max=keys_max, size_bytes_max=size_bytes_max)  # type: ignore[arg-type]
+        if len(values) != len(_FIELDS.get(kind, ("text",))):
+            return None
+        return kind(*values)
+    except (msgspec.MsgspecError, KeyError, TypeError, ValueError):
+        return None
+
+
+def failure_of(described: bytes | memoryview | msgspec.Raw, asked: str) -> RemoteFailure:
+    """What to raise for an error that `revive` does not know; `asked` is what was asked for."""
+    try:
+        name, values = _decode_error(described)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return RemoteFailure(f"{asked}: an error that cannot be read")
+    return RemoteFailure(f"{asked}: {name}: {', '.join(map(str, values))}")

@@ -1,0 +1,122 @@
+"""The server's side of an append stream: frames in, acknowledgements out, in the order in which appends end."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from store.api.client import Appended, StoreClient, TimersHeld
+from store.base.errors import NotMaster, QueueDropped, StoreError
+from store.format.frame import FEW_ROWS, ROW, ROWS_DTYPE, UnplacedFrame
+from store.format.records import TIMERS_QUEUE, TimerSet, decode
+from store.rpc.budget import Budget
+from store.rpc.calls import encode
+from store.rpc.frames import KEPT, Ack, Acks, ack_of, parse_appends
+
+__all__ = ["PENDING_BYTES", "Intake"]
+
+PENDING_BYTES = 48 << 20  # of frames that a node's clients may have with its store, less than the store refuses at
+ACKS_COUNT_MAX = 1 << 14  # that a client has not taken: beyond, its frames wait
+ACKS_IN_MESSAGE = 4_096
+
+
+class Intake:
+    """The appends of one client. Belongs to the thread of the event loop.
+
+    `master` is asked before each frame: who is no master any more stores nothing. `dropped` are queues that are no
+    more; a client that has not heard of it would have its messages acknowledged, and nobody would ever read them.
+    """
+
+    def __init__(
+        self,
+        store: StoreClient,
+        budget: Budget,
+        master: Callable[[], NotMaster | None],
+        dropped: Callable[[], frozenset[int]] = frozenset,
+    ) -> None:
+        self._store = store
+        self._budget = budget
+        self._master = master
+        self._dropped = dropped
+        self._number = 0  # of the next frame
+        self._round = 0
+        self._refused: StoreError | None = None  # what the client sends again in its next round, with all behind it
+        self._acks: list[Ack] = []
+        self._timers_said: TimersHeld | None = None
+        self.pending = 0  # frames whose outcome is not known
+        self.news = asyncio.Event()  # there are acknowledgements to send
+        self._taken = asyncio.Event()  # some were taken to be sent
+
+    async def received(self, message: bytes) -> None:
+        """Append the frames of a message; returns when all of them are under way. Raises `BadRequest`."""
+        round_, frames = parse_appends(message)
+        if round_ != self._round:
+            self._round, self._refused = round_, None
+        for frame in frames:
+            while len(self._acks) >= ACKS_COUNT_MAX:
+                self._taken.clear()
+                await self._taken.wait()
+            number = self._number
+            self._number += 1
+            if isinstance(frame, StoreError):
+                self._ended(number, 0, frame)
+                continue
+            size = await self._budget.acquire(frame.size_bytes)
+            refused = self._master() or self._refused or self._refusal(frame)
+            if refused is not None:
+                self._ended(number, size, refused)
+                continue
+            self.pending += 1
+            self._store.append(frame, partial(self._done, number, size, round_))
+
+    def _refusal(self, frame: UnplacedFrame) -> StoreError | None:
+        """The last word on queues and timers: the client has decided by what it had heard."""
+        gone = self._dropped()
+        if gone and (queues := _queues(frame) & gone):
+            return QueueDropped(f"queue {min(queues)} is no more")
+        if not _has_timers(frame):
+            return None
+        payload = frame.plain_payload
+        try:
+            for queue, pos, size, *_ in ROW.iter_unpack(frame.rows):
+                if queue == TIMERS_QUEUE:
+                    record = decode(payload[pos : pos + size])
+                    if isinstance(record, TimerSet):
+                        self._store.admit_timer(record.due_ms, len(record.rows) + len(record.payload))
+        except StoreError as refused:
+            return refused
+        return None
+
+    def _done(self, number: int, size: int, round_: int, outcome: Appended | StoreError) -> None:
+        self.pending -= 1
+        if isinstance(outcome, KEPT) and round_ == self._round:
+            self._refused = outcome
+        self._ended(number, size, outcome)
+
+    def _ended(self, number: int, size: int, outcome: Appended | StoreError) -> None:
+        self._budget.release(size)
+        self._acks.append(ack_of(number, outcome))
+        self.news.set()
+
+    def take_message(self) -> bytes | None:
+        """The next message to send, None when there is none."""
+        if not self._acks:
+            return None
+        sent, self._acks = self._acks[:ACKS_IN_MESSAGE], self._acks[ACKS_IN_MESSAGE:]
+        self._taken.set()
+        held, said = self._store.timers_held, self._timers_said
+        self._timers_said = held
+        return encode(Acks(self._store.confirmed, sent, held if held != said else None))
+
+
+def _queues(frame: UnplacedFrame) -> set[int]:
+    if frame.row_count <= FEW_ROWS:
+        return {row[0] for row in ROW.iter_unpack(frame.rows)}
+    return set(np.unique(np.frombuffer(frame.rows, ROWS_DTYPE)["queue"]).tolist())
+
+
+def _has_timers(frame: UnplacedFrame) -> bool:
+    if frame.row_count <= FEW_ROWS:
+        return any(row[0] == TIMERS_QUEUE for row in ROW.iter_unpack(frame.rows))
+    return bool((np.frombuffer(frame.rows, ROWS_DTYPE)["queue"] == TIMERS_QUEUE).any())

@@ -1,0 +1,355 @@
+"""What a store node serves to proxies: `store.remoting`'s three streams, over any `StoreClient`.
+
+    Calls    a session: everything that is asked and answered (store.rpc.calls)
+    Append   frames to the store, acknowledgements back (store.rpc.frames)
+    Tail     the log as it is confirmed (store.rpc.frames)
+
+`serve` names the store and whether the node is its group's master; a slave answers reads, from what is confirmed. When
+a role ends, `stand_down` refuses what comes with `NotMaster`, lets the appends under way be answered and ends all
+streams: leases, held states and watches end with them.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from itertools import count
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+import msgspec
+
+from store.api.client import StoreClient
+from store.base.errors import CorruptFrame, NotMaster, StoreError, StoreOverloaded
+from store.base.listening import admit
+from store.format.frame import Frame, LogOffset, Position
+from store.rpc import wire
+from store.rpc.budget import Budget
+from store.rpc.calls import Admission
+from store.rpc.frames import encode_tailed
+from store.rpc.paths import APPEND, CALLS, TAIL, TailRequest
+from store.serving.awaiting import Awaiting
+from store.serving.intake import PENDING_BYTES, Intake
+from store.serving.session import Session, Terms
+from store.timers.timers import TIMER_BYTES_MAX, TimerLimits
+
+__all__ = ["STREAMS_COUNT_MAX", "NodeService"]
+
+logger = logging.getLogger(__name__)
+
+STREAMS_COUNT_MAX = 512  # of each kind, at the same time
+SILENCE_S = 15.0  # a session whose client says nothing for so long is over: clients say something every second
+TAIL_BYTES = 512 << 10  # of frames in one message of a tail
+NEWS_INTERVAL_S = 0.005  # between two messages that say nothing but how far the log is
+CLOSE_S = 1.0  # that sessions may take to give back what they have
+LEAVE_S = 0.5  # that clients have to go by themselves, who are told when the node stands down
+GRACE_S = 0.5  # that appends under way may take when the node stands down
+FIRST_OWNER = 1 << 48  # owners of leases that sessions name; those of the node's own process are smaller
+
+
+class _Pulse:
+    """Wakes all streams when the log has grown."""
+
+    def __init__(self) -> None:
+        self._events: dict[asyncio.Event, None] = {}  # in order: whom it wakes first speaks first
+
+    @contextmanager
+    def wakes(self, event: asyncio.Event) -> Iterator[None]:
+        """Set an event every time."""
+        self._events[event] = None
+        try:
+            yield
+        finally:
+            self._events.pop(event, None)
+
+    def beat(self, _frames: object) -> None:
+        """The log has grown."""
+        for event in self._events:
+            event.set()
+
+
+class _Term:
+    """One role of a node, from `serve` to `stand_down`."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self.pulse = _Pulse()
+        self.awaiting = Awaiting()
+        self.over: asyncio.Future[NotMaster] = asyncio.get_running_loop().create_future()
+        self.refusal: NotMaster | None = None  # set first: nothing more is begun
+        self.intakes: set[Intake] = set()
+        self.sessions: set[Session] = set()
+        self.unlisten = terms.store.tail(self._grown)
+
+    def _grown(self, frames: Sequence[Frame]) -> None:
+        self.pulse.beat(frames)
+        self.awaiting.appended(frames)
+
+    def refuse(self, refusal: NotMaster) -> None:
+        """Begin nothing any more."""
+        self.refusal = refusal
+        for session in self.sessions:
+            session.stand_down(refusal)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way, or was answered and not sent, that a client would have to call unknown."""
+        return any(intake.pending or intake.news.is_set() for intake in self.intakes) or any(
+            session.busy for session in self.sessions
+        )
+
+    def end(self, refusal: NotMaster) -> None:
+        """End all streams."""
+        self.unlisten()
+        if not self.over.done():
+            self.over.set_result(refusal)
+
+
+class NodeService:
+    """The handlers of a node. They serve nothing before `serve`."""
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+        self.cluster = ""  # set before the first role: clients of another one are refused
+        self.dropped: frozenset[int] = frozenset()  # queues to which nothing is written any more
+        self._term: _Term | None = None
+        self._hint: str | None = None
+        self._owners = count(FIRST_OWNER)
+        self._streams = {CALLS: 0, APPEND: 0, TAIL: 0}  # <= STREAMS_COUNT_MAX each
+        self._budget = Budget(PENDING_BYTES)
+        self._closing: set[asyncio.Task[None]] = set()
+
+    # ---- roles
+
+    def serve(
+        self, store: StoreClient, *, master: bool = True, hint: str | None = None, timers: TimerLimits | None = None
+    ) -> None:
+        """Serve a store from now on; `hint` is the master's address where this node is a slave.
+
+        `timers` are the store's limits on timers, so that clients can refuse one without asking.
+        """
+        assert self._term is None, "a role ends before the next one begins"
+        limits = timers or TimerLimits()
+        admission = Admission(limits.timers, limits.size_bytes, limits.horizon_ms, TIMER_BYTES_MAX)
+        self._hint = hint
+        self._term = _Term(Terms(store, master, hint, admission, self.cluster))
+
+    async def stand_down(self, hint: str | None = None, *, grace_s: float = GRACE_S) -> None:
+        """Serve nothing any more; `hint` is the address of the new master. Returns when all sessions are over.
+
+        Clients are told, and what they have under way is answered: first what has come, then what was on its way, until
+        they go. All that has `grace_s` seconds; closing the store answers what is left.
+        """
+        term, self._term = self._term, None
+        self._hint = hint
+        if term is None:
+            return
+        term.refuse(_not_master(self.group, hint))
+        now_s = asyncio.get_running_loop().time
+        deadline, leave_by = now_s() + grace_s, now_s() + min(grace_s, LEAVE_S)
+        while term.busy or (term.sessions and now_s() < leave_by):
+            if now_s() >= deadline:
+                break
+            await asyncio.sleep(0.005)
+        term.end(_not_master(self.group, hint))
+        deadline = asyncio.get_running_loop().time() + CLOSE_S
+        while term.sessions or term.intakes or self._closing:
+            if asyncio.get_running_loop().time() >= deadline:
+                break
+            await asyncio.sleep(0.005)
+
+    def point_to(self, hint: str | None) -> None:
+        """The master is another one, while this node is a slave: clients that come now are sent there."""
+        self._hint = hint
+        if self._term is not None and not self._term.terms.master:
+            self._term.terms = self._term.terms._replace(hint=hint)
+
+    @property
+    def sessions(self) -> int:
+        """Clients that are connected."""
+        return self._streams[CALLS]
+
+    def handlers(self) -> dict[str, Any]:
+        """Method name to handler; bytes go in and out as they are."""
+        return {
+            CALLS: grpc.stream_stream_rpc_method_handler(self._calls),
+            APPEND: grpc.stream_stream_rpc_method_handler(self._append),
+            TAIL: grpc.unary_stream_rpc_method_handler(self._tail),
+        }
+
+    @asynccontextmanager
+    async def _stream(self, kind: str, context: Any) -> AsyncIterator[_Term]:
+        """Count a stream; what it raises is its status."""
+        try:
+            term = self._term
+            if term is None:
+                raise _not_master(self.group, self._hint)
+            if self._streams[kind] >= STREAMS_COUNT_MAX:
+                raise StoreOverloaded(f"{STREAMS_COUNT_MAX} streams are open")
+            self._streams[kind] += 1
+            try:
+                yield term
+            finally:
+                self._streams[kind] -= 1
+        except StoreError as error:
+            await _refuse(context, error)
+
+    # ---- streams
+
+    async def _calls(self, _requests: object, context: Any) -> None:
+        async with self._stream(CALLS, context) as term:
+            session = Session(term.terms, self._owners, term.awaiting)
+            heard, grown = asyncio.Event(), asyncio.Event()
+            term.sessions.add(session)
+            try:
+                with term.pulse.wakes(grown):
+                    await _until_one_ends(
+                        term.over,
+                        _read(context, session.received, heard),
+                        _say(context, session),
+                        _whisper(session, grown),
+                        _silence(heard),
+                    )
+            finally:
+                term.sessions.discard(session)
+                closing = asyncio.create_task(session.close(), name="end of a session")
+                self._closing.add(closing)
+                closing.add_done_callback(self._closed)
+
+    def _closed(self, closing: asyncio.Task[None]) -> None:
+        self._closing.discard(closing)
+        if not closing.cancelled() and (error := closing.exception()) is not None:
+            logger.error("a session could not be cleared away", exc_info=error)
+
+    async def _append(self, _requests: object, context: Any) -> None:
+        async with self._stream(APPEND, context) as term:
+            if not term.terms.master:
+                raise _not_master(self.group, term.terms.hint)
+            intake = Intake(term.terms.store, self._budget, lambda: term.refusal, lambda: self.dropped)
+            term.intakes.add(intake)
+            try:
+                await _until_one_ends(term.over, _take_in(context, intake), _acknowledge(context, intake))
+            finally:
+                term.intakes.discard(intake)
+
+    async def _tail(self, request: bytes, context: Any) -> None:
+        async with self._stream(TAIL, context) as term:
+            try:
+                asked = msgspec.msgpack.decode(request, type=TailRequest)
+            except msgspec.MsgspecError as error:
+                raise wire.BadRequest(str(error)) from error
+            admit(context)
+            grown = asyncio.Event()
+            with term.pulse.wakes(grown):
+                await _until_one_ends(term.over, _follow(context, term.terms.store, LogOffset(asked.start), grown))
+
+
+def _not_master(group: int, master: str | None) -> NotMaster:
+    return NotMaster(f"this node is not the master of store group {group}", master)
+
+
+# ---- one direction of a stream each
+
+
+async def _read(context: Any, received: Callable[[bytes], None], heard: asyncio.Event) -> None:
+    first = True
+    while (message := await context.read()) is not grpc.aio.EOF:
+        heard.set()
+        received(message)
+        if first:
+            admit(context)
+            first = False
+
+
+async def _say(context: Any, session: Session) -> None:
+    while True:
+        await session.news.wait()
+        while (taken := session.take_message()) is not None:
+            message, sent = taken
+            try:
+                await context.write(message)
+            finally:
+                sent()
+        session.news.clear()  # behind the last: until then it is busy
+
+
+async def _whisper(session: Session, grown: asyncio.Event) -> None:
+    """How far the log is is said with every answer; alone it is not worth a message for each commit."""
+    while True:
+        await grown.wait()
+        await asyncio.sleep(NEWS_INTERVAL_S)
+        grown.clear()
+        session.news.set()
+
+
+async def _silence(heard: asyncio.Event) -> None:
+    """Ends when nothing has been heard for too long."""
+    while True:
+        heard.clear()
+        await asyncio.sleep(SILENCE_S)
+        if not heard.is_set():
+            raise wire.BadRequest(f"nothing was heard from the client for {SILENCE_S:g} s")
+
+
+async def _take_in(context: Any, intake: Intake) -> None:
+    first = True
+    while (message := await context.read()) is not grpc.aio.EOF:
+        await intake.received(message)
+        if first:
+            admit(context)
+            first = False
+
+
+async def _acknowledge(context: Any, intake: Intake) -> None:
+    while True:
+        await intake.news.wait()
+        while (message := intake.take_message()) is not None:
+            await context.write(message)
+        intake.news.clear()
+
+
+async def _follow(context: Any, store: StoreClient, at: LogOffset, grown: asyncio.Event) -> None:
+    """Send the log from an offset on. What a slow reader has not taken is read again from the log, not kept for it."""
+    while True:
+        grown.clear()
+        confirmed = store.confirmed
+        while at < confirmed:
+            try:
+                frames, following = await store.scan(Position(at, 0), None, max_bytes=TAIL_BYTES)
+            except CorruptFrame as error:  # no replica has it: whoever follows the tail is not to stand there for ever
+                if error.end is None:
+                    raise
+                logger.error("a damaged range is left out of a tail", extra={"start": at, "end": error.end})
+                frames, following = (), LogOffset(error.end)
+            await context.write(encode_tailed(frames, following, store.confirmed))
+            at = following
+        await grown.wait()
+
+
+async def _until_one_ends(over: "asyncio.Future[NotMaster]", *parts: Any) -> None:
+    """Run the parts of a stream until one of them ends or fails, or the node's role is over."""
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        await asyncio.wait([*tasks, over], return_when=asyncio.FIRST_COMPLETED)
+        if over.done():
+            raise over.result()
+        for task in tasks:
+            if task.done():
+                task.result()
+    except (grpc.aio.BaseError, asyncio.InvalidStateError):  # the client went away while something was sent to it
+        logger.debug("a stream has broken", exc_info=True)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _refuse(context: Any, error: StoreError) -> NoReturn:
+    """End a stream with an error's status, and the error itself as metadata."""
+    await context.abort(
+        wire.status_of(error),
+        f"{type(error).__name__}: {error}",
+        trailing_metadata=((wire.ERROR_KEY, wire.describe(error)),),
+    )
+    raise AssertionError("abort raises")

@@ -1,0 +1,120 @@
+"""GET /messages, and the conditions of GET /subscribe."""
+
+import json
+from urllib.parse import quote
+
+import pytest
+from http_driver import Gateway, Http1Client, parse_responses, request
+
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import FindMessages, FoundMessages, Outcome
+from store.api.message import Message
+
+
+def get(client, target):
+    (answer,) = parse_responses(client.gateway.feed(request("GET", target)))
+    return answer
+
+
+@pytest.fixture
+def client():
+    return Http1Client(Gateway())
+
+
+@pytest.fixture
+def asked(client):
+    """The requests that reach the gateway, which has two messages and a next page."""
+    requests = []
+    found = FoundMessages(
+        messages=[Message("a/b", b'{"v":1}', content_type="application/json", id="2"), Message("a/b", b"\xff", id="1")],
+        after="64.3",
+    )
+    real = client.gateway._answer
+
+    def answer(call):
+        if not isinstance(call.request, FindMessages):
+            return real(call)
+        requests.append(call.request)
+        return Outcome(value=found)
+
+    client.gateway._answer = answer
+    return requests
+
+
+def test_a_batch_of_events_with_a_link_to_the_next(client, asked):
+    answer = get(client, "/messages?key=dev%2042&limit=2")
+    assert (answer.status, answer["content-type"]) == (200, "application/cloudevents-batch+json")
+    assert [event["id"] for event in json.loads(answer.body)] == ["2", "1"]
+    assert answer["link"] == '</messages?key=dev%2042&limit=2&after=64.3>; rel="next"'
+    assert asked == [FindMessages(key="dev 42", limit=2)]
+
+
+def test_every_parameter(client, asked):
+    where = "qos = 1 OR device LIKE 'd%'"
+    query = f"address=a%2Fb&from=1970-01-01T00:00:01Z&to=5000&where={quote(where)}&type=it%27s&after=64.0&wait=2.5"
+    assert get(client, f"/messages?{query}").status == 200
+    assert asked == [
+        FindMessages(
+            address="a/b",
+            from_ms=1000,
+            until_ms=5000,
+            where=f"({where}) AND type = 'it''s'",
+            after="64.0",
+            wait_ms=2_500,
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "detail"),
+    [
+        ("", "one of key, address, id"),
+        ("key=", "one of key, address, id"),
+        ("key=a&id=b", "one of key, address, id"),
+        ("key=a&key=b", "more than once"),
+        ("key=a&limit=0", "limit"),
+        ("key=a&wait=60.001", "wait"),
+        ("key=a&wait=-1", "wait"),
+        ("key=a&limit=1001", "limit"),
+        ("key=a&from=yesterday", "from"),
+        ("key=a&to=", "to"),
+        ("key=a&after=x", "after"),
+        ("key=a&color=red", "color"),
+        ("key=a&where=qos%20%3D", "line 1, column 6: a value is expected here"),
+    ],
+)
+def test_bad_questions(client, query, detail):
+    answer = get(client, f"/messages?{query}")
+    assert answer.status == 400
+    assert detail in json.loads(answer.body)["detail"]
+
+
+def test_a_refusal_is_a_problem_document(client):
+    client.gateway._answer = lambda call: (
+        Outcome(error=Refusal(Cause.PRECONDITION, "not found by key here"))
+        if isinstance(call.request, FindMessages)
+        else Gateway._answer(client.gateway, call)
+    )
+    answer = get(client, "/messages?key=a")
+    assert (answer.status, json.loads(answer.body)["detail"]) == (412, "not found by key here")
+
+
+def test_a_stream_with_a_condition(client):
+    client.gateway.feed(request("GET", "/subscribe?filter=a/%2B&filter=b&where=qos%3E0&type=t"))
+    found = [(effect.pattern, effect.where) for effect in client.gateway.subscriptions.values()]
+    assert found == [("a/+", "(qos>0) AND type = 't'"), ("b", "(qos>0) AND type = 't'")]
+
+
+@pytest.mark.parametrize(
+    ("query", "detail"),
+    [
+        ("filter=a&where=qos%20%3E%0A%20%27a%27%20%2B", "line 2, column"),
+        ("filter=a&where=", "a value is expected here, not the end"),
+        ("filter=a&where=TRUE&where=FALSE", "more than once"),
+        ("where=TRUE", "filter"),
+    ],
+)
+def test_bad_conditions_of_a_stream(client, query, detail):
+    answer = get(client, f"/subscribe?{query}")
+    assert answer.status == 400
+    assert detail in json.loads(answer.body)["detail"]

@@ -1,0 +1,269 @@
+"""HTTP/1.1 on the wire."""
+
+import pytest
+from http_driver import Gateway, Http1Client, parse_responses, request
+
+from adapters.http import HttpOptions
+from adapters.http.connection import ASKED_MAX
+from adapters.http.wire.h1 import LINGER_MS
+from gateway.port.adapter import Call, LastValue, Publish
+
+POST = request("POST", "/topics/a", body=b"1")
+GET = request("GET", "/topics/a")
+
+
+def statuses(data: bytes) -> list[int]:
+    return [answer.status for answer in parse_responses(data)]
+
+
+def test_pipelined_requests_are_one_publish_and_answered_in_order() -> None:
+    gateway = Gateway()
+    answers = parse_responses(gateway.feed(b"".join(request("POST", f"/topics/a/{n}", body=b"x") for n in range(50))))
+    assert [answer["location"] for answer in answers] == [f"/topics/a/{n}" for n in range(50)]
+    assert [len(frame) for frame in gateway.frames] == [50]
+
+
+def test_nothing_is_acknowledged_before_it_is_durable() -> None:
+    gateway = Gateway()
+    gateway.feed(GET)  # who it is, is known from here on
+    gateway.hold = True
+    assert gateway.feed(POST) == b""
+    assert [type(effect) for effect in gateway.held] == [Publish]
+    assert statuses(gateway.release()) == [201]
+
+
+def test_a_read_behind_a_write_sees_it_and_the_reverse() -> None:
+    gateway = Gateway()
+    gateway.feed(POST)
+    gateway.hold = True
+    assert gateway.feed(GET + POST + POST + GET) == b""
+    assert [type(effect) for effect in gateway.held] == [Call]
+    answers = parse_responses(gateway.release())
+    assert [answer.status for answer in answers] == [200, 201, 201, 200]
+    assert [answers[0]["ce-id"], answers[3]["ce-id"]] == ["1.0", "2.1"]
+
+
+def test_chunked_bodies_are_read() -> None:
+    gateway = Gateway()
+    head = b"POST /topics/a HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
+    out = gateway.feed(head + b"3;ext=1\r\nabc\r\n2\r\nde\r\n0\r\ntrailer: x\r\n\r\n")
+    assert statuses(out) == [201]
+    assert gateway.messages[0].body == b"abcde"
+
+
+def test_expect_100_continue() -> None:
+    gateway = Gateway()
+    head = b"POST /topics/a HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\nexpect: 100-continue\r\n\r\n"
+    assert gateway.feed(head) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert statuses(gateway.feed(b"1")) == [201]
+    assert statuses(gateway.feed(head.replace(b"100-continue", b"miracles"))) == [417]
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"\x00\x01\x02", 400),
+        (b"GET / HTTP/1.1\r\nhost: a\r\n folded: x\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\nhost: a\n\n", 400),
+        (b"GET / HTTP/1.1\r\nhost : a\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nhost: a\x00\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", 400),
+        (b"GET /\xc3\xa9 HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n11", 400),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 400),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
+        (b"POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"GET / HTTP/3.7\r\nhost: a\r\n\r\n", 505),
+        (b"GET / HTTP/2.0\r\nhost: a\r\n\r\n", 505),
+        (b"GET / HTTP/0.9\r\n\r\n", 505),
+        (b"SOURCE / HTTP/1.1\r\nhost: a\r\n\r\n", 501),
+        (b"CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\n", 501),
+    ],
+)
+def test_what_is_malformed_is_answered_behind_what_is_not_and_ends_the_connection(data: bytes, status: int) -> None:
+    gateway = Gateway()
+    answers = parse_responses(gateway.feed(POST + data))
+    assert [answer.status for answer in answers] == [201, status]
+    assert answers[1]["content-type"] == "application/problem+json"
+    assert answers[1]["connection"] == "close"
+    assert gateway.closed
+    assert gateway.feed(POST) == b""
+    assert len(gateway.messages) == 1
+
+
+def test_a_body_too_large_is_refused_before_it_comes() -> None:
+    gateway = Gateway(HttpOptions(max_body_bytes=10))
+    out = gateway.feed(b"POST /topics/a HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 11\r\n\r\n")
+    assert statuses(out) == [413]
+    assert not gateway.closed  # what is under way is read and dropped, so that the answer arrives
+    assert gateway.feed(b"x" * 11) == b""
+    gateway.tick(after_ms=LINGER_MS)
+    assert gateway.closed
+
+
+def test_a_chunked_body_too_large_is_refused() -> None:
+    gateway = Gateway(HttpOptions(max_body_bytes=10))
+    head = b"POST /topics/a HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
+    assert gateway.feed(head + b"8\r\n12345678\r\n") == b""
+    assert statuses(gateway.feed(b"3\r\nabc\r\n")) == [413]
+    assert gateway.messages == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET /" + b"a" * 2000 + b" HTTP/1.1\r\n",
+        b"GET / HTTP/1.1\r\nx: " + b"a" * 2000,
+        b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 400,
+        b"\r\n" * 2000,
+    ],
+)
+def test_a_head_too_large_is_refused(data: bytes) -> None:
+    gateway = Gateway(HttpOptions(max_header_bytes=1024))
+    out = b"".join(gateway.feed(data[i : i + 100]) for i in range(0, len(data), 100))
+    assert statuses(out) == [431]
+
+
+def test_trailers_count_as_head() -> None:
+    gateway = Gateway(HttpOptions(max_header_bytes=1024))
+    head = b"POST /topics/a HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n0\r\n"
+    assert statuses(gateway.feed(head + b"x: y\r\n" * 400 + b"\r\n")) == [431]
+
+
+def test_a_request_that_does_not_end_is_timed_out() -> None:
+    gateway = Gateway(HttpOptions(request_timeout_s=5))
+    gateway.feed(b"POST /topics/a HTTP/1.1\r\n")
+    assert gateway.tick(after_ms=4_999) == b""
+    assert statuses(gateway.tick(after_ms=1)) == [408]
+    assert gateway.closed
+
+
+def test_slow_bytes_do_not_stretch_the_timeout() -> None:
+    gateway = Gateway(HttpOptions(request_timeout_s=5))
+    out = b""
+    for byte in POST[:-1]:
+        out += gateway.feed(bytes([byte])) + gateway.tick(after_ms=100)
+    assert statuses(out) == [408]
+
+
+def test_an_idle_connection_is_closed() -> None:
+    gateway = Gateway(HttpOptions(idle_timeout_s=5))
+    gateway.tick(after_ms=4_999)
+    assert not gateway.closed
+    gateway.feed(POST)
+    gateway.tick(after_ms=4_999)
+    assert not gateway.closed
+    gateway.tick(after_ms=1)
+    assert gateway.closed
+
+
+def test_a_connection_that_says_nothing_is_closed() -> None:
+    gateway = Gateway(HttpOptions(idle_timeout_s=5))
+    gateway.tick(after_ms=5_000)
+    assert gateway.closed
+
+
+def test_a_connection_that_waits_for_its_answer_is_not_idle() -> None:
+    gateway = Gateway(HttpOptions(idle_timeout_s=5), hold=True)
+    gateway.feed(POST)
+    gateway.tick(after_ms=60_000)
+    assert not gateway.closed
+    assert statuses(gateway.release()) == [201]
+
+
+def test_connection_close_and_http_1_0() -> None:
+    gateway = Gateway()
+    (answer,) = parse_responses(gateway.feed(request("GET", "/topics", ("connection", "close")) + GET))
+    assert answer["connection"] == "close"
+    assert gateway.closed
+    gateway = Gateway()
+    (answer,) = parse_responses(gateway.feed(b"GET /topics HTTP/1.0\r\n\r\n"))
+    assert answer["connection"] == "close"
+    assert gateway.closed
+    gateway = Gateway()
+    (answer,) = parse_responses(gateway.feed(b"GET /topics HTTP/1.0\r\nconnection: keep-alive\r\n\r\n"))
+    assert answer["connection"] == "keep-alive"
+    assert not gateway.closed
+
+
+def test_too_many_unanswered_requests_stop_the_reading() -> None:
+    gateway = Gateway(HttpOptions(max_pipelined=4), hold=True)
+    gateway.feed(POST * 3)
+    assert gateway.adapter.wants_data
+    gateway.feed(POST * 2)
+    assert not gateway.adapter.wants_data
+    assert statuses(gateway.release()) == [201] * 5
+    assert gateway.adapter.wants_data
+
+
+def test_answers_behind_an_event_stream_are_bounded_in_bytes() -> None:
+    gateway = Gateway(HttpOptions(max_held_bytes=64 * 1024, max_pipelined=10_000))
+    gateway.feed(request("POST", "/topics/a", body=b"x" * 10_000))
+    gateway.feed(request("GET", "/subscribe?filter=b"))
+    gateway.feed(request("GET", "/topics/a") * 1_000)
+    assert not gateway.adapter.wants_data
+    asked = [effect for effect in gateway.effects if isinstance(effect, Call) and isinstance(effect.request, LastValue)]
+    assert len(asked) <= 64 * 1024 // 10_000 + ASKED_MAX
+    assert gateway.adapter.deadline_ms() != 0
+    gateway.act(gateway.adapter.shutdown(now_ms=gateway.now_ms))  # the stream ends, and so there is room again
+    outputs = [len(gateway.adapter.take_output())]
+    while not gateway.closed:
+        outputs.append(len(gateway.tick()))
+    assert sum(outputs) > 10_000_000
+    assert max(outputs) < 64 * 1024 + ASKED_MAX * 11_000
+
+
+def test_a_peer_that_does_not_read_is_not_answered_more_than_there_is_room_for() -> None:
+    gateway = Gateway(HttpOptions(max_held_bytes=64 * 1024))
+    gateway.feed(request("POST", "/topics/a", body=b"x" * 10_000))
+    gateway.act(gateway.adapter.receive(request("GET", "/topics/a") * 200, now_ms=gateway.now_ms))
+    first = gateway.adapter.take_output()
+    assert len(first) < 64 * 1024 + ASKED_MAX * 11_000
+    got = statuses(first)
+    while gateway.adapter.deadline_ms() == 0:
+        got += statuses(gateway.tick())
+    assert got == [200] * 200
+
+
+def test_absolute_targets() -> None:
+    client = Http1Client(Gateway())
+    assert client.ask("POST", "http://gateway.example/topics/a/b?qos=0", body=b"").status == 201
+    assert client.gateway.messages[0].address == "a/b"
+    assert client.ask("GET", "http://gateway.example").status == 404
+
+
+def test_shutdown_answers_what_is_under_way() -> None:
+    gateway = Gateway()
+    gateway.feed(GET)
+    gateway.hold = True
+    gateway.feed(POST)
+    gateway.act(gateway.adapter.shutdown(now_ms=gateway.now_ms))
+    assert not gateway.closed
+    (answer,) = parse_responses(gateway.release())
+    assert (answer.status, answer["connection"]) == (201, "close")
+    assert gateway.closed
+    assert gateway.feed(POST) == b""
+
+
+def test_shutdown_closes_what_is_idle() -> None:
+    for opening in (b"", GET):
+        gateway = Gateway()
+        if opening:
+            gateway.feed(opening)
+        gateway.act(gateway.adapter.shutdown(now_ms=gateway.now_ms))
+        assert gateway.closed
+        assert gateway.adapter.deadline_ms() is None
+
+
+@pytest.mark.parametrize("body", [None, b"12"])
+def test_other_upgrades_are_passed_over(body: bytes | None) -> None:
+    gateway = Gateway()
+    headers = (("connection", "upgrade"), ("upgrade", "websocket"))
+    method, target = ("GET", "/topics") if body is None else ("POST", "/topics/a")
+    data = request(method, target, *headers, body=body)
+    assert len(statuses(gateway.feed(data * 200))) == 200
+    assert not gateway.closed
+    assert [message.body for message in gateway.messages] == ([] if body is None else [body] * 200)

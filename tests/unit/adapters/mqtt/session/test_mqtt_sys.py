@@ -1,0 +1,145 @@
+"""`$SYS`: values as retained messages at first, and what has changed every interval."""
+
+import pytest
+from mqtt_driver import NOW_MS, Driver
+
+from adapters.mqtt.codec.packets import Connect, Publish, Suback, Subscribe, SubscriptionRequest, Unsubscribe
+from adapters.mqtt.codec.properties import Properties
+from adapters.mqtt.messages.options import Options
+from gateway.domain.errors import Cause, Refusal
+from gateway.port import adapter as port
+from gateway.port.adapter import OpenedSession, Outcome, Retained, RetainedPage
+from store.api.message import Message
+
+INTERVAL_MS = 10_000
+
+
+def page(**values):
+    found = [Message(f"$SYS/broker/{name}", text, NOW_MS, "mqtt", "", 0, True) for name, text in values.items()]
+    return Outcome(value=RetainedPage(messages=found, after=None))
+
+
+class SysDriver(Driver):
+    """Questions for retained messages wait in `effects`."""
+
+    def _answer(self, effect):
+        if isinstance(effect, port.Call) and isinstance(effect.request, Retained):
+            return None
+        return super()._answer(effect)
+
+    def answer(self, outcome, pattern="$SYS/#"):
+        (call,) = self.calls(Retained)
+        assert call.request.pattern == pattern
+        return [(one.topic, one.payload, one.retain) for one in self.complete(call, outcome)]
+
+
+def subscribed(*patterns, version=5, options=None, **request):
+    driver = SysDriver(version, options)
+    driver.connect()
+    requests = tuple(SubscriptionRequest(pattern=pattern, qos=1, **request) for pattern in patterns)
+    (suback,) = driver.send(Subscribe(packet_id=1, requests=requests))
+    assert suback == Suback(packet_id=1, codes=(1,) * len(patterns))
+    return driver
+
+
+def begin(driver, pattern, outcome):
+    """What is there comes as retained messages do; the next report is compared with it."""
+    first, second = driver.calls(Retained)
+    asked = {first.request.pattern: first, second.request.pattern: second}
+    assert asked.keys() == {pattern, "$SYS/#"}
+    assert driver.complete(asked["$SYS/#"], outcome) == []
+    return [(one.topic, one.payload, one.retain) for one in driver.complete(asked[pattern], outcome)]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_what_is_there_and_what_changes(version):
+    driver = subscribed("$SYS/broker/+", version=version)
+    assert driver.take(port.Subscribe) == []  # the log has none of it
+    found = begin(driver, "$SYS/broker/+", page(uptime=b"0", version=b"1"))
+    assert found == [("$SYS/broker/uptime", b"0", True), ("$SYS/broker/version", b"1", True)]
+    assert driver.adapter.deadline_ms() == NOW_MS + INTERVAL_MS
+    assert driver.tick(INTERVAL_MS) == []
+    found = driver.answer(page(uptime=b"10", version=b"1", nested=b"x"))
+    assert found == [("$SYS/broker/uptime", b"10", False), ("$SYS/broker/nested", b"x", False)]
+    driver.tick(INTERVAL_MS)
+    assert driver.answer(page(uptime=b"20", version=b"1", nested=b"x")) == [("$SYS/broker/uptime", b"20", False)]
+
+
+def test_a_value_goes_once_to_overlapping_subscriptions():
+    driver = SysDriver(5)
+    driver.connect()
+    for n, pattern in enumerate(("$SYS/#", "$SYS/broker/uptime"), 1):
+        request = SubscriptionRequest(pattern=pattern, qos=0, retain_handling=2)
+        driver.send(
+            Subscribe(packet_id=n, requests=(request,), properties=Properties(subscription_ids=(n,))),
+        )
+    driver.answer(page(uptime=b"0"))
+    driver.tick(INTERVAL_MS)
+    (call,) = driver.calls(Retained)
+    (packet,) = driver.complete(call, page(uptime=b"1"))
+    assert (packet.qos, packet.properties.subscription_ids) == (0, (1, 2))
+
+
+def test_retain_as_published():
+    driver = subscribed("$SYS/#", retain_as_published=True, retain_handling=2)
+    driver.answer(page(uptime=b"0"))
+    driver.tick(INTERVAL_MS)
+    assert driver.answer(page(uptime=b"1")) == [("$SYS/broker/uptime", b"1", True)]
+
+
+def test_nobody_asks_when_nobody_wants_to_know():
+    driver = subscribed("#", "+/broker/uptime", "$SYSTEM/#", retain_handling=2)
+    assert driver.calls(Retained) == []
+    assert len(driver.take(port.Subscribe)) == 3
+    driver = subscribed("$SYS/#", retain_handling=2)
+    driver.answer(page(uptime=b"0"))
+    driver.send(Unsubscribe(packet_id=2, patterns=("$SYS/#",)))
+    assert driver.take(port.Unsubscribe) == []
+    assert driver.adapter.deadline_ms() is None
+    driver.tick(INTERVAL_MS)
+    assert driver.calls(Retained) == []
+
+
+def test_it_can_be_switched_off():
+    driver = subscribed("$SYS/#", options=Options(sys_interval_s=0))
+    assert driver.answer(page(uptime=b"0")) == [("$SYS/broker/uptime", b"0", True)]
+    assert driver.adapter.deadline_ms() is None
+
+
+def test_a_client_that_does_not_read_is_sent_no_more():
+    driver = subscribed("$SYS/#", retain_handling=2)
+    driver.answer(page(uptime=b"0"))
+    driver.tick(INTERVAL_MS)
+    (call,) = driver.calls(Retained)
+    driver._act(driver.adapter.completed(call.token, page(uptime=b"1"), now_ms=driver.now_ms))
+    driver.now_ms += INTERVAL_MS
+    driver._act(driver.adapter.tick(now_ms=driver.now_ms))
+    assert driver.calls(Retained) == []
+    assert [one.payload for one in driver.out()] == [b"1"]
+    driver.tick(INTERVAL_MS)
+    assert driver.answer(page(uptime=b"3")) == [("$SYS/broker/uptime", b"3", False)]
+
+
+def test_a_session_that_is_taken_up_goes_on():
+    driver = SysDriver(5)
+    driver.connect(properties=Properties(session_expiry_s=100))
+    request = SubscriptionRequest(pattern="$SYS/#", qos=0, retain_handling=2)
+    driver.send(Subscribe(packet_id=1, requests=(request,)))
+    state = driver.saved[-1].state
+    again = SysDriver(5)
+    again.opened = Outcome(value=OpenedSession(present=True, state=state, cursor=()))
+    again.send(Connect(version=5, client_id="c1", clean=False, properties=Properties(session_expiry_s=100)))
+    assert again.take(port.Subscribe) == []
+    again.answer(page(uptime=b"0"))
+    again.tick(INTERVAL_MS)
+    assert again.answer(page(uptime=b"1")) == [("$SYS/broker/uptime", b"1", False)]
+
+
+def test_what_is_refused_is_asked_for_again():
+    driver = subscribed("$SYS/#", retain_handling=2)
+    driver.answer(page(uptime=b"0"))
+    driver.tick(INTERVAL_MS)
+    assert driver.answer(Outcome(error=Refusal(Cause.UNAVAILABLE, "no"))) == []
+    driver.tick(INTERVAL_MS)
+    (packet,) = [one for call in driver.calls(Retained) for one in driver.complete(call, page(uptime=b"2"))]
+    assert isinstance(packet, Publish)

@@ -1,0 +1,48 @@
+"""Nodes learn where controllers are, and find them again although their configuration names only those of before."""
+
+import pytest
+from controllers import Controllers, now_ms, until
+
+from controller.disk.known import KnownControllers
+from controller.remote.remote import RemoteController
+
+
+def test_what_was_learned_is_there_after_a_restart(tmp_path):
+    known = KnownControllers(tmp_path)
+    known.learn(["b:1", "c:1", "b:1", ""])
+    known.learn([])
+    assert KnownControllers(tmp_path).kept == ("b:1", "c:1")
+    assert (tmp_path / "controllers").read_text() == "b:1\nc:1\n"
+
+
+def test_what_cannot_be_kept_stops_nobody(tmp_path, caplog):
+    KnownControllers(tmp_path / "missing").learn(["b:1"])
+    (tmp_path / "controllers.new").mkdir()
+    known = KnownControllers(tmp_path)
+    known.learn(["b:1"])
+    assert "has to name a controller" in caplog.text
+    (tmp_path / "controllers").write_bytes(b"\n\n")
+    assert KnownControllers(tmp_path).kept == ()
+
+
+@pytest.mark.anyio
+async def test_a_node_finds_controllers_of_which_its_configuration_names_none_any_more(tmp_path):
+    async with Controllers(tmp_path, count=1) as controllers:
+        await controllers.leader()
+        client = controllers.remote(1)
+        known = KnownControllers(tmp_path)
+        client.watch(lambda: known.learn([one.address for one in client.members()]))
+        await client.ready()
+        await controllers.start(2, join=True)
+        await until(lambda: len(controllers.nodes[1].membership.voters) == 2)
+        await until(lambda: len(known.kept) == 2)
+        await client.transfer(2)
+        await until(lambda: controllers.nodes[2].leading is not None)
+        await client.remove_member(1)
+        await until(lambda: known.kept == (controllers.addresses[2],))
+        await controllers.stop(1)
+        again = RemoteController([controllers.addresses[1]], now_ms=now_ms)
+        controllers.remotes.append(again)
+        again.also(KnownControllers(tmp_path).kept)
+        await again.ready()
+        await again.create_topic("found", queues=1)

@@ -1,0 +1,146 @@
+"""A cluster that goes on from the directory of one controller: what is kept, and what is never given again."""
+
+import shutil
+
+import msgspec
+import pytest
+from controllers import Controllers, until
+from typer.testing import CliRunner
+
+from controller.api.client import ControllerError, GroupConfig, Member, MetadataForgotten, Replica
+from controller.api.commands import AddGroup, CreateTopic, RaiseQueues
+from controller.incarnations.recovery import RECOVERED_INDEXES, Survivor
+from controller.metadata.growth import check_growth
+from controller.metadata.state import QUEUE_NUMBER_MAX, RECOVERED_EPOCHS, RECOVERED_QUEUES, MetadataState
+from controller.raft import StorageFailed
+from controller.wire.front import Limits
+from gateway.cli.commands import app
+
+pytestmark = pytest.mark.anyio
+ONE_QUEUE = Limits(default_queues=1)
+
+
+def survivor_of(controllers, id_):
+    return Survivor(controllers.directory / str(id_), id_)
+
+
+async def test_one_goes_on_alone_and_gives_nothing_again(tmp_path):
+    three = Controllers(tmp_path, limits=ONE_QUEUE)
+    async with three:
+        await three.leader()
+        client = three.remote(limits=ONE_QUEUE)
+        await client.ready()
+        await client.add_group(0, GroupConfig(replicas=1, min_in_sync=1))
+        for id_ in (1, 2):
+            await client.register_replica(0, Replica(id=id_, node=f"n{id_}", address=f"n{id_}:1", check=f"c{id_}"))
+        topic = await client.create_topic("kept")
+        await until(lambda: three.nodes[2].topic("kept") is not None)
+        with pytest.raises(StorageFailed, match="in use"):
+            survivor_of(three, 2)
+        before, index, cluster = three.nodes[2].state.next_queue, three.nodes[2].applied, three.nodes[2].cluster
+        epoch = three.nodes[2].state.groups[0].master_epoch
+        await three.stop()
+        survivor = survivor_of(three, 2)
+        found = survivor.found
+        assert (found.id, found.cluster, found.topics, found.groups, found.controllers) == (2, cluster, 1, 1, (1, 2, 3))
+        survivor.recover(three.addresses[2], "c2")
+        survivor.close()
+        await three.start(2)
+        await three.leader()
+        alone = three.nodes[2]
+        assert alone.applied >= index + RECOVERED_INDEXES
+        assert (alone.cluster, alone.state.generation) == (cluster, 1)
+        assert alone.topic("kept") == topic
+        assert min((await alone.create_topic("new")).queues) >= before + RECOVERED_QUEUES
+        group = alone.group(0)
+        assert (group.master, group.sync_set, group.master_epoch) == (None, (), epoch + RECOVERED_EPOCHS)
+        assert [one.id for one in alone.members()] == [2]
+
+
+def test_what_is_no_controllers_directory_is_refused(tmp_path):
+    with pytest.raises(ControllerError, match="no controller's directory"):
+        Survivor(tmp_path, 1)
+
+
+async def test_nothing_is_changed_before_it_is_confirmed(tmp_path):
+    one = Controllers(tmp_path, count=1)
+    async with one:
+        await one.leader()
+        await one.nodes[1].create_topic("kept", queues=1)
+    arguments = ["controller", "recover", "--dir", str(tmp_path / "1"), "--address", "127.0.0.1:1"]
+    refused = CliRunner().invoke(app, arguments, input="n\n")
+    assert refused.exit_code != 0
+    assert "1 topics" in refused.output
+    assert survivor_generation(tmp_path / "1") == 0
+    done = CliRunner().invoke(app, [*arguments, "--yes"])
+    assert done.exit_code == 0, done.output
+    assert survivor_generation(tmp_path / "1") == 1
+
+
+def survivor_generation(directory):
+    survivor = Survivor(directory, 1)
+    try:
+        return survivor._state.generation
+    finally:
+        survivor.close()
+
+
+def test_queue_numbers_are_raised_and_never_lowered():
+    state = MetadataState()
+    state.apply(RaiseQueues(next_queue=1_000, time_ms=0))
+    state.apply(RaiseQueues(next_queue=500, time_ms=0))
+    assert state.next_queue == 1_000
+    with pytest.raises(ControllerError):
+        state.apply(RaiseQueues(next_queue=QUEUE_NUMBER_MAX + 1, time_ms=0))
+    assert MetadataState.restore(state.snapshot()).next_queue == 1_000
+
+
+async def test_clients_do_not_believe_controllers_that_were_all_put_back(tmp_path):
+    three = Controllers(tmp_path / "now", limits=ONE_QUEUE)
+    async with three:
+        await three.leader()
+        client = three.remote(limits=ONE_QUEUE, budget_s=1.0)
+        await client.ready()
+        await client.create_topic("kept")
+        await until(lambda: all(node.topic("kept") for node in three.nodes.values()))
+        await until(lambda: all(len(node.members()) == 3 for node in three.nodes.values()))
+        await three.stop()
+        shutil.copytree(tmp_path / "now", tmp_path / "backup")
+        await three.start()
+        await three.leader()
+        lost = await client.create_topic("lost")
+        await three.stop()
+        shutil.rmtree(tmp_path / "now")
+        shutil.copytree(tmp_path / "backup", tmp_path / "now")
+        await three.start()
+        await three.leader()
+        await until(lambda: "have forgotten what was agreed on" in client.distrust)
+        other = three.remote(limits=ONE_QUEUE)
+        await other.ready()
+        for number in range(10):  # they come to where the client is, with something else
+            new = await other.create_topic(f"new{number}")
+            assert new.queues != lost.queues or number == 0
+        with pytest.raises(ControllerError, match="have forgotten"):
+            await client.create_topic("mixed")
+        assert client.topic("lost") == lost
+        assert client.topic_of_queue(lost.queues[0]) == "lost"
+        assert client.topic("new0") is None
+
+
+def test_metadata_that_shrinks_is_not_believed():
+    before, after = MetadataState(), MetadataState()
+    for state, name in ((before, "a"), (after, "b")):
+        state.apply(CreateTopic(name=name, queues=1, topics_max=9, queues_max=9, time_ms=0))
+        state.apply(AddGroup(number=0, config=GroupConfig(replicas=1, min_in_sync=1), time_ms=0))
+    check_growth(before, before)
+    with pytest.raises(MetadataForgotten, match=r"queue 16 was that of topic 'a', and now is that of topic 'b'"):
+        check_growth(before, after)
+    with pytest.raises(MetadataForgotten, match="next queue"):
+        check_growth(before, MetadataState())
+    before.recover(Member(id=1, node="n", address="n:1"))
+    with pytest.raises(MetadataForgotten, match="recovered 1 times"):
+        check_growth(before, after)
+    fallen = MetadataState.restore(before.snapshot())
+    fallen._groups.groups[0] = msgspec.structs.replace(fallen.groups[0], master_epoch=3)
+    with pytest.raises(MetadataForgotten, match="epoch"):
+        check_growth(before, fallen)

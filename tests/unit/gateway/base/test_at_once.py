@@ -1,0 +1,82 @@
+import asyncio
+
+import pytest
+
+from gateway.base.eager import begin
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_what_does_not_wait_needs_no_task():
+    async def work():
+        return 7
+
+    begun = begin(work())
+    assert begun.rest is None
+    assert begun.value == 7
+
+
+async def test_what_is_raised_at_once_is_raised_at_once():
+    async def work():
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        begin(work())
+
+
+async def test_what_waits_goes_on_in_a_task():
+    first, second = asyncio.Event(), asyncio.get_running_loop().create_future()
+    steps = []
+
+    async def work():
+        steps.append(1)
+        await first.wait()
+        steps.append(2)
+        steps.append(await second)
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5):  # it is in a task by now
+            await asyncio.sleep(0)
+        return "done"
+
+    begun = begin(work())
+    assert steps == [1]
+    assert begun.rest is not None
+    first.set()
+    task = asyncio.create_task(begun.rest)
+    await asyncio.sleep(0)
+    second.set_result(3)
+    assert await task == "done"
+    assert steps == [1, 2, 3]
+
+
+async def test_what_it_waits_for_may_be_done_before_the_task_begins():
+    future = asyncio.get_running_loop().create_future()
+
+    async def work():
+        return await future
+
+    begun = begin(work())
+    future.set_exception(KeyError("k"))
+    with pytest.raises(KeyError):
+        await begun.rest
+
+
+@pytest.mark.parametrize("started", [False, True])
+async def test_it_is_cancelled_like_any_other(started):
+    ended = []
+
+    async def work():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    begun = begin(work())
+    task = asyncio.create_task(begun.rest)
+    if started:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    del begun, task
+    assert ended == [True]

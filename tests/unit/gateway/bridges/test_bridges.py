@@ -1,0 +1,145 @@
+"""Which process runs a bridge: one at a time, another when it ends, is killed, or is cut off."""
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from proxies_rig import Clock, Proxy, until
+from upstreams import free_port
+
+from adapters.mqtt import FACTORY
+from adapters.mqtt.messages.options import Options
+from gateway.bridges import bridges as module
+from gateway.bridges.bridges import Bridges
+from gateway.bridges.settings import BridgeConfig, BridgeSubscription
+from gateway.domain.errors import ConfigError
+from store.local.local import LocalStore
+
+pytestmark = pytest.mark.anyio
+
+
+class Gate:
+    crowded = False
+
+    def __init__(self, proxy):
+        self.owners = proxy.owners
+        self.spawn = proxy.spawn
+
+
+class Node:
+    """A proxy with a bridge to a port where nobody is: it runs all the same, and says so."""
+
+    def __init__(self, proxy, port):
+        self.proxy = proxy
+        self.registry = CollectorRegistry()
+        config = BridgeConfig(
+            url=f"mqtt://127.0.0.1:{port}", reconnect_max_s=1.0, subscribe=(BridgeSubscription(filter="#"),)
+        )
+        self.bridges = make({"up": config}, Gate(proxy), self.registry)
+        self.bridges.start()
+
+    @property
+    def here(self):
+        return self.bridges.status()[0].here
+
+
+def make(configs, gate, registry):
+    return Bridges(
+        configs,
+        {"mqtt": (FACTORY, Options())},
+        gate,
+        store=lambda *_: None,
+        registry=registry,
+        now_ms=lambda: 0,
+        message_bytes_max=1 << 20,
+    )
+
+
+class Cluster:
+    def __init__(self, store, clock):
+        self.store, self.clock, self.port = store, clock, free_port()
+        self.nodes = []
+
+    async def node(self):
+        proxy = await Proxy(self.store, self.clock, seed=len(self.nodes) + 1).start()
+        self.nodes.append(Node(proxy, self.port))
+        return self.nodes[-1]
+
+    async def pass_time(self, seconds, *living):
+        for _ in range(seconds):
+            self.clock.ms += 1_000
+            for node in living:
+                await node.proxy.owners.beat()
+        await self.store._kv.look()
+
+
+@pytest.fixture
+async def cluster(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LOOK_S", 0.05)
+    clock = Clock()
+    async with await LocalStore.open(tmp_path, now_ms=clock.now_ms) as store:
+        cluster = Cluster(store, clock)
+        yield cluster
+        for node in cluster.nodes:
+            await node.proxy.die()
+
+
+async def test_one_runs_it_and_hands_it_on_when_it_ends(cluster):
+    one = await cluster.node()
+    await until(lambda: one.here)
+    other = await cluster.node()
+    await until(lambda: other.bridges.status()[0].error == "")
+    assert not other.here
+    await one.bridges.stop()
+    await until(lambda: other.here)
+    assert not one.here
+
+
+async def test_another_goes_on_when_it_is_killed(cluster):
+    one = await cluster.node()
+    await until(lambda: one.here)
+    other = await cluster.node()
+    await one.proxy.die()
+    await cluster.pass_time(8, other)
+    await until(lambda: other.here)
+
+
+async def test_who_owns_nothing_any_more_runs_nothing_and_takes_it_again_when_it_is_back(cluster):
+    one = await cluster.node()
+    await until(lambda: one.here)
+    one.proxy.owners._depose("the test says so")
+    await until(lambda: not one.here)
+    await cluster.pass_time(8, one)
+    await until(lambda: one.here)
+
+
+async def test_the_figures_are_of_who_runs_it(cluster):
+    one = await cluster.node()
+    await until(lambda: one.here and one.bridges.status()[0].error)
+    assert "is not reached" in one.bridges.status()[0].error
+    text = generate_latest(one.registry).decode()
+    assert 'headgate_bridge_connected{bridge="up"} 0.0' in text
+    assert 'headgate_bridge_messages_total{bridge="up",status="stored"} 0.0' in text
+    assert "last_message_age_seconds{" not in text  # there was none
+
+
+async def test_a_failure_of_our_own_is_said_and_tried_again(cluster, monkeypatch):
+    monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    one = await cluster.node()
+    await until(lambda: one.here)
+    keeper = one.bridges._keepers["up"]
+    run, failures = keeper.bridge.run, []
+
+    async def fail():
+        if not failures:
+            failures.append(1)
+            raise ZeroDivisionError
+        await run()
+
+    keeper.bridge.run = fail
+    keeper._running.cancel()
+    await until(lambda: failures)
+    await until(lambda: one.here)
+
+
+def test_a_scheme_that_no_adapter_speaks():
+    with pytest.raises(ConfigError, match="no adapter speaks 'coap'"):
+        make({"up": BridgeConfig(url="coap://x")}, None, CollectorRegistry())

@@ -1,0 +1,94 @@
+"""What `headgate cluster` says: sentences, also where nothing was to be done or something was not there."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from controller.api.client import ControllerError, ControllerUnreachable, Topic, UnknownQueue
+from controller.node.local import LocalController
+from gateway.cli import cluster as cli_cluster
+from gateway.cli import commands as cli
+from gateway.operating.local_cluster import LocalCluster, NodeFailed, Plan
+
+pytestmark = pytest.mark.anyio
+
+
+def test_a_queue_that_lies_there_already_is_not_moved(monkeypatch):
+    topic = Topic(name="a", queues=(25,), groups=(1,))
+    monkeypatch.setattr(cli_cluster, "ask", lambda *_: topic)
+    result = CliRunner().invoke(cli.app, ["cluster", "topics", "move", "25", "1"])
+    assert (result.exit_code, result.output) == (0, "a: queue 25 lies in group 1 already\n")
+
+
+async def test_what_is_not_there_is_said_in_a_sentence(tmp_path):
+    controller = LocalController.open(tmp_path, now_ms=lambda: 0)
+    await controller.create_topic("a", queues=1)
+    asked = {
+        "no topic has a queue 24": controller.move_queue(24, 0),
+        "there is no store group 7": controller.close_group(7),
+        "there is no topic 'b'": controller.configure_topic("b", {}),
+        "topic 'a' is there with other queues or another configuration": controller.create_topic("a", queues=3),
+    }
+    for sentence, work in asked.items():
+        with pytest.raises(ControllerError) as caught:
+            await work
+        assert str(caught.value) == sentence
+    await controller.close()
+
+
+class Cluster(LocalCluster):
+    """Processes that are ready when the test says so."""
+
+    def __init__(self, directory):
+        super().__init__(Plan(directory, 1, 1, 1, 1, 1))
+        self.troubles = {}
+
+    def trouble(self, name):
+        found = self.troubles.get(name)
+        return found() if callable(found) else found
+
+
+def test_a_process_is_waited_for_as_long_as_it_lives_and_it_is_said_which(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.operating.local_cluster.READY_POLL_S", 0.0)
+    monkeypatch.setattr("gateway.operating.local_cluster.WAITING_S", 0.01)
+    cluster, said = Cluster(tmp_path), []
+    cluster.running = lambda name: True
+    clock = iter(range(0, 10_000_000, 1_000))  # a thousand seconds between two looks
+    monkeypatch.setattr(
+        "gateway.operating.local_cluster.time", SimpleNamespace(monotonic=lambda: next(clock), sleep=time.sleep)
+    )
+    cluster.troubles["store-0-1"] = lambda: "not connected to a master" if len(said) < 3 else None
+    assert list(cluster.until_ready(["store-0-1"], timeout_s=None, waiting=lambda left: said.append(dict(left)))) == [
+        "store-0-1"
+    ]
+    assert said == [{"store-0-1": "not connected to a master"}] * 3
+    cluster.troubles["store-0-1"] = "not connected to a master"
+    with pytest.raises(NodeFailed, match="not ready in 60 s: store-0-1"):
+        list(cluster.until_ready(["store-0-1"]))
+
+
+def test_a_process_that_has_ended_is_not_waited_for(tmp_path):
+    cluster = Cluster(tmp_path)
+    (tmp_path / "store-0-1.log").write_text("a line\nthe last one\n")
+    with pytest.raises(NodeFailed, match="store-0-1 has ended: the last one"):
+        list(cluster.until_ready(["store-0-1"], timeout_s=None))
+
+
+def test_the_reason_of_a_process_is_what_it_says_itself(tmp_path):
+    cluster = LocalCluster(Plan(tmp_path, 1, 1, 1, 1, 1, 20_000))
+    assert cluster.trouble("store-0-1") == "does not answer yet"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (UnknownQueue("24"), "headgate: No topic has a queue of that number: 24"),
+        (ControllerUnreachable(""), "headgate: No controller has answered in time. A command may have happened"),
+        (UnknownQueue("no topic has a queue 24"), "headgate: no topic has a queue 24"),
+    ],
+)
+def test_an_error_that_only_names_something_is_said_in_a_sentence(error, line, capsys):
+    assert cli._explain([error]) == 1
+    assert capsys.readouterr().err.startswith(line)

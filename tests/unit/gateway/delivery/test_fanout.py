@@ -1,0 +1,316 @@
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.delivery.fanout import Fanout, Subscriber
+from gateway.domain.batch import Batch
+from gateway.domain.filters import matches
+from gateway.port.adapter import SubscriptionId
+from store.api.message import Message, encode
+from store.base.errors import CorruptFrame, ReplicaIncomplete, StoreError
+from store.format.frame import ROW, Frame, LogOffset, Position, UnplacedFrame
+
+pytestmark = pytest.mark.anyio
+
+
+class Log:
+    """A log in memory, confirmed as soon as it is written."""
+
+    def __init__(self):
+        self.frames = []
+        self.confirmed = LogOffset(0)
+        self.listeners = []
+        self.scans = 0
+        self.logs = {0: self}
+
+    def write(self, *messages):
+        records = [encode(message) for message in messages]
+        rows, pos = [], 0
+        for record in records:
+            rows.append(ROW.pack(16, pos, len(record), 0, 0, 0, 0, 0))
+            pos += len(record)
+        unplaced = UnplacedFrame.build(b"".join(rows), b"".join(records))
+        header = unplaced.header(log_offset=self.confirmed, epoch=1, stored_at_ms=0)
+        frame = Frame.parse(header + unplaced.rows + unplaced.payload, log_offset=self.confirmed)
+        self.frames.append(frame)
+        self.confirmed = frame.end
+        for listener in self.listeners:
+            listener([frame])
+
+    def tail(self, listener):
+        self.listeners.append(listener)
+        return lambda: self.listeners.remove(listener)
+
+    async def scan(self, start, queues, *, max_bytes):
+        self.scans += 1
+        await asyncio.sleep(0)
+        found = [frame for frame in self.frames if frame.start >= start.frame][:2]
+        return found, found[-1].end if found else self.confirmed
+
+
+class Receiver:
+    """Takes as many deliveries as it has credit for."""
+
+    def __init__(self, credit=1 << 30):
+        self.credit = credit
+        self.got = []
+
+    def deliver(self, deliveries):
+        taken = min(self.credit, len(deliveries.picks))
+        self.credit -= taken
+        for index, subs in list(zip(deliveries.picks, deliveries.subs, strict=True))[:taken]:
+            self.got.append((deliveries.batch.messages[index].body, subs))
+        return taken
+
+    @property
+    def bodies(self):
+        return [body for body, _ in self.got]
+
+
+class Rig:
+    def __init__(self):
+        self.log = Log()
+        self.tasks = []
+        self.fanout = Fanout(self.log, queues_of=lambda _: None, group_of=lambda _: 0, spawn=self.spawn)
+
+    def spawn(self, work):
+        self.tasks.append(asyncio.ensure_future(work))
+
+    async def settle(self):
+        while self.tasks:
+            await self.tasks.pop()
+
+    def join(self, *patterns, credit=1 << 30, start=None):
+        receiver = Receiver(credit)
+        subscriber = Subscriber(receiver)
+        for number, pattern in enumerate(patterns):
+            self.fanout.subscribe(subscriber, SubscriptionId(number), pattern, start)
+        return subscriber, receiver
+
+
+def message(address, body):
+    return Message(address, body)
+
+
+async def test_live_subscribers_get_what_matches_with_all_their_subscriptions():
+    rig = Rig()
+    _, everything = rig.join("#", "t/+")
+    _, some = rig.join("t/1")
+    rig.log.write(message("t/1", b"a"), message("t/2", b"b"), message("u", b"c"))
+    assert everything.got == [(b"a", (0, 1)), (b"b", (0, 1)), (b"c", (0,))]
+    assert some.bodies == [b"a"]
+    assert not rig.tasks
+
+
+async def test_a_slow_subscriber_falls_back_to_the_log_and_catches_up():
+    rig = Rig()
+    subscriber, slow = rig.join("#", credit=3)
+    _, quick = rig.join("#")
+    for n in range(10):
+        rig.log.write(message("t", b"%d" % n), message("t", b"%d'" % n))
+    assert slow.bodies == [b"0", b"0'", b"1"]
+    assert len(quick.got) == 20
+    assert rig.fanout.behind_count == 1
+    slow.credit = 4
+    rig.fanout.wake(subscriber)
+    await rig.settle()
+    assert len(slow.got) == 7
+    assert subscriber.behind
+    slow.credit = 1 << 30
+    rig.fanout.wake(subscriber)
+    await rig.settle()
+    assert slow.bodies == quick.bodies
+    assert not subscriber.behind
+    rig.log.write(message("t", b"live"))
+    assert slow.bodies[-1] == b"live"
+
+
+async def test_a_subscriber_with_a_cursor_reads_the_past_first():
+    rig = Rig()
+    for n in range(6):
+        rig.log.write(message("t", b"%d" % n), message("t", b"%d'" % n))
+    _, receiver = rig.join("#", start=(Position(rig.log.frames[3].start, 1),))
+    rig.log.write(message("t", b"new"))
+    await rig.settle()
+    assert receiver.bodies == [b"3'", b"4", b"4'", b"5", b"5'", b"new"]
+
+
+async def test_a_start_beyond_the_end_of_the_log_is_now():
+    rig = Rig()
+    rig.log.write(message("a", b"before"))
+    subscriber, slow = rig.join("a", credit=1, start=(Position(LogOffset(1 << 40), 0),))
+    for n in range(3):
+        rig.log.write(message("a", b"%d" % n))
+    slow.credit = 10
+    rig.fanout.wake(subscriber)
+    await rig.settle()
+    assert slow.bodies == [b"0", b"1", b"2"]
+
+
+async def test_a_new_subscription_of_a_slow_subscriber_gets_nothing_older_than_itself():
+    rig = Rig()
+    subscriber, receiver = rig.join("a", credit=0)
+    rig.log.write(message("a", b"1"), message("b", b"2"))
+    rig.fanout.subscribe(subscriber, SubscriptionId(9), "b", None)
+    rig.log.write(message("a", b"3"), message("b", b"4"))
+    receiver.credit = 100
+    rig.fanout.wake(subscriber)
+    await rig.settle()
+    assert receiver.got == [(b"1", (0,)), (b"3", (0,)), (b"4", (9,))]
+
+
+async def test_a_new_subscription_of_a_live_subscriber_brings_nothing_again():
+    rig = Rig()
+    subscriber, receiver = rig.join("a")
+    rig.log.write(message("a", b"1"), message("b", b"2"))
+    rig.fanout.subscribe(subscriber, SubscriptionId(9), "b", None)
+    await rig.settle()
+    rig.log.write(message("a", b"3"), message("b", b"4"))
+    assert receiver.got == [(b"1", (0,)), (b"3", (0,)), (b"4", (9,))]
+    assert rig.log.scans == 0
+
+
+async def test_who_has_left_gets_nothing_and_the_tail_is_let_go():
+    rig = Rig()
+    subscriber, receiver = rig.join("#", credit=0)
+    rig.log.write(message("a", b"1"))
+    rig.fanout.leave(subscriber)
+    assert not rig.log.listeners
+    assert rig.fanout.behind_count == 0
+    rig.log.write(message("a", b"2"))
+    _, later = rig.join("#")
+    rig.log.write(message("a", b"3"))
+    await rig.settle()
+    assert receiver.got == []
+    assert later.bodies == [b"3"]
+
+
+async def test_where_a_subscriber_is_moves_with_the_tail_only_while_it_is_live():
+    rig = Rig()
+    subscriber, receiver = rig.join("#", credit=1)
+    rig.log.write(message("a", b"1"))
+    assert rig.fanout.reached(subscriber) == (Position(rig.log.confirmed, 0),)
+    rig.log.write(message("b", b"2"), message("b", b"3"))
+    assert rig.fanout.reached(subscriber) == (Position(rig.log.frames[1].start, 0),)
+    receiver.credit = 1
+    rig.fanout.wake(subscriber)
+    await rig.settle()
+    assert rig.fanout.reached(subscriber) == (Position(rig.log.frames[1].start, 1),)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.lists(st.sampled_from(["a", "b", "a/b"]), min_size=1, max_size=3)),
+        st.tuples(st.just("credit"), st.integers(0, 4)),
+        st.tuples(st.just("turn"), st.integers(0, 3)),
+    ),
+    max_size=40,
+)
+
+
+@settings(deadline=None)
+@given(steps=STEPS, patterns=st.lists(st.sampled_from(["#", "a", "a/#", "+"]), min_size=1, max_size=2, unique=True))
+def test_whatever_the_pace_everything_comes_once_and_in_order(steps, patterns):
+    async def history():
+        rig = Rig()
+        subscriber, receiver = rig.join(*patterns, credit=0)
+        sent = []
+        for what, value in steps:
+            if what == "write":
+                written = [message(address, b"%d" % (len(sent) + n)) for n, address in enumerate(value)]
+                sent += written
+                rig.log.write(*written)
+            elif what == "credit":
+                receiver.credit += value
+                rig.fanout.wake(subscriber)
+            else:
+                for _ in range(value):
+                    await asyncio.sleep(0)
+        receiver.credit = 1 << 30
+        for _ in range(2):
+            rig.fanout.wake(subscriber)
+            await rig.settle()
+        expected = [m.body for m in sent if any(matches(pattern, m.address) for pattern in patterns)]
+        assert receiver.bodies == expected
+
+    asyncio.run(history())
+
+
+async def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
+    rig = Rig()
+    monkeypatch.setattr("gateway.delivery.catch_up.RETRY_MIN_S", 0)
+    subscriber, receiver = rig.join("#", credit=0)
+    rig.log.write(message("a", b"1"))
+    scan, failures = rig.log.scan, [OSError("disk"), StoreError("busy")]
+
+    async def failing(*args, **options):
+        if failures:
+            raise failures.pop()
+        return await scan(*args, **options)
+
+    monkeypatch.setattr(rig.log, "scan", failing)
+    receiver.credit = 100
+    rig.fanout.wake(subscriber)
+    await rig.settle()
+    assert receiver.bodies == [b"1"]
+    assert not subscriber.behind
+
+
+async def test_a_subscriber_is_led_past_what_is_lost_and_waits_for_what_is_repaired(monkeypatch, capsys):
+    rig = Rig()
+    monkeypatch.setattr("gateway.delivery.catch_up.RETRY_MIN_S", 0)
+    subscriber, receiver = rig.join("#", credit=0)
+    for n in range(4):
+        rig.log.write(message("a", b"%d" % n))
+    hurt, scan, repairing = rig.log.frames[1], rig.log.scan, [ReplicaIncomplete("being repaired")]
+
+    async def damaged(start, queues, *, max_bytes):
+        if start.frame == hurt.start:
+            if repairing:
+                raise repairing.pop()
+            raise CorruptFrame(hurt.start, "body checksum", end=hurt.end)
+        found, following = await scan(start, queues, max_bytes=max_bytes)
+        if hurt in found:
+            return found[: found.index(hurt)], hurt.start
+        return found, following
+
+    monkeypatch.setattr(rig.log, "scan", damaged)
+    receiver.credit = 100
+    rig.fanout.wake(subscriber)
+    await rig.settle()
+    assert receiver.bodies == [b"0", b"2", b"3"]
+    assert (rig.fanout.damages_passed, repairing, bool(subscriber.behind)) == (1, [], False)
+    assert "messages for a subscriber are lost" in capsys.readouterr().out
+
+
+async def test_frames_that_concern_nobody_are_not_decoded(monkeypatch):
+    rig = Rig()
+    wanted = {"t/#": [17]}
+    rig.fanout = Fanout(rig.log, queues_of=lambda pattern: wanted[pattern], group_of=lambda _: 0, spawn=rig.spawn)
+    _, receiver = rig.join("t/#")
+    decoded, of = [], Batch.of
+    monkeypatch.setattr(Batch, "of", lambda frame: decoded.append(frame) or of(frame))
+    rig.log.write(message("t/1", b"elsewhere"))
+    assert not decoded
+    wanted["t/#"] = [16]
+    rig.fanout.changed()
+    rig.log.write(message("t/1", b"here"))
+    assert len(decoded) == 1
+    assert receiver.bodies == [b"here"]
+
+
+async def test_a_record_that_is_no_message_hides_no_other():
+    rig = Rig()
+    _, receiver = rig.join("#")
+    good = encode(message("t", b"good"))
+    rows = b"".join(ROW.pack(16, pos, size, 0, 0, 0, 0, 0) for pos, size in ((0, len(good)), (len(good), 3)))
+    rows += ROW.pack(16, 0, len(good), 0, 0, 0, 0, 0)
+    unplaced = UnplacedFrame.build(rows, good + b"bad")
+    header = unplaced.header(log_offset=rig.log.confirmed, epoch=1, stored_at_ms=0)
+    frame = Frame.parse(header + unplaced.rows + unplaced.payload, log_offset=rig.log.confirmed)
+    batch = Batch.of(frame)
+    assert [m.body for m in batch.messages] == [b"good", b"good"]
+    assert [batch.position(n).row for n in range(2)] == [0, 2]
+    assert not receiver.got

@@ -1,0 +1,57 @@
+"""Searches that wait for what they look for."""
+
+import asyncio
+
+import pytest
+from store_kit import append
+from test_find import frame
+
+from gateway.delivery import find_waits
+from gateway.delivery.find import find_messages
+from gateway.delivery.find_waits import FindWaits
+from gateway.port.adapter import FindMessages
+from store.api.message import Message
+from store.local.local import LocalStore
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def store(tmp_path):
+    async with await LocalStore.open(tmp_path) as store:
+        yield store
+
+
+def searching(store, waits, **asked):
+    request = FindMessages(key="d", **asked)
+
+    async def find():
+        return await find_messages(store, request, now_ms=0, indexed=lambda _kind, _text: True)
+
+    return asyncio.ensure_future(waits.find(request, find))
+
+
+async def test_what_comes_is_found(store):
+    waits = FindWaits(store)
+    assert (await searching(store, waits)).messages == []
+    waiting = searching(store, waits, wait_ms=60_000)
+    await append(store, frame(Message("a/1", b"other", device="e")))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    await append(store, frame(Message("a/1", b"1", device="d")))
+    async with asyncio.timeout(10):
+        assert [message.body for message in (await waiting).messages] == [b"1"]
+        assert len((await searching(store, waits, wait_ms=60_000)).messages) == 1, "what is there is not waited for"
+
+
+async def test_the_end_of_a_wait(store, monkeypatch):
+    waits = FindWaits(store)
+    async with asyncio.timeout(10):
+        assert (await searching(store, waits, wait_ms=10)).messages == []
+        waiting = searching(store, waits, wait_ms=60_000)
+        await asyncio.sleep(0.01)
+        monkeypatch.setattr(find_waits, "WAITS_COUNT_MAX", 1)
+        assert (await searching(store, waits, wait_ms=60_000)).messages == [], "one too many"
+        waits.stop()
+        assert (await waiting).messages == []
+        assert (await searching(store, waits, wait_ms=60_000)).messages == []

@@ -1,0 +1,286 @@
+"""An operator's levers: each is pulled by its command, on a store group of real nodes."""
+
+import asyncio
+
+import pytest
+from controllers import Controllers, now_ms, until
+from node_kit import GROUP, StoreGroup
+from store_kit import append, bodies, frame
+from typer.testing import CliRunner
+
+from controller.api.client import NotElectable, QueueClosed, ReplicaInSync, UnknownQueue
+from controller.node.local import LocalController
+from controller.remote.remote import RemoteController
+from gateway.cli import commands as cli
+from gateway.domain.keys import kv_key
+from gateway.groups.state import GroupRecord, QueueRecord, group_key, name_key, queue_key
+from gateway.groups.state import encode as encode_group
+from gateway.operating import queues
+from gateway.ownership.owner_keys import encode as encode_cursor
+from gateway.ownership.owners import CURSORS
+from gateway.sessions.record import offsets_of
+from store.format.frame import LogOffset, Position
+from store.local.local import LocalStore
+from store.node.slave_role import SlaveRole
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def controllers(tmp_path):
+    async with Controllers(tmp_path / "controllers", count=1) as found:
+        await found.leader()
+        yield found
+
+
+@pytest.fixture
+async def group(tmp_path, controllers):
+    async with StoreGroup(tmp_path, controllers) as found:
+        await found.in_sync()
+        yield found
+
+
+@pytest.fixture
+def headgate(controllers):
+    """Calls a command; its output, or raises what the command line says in one line."""
+
+    async def call(*words, answer=None):
+        command = ["cluster", *map(str, words), "--controllers", ",".join(controllers.addresses.values())]
+        found = await asyncio.to_thread(CliRunner().invoke, cli.app, command, input=answer)
+        if found.exception is not None and not isinstance(found.exception, SystemExit):
+            raise found.exception
+        return found
+
+    return call
+
+
+# ---- elect
+
+
+async def test_elect_elects_another_one_and_says_why_not(group, headgate):
+    """It was done without effect where the master served, be it reached or not."""
+    old = await group.master()
+    epoch = group.group.master_epoch
+    said = await headgate("elect", GROUP)
+    new = await group.master(after=epoch)
+    assert new != old
+    assert said.output == f"group {GROUP}: replica {group.id(new)} is master of epoch {epoch + 1}\n"
+    with pytest.raises(NotElectable, match=f"replica {group.id(new)} is already master of group {GROUP}"):
+        await headgate("elect", GROUP, "--replica", group.id(new))
+    await group.in_sync()
+    third = next(name for name in group.names if name not in {old, new})
+    await headgate("elect", GROUP, "--replica", group.id(third))
+    assert await group.master(after=epoch + 1) == third
+
+
+async def test_an_unclean_election_says_what_may_be_lost_and_asks(group, headgate, caplog):
+    store = group.store()
+    await append(store, frame((16, b"a")))
+    await group.settled()
+    master = await group.master()
+    (late, other) = (name for name in group.names if name != master)
+    with pytest.raises(NotElectable, match="are in sync and alive"):
+        await headgate("elect", GROUP, "--unclean", "--yes")
+    await group.kill(late)
+    await until(lambda: len(group.group.sync_set) == 2)
+    await append(store, frame((16, b"lost")))
+    lost = {group.id(name) for name in (master, other)}
+    await group.kill(other)
+    await group.kill(master)
+    await group.start(late)
+    epoch = group.group.master_epoch
+    refused = await headgate("elect", GROUP, "--unclean", answer="n\n")
+    assert refused.exit_code == 1
+    assert f"replica {group.id(late)}: not in sync, alive, its log ended at" in refused.output
+    assert "it lacks" in refused.output
+    assert all(f"replica {id_}: in sync, " in refused.output for id_ in lost)
+    assert group.group.master_epoch in {epoch, epoch + 1}  # the dead master may have been deposed meanwhile
+
+    async def elected():
+        try:
+            return await headgate("elect", GROUP, "--unclean", answer="y\n")
+        except NotElectable:  # the others count as alive for two seconds
+            return None
+
+    while (said := await elected()) is None:
+        await asyncio.sleep(0.1)
+    assert f"replica {group.id(late)} is master" in said.output
+    assert await group.master(after=epoch) == late
+    assert any(record.levelname == "CRITICAL" and "UNCLEAN ELECTION" in record.message for record in caplog.records)
+
+
+# ---- configure
+
+
+async def test_a_group_is_configured_while_it_runs(group, headgate):
+    master = await group.master()
+    core = group.role(master).core
+    said = await headgate("groups", "configure", GROUP, "--min-in-sync", 3)
+    assert said.output.startswith(f"group {GROUP}: min_in_sync is 3, as soon as the master hears of it")
+    slave = next(name for name in group.names if name != master)
+    await until(lambda: core._min_in_sync == 3)
+    await group.kill(slave)
+    await until(lambda: core.refusal is not None)
+    assert "3 are needed" in str(core.refusal)
+    await headgate("groups", "configure", GROUP, "--min-in-sync", 1, "--acknowledge", "quorum", "--unclean-election")
+    await until(lambda: core.refusal is None)
+    await append(group.store(), frame((16, b"a")))
+    config = group.group.config
+    assert (config.replicas, config.min_in_sync, config.acknowledge, config.unclean_election) == (3, 1, "quorum", True)
+    said = await headgate("groups", "configure", GROUP, "--replicas", 5)
+    assert "start 2 more nodes" in said.output
+    said = await headgate("groups", "configure", GROUP, "--replicas", 5)
+    assert said.output == f"group {GROUP}: group {GROUP} is configured so already\n"
+    with pytest.raises(Exception, match="of 5 replicas 1 to 5 are in sync, not 6"):
+        await headgate("groups", "configure", GROUP, "--min-in-sync", 6)
+    with pytest.raises(Exception, match="nothing to change"):
+        await headgate("groups", "configure", GROUP)
+
+
+async def test_two_operators_who_configure_a_group_keep_each_others_settings(group, headgate, monkeypatch):
+    """The whole configuration was written back as it had been read, with the other's change undone."""
+    real = RemoteController.configure_group
+
+    async def behind_another(controller, *words):
+        monkeypatch.setattr(RemoteController, "configure_group", real)
+        await headgate("groups", "configure", GROUP, "--min-in-sync", 1)
+        return await real(controller, *words)
+
+    monkeypatch.setattr(RemoteController, "configure_group", behind_another)
+    await headgate("groups", "configure", GROUP, "--unclean-election")
+    await until(lambda: group.group.config.unclean_election)
+    assert group.group.config.min_in_sync == 1
+
+
+async def test_a_closed_group_is_opened_again(group, headgate):
+    await headgate("groups", "close", GROUP)
+    await until(lambda: group.group.closed)
+    said = await headgate("groups", "open", GROUP)
+    assert said.output == f"group {GROUP} gets new queues again\n"
+    await until(lambda: not group.group.closed)
+    assert (await group.client.create_topic("t", queues=1)).groups == (GROUP,)
+
+
+# ---- replicas
+
+
+async def test_a_replica_that_lives_is_retired_and_writing_goes_on(group, headgate):
+    master = await group.master()
+    store = group.store()
+    await append(store, frame((16, b"a")))
+    gone = next(name for name in group.names if name != master)
+    id_ = group.id(gone)
+    with pytest.raises(ReplicaInSync, match=f"replica {group.id(master)} is master of group {GROUP}: elect another"):
+        await headgate("replicas", "retire", GROUP, group.id(master))
+    said = await headgate("replicas", "retire", GROUP, id_)
+    assert f"replica {id_} is retired" in said.output
+    assert "start a node of the group on an empty directory" in said.output
+    await until(lambda: group.group.replica(id_) is None)
+    assert id_ not in group.group.sync_set
+    await until(lambda: id_ not in group.role(master).core.sync_set)
+    await append(store, frame((16, b"b")))
+    assert await bodies(store, 16) == [b"a", b"b"]
+    assert isinstance(group.role(gone), SlaveRole)
+    assert group.group.next_replica > id_  # and is not given again
+    await headgate("replicas", "retire", GROUP, id_)  # the answer was lost
+    rest = next(name for name in group.names if name not in {gone, master})
+    with pytest.raises(ReplicaInSync, match="nothing is written until another one is"):
+        await headgate("replicas", "retire", GROUP, group.id(rest))
+    await headgate("replicas", "retire", GROUP, group.id(rest), "--force")
+    await until(lambda: group.group.sync_set == (group.id(master),))
+
+
+async def test_a_replica_is_forgotten_when_it_is_gone(group, headgate):
+    master = await group.master()
+    gone = next(name for name in group.names if name != master)
+    id_ = group.id(gone)
+    with pytest.raises(ReplicaInSync, match=f"replica {id_} of group {GROUP} is alive at 127.0.0.1:"):
+        await headgate("replicas", "forget", GROUP, id_)
+    await group.kill(gone)
+    await until(lambda: id_ not in group.group.sync_set)
+
+    async def forgotten():
+        try:
+            return await headgate("replicas", "forget", GROUP, id_)
+        except ReplicaInSync:  # it counts as alive for a moment
+            return None
+
+    while (said := await forgotten()) is None:
+        await asyncio.sleep(0.1)
+    assert said.output == f"group {GROUP}: replica {id_} is forgotten\n"
+
+
+async def test_a_replica_reads_its_log_now_and_repairs_what_is_damaged(group, headgate):
+    store = group.store()
+    for i in range(20):
+        await append(store, frame((16, b"%03d" % i + bytes(1_000))))
+    await group.settled()
+    master = await group.master()
+    hurt = next(name for name in group.names if name != master)
+    id_ = group.id(hurt)
+    said = await headgate("replicas", "repair", GROUP, id_)
+    assert said.output.startswith(f"group {GROUP}: replica {id_} has read ")
+    assert said.output.endswith(" bytes of its log: nothing is damaged\n")
+    (path,) = [one for one in (group.directory / hurt / "log").iterdir() if one.stat().st_size > 10_000]
+    data = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(10_000)
+        file.write(bytes([data[10_000] ^ 1]))
+    await headgate("replicas", "repair", GROUP, id_)
+    await until(lambda: path.read_bytes()[: len(data)] == data)
+    await until(lambda: group.nodes[hurt].disk.store.damages_repaired == 1)
+    said = await headgate("replicas", "repair", GROUP, id_)
+    assert said.output.endswith("nothing is damaged\nrepaired so far: 1\n")
+
+
+# ---- topics
+
+
+@pytest.fixture
+async def single(tmp_path):
+    """A store and a controller in this process, with a topic of two queues, the first of which is closed."""
+    async with await LocalStore.open(tmp_path / "store") as store:
+        controller = LocalController.open(tmp_path / "controller", now_ms=now_ms)
+        topic = await controller.create_topic("t", queues=2)
+        first = topic.queues[0]
+        for i in range(10):
+            await append(store, frame((first, b"%d" % i)))
+        await controller.close_queue(first)
+        yield store, controller, first
+        await controller.close()
+
+
+async def test_queues_are_listed_with_what_is_in_them(single):
+    store, controller, first = single
+    one, other = await queues.lines(controller, store)
+    assert (one.number, one.topic, one.state, one.records, one.unread) == (first + 1, "t", "open", 0, 0)
+    assert (other.number, other.state, other.records) == (first, "closed", 10)
+
+
+async def test_a_queue_is_dropped_when_all_have_read_it_and_else_it_is_said_who_has_not(single):
+    store, controller, first = single
+    await store.kv_put(name_key("g"), encode_group(GroupRecord("t", "averaged")))
+    await store.kv_put(group_key("g"), encode_group(GroupRecord("t", "averaged")))
+    await store.kv_put(queue_key("g", first), encode_group(QueueRecord(7)))
+    with pytest.raises(QueueClosed, match=f"queue {first} of t is not read to its end.*'g': 3; --force"):
+        await queues.drop(controller, store, first)
+    assert {line.number: line.unread for line in await queues.lines(controller, store)} == {first: 3, first + 1: 0}
+    await store.kv_put(queue_key("g", first), encode_group(QueueRecord(10)))
+    fourth = (await store.fetch(first, 4, max_bytes=1)).frames[0].start
+    cursor = {int(queue): at for queue, at in offsets_of((Position(LogOffset(fourth), 0),)).items()}
+    await store.kv_put(kv_key(CURSORS, "mqtt/s"), encode_cursor(cursor))
+    with pytest.raises(QueueClosed, match=r"session 'mqtt/s' \(if it subscribes to the topic\): 6; --force"):
+        await queues.drop(controller, store, first)
+    await store.kv_put(kv_key(CURSORS, "mqtt/s"), encode_cursor({0: store.end, 1: 0}))
+    await queues.drop(controller, store, first)
+    assert controller.topic_of_queue(first) is None
+    with pytest.raises(UnknownQueue, match=f"no topic has a queue {first}"):
+        await queues.drop(controller, store, first)
+
+
+async def test_a_queue_with_readers_is_dropped_by_force(single):
+    store, controller, first = single
+    await store.kv_put(name_key("g"), encode_group(GroupRecord("t", "averaged")))
+    await store.kv_put(group_key("g"), encode_group(GroupRecord("t", "averaged")))
+    await queues.drop(controller, None, first)
+    assert controller.topic_of_queue(first) is None

@@ -1,0 +1,104 @@
+"""What a proxy does that goes on late, when another one has its sessions: nothing that is not its own any more."""
+
+from types import SimpleNamespace
+
+import pytest
+from proxies_rig import Clock, Proxy, wills_in
+
+from gateway.ownership.owner_keys import OwnerRecord, encode, owner_key
+from gateway.port.adapter import Will
+from gateway.queues.shared_subscriptions import SharedSubscriptions
+from gateway.sessions.record import session_key
+from store.api.message import Message
+from store.local.local import LocalStore
+
+pytestmark = pytest.mark.anyio
+
+SESSION = session_key("mqtt", "dev")
+
+
+@pytest.fixture
+async def clock():
+    return Clock()
+
+
+@pytest.fixture
+async def store(tmp_path, clock):
+    async with await LocalStore.open(tmp_path, now_ms=clock.now_ms) as store:
+        yield store
+
+
+@pytest.fixture
+async def proxies(store, clock):
+    found = [await Proxy(store, clock, seed=seed).start() for seed in (1, 2)]
+    yield found
+    for proxy in found:
+        await proxy.die()
+
+
+async def unshare(name, unless):
+    return False
+
+
+def shared_of(proxy):
+    """Shared subscriptions of a proxy, of which only memberships are looked at."""
+    registry = SimpleNamespace(unshare=unshare, shared=[], queues={})
+    shared = SharedSubscriptions(proxy.store, proxy.owners, registry, proxy.sessions, groups_max=10, spawn=proxy.spawn)
+    proxy.sessions.ended = shared.ended
+    return shared
+
+
+async def join(shared, name):
+    """A member, as `SharedSubscriptions.join` writes it."""
+    shared._joined[SESSION] = 1
+    await shared._store.kv_transact({}, shared._joined_as(name, SESSION))
+
+
+async def members(store):
+    return len(await store.kv_prefix("shared/members/"))
+
+
+async def hear_nothing(name, user):
+    """Who is stopped does not let go."""
+
+
+async def test_the_end_of_a_connection_ends_no_membership_of_the_session_elsewhere(store, proxies):
+    late, other = proxies
+    late.sessions.wanted = hear_nothing
+    holder, _ = await late.open(expiry_s=0)
+    await join(shared_of(late), "$share/g/a")
+    await other.open(expiry_s=0)  # takes it by force
+    await join(shared_of(other), "$share/g/a")
+    await late.close(holder)
+    assert await members(store) == 1
+
+
+async def test_the_sweep_ends_no_membership_of_a_session_that_has_begun_meanwhile(store, proxies):
+    late, _ = proxies
+    shared = shared_of(late)
+    await join(shared, "$share/g/a")
+    there = shared._is_there
+
+    async def looked_before(session):
+        found = await there(session)
+        await store.kv_put(owner_key(session), encode(OwnerRecord(session, "other")))
+        return found
+
+    shared._is_there = looked_before
+    await shared.sweep()
+    assert await members(store) == 1
+    shared._is_there = there
+    await store.kv_delete(owner_key(SESSION))
+    await shared.sweep()
+    assert await members(store) == 0
+
+
+async def test_a_late_owner_publishes_no_will_of_a_session_that_goes_on_elsewhere(store, proxies):
+    late, other = proxies
+    late.sessions.wanted = hear_nothing
+    will = Will(message=Message("wills/x", b"late", protocol="mqtt"), delay_ms=0)
+    holder, _ = await late.open(will=will)
+    await other.open()
+    assert await wills_in(store) == [b"late"]  # its connection was there, and is not any more: once
+    await late.close(holder)
+    assert await wills_in(store) == [b"late"]

@@ -1,0 +1,144 @@
+"""`headgate controller`: what it makes of its configuration, and what its admin port says."""
+
+import asyncio
+import gc
+import resource
+import shutil
+import sys
+
+import httpx
+import pytest
+from controllers import until
+from typer.testing import CliRunner
+
+from controller.disk.cluster_file import ClusterFile
+from controller.disk.migration import RAFT
+from controller.node import run as controller_process
+from controller.node.node import ControllerNode
+from controller.node.run import _admin
+from controller.raft import StorageFailed
+from gateway.cli.commands import app
+from gateway.config.cluster_settings import ClusterConfig, ControllerConfig, NodesTls
+from gateway.config.config import Config
+from gateway.config.nodes import node_credentials
+from gateway.config.nodes import place as place_of
+from gateway.domain.errors import ConfigError
+from store.base.admin import AdminPlace
+from store.base.clock import now_ms
+from store.node import run as store_process
+
+pytestmark = pytest.mark.anyio
+THREE = ClusterConfig(controllers={"1": "10.0.0.1:8082", "2": "10.0.0.2:8082", "3": "[::1]:8082"})
+
+
+def place(cluster=THREE, *, join=False, **mine):
+    return place_of(Config(cluster=cluster, controller=ControllerConfig(**mine)), join=join)
+
+
+def test_it_is_one_of_those_that_are_named():
+    found = place(id=2)
+    assert found.address == "10.0.0.2:8082"
+    assert found.members == {1: "10.0.0.1:8082", 2: "10.0.0.2:8082", 3: "[::1]:8082"}
+    assert not found.join
+
+
+@pytest.mark.parametrize("process", [controller_process, store_process])
+def test_it_may_open_as_many_files_as_the_machine_lets_it(process, monkeypatch):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    seen = []
+
+    def run(running):
+        running.close()
+        seen.append(resource.getrlimit(resource.RLIMIT_NOFILE))
+
+    monkeypatch.setattr(process.uvloop, "run", run)
+    monkeypatch.setattr(sys, "setswitchinterval", lambda _: None)
+    monkeypatch.setattr(gc, "set_threshold", lambda _: None)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard // 2), hard))
+    try:
+        process.serve(None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert seen == [(hard, hard)]
+
+
+def test_alone_it_is_a_cluster_of_one():
+    found = place(ClusterConfig(), id=5, port=9000)
+    assert (found.address, found.members) == ("127.0.0.1:9000", {5: "127.0.0.1:9000"})
+
+
+def test_who_joins_need_not_be_named_and_may_be_elsewhere_than_it_listens():
+    found = place(id=4, join=True, advertise="c4.example:1")
+    assert (found.address, found.join, sorted(found.members)) == ("c4.example:1", True, [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[cluster]\ncontrollers = { 1 = '127.0.0.1:1' }\n[controller]\nid = 7\n", "controller.id: 7 is none of 1"),
+        ("[controller]\nhost = '0.0.0.0'\n", "controller.host: 0.0.0.0 can be reached from other machines"),
+        ("[controller]\njoin = true\n", "cluster.controllers: names nobody to join"),
+        ("[controller]\nport = 0\n", "controller.port: 0 is found by nobody"),
+    ],
+)
+def test_a_wrong_configuration_is_said_in_one_line(tmp_path, text, expected):
+    file = tmp_path / "wrong.toml"
+    file.write_text(text)
+    found = CliRunner().invoke(app, ["controller", "-c", str(file), "--data-dir", str(tmp_path)])
+    assert isinstance(found.exception, ConfigError)
+    assert str(found.exception).startswith(expected)
+    assert "\n" not in str(found.exception)
+
+
+def test_without_certificates_only_this_machine_is_served():
+    assert node_credentials(ClusterConfig(), host="127.0.0.1", key="x") == (None, None)
+    assert node_credentials(ClusterConfig(insecure=True), host="0.0.0.0", key="x") == (None, None)
+    with pytest.raises(ConfigError, match=r"x: 0\.0\.0\.0 can be reached"):
+        node_credentials(ClusterConfig(), host="0.0.0.0", key="x")
+
+
+def test_certificates_that_cannot_be_read_are_named(tmp_path):
+    file = tmp_path / "none.pem"
+    cluster = ClusterConfig(tls=NodesTls(cert_file=file, key_file=file, ca_file=file))
+    with pytest.raises(ConfigError, match=r"none\.pem cannot be read"):
+        node_credentials(cluster, host="127.0.0.1", key="x")
+
+
+async def test_a_directory_that_is_removed_ends_the_controller(tmp_path, monkeypatch):
+    monkeypatch.setattr(controller_process, "PRESENCE_LOOK_S", 0.01)
+    node = await ControllerNode.open(tmp_path / "data", address="", now_ms=now_ms)
+    waiting = asyncio.ensure_future(controller_process._until(asyncio.Event(), node, tmp_path / "data"))
+    await node.create_topic("a", queues=1)
+    await until(lambda: ClusterFile(tmp_path / "data" / RAFT).id)  # nothing is written there from now on
+    assert not waiting.done()
+    shutil.rmtree(tmp_path / "data")
+    with pytest.raises(controller_process.ControllerFailed, match="was removed or replaced"):
+        async with asyncio.timeout(20):
+            await waiting
+    await node.close()
+
+
+async def test_the_admin_port_says_how_it_is(tmp_path):
+    node = await ControllerNode.open(tmp_path / "data", address="", now_ms=now_ms)
+    admin = await _admin(AdminPlace("127.0.0.1", 0), node)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{admin.port}") as http:
+        await node.create_topic("a", queues=1)
+        assert (await http.get("/readyz")).status_code == 200
+        status = (await http.get("/status")).json()
+        assert (status["role"], status["topics"], status["members"][0]["id"]) == ("leader", 1, 1)
+        page = (await http.get("/metrics")).text
+        assert "headgate_controller_leading 1.0" in page
+        assert "headgate_controller_topics 1.0" in page
+
+        def failing(_ready):
+            raise StorageFailed("no space left on device")
+
+        node._storage.save = failing
+        with pytest.raises(StorageFailed):
+            await node.create_topic("b", queues=1)
+        await node.failed
+        for path in ("/readyz", "/healthz"):
+            answer = await http.get(path)
+            assert (answer.status_code, "no space left" in answer.text) == (503, True)
+    await admin.stop()
+    await node.close()

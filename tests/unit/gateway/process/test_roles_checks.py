@@ -1,0 +1,102 @@
+"""`check-config` refuses what a role refuses, in the same words, because it asks the role."""
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli import commands as cli
+from gateway.config.config import load
+from gateway.domain.errors import ConfigError
+from gateway.process import app, workers
+from gateway.process.nodes import controller_run, store_run
+from gateway.process.roles import refusals, roles_of
+
+pytestmark = pytest.mark.anyio
+
+OPEN = "rpc.host: 0.0.0.0 can be reached from other machines; write [cluster.tls], or cluster.insecure = true"
+CONTROLLERS = '[cluster]\ncontrollers = { 1 = "127.0.0.1:1", 2 = "127.0.0.1:2" }\n'
+
+
+def config_of(tmp_path, text):
+    file = tmp_path / "x.toml"
+    file.write_text(text)
+    return file, load(file, {})
+
+
+def check(file, *args):
+    result = CliRunner().invoke(cli.app, ["check-config", "--config", str(file), *args])
+    return result.exit_code, str(result.exception or "")
+
+
+@pytest.mark.parametrize("start", [app.serve, lambda config, **rest: workers.serve(config, 2, **rest)])
+def test_rpc_beyond_this_machine_is_refused_before_anything_is_opened(tmp_path, start):
+    file, config = config_of(tmp_path, f'[rpc]\nhost = "0.0.0.0"\n[store]\ndata_dir = "{tmp_path / "data"}"\n')
+    with pytest.raises(ConfigError) as caught:
+        start(config, load=lambda: config)
+    assert str(caught.value) == OPEN
+    assert not (tmp_path / "data").exists()
+    assert check(file) == (1, f"serve: {OPEN}")
+
+
+def test_a_closed_network_is_the_operators_word(tmp_path):
+    for text in ("[cluster]\ninsecure = true\n", "[rpc]\nenabled = false\n"):
+        more = '[rpc]\nhost = "0.0.0.0"\n' if "rpc" not in text else text + 'host = "0.0.0.0"\n'
+        file, _ = config_of(tmp_path, more if "rpc" in text else text + more)
+        assert check(file)[0] == 0
+
+
+def test_what_a_store_and_a_controller_refuse(tmp_path):
+    file, config = config_of(tmp_path, f'{CONTROLLERS}[rpc]\nhost = "0.0.0.0"\n[controller]\nid = 3\n')
+    with pytest.raises(ConfigError) as caught:
+        store_run(config)
+    store = str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        controller_run(config)
+    controller = str(caught.value)
+    code, said = check(file)
+    assert code == 1
+    assert said.splitlines() == [f"controller: {controller}", f"store: {store}", f"proxy: {store}"]
+    assert check(file, "--role", "store") == (1, f"store: {store}")
+
+
+def test_a_host_without_an_address_is_refused(tmp_path):
+    """`serve` ended with it when it opened its first port, and `check-config` had called it ok."""
+    file, _ = config_of(tmp_path, f'[store]\ndata_dir = "{tmp_path / "data"}"\n')
+    code, said = check(file, "--host", "not a host")
+    assert code == 1
+    assert said.startswith("serve: listeners.")
+    assert ".host: 'not a host' has no address (" in said
+    assert len(said.splitlines()) == 1
+    with pytest.raises(ConfigError, match="'not a host' has no address"):
+        CliRunner().invoke(cli.app, ["serve", "--config", str(file), "--host", "not a host"], catch_exceptions=False)
+    assert not (tmp_path / "data").exists()
+    for text in ('[rpc]\nhost = "a b"\n', '[admin]\nhost = "a b"\n'):
+        assert check(config_of(tmp_path, text)[0])[0] == 1
+    of_a_store = config_of(tmp_path, CONTROLLERS + '[admin]\nhost = "a b"\n')[1]
+    assert [line.split(" has")[0] for line in refusals(of_a_store, ["store", "controller"])] == [
+        "store: admin.host: 'a b'",
+        "controller: admin.host: 'a b'",
+    ]
+
+
+def test_roles_follow_from_what_is_written(tmp_path):
+    def of(text):
+        return roles_of(config_of(tmp_path, text)[1])
+
+    assert of("") == ["serve"]
+    assert of(CONTROLLERS) == ["controller", "store", "proxy"]
+    assert of('[cluster]\ncontrollers = { 7 = "127.0.0.1:7" }\n') == ["store", "proxy"]
+
+
+def test_files_that_cannot_be_used_are_said(tmp_path):
+    (tmp_path / "no.pem").write_text("nothing")
+    tls = f'[tls]\ncert_file = "{tmp_path / "no.pem"}"\nkey_file = "{tmp_path / "no.pem"}"\n'
+    (found,) = refusals(config_of(tmp_path, tls)[1], ["serve"])
+    assert found.startswith("serve: tls.cert_file: ")
+    assert refusals(config_of(tmp_path, "")[1], ["store"]) == [
+        'store: cluster.controllers: is empty; write where the controllers are, { 1 = "10.0.0.1:8082" }'
+    ]
+
+
+def test_a_role_that_there_is_not(tmp_path):
+    file, _ = config_of(tmp_path, "")
+    assert check(file, "--role", "king")[1] == "--role: 'king' is none of serve, controller, store, proxy"

@@ -1,0 +1,100 @@
+"""Store and metadata for workers: those of a gateway in one process, there and back."""
+
+import asyncio
+
+import pytest
+
+from controller.api.client import ControllerError, GroupConfig
+from controller.node.local import LocalController
+from controller.remote.remote import RemoteController
+from gateway.config.config import load
+from gateway.domain.errors import ConfigError
+from gateway.process.footing import here
+from gateway.process.shared_store import shared_store
+from store.api.client import Put
+from store.base.clock import now_ms
+from store.cluster.cluster import ClusterStore, connect_remote
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def config(tmp_path):
+    return load(environ={}, overrides={"store": {"data_dir": str(tmp_path / "data")}})
+
+
+async def test_workers_go_on_with_what_one_process_has_left_and_the_other_way_round(config):
+    async with here(config) as alone:
+        await alone.controller.create_topic("a", queues=2)
+        await alone.store.kv_put("k", b"1")
+    for _ in range(2):
+        async with shared_store(config) as base:
+            controller = RemoteController([base.controller_address], now_ms=now_ms)
+            await controller.ready()
+            async with await ClusterStore.open(controller, connect_remote(controller)) as store:
+                assert controller.topic("a") is not None
+                assert (await store.kv_get("k")).value == b"1"
+                await controller.create_topic("b", queues=3)
+                await store.kv_transact({}, [Put("l", b"2")])
+            await controller.close()
+            assert not base.troubles()
+            assert base.alive
+    async with here(config) as alone:
+        assert [topic.name for topic in alone.controller.topics()] == ["a", "b"]
+        assert (await alone.store.kv_get("l")).value == b"2"
+        await alone.controller.create_topic("c", queues=1)
+
+
+async def test_the_replica_stays_the_same_one(config):
+    ids = []
+    for _ in range(2):
+        async with shared_store(config) as base:
+            group = base.controller.group(0)
+            ids.append([one.id for one in group.replicas])
+            assert group.master == group.replicas[0].id
+            assert group.master_epoch == 1
+    assert ids == [[1], [1]]
+
+
+async def test_what_a_full_disk_keeps_from_being_written_is_said_in_heartbeats(config, monkeypatch):
+    monkeypatch.setattr("store.disk.space.Space.look", lambda _: None)
+    async with shared_store(config) as base:
+        master = base.controller.routes(0)[0].master
+        served = await base.controller.service(0)
+        assert (served.served, served.room) == (True, (master,))
+        base.store._engine._space.ran_out("on purpose")
+        async with asyncio.timeout(20):
+            while (await base.controller.service(0)).served:
+                await asyncio.sleep(0.01)
+        served = await base.controller.service(0)
+        assert (served.served, served.room) == (False, ())
+
+
+async def test_sockets_are_for_this_user_alone_and_are_taken_away(config):
+    async with shared_store(config) as base:
+        assert (base.sockets / "controller.sock").is_socket()
+        assert base.sockets.stat().st_mode & 0o077 == 0
+        sockets = base.sockets
+    assert not sockets.exists()
+
+
+async def test_a_long_path_has_its_sockets_elsewhere(tmp_path):
+    data_dir = tmp_path / ("d" * 100)
+    async with shared_store(load(environ={}, overrides={"store": {"data_dir": str(data_dir)}})) as base:
+        assert not base.sockets.is_relative_to(data_dir)
+        assert base.sockets.stat().st_mode & 0o077 == 0
+
+
+async def test_the_data_directory_of_a_clusters_node_is_refused(config):
+    controller = LocalController.open(config.store.data_dir / "controller", now_ms=now_ms)
+    await controller.add_group(0, GroupConfig(replicas=3, min_in_sync=2))
+    await controller.close()
+    with pytest.raises(ControllerError, match="a cluster's node"):
+        async with shared_store(config):
+            pass
+
+
+async def test_another_group_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"store\.group"):
+        async with shared_store(load(environ={}, overrides={"store": {"data_dir": str(tmp_path), "group": 3}})):
+            pass

@@ -1,0 +1,62 @@
+"""Workers' metrics are summed, and do not fall when a worker goes."""
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from gateway.ops.metrics import Metrics
+from gateway.process.worker_metrics import WorkerMetrics
+
+
+def said(stored=0, connections=0, topics=0):
+    metrics = Metrics(process=False)
+    metrics.messages_in("mqtt", "t", "stored").inc(stored)
+    metrics.flow("mqtt").open = connections
+    metrics.append_seconds.observe(0.004)
+    metrics.topics.set(topics)
+    return generate_latest(metrics.registry).decode()
+
+
+def gathered(texts):
+    own = Metrics()
+    own.topics.set(7)
+    return WorkerMetrics(own.registry, lambda: texts, name="store")
+
+
+def page(metrics):
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    return generate_latest(registry).decode()
+
+
+STORED = 'headgate_messages_in_total{protocol="mqtt",status="stored",topic="t"}'
+OPEN = 'headgate_connections{protocol="mqtt"}'
+
+
+def test_workers_are_summed():
+    text = page(gathered({"worker-1": said(3, 2), "worker-2": said(4, 5)}))
+    assert f"{STORED} 7.0" in text
+    assert f"{OPEN} 7.0" in text
+    assert "headgate_append_seconds_count 2.0" in text
+    assert 'headgate_append_seconds_bucket{le="0.005"} 2.0' in text
+    assert text.count("# TYPE headgate_messages_in_total counter") == 1
+
+
+def test_what_is_of_the_store_is_said_once_by_who_has_it():
+    text = page(gathered({"worker-1": said(topics=7), "worker-2": said(topics=7)}))
+    assert "headgate_topics 7.0" in text
+    assert 'process_cpu_seconds_total{process="store"}' in text
+
+
+def test_counters_of_a_worker_that_is_gone_stay_and_its_gauges_do_not():
+    texts = {"worker-1": said(3, 2), "worker-2": said(4, 5)}
+    metrics = gathered(texts)
+    metrics.gone(texts["worker-2"])
+    texts["worker-2"] = ""
+    assert f"{STORED} 7.0" in page(metrics)
+    assert f"{OPEN} 2.0" in page(metrics)
+    texts["worker-2"] = said(1, 1)
+    assert f"{STORED} 8.0" in page(metrics)
+    assert "headgate_append_seconds_count 3.0" in page(metrics)
+
+
+def test_without_workers_there_are_the_stores_figures():
+    assert "headgate_topics 7.0" in page(gathered({}))

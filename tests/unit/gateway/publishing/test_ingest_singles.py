@@ -1,0 +1,362 @@
+"""Single messages take the short way into frames, and every promise of the long one holds for them."""
+
+import pytest
+
+from controller.api.client import GroupConfig
+from controller.node.local import Limits, LocalController
+from gateway.domain.errors import Cause, Refusal
+from gateway.ops.metrics import Metrics
+from gateway.port.adapter import Publish, Token
+from gateway.port.single import Single
+from gateway.publishing.ingest import FRAME_PAYLOAD_BYTES, FRAME_ROWS, Ingest
+from gateway.publishing.router import Router
+from store.api.client import Appended
+from store.api.message import Message, decode
+from store.base.errors import StoreOverloaded, StoreUnreachable
+from store.format.frame import FRAME_ASYNC, Frame, origin_of
+
+pytestmark = pytest.mark.anyio
+
+
+class Log:
+    """One group's log: holds frames until the test says how they ended."""
+
+    def __init__(self, group):
+        self.group = group
+        self.waiting = []
+        self.bodies = []
+        self.flags = []
+        self.end = origin_of(group)
+
+    def append(self, frame, done):
+        self.waiting.append((frame, done))
+
+    def end_next(self, error=None):
+        frame, done = self.waiting.pop(0)
+        if error is not None:
+            done(error)
+            return
+        header = frame.header(log_offset=self.end, epoch=1, stored_at_ms=5)
+        stored = Frame.parse(header + frame.rows + frame.payload, log_offset=self.end)
+        self.bodies += [bytes(decode(stored.record(row)).body) for row in range(len(stored.rows))]
+        self.end = stored.end
+        done(Appended(stored.start))
+
+
+class Store:
+    group = 0
+
+    def __init__(self, groups):
+        self.logs = {group: Log(group) for group in groups}
+
+
+class Publisher:
+    """A connection: writes down in which order it was answered."""
+
+    protocol = "mqtt"
+
+    def __init__(self):
+        self.answers = []
+        self.tokens = iter(range(1000, 2000))
+
+    def publish_of(self, single):
+        return Publish([single.message], Token(next(self.tokens)))
+
+    def acknowledged(self, single, size_bytes):
+        self.answers.append((single.acknowledgement, size_bytes))
+
+    def failed(self, single, error, size_bytes):
+        self.answers.append((error.cause, size_bytes))
+
+    def published(self, token, outcome, size_bytes):
+        error = outcome.error or next(iter(outcome.refused.values()), None)
+        self.answers.append((token if error is None else error.cause, size_bytes))
+
+
+class Rig:
+    def __init__(self, controller, groups=(0,)):
+        self.store = Store(groups)
+        self.router = Router(controller)
+        self.metrics = Metrics(process=False)
+        self.turns, self.wanted, self.named = [], [], []
+        self.ingest = Ingest(
+            self.store,
+            self.router,
+            self.metrics,
+            new_producer=iter(range(7, 100_000)).__next__,
+            message_bytes_max=1000,
+            soon=self.turns.append,
+            clock=lambda: 0.0,
+            create_topic=lambda name, _creator: self.wanted.append(name),
+            appended_to=self.named.extend,
+            drained=lambda: None,
+        )
+
+    @property
+    def log(self):
+        return self.store.logs[0]
+
+    def single(self, publisher, message, acknowledgement=b"ack"):
+        self.ingest.publish_single(publisher, Single(message, acknowledgement), 10)
+
+    def publish(self, publisher, token, *messages, denied=None):
+        self.ingest.publish(publisher, Publish(messages, Token(token)), 10, denied or {})
+
+    def turn(self):
+        while self.turns:
+            self.turns.pop(0)()
+
+    def know(self, *addresses):
+        for address in addresses:
+            self.router.resolve(address)
+
+    def counted(self, topic, status):
+        return self.metrics.messages_in("mqtt", topic, status)._value.get()
+
+    def rested(self):
+        return self.ingest.idle and not self.ingest.waiting_bytes
+
+
+def message(body=b"x", address="t/1", device="d1", **fields):
+    return Message(address, body, 5, "mqtt", device, **fields)
+
+
+@pytest.fixture
+async def controller(tmp_path):
+    controller = LocalController.open(tmp_path, limits=Limits(default_queues=4), now_ms=lambda: 0)
+    await controller.create_topic("t")
+    yield controller
+    await controller.close()
+
+
+@pytest.fixture
+async def rig(controller):
+    rig = Rig(controller)
+    rig.know("t/1", "t/2")
+    return rig
+
+
+@pytest.fixture
+async def two(tmp_path):
+    controller = LocalController.open(tmp_path, limits=Limits(default_queues=4), now_ms=lambda: 0)
+    for group in (0, 1):
+        await controller.add_group(group, GroupConfig())
+    await controller.create_topic("t")
+    rig = Rig(controller, (0, 1))
+    rig.know("t/1")
+    yield rig
+    await controller.close()
+
+
+def devices(rig, group):
+    """A device whose messages lie in a group."""
+    route = rig.router.resolve("t/1")
+    return next(
+        name
+        for name in map("d{}".format, range(1000))
+        if rig.router.groups[route.near[rig.router.key_hash(name) % len(route.near)]] == group
+    )
+
+
+async def test_singles_of_a_turn_are_one_frame_and_each_is_acknowledged(rig):
+    publishers = [Publisher() for _ in range(3)]
+    for n, publisher in enumerate(publishers):
+        rig.single(publisher, message(b"%d" % n), b"ack%d" % n)
+    assert rig.ingest.waiting_bytes == 30
+    assert not rig.ingest.idle
+    rig.turn()
+    assert rig.ingest.waiting_bytes == 0
+    assert not rig.ingest.idle
+    assert not any(publisher.answers for publisher in publishers)
+    assert len(rig.log.waiting) == 1
+    rig.log.end_next()
+    assert [publisher.answers for publisher in publishers] == [[(b"ack%d" % n, 10)] for n in range(3)]
+    assert rig.log.bodies == [b"0", b"1", b"2"]
+    assert rig.counted("t", "stored") == 3
+    assert rig.rested()
+
+
+async def test_what_is_published_behind_a_single_is_answered_behind_it(rig):
+    publisher, other = Publisher(), Publisher()
+    rig.publish(other, 1, message(b"first"))
+    rig.single(publisher, message(b"single"))
+    rig.publish(publisher, 2, message(b"same turn"))
+    rig.turn()
+    rig.publish(publisher, 3, message(b"next turn"))
+    rig.publish(publisher, 4, message(), denied={0: Refusal(Cause.FORBIDDEN, "no")})
+    rig.turn()
+    assert publisher.answers == []
+    rig.log.end_next()
+    assert publisher.answers == [(b"ack", 10), (2, 10)]
+    rig.log.end_next()
+    assert publisher.answers[2:] == [(3, 10), (Cause.FORBIDDEN, 10)]
+    assert rig.log.bodies.index(b"single") < rig.log.bodies.index(b"same turn") < rig.log.bodies.index(b"next turn")
+    assert rig.rested()
+
+
+async def test_a_refusal_that_needs_no_write_waits_for_the_single_before_it(rig):
+    publisher = Publisher()
+    rig.single(publisher, message())
+    rig.publish(publisher, 2, message(), denied={0: Refusal(Cause.FORBIDDEN, "no")})
+    rig.turn()
+    assert publisher.answers == []
+    rig.log.end_next()
+    assert publisher.answers == [(b"ack", 10), (Cause.FORBIDDEN, 10)]
+    assert rig.rested()
+
+
+async def test_a_store_group_that_is_faster_answers_nothing_before_the_single_of_another(two):
+    publisher, slow, fast = Publisher(), devices(two, 0), devices(two, 1)
+    two.single(publisher, message(device=slow))
+    two.publish(publisher, 2, message(device=fast))
+    two.turn()
+    two.store.logs[1].end_next()
+    assert publisher.answers == []
+    two.store.logs[0].end_next()
+    assert publisher.answers == [(b"ack", 10), (2, 10)]
+    assert two.rested()
+
+
+async def test_singles_go_to_their_groups_and_fail_with_them_alone(two):
+    names = [devices(two, 0), devices(two, 1)] * 2
+    publishers = [Publisher() for _ in names]
+    for publisher, name in zip(publishers, names, strict=True):
+        two.single(publisher, message(name.encode(), device=name))
+    two.turn()
+    assert [len(log.waiting) for log in two.store.logs.values()] == [1, 1]
+    two.store.logs[0].end_next(StoreOverloaded("busy"))
+    two.store.logs[1].end_next()
+    assert [one.answers for one in publishers] == [[(Cause.OVERLOAD, 10)], [(b"ack", 10)]] * 2
+    assert (two.counted("t", "stored"), two.counted("t", "overload")) == (2, 2)
+    assert two.rested()
+
+
+async def test_while_a_group_is_away_singles_go_the_way_of_all(two):
+    first, then = Publisher(), Publisher()
+    here, away = devices(two, 0), devices(two, 1)
+    two.single(first, message(device=away))
+    two.turn()
+    two.store.logs[1].end_next(StoreUnreachable("gone"))
+    assert first.answers == [(Cause.UNAVAILABLE, 10)]
+    assert two.ingest._outgoing.away
+    two.single(then, message(device=here))
+    two.turn()
+    two.store.logs[0].end_next()
+    assert then.answers == [(1000, 10)]
+    assert two.rested()
+
+
+async def test_a_failed_single_fails_before_what_came_behind_it(rig):
+    publisher = Publisher()
+    rig.single(publisher, message())
+    rig.turn()
+    rig.publish(publisher, 2, message())
+    rig.turn()
+    rig.log.end_next(StoreOverloaded("busy"))
+    rig.log.end_next()
+    assert publisher.answers == [(Cause.OVERLOAD, 10), (2, 10)]
+    assert rig.rested()
+
+
+async def test_a_single_that_is_too_large_is_refused_in_order(rig):
+    publisher = Publisher()
+    rig.single(publisher, message(bytes(1001)))
+    rig.publish(publisher, 2, message(b"behind"))
+    rig.turn()
+    rig.log.end_next()
+    assert publisher.answers == [(Cause.TOO_LARGE, 10), (2, 10)]
+    assert rig.log.bodies == [b"behind"]
+    assert rig.rested()
+
+
+async def test_a_single_of_a_full_body_with_a_long_envelope_is_stored(rig):
+    publisher = Publisher()
+    rig.single(publisher, message(bytes(1000)))
+    rig.turn()
+    rig.log.end_next()
+    assert publisher.answers == [(1000, 10)]
+
+
+async def test_a_single_for_a_missing_topic_waits_for_it_and_others_do_not_wait(rig):
+    waiting, other = Publisher(), Publisher()
+    rig.single(waiting, message(b"new", "new/1"))
+    rig.publish(waiting, 2, message(b"behind"))
+    rig.single(other, message(b"known"))
+    rig.turn()
+    assert rig.wanted == ["new"]
+    assert len(rig.log.waiting) == 1
+    rig.log.end_next()
+    assert other.answers == [(b"ack", 10)]
+    rig.single(other, message(b"known again"))
+    rig.turn()
+    rig.log.end_next()
+    assert len(other.answers) == 2
+    assert waiting.answers == []
+    rig.ingest.resume("new", Refusal(Cause.QUOTA, "too many topics"))
+    rig.log.end_next()
+    assert waiting.answers == [(Cause.QUOTA, 10), (2, 10)]
+    assert rig.log.bodies == [b"known", b"known again", b"behind"]
+    assert rig.rested()
+
+
+async def test_a_single_of_an_unknown_address_that_comes_while_another_topic_is_made(rig):
+    first, then = Publisher(), Publisher()
+    rig.publish(first, 1, message(b"a", "new/1"))
+    rig.turn()
+    rig.single(then, message(b"b", "newer/1"))
+    rig.turn()
+    rig.ingest.resume("new", Refusal(Cause.QUOTA, "too many topics"))
+    assert rig.wanted == ["new", "newer"]
+    rig.ingest.resume("newer", Refusal(Cause.QUOTA, "too many topics"))
+    assert (first.answers, then.answers) == ([(Cause.QUOTA, 10)], [(Cause.QUOTA, 10)])
+    assert rig.rested()
+
+
+async def test_a_single_for_named_queues_gets_its_rows_there(rig):
+    rig.router.bind("t/2", 900, key="all")
+    rig.know("t/2")
+    plain, bound = Publisher(), Publisher()
+    rig.single(plain, message(b"plain"))
+    rig.single(bound, message(b"bound", "t/2"))
+    rig.turn()
+    assert [frame.row_count for frame, _ in rig.log.waiting] == [3]
+    rig.log.end_next()
+    assert (plain.answers, bound.answers) == ([(b"ack", 10)], [(1000, 10)])
+    assert rig.named == [900]
+    assert rig.rested()
+
+
+async def test_messages_for_very_many_queues_share_no_frame_with_singles(rig):
+    for number in range(FRAME_ROWS + 1):
+        rig.router.bind("t/many", 1000 + number, key=number)
+    single, many = Publisher(), Publisher()
+    rig.publish(many, 1, message(address="t/many"))
+    rig.single(single, message())
+    rig.turn()
+    assert [frame.row_count for frame, _ in rig.log.waiting] == [1, FRAME_ROWS + 2]
+
+
+async def test_a_frame_of_singles_waits_for_the_disk_where_one_of_its_topics_does(rig, controller):
+    await controller.create_topic("fast", config={"flush": "async"})
+    rig.know("fast/1")
+    for turn in (("fast/1", "fast/1"), ("fast/1", "t/1"), ("t/1", "fast/1")):
+        for address in turn:
+            rig.single(Publisher(), message(address=address))
+        rig.turn()
+    assert [frame.flags for frame, _ in rig.log.waiting] == [FRAME_ASYNC, 0, 0]
+
+
+@pytest.mark.parametrize(("body", "count"), [(b"", FRAME_ROWS + 10), (bytes(900), FRAME_PAYLOAD_BYTES // 900 + 10)])
+async def test_a_long_turn_is_cut_into_frames(rig, body, count):
+    publishers = [Publisher() for _ in range(count)]
+    for publisher in publishers:
+        rig.single(publisher, message(body))
+    rig.turn()
+    assert len(rig.log.waiting) == 2
+    first, _ = rig.log.waiting[0]
+    assert len(first.payload) < FRAME_PAYLOAD_BYTES + 1000
+    while rig.log.waiting:
+        rig.log.end_next()
+    assert all(publisher.answers == [(b"ack", 10)] for publisher in publishers)
+    assert len(rig.log.bodies) == count
+    assert rig.rested()

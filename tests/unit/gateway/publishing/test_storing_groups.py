@@ -1,0 +1,127 @@
+"""Guards that fail in frames of several publishers, and messages of which no group is to have a part."""
+
+import pytest
+from test_ingest_groups import Publisher, Rig, controller, message, publish_marked  # noqa: F401 - a fixture
+
+from gateway.domain.errors import Cause
+from gateway.domain.once import KeyRepeated, OnceKey
+from gateway.ownership.owners import OwnershipLost
+from gateway.port.adapter import Publish, Token
+from gateway.port.marks import Fence, Marks
+from store.api.client import Appended
+from store.base.errors import StoreUnreachable
+from store.format.frame import FRAME_GUARDED, Frame
+from store.guards.rows import guards_of
+
+pytestmark = pytest.mark.anyio
+
+MARKS = Marks("session-marks/s/", 0, {0: b"m"}, fence=Fence(b"n" * 16, 7))
+KEY = OnceKey(name=b"k" * 16, fingerprint=b"f", expires_at_ms=5)
+
+
+def publish_keyed(rig, who, *messages):
+    publisher = rig.publishers.setdefault(who, Publisher())
+    rig.ingest.publish(publisher, Publish(messages, Token(1), key=KEY), 10)
+
+
+def end_failing(log, *numbers):
+    """The log's next frame is stored without what some of its guards cover."""
+    frame, done = log.waiting.pop(0)
+    assert frame.flags & FRAME_GUARDED
+    guards = guards_of(frame.rows)
+    header = frame.header(log_offset=log.end, epoch=1, stored_at_ms=5)
+    stored = log.frames[log.end] = Frame.parse(header + frame.rows + frame.payload, log_offset=log.end)
+    log.end = stored.end
+    done(Appended(stored.start, failed=tuple(guards[number].row for number in numbers)))
+    return guards
+
+
+async def test_a_publisher_whose_session_is_elsewhere_is_told_and_those_beside_it_are_stored(controller):  # noqa: F811
+    rig = Rig(controller)
+    (a,) = rig.keys(0)
+    rig.publish("before", 1, message(a, b"before"))
+    publisher = rig.publishers.setdefault("late", Publisher())
+    rig.ingest.publish(publisher, Publish([message(a), message(a)], Token(1), marks=MARKS), 10)
+    rig.publish("behind", 1, message(a, b"behind"))
+    rig.turn()
+    (guard,) = end_failing(rig.store.logs[0], 0)
+    assert (guard.first, guard.row, guard.name, guard.epoch) == (1, 3, b"n" * 16, 7)
+    assert isinstance(rig.outcome("late").error, OwnershipLost)
+    for who in ("before", "behind"):
+        ((place,),) = rig.outcome(who).stored(1).values()
+        assert who.encode() in rig.store.record(place)
+    assert rig.ingest.idle
+
+
+async def test_frames_without_a_fence_or_a_key_are_not_guarded(controller):  # noqa: F811
+    rig = Rig(controller)
+    (a,) = rig.keys(0)
+    publish_marked(rig, "p", 1, [message(a)], Marks("session-marks/s/", 0, {0: b"m"}))
+    frame, _ = rig.store.logs[0].waiting[0]
+    assert not frame.flags & FRAME_GUARDED
+    assert guards_of(frame.rows) == []
+
+
+async def test_a_key_that_was_used_before_is_said(controller):  # noqa: F811
+    rig = Rig(controller)
+    (a,) = rig.keys(0)
+    rig.publish("other", 1, message(a))
+    publish_keyed(rig, "p", message(a), message(a, address="t/+"))
+    rig.turn()
+    (guard,) = end_failing(rig.store.logs[0], 0)
+    assert (guard.first, guard.row, guard.once) == (1, 2, True)
+    error = rig.outcome("p").error
+    assert isinstance(error, KeyRepeated)
+    assert (error.group, list(error.refused)) == (0, [1])
+    assert rig.outcome("other").error is None
+
+
+async def test_what_one_group_has_under_a_key_is_stored_in_the_other(controller):  # noqa: F811
+    rig = Rig(controller)
+    (b,) = rig.keys(1)
+    publish_keyed(rig, "p", message(b, retain=True))
+    rig.turn()
+    end_failing(rig.store.logs[1], 0)
+    end_failing(rig.store.logs[0])
+    assert rig.outcome("p").error is None
+    assert rig.outcome("p").refused == {}
+
+
+async def test_a_key_is_asked_for_where_the_answers_place_was(controller):  # noqa: F811
+    rig = Rig(controller)
+    (b,) = rig.keys(1)
+    publish_keyed(rig, "p", message(b, retain=True))
+    rig.turn()
+    end_failing(rig.store.logs[0], 0)
+    end_failing(rig.store.logs[1], 0)
+    assert rig.outcome("p").error.group == 1
+
+
+async def test_nothing_is_stored_in_part_again_while_a_group_is_away(controller):  # noqa: F811
+    rig = Rig(controller)
+    (a,), (b,) = rig.keys(0), rig.keys(1)
+    away, there = rig.store.logs[1], rig.store.logs[0]
+    rig.publish("p", 1, message(b, retain=True))  # the retained message is in group 0
+    rig.turn()
+    there.end_next()
+    away.end_next(StoreUnreachable("no master"))
+    assert rig.outcome("p", 1).error.cause is Cause.UNKNOWN  # in part, for once
+    for token in range(2, 22):
+        rig.publish("p", token, message(b, retain=True))
+        rig.turn()
+        assert rig.outcome("p", token).refused[0].cause is Cause.UNAVAILABLE
+        assert there.waiting == []
+        assert len(away.waiting) == 1  # asked, by a frame without effect, and not twice at a time
+    rig.publish("p", 30, message(a), message(a, retain=True))
+    rig.turn()
+    there.end_next()
+    assert rig.outcome("p", 30).error is None
+    away.end_next(StoreUnreachable("no master"))
+    rig.publish("p", 40, message(b, retain=True))
+    rig.turn()
+    away.end_next()
+    rig.publish("p", 41, message(b, retain=True))
+    rig.turn()
+    rig.end_all()
+    assert rig.outcome("p", 41).error is None
+    assert rig.outcome("p", 41).refused == {}

@@ -1,0 +1,139 @@
+"""Queues and access rules: consumers that may not read any more, and members, who may read all that is shared."""
+
+import pytest
+from test_shared_subscriptions import SharedRig
+
+from controller.node.local import LocalController
+from gateway.domain.access import Badge, Identity, Rules
+from gateway.domain.access_settings import AccessConfig, AccessRule
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import Consume, ConsumerId, Token
+from gateway.port.shared import JoinShared, SharedName
+from store.local.local import LocalStore
+
+pytestmark = pytest.mark.anyio
+
+ALL = SharedName("g", "a/#")
+
+
+def badge(*filters):
+    rules = (AccessRule(effect="allow", filters=filters),) if filters else ()
+    return Badge(Identity(name="x"), Rules(AccessConfig(default="deny", rules=rules)).access(Identity(name="x")))
+
+
+@pytest.fixture
+async def rig(tmp_path):
+    store = await LocalStore.open(tmp_path / "store")
+    controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
+    for topic in ("$amqp", "a"):
+        await controller.create_topic(topic, queues=1)
+    rig = SharedRig(store, controller)
+    await rig.queues.load()
+    yield rig
+    await rig.rest()
+    await rig.queues.close()
+    await controller.close()
+    await store.close()
+
+
+async def consume(rig, conn, queue, who, **options):
+    effect = Consume(consumer=ConsumerId(1), queue=queue, token=Token(0), **options)
+    await rig.queues.consume(conn, effect, who)
+
+
+async def member(rig, *filters, **options):
+    """A connection that is a member by its rights, and what it shows."""
+    conn, who = rig.conn(), badge(*filters)
+    rig.sessions.there.add(f"s{conn.id}")
+    (name,) = await rig.shared.join(conn, JoinShared(names=[ALL]), who)
+    if isinstance(name, str):
+        await consume(rig, conn, name, who, settle_on_delivery=True, **options)
+        return conn, who
+    raise name
+
+
+async def waiting(rig):
+    return await rig.store.waiting(rig.queues.registry.queues[ALL.queue].number)
+
+
+async def test_a_consumer_gets_nothing_while_it_may_not_read(rig):
+    conn, who = rig.conn(), badge("$queue/q")
+    allowed, denied = who.access, badge().access
+    await rig.declare(conn, "q")
+    await consume(rig, conn, "q", who)
+    await rig.publish("", "q", b"1")
+    await conn.has(1)
+    who.access = denied
+    other = rig.conn()
+    await consume(rig, other, "q", badge("$queue/+"))
+    await rig.publish("", "q", b"2", b"3")
+    assert await other.has(2) == [b"2", b"3"]
+    rig.cancel(other)
+    await rig.publish("", "q", b"4")
+    who.access = allowed
+    rig.queues.wake()
+    assert await conn.has(2) == [b"1", b"4"]
+
+
+@pytest.mark.parametrize("filters", [(), ("a/1",), ("a/+",), ("b/#",), ("a/1", "a/2")])
+async def test_who_may_not_read_all_of_a_filter_is_no_member_of_it(rig, filters):
+    away, _ = await member(rig, "a/#")
+    await rig.lose(away)
+    await rig.publish_to("a/1", b"1")
+    await rig.publish_to("a/2", b"2")
+    with pytest.raises(Refusal) as caught:
+        await member(rig, *filters)
+    assert caught.value.cause is Cause.FORBIDDEN
+    assert await waiting(rig) == 2
+    back, _ = await member(rig, "a/#")
+    assert await back.has(2) == [b"1", b"2"]
+
+
+async def test_a_member_that_loses_a_part_of_its_rights_gets_nothing_and_others_get_all(rig):
+    one, who = await member(rig, "a/#")
+    before = who.access
+    await rig.publish_to("a/1", b"1")
+    await one.has(1)
+    for access in (badge("a/1").access, badge().access):
+        who.access = access
+        await rig.publish_to("a/1", b"2")
+        two, _ = await member(rig, "#")
+        assert await two.has(1) == [b"2"]
+        await rig.lose(two)
+    await rig.publish_to("a/2", b"3")
+    assert one.taken == one.taken[:1]
+    who.access = before
+    rig.queues.wake()
+    assert await one.has(2) == [b"1", b"3"]
+
+
+async def test_members_of_a_shared_subscription_are_told_when_their_right_is_revoked(rig):
+    """They were lent nothing more, and waited."""
+    one, who = await member(rig, "a/#")
+    two, _ = await member(rig, "a/#")
+    who.access = badge("a/1").access
+    rig.queues.wake()
+    assert one.cancelled == one.denied == [1]
+    assert two.cancelled == []
+    await rig.publish_to("a/1", b"1")
+    assert await two.has(1) == [b"1"]
+    rig.queues.wake()
+    await rig.lose(one)
+    assert len(one.cancelled) == 1
+
+
+async def test_what_is_lent_while_a_right_is_revoked_is_kept(rig):
+    one, who = await member(rig, "a/#")
+    real = rig.store.take
+
+    async def take(*args, **options):
+        found = await real(*args, **options)
+        who.access = badge("a/1").access
+        return found
+
+    rig.store.take = take
+    await rig.publish_to("a/2", b"2")
+    rig.store.take = real
+    two, _ = await member(rig, "a/#")
+    assert await two.has(1) == [b"2"]
+    assert one.taken == []

@@ -1,0 +1,318 @@
+"""Exchanges, queues and bindings: what may be declared, what is kept, and where messages go."""
+
+import pytest
+from queues_rig import Rig
+
+from controller.node.local import LocalController
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.queues import (
+    BindQueue,
+    CountRoutes,
+    DeclareExchange,
+    DeleteExchange,
+    DeleteQueue,
+    GetMessage,
+    PurgeQueue,
+    UnbindQueue,
+)
+from store.local.local import LocalStore
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def rig(tmp_path):
+    store = await LocalStore.open(tmp_path / "store")
+    controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
+    for topic in ("$amqp", "a", "b"):
+        await controller.create_topic(topic, queues=1)
+    rig = Rig(store, controller)
+    await rig.queues.load()
+    yield rig
+    await rig.queues.close()
+    await controller.close()
+    await store.close()
+
+
+async def refused(cause, awaitable):
+    with pytest.raises(Refusal) as info:
+        await awaitable
+    assert info.value.cause is cause
+    return info.value.detail
+
+
+async def test_declaring_twice_agrees_and_differing_is_refused(rig):
+    conn = rig.conn()
+    info = await rig.declare(conn, "q", durable=True)
+    assert (info.name, info.messages, info.consumers) == ("q", 0, 0)
+    assert await rig.declare(conn, "q", durable=True) == info
+    assert "durable" in await refused(Cause.PRECONDITION, rig.declare(conn, "q"))
+    assert await rig.declare(conn, "q", passive=True) == info
+    await refused(Cause.NOT_FOUND, rig.declare(conn, "other", passive=True))
+    await refused(Cause.FORBIDDEN, rig.declare(conn, "amq.mine"))
+
+
+async def test_a_queue_without_a_name_is_given_one_of_its_own(rig):
+    conn = rig.conn()
+    names = {(await rig.declare(conn, "")).name for _ in range(5)}
+    assert len(names) == 5
+    assert all(name.startswith("amq.gen-") for name in names)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"x-expires": 1000},
+        {"x-max-length": 5},
+        {"x-dead-letter-exchange": "dlx"},
+        {"x-queue-type": "stream"},
+        {"x-message-ttl": -1},
+        {"x-message-ttl": "soon"},
+        {"x-single-active-consumer": True},
+    ],
+)
+async def test_arguments_whose_meaning_would_be_lost_are_refused(rig, arguments):
+    detail = await refused(Cause.PRECONDITION, rig.declare(rig.conn(), "q", arguments=arguments))
+    assert next(iter(arguments)) in detail
+    assert (await rig.declare(rig.conn(), "q", arguments={"x-queue-type": "quorum", "note": 1})).name == "q"
+
+
+async def test_the_default_exchange_reaches_every_queue_by_its_name(rig):
+    conn = rig.conn()
+    for name in ("q", "with.dots", "with/slash", "wild.*.#"):
+        await rig.declare(conn, name)
+        await rig.publish("", name, name.encode())
+        got = await rig.queues.request(conn, GetMessage(queue=name, settle=True))
+        assert got.leased.messages[0].body == name.encode()
+        assert got.remaining == 0
+        assert await rig.queues.request(conn, GetMessage(queue=name)) is None
+
+
+async def bound(rig, exchange, key, queue="q", **arguments):
+    await rig.queues.request(
+        rig.conn(), BindQueue(queue=queue, exchange=exchange, routing_key=key, arguments=arguments)
+    )
+
+
+async def exchange(rig, name, kind, **options):
+    await rig.queues.request(rig.conn(), DeclareExchange(name=name, kind=kind, **options))
+
+
+async def test_a_direct_exchange_matches_keys_exactly(rig):
+    await rig.declare(rig.conn(), "q")
+    await exchange(rig, "d", "direct")
+    await bound(rig, "d", "a.*")
+    assert await rig.publish("d", "a.b", b"") == []
+    assert len(await rig.publish("d", "a.*", b"")) == 1
+
+
+async def test_a_topic_exchange_matches_words(rig):
+    await rig.declare(rig.conn(), "q")
+    await exchange(rig, "t", "topic")
+    await bound(rig, "t", "a.*.c.#")
+    assert len(await rig.publish("t", "a.b.c", b"")) == 1
+    assert len(await rig.publish("t", "a.b.c.d.e", b"")) == 1
+    assert len(await rig.publish("t", "a.x/y.c", b"")) == 1
+    assert await rig.publish("t", "a.c", b"") == []
+    assert await rig.publish("t", "b.b.c", b"") == []
+
+
+async def test_amq_topic_is_the_addresses_that_all_protocols_publish_to(rig):
+    await rig.declare(rig.conn(), "q")
+    await bound(rig, "amq.topic", "a.*")
+    assert len(await rig.publish_to("a/b", b"")) == 1
+    assert await rig.publish_to("b/b", b"") == []
+    await bound(rig, "amq.topic", "#")
+    assert len(await rig.publish_to("b/b", b"")) == 1
+    assert len(await rig.publish("amq.topic", "", b"")) == 1
+    assert len(await rig.publish("amq.topic", "$SYS.x", b"")) == 1
+    assert await rig.publish("amq.fanout", "x", b"") == []
+
+
+async def test_a_fanout_exchange_matches_everything_of_its_own(rig):
+    for name in ("q", "p"):
+        await rig.declare(rig.conn(), name)
+        await bound(rig, "amq.fanout", "", name)
+    assert len(await rig.publish("amq.fanout", "any.key", b"")) == 2
+    assert await rig.publish("amq.direct", "any.key", b"") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "properties", "matches"),
+    [
+        ({"x-match": "all", "a": 1, "b": "t"}, {"a": "1", "b": "t", "c": "x"}, True),
+        ({"a": 1, "b": "t"}, {"a": "1"}, False),
+        ({"x-match": "any", "a": 1, "b": "t"}, {"a": "1"}, True),
+        ({"x-match": "any", "a": 1}, {"a": "2"}, False),
+        ({"a": None}, {"a": "whatever"}, True),
+        ({"a": True}, {"a": "true"}, True),
+        ({}, {}, True),
+        ({"x-match": "any"}, {"a": "1"}, False),
+    ],
+)
+async def test_a_headers_exchange_matches_headers(rig, arguments, properties, matches):
+    await rig.declare(rig.conn(), "q")
+    await bound(rig, "amq.headers", "", **arguments)
+    found = await rig.publish("amq.headers", "k", b"", properties=tuple(properties.items()))
+    assert bool(found) is matches
+
+
+async def test_headers_with_a_place_of_their_own_match_too(rig):
+    await rig.declare(rig.conn(), "q")
+    await bound(rig, "amq.match", "", **{"ce-type": "t"})
+    native = {"amqp": {"properties": b"", "mapped": {"ce-type": "t"}}}
+    assert await rig.publish("amq.match", "", b"", native=native)
+    assert not await rig.publish("amq.match", "", b"")
+
+
+async def test_a_header_binding_that_means_nothing_is_refused(rig):
+    await rig.declare(rig.conn(), "q")
+    await refused(Cause.PRECONDITION, bound(rig, "amq.headers", "", **{"x-match": "most"}))
+
+
+async def test_unbinding_ends_one_binding_alone(rig):
+    conn = rig.conn()
+    await rig.declare(conn, "q")
+    await bound(rig, "amq.topic", "a.x")
+    await bound(rig, "amq.topic", "a.#")
+    unbind = UnbindQueue(queue="q", exchange="amq.topic", routing_key="a.#")
+    await rig.queues.request(conn, unbind)
+    await rig.queues.request(conn, unbind)
+    assert await rig.publish_to("a/y", b"") == []
+    assert len(await rig.publish_to("a/x", b"")) == 1
+    await refused(Cause.NOT_FOUND, bound(rig, "nowhere", "k"))
+    await refused(Cause.NOT_FOUND, bound(rig, "amq.topic", "k", "nobody"))
+    await refused(Cause.FORBIDDEN, bound(rig, "", "k"))
+
+
+async def test_a_message_is_once_in_a_queue_however_many_bindings_match(rig):
+    conn = rig.conn()
+    await rig.declare(conn, "q")
+    for key in ("a.#", "a.b", "#", "*.b"):
+        await bound(rig, "amq.topic", key)
+    await rig.publish_to("a/b", b"once")
+    assert (await rig.declare(conn, "q", passive=True)).messages == 1
+
+
+async def test_exchanges_that_exist_can_be_published_to_and_no_others(rig):
+    await exchange(rig, "x.y:z", "topic", durable=True)
+    await rig.publish("x.y:z", "k", b"")
+    with pytest.raises(Refusal) as info:
+        await rig.publish("nowhere", "k", b"")
+    assert info.value.cause is Cause.NOT_FOUND
+    await exchange(rig, "x.y:z", "topic", durable=True)
+    await exchange(rig, "x.y:z", "", passive=True)
+    await refused(Cause.PRECONDITION, exchange(rig, "x.y:z", "direct", durable=True))
+    await refused(Cause.NOT_FOUND, exchange(rig, "nowhere", "", passive=True))
+    await refused(Cause.FORBIDDEN, exchange(rig, "amq.mine", "direct"))
+    await refused(Cause.FORBIDDEN, exchange(rig, "", "direct"))
+    await refused(Cause.PRECONDITION, exchange(rig, "w", "x-delayed-message"))
+    await refused(Cause.PRECONDITION, exchange(rig, "w", "direct", internal=True))
+    await refused(Cause.PRECONDITION, exchange(rig, "w", "direct", arguments={"alternate-exchange": "v"}))
+    await refused(Cause.PRECONDITION, exchange(rig, "per%cent", "direct"))
+
+
+async def test_deleting_an_exchange_takes_its_bindings_along(rig):
+    conn = rig.conn()
+    await rig.declare(conn, "q", durable=True)
+    await exchange(rig, "d", "direct", durable=True)
+    await bound(rig, "d", "k")
+    delete = DeleteExchange(name="d", if_unused=True)
+    await refused(Cause.PRECONDITION, rig.queues.request(conn, delete))
+    await rig.queues.request(conn, DeleteExchange(name="d"))
+    await rig.queues.request(conn, delete)
+    await refused(Cause.FORBIDDEN, rig.queues.request(conn, DeleteExchange(name="amq.topic")))
+    await exchange(rig, "d", "direct", durable=True)
+    assert await rig.publish("d", "k", b"") == []
+
+
+async def test_an_auto_delete_exchange_goes_with_its_last_binding(rig):
+    conn = rig.conn()
+    await rig.declare(conn, "q")
+    await exchange(rig, "d", "direct", auto_delete=True)
+    await bound(rig, "d", "k")
+    await rig.queues.request(conn, UnbindQueue(queue="q", exchange="d", routing_key="k"))
+    await refused(Cause.NOT_FOUND, exchange(rig, "d", "", passive=True))
+
+
+async def test_deleting_a_queue_says_how_much_was_in_it(rig):
+    conn = rig.conn()
+    await rig.declare(conn, "q")
+    await rig.publish("", "q", b"1", b"2")
+    await refused(Cause.PRECONDITION, rig.queues.request(conn, DeleteQueue(name="q", if_empty=True)))
+    assert await rig.queues.request(conn, DeleteQueue(name="q")) == 2
+    assert await rig.queues.request(conn, DeleteQueue(name="q")) == 0
+    assert await rig.publish("", "q", b"lost") == []
+    assert (await rig.declare(conn, "q")).messages == 0
+
+
+async def test_purging_leaves_what_is_lent(rig):
+    conn = rig.conn()
+    await rig.declare(conn, "q")
+    await rig.publish("", "q", b"1", b"2", b"3")
+    got = await rig.queues.request(conn, GetMessage(queue="q"))
+    assert got.remaining == 2
+    assert await rig.queues.request(conn, PurgeQueue(name="q")) == 2
+    await rig.settle(conn, "q", "requeue", got.leased.offsets[0])
+    got = await rig.queues.request(conn, GetMessage(queue="q"))
+    assert (got.leased.messages[0].body, got.leased.deliveries) == (b"1", [1])
+
+
+async def test_what_is_durable_survives_a_restart(rig):
+    conn = rig.conn()
+    await exchange(rig, "lasting", "direct", durable=True)
+    await exchange(rig, "passing", "direct")
+    for name, durable in (("d", True), ("t", False)):
+        await rig.declare(conn, name, durable=durable)
+        for at in ("lasting", "passing"):
+            await bound(rig, at, "k", name)
+    await rig.publish("lasting", "k", b"kept")
+    await rig.restart()
+    conn = rig.conn()
+    assert (await rig.declare(conn, "d", durable=True)).messages == 1
+    await refused(Cause.NOT_FOUND, rig.declare(conn, "t", passive=True))
+    await refused(Cause.NOT_FOUND, exchange(rig, "passing", "", passive=True))
+    assert len(await rig.publish("lasting", "k", b"")) == 1
+    await exchange(rig, "passing", "direct")
+    assert await rig.publish("passing", "k", b"") == []
+    assert (await rig.declare(conn, "t")).messages == 0
+
+
+async def test_a_deleted_queue_stays_deleted(rig):
+    conn = rig.conn()
+    await rig.declare(conn, "q", durable=True)
+    await rig.publish("", "q", b"old")
+    await rig.queues.request(conn, DeleteQueue(name="q"))
+    await rig.restart()
+    conn = rig.conn()
+    await refused(Cause.NOT_FOUND, rig.declare(conn, "q", passive=True))
+    assert (await rig.declare(conn, "q", durable=True)).messages == 0
+
+
+async def test_an_exclusive_queue_is_its_connections_alone(rig):
+    mine, other = rig.conn(), rig.conn()
+    await rig.declare(mine, "q", exclusive=True)
+    for request in (DeleteQueue(name="q"), PurgeQueue(name="q"), GetMessage(queue="q")):
+        await refused(Cause.CONFLICT, rig.queues.request(other, request))
+    await refused(Cause.CONFLICT, rig.declare(other, "q", exclusive=True))
+    await refused(Cause.CONFLICT, bound(rig, "amq.topic", "k"))
+    await refused(Cause.CONFLICT, rig.consume(other, "q"))
+    assert (await rig.declare(mine, "q", exclusive=True)).name == "q"
+    await rig.lose(mine)
+    await rig.declare(other, "q")
+
+
+async def test_an_exclusive_queue_of_a_connection_that_is_gone_already_does_not_stay(rig):
+    late = rig.conn()
+    await rig.lose(late)
+    await rig.declare(late, "q", exclusive=True)
+    await refused(Cause.NOT_FOUND, rig.declare(rig.conn(), "q", passive=True))
+
+
+async def test_routes_are_counted_for_whoever_publishes_mandatory(rig):
+    from store.api.message import Message
+
+    await rig.declare(rig.conn(), "q")
+    await bound(rig, "amq.topic", "a.#")
+    messages = [Message("a/b"), Message("b/b"), Message("$amqp//q"), Message("none/b")]
+    assert await rig.queues.request(rig.conn(), CountRoutes(messages=messages)) == [1, 0, 1, 0]

@@ -1,0 +1,371 @@
+"""Consumers of named queues: who gets what, when, and what becomes of it."""
+
+import msgspec
+import pytest
+from queues_rig import Rig
+
+from controller.node.local import LocalController
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import ConsumerId
+from gateway.port.queues import DeleteQueue, GetMessage
+from gateway.queues.pump import BATCH_COUNT_MAX, Consumer
+from store.api.message import Message
+from store.base.errors import StoreOverloaded
+from store.format.frame import ROW, UnplacedFrame
+from store.local.local import LocalStore
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def rig(tmp_path):
+    store = await LocalStore.open(tmp_path / "store")
+    controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
+    await controller.create_topic("$amqp", queues=1)
+    rig = Rig(store, controller)
+    await rig.queues.load()
+    yield rig
+    await rig.queues.close()
+    await controller.close()
+    await store.close()
+
+
+async def waiting(rig, queue="q"):
+    return (await rig.declare(rig.conn(), queue, passive=True)).messages
+
+
+async def test_what_waits_and_what_comes_is_delivered_in_order(rig):
+    conn = rig.conn()
+    await rig.declare(conn, "q")
+    await rig.publish("", "q", b"1", b"2")
+    await rig.consume(conn, "q")
+    assert not conn.taken
+    assert await conn.has(2) == [b"1", b"2"]
+    await rig.publish("", "q", b"3")
+    assert await conn.has(3) == [b"1", b"2", b"3"]
+    assert [deliveries for _, _, deliveries in conn.taken] == [0, 0, 0]
+
+
+async def test_a_message_without_an_id_has_the_one_of_its_place_in_the_log(rig):
+    conn = rig.conn()
+    await rig.declare(conn, "q")
+    await rig.publish("", "q", b"1", b"2")
+    await rig.publish("", "q", b"3", id="own")
+    await rig.consume(conn, "q")
+    await conn.has(3)
+    ids = [message.id for message, _, _ in conn.taken]
+    assert ids[2] == "own"
+    frame, row = ids[1].split(".")
+    assert row == "2"  # the second message's row in its topic's queue: row 1 is the first one's in the named queue
+    assert ids[0] == f"{frame}.0"
+
+
+async def test_a_consumer_that_is_full_gets_the_rest_when_it_is_ready(rig):
+    conn = rig.conn(credit=2)
+    await rig.declare(conn, "q")
+    await rig.publish("", "q", *(b"%d" % n for n in range(6)))
+    await rig.consume(conn, "q")
+    await conn.has(2)
+    assert await waiting(rig) == 4
+    rig.ready(conn, 2)
+    await conn.has(4)
+    assert max(conn.offers[1:]) <= 3  # it has learnt what the consumer takes
+    rig.ready(conn, 10)
+    assert await conn.has(6) == [b"%d" % n for n in range(6)]
+    assert {deliveries for _, _, deliveries in conn.taken} == {0}
+
+
+def test_how_much_to_offer_follows_what_is_taken():
+    consumer = Consumer(None, ConsumerId(1), "q", exclusive=False, settle_on_delivery=False)
+    assert consumer.offer_count() == BATCH_COUNT_MAX
+    consumer.took(10, BATCH_COUNT_MAX)
+    assert consumer.blocked
+    assert consumer.ready(None)
+    assert consumer.offer_count() == 11
+    consumer.took(11, 11)
+    assert (consumer.blocked, consumer.offer_count()) == (False, 2)
+    consumer.took(2, 2)
+    assert consumer.offer_count() == 4
+    for _ in range(20):
+        consumer.took(consumer.offer_count(), consumer.offer_count())
+    assert consumer.offer_count() == BATCH_COUNT_MAX
+
+
+def test_no_more_is_offered_than_there_is_credit_for():
+    consumer = Consumer(None, ConsumerId(1), "q", exclusive=False, settle_on_delivery=False, credit=3)
+    assert consumer.offer_count() == 3
+    consumer.took(2, 2)
+    assert (consumer.blocked, consumer.offer_count()) == (False, 1)
+    assert not consumer.ready(2)  # an acknowledgement, and nothing waits for it
+    consumer.took(2, 2)
+    assert consumer.blocked
+    assert not consumer.ready(None)  # its peer reads again, which is no credit
+    assert consumer.ready(1_000)
+    assert consumer.offer_count() == BATCH_COUNT_MAX
+    consumer.took(0, 5)  # its peer does not read
+    assert consumer.blocked
+    assert consumer.ready(None)
+    assert consumer.offer_count() == BATCH_COUNT_MAX
+
+
+async def test_a_consumer_with_credit_is_lent_no_more(rig):
+    conn = rig.conn(credit=2)
+    await rig.declare(conn, "q")
+    await rig.publish("", "q", *(b"%d" % n for n in range(6)))
+    await rig.consume(conn, "q", credit=2)
+    await conn.has(2)
+    for credit, count in ((1, 3), (3, 6)):
+        rig.ready(conn, credit, named=True)
+        await conn.has(count)
+    assert conn.offers == [2, 1, 3]
+    assert {deliveries for _, _, deliveries in conn.taken} == {0}
+
+
+async def test_consumers_take_turns(rig):
+    conns = [rig.conn() for _ in range(3)]
+    await rig.declare(conns[0], "q")
+    for conn in conns:
+        await rig.consume(conn, "q")
+    await rig.publish("", "q", *(b"%d" % n for n in range(9)))
+    for conn in conns:
+        assert len(await conn.has(3)) == 3
+    for n in range(3):
+        await rig.publish("", "q", b"one by one")
+        await conns[n].has(4)
+
+
+async def test_settled_messages_are_gone_and_requeued_ones_come_again(rig):
+    conn = rig.conn(credit=3)
+    await rig.declare(conn, "q", durable=True)
+    await rig.publish("", "q", b"ack", b"requeue", b"reject")
+    await rig.consume(conn, "q")
+    await conn.has(3)
+    offsets = [offset for _, offset, _ in conn.taken]
+    await rig.settle(conn, "q", "ack", offsets[0])
+    await rig.settle(conn, "q", "reject", offsets[2])
+    await rig.settle(conn, "q", "requeue", offsets[1])
+    rig.ready(conn, 5)
+    await conn.has(4)
+    message, offset, deliveries = conn.taken[3]
+    assert (message.body, offset, deliveries) == (b"requeue", offsets[1], 1)
+    await rig.settle(conn, "q", "ack", offset)
+    await rig.lose(conn)
+    assert await waiting(rig) == 0
+    await rig.settle(conn, "nobody's", "ack", 0)
+
+
+async def test_what_a_lost_connection_held_goes_to_another(rig):
+    conn, other = rig.conn(), rig.conn()
+    await rig.declare(conn, "q")
+    await rig.publish("", "q", b"1", b"2")
+    await rig.consume(conn, "q")
+    await conn.has(2)
+    await rig.consume(other, "q")
+    await rig.lose(conn)
+    assert await other.has(2) == [b"1", b"2"]
+    assert [deliveries for _, _, deliveries in other.taken] == [1, 1]
+
+
+async def test_a_cancelled_consumer_gets_nothing_more_and_keeps_what_it_has(rig):
+    conn = rig.conn()
+    await rig.declare(conn, "q")
+    await rig.publish("", "q", b"1")
+    await rig.consume(conn, "q")
+    await conn.has(1)
+    rig.cancel(conn)
+    rig.cancel(conn)
+    rig.ready(conn, 5)
+    await rig.publish("", "q", b"2")
+    assert await waiting(rig) == 1
+    await rig.settle(conn, "q", "requeue", conn.taken[0][1])
+    assert await waiting(rig) == 2
+    await rig.consume(conn, "q", 2)
+    await conn.has(3)
+
+
+async def test_settling_on_delivery_needs_no_acknowledgement(rig):
+    conn = rig.conn()
+    await rig.declare(conn, "q")
+    await rig.consume(conn, "q", settle_on_delivery=True)
+    await rig.publish("", "q", b"1", b"2")
+    await conn.has(2)
+    await rig.lose(conn)
+    assert await waiting(rig) == 0
+
+
+async def test_an_exclusive_consumer_is_alone(rig):
+    conn, other = rig.conn(), rig.conn()
+    await rig.declare(conn, "q")
+    await rig.consume(conn, "q", exclusive=True)
+    for attempt in (
+        rig.consume(other, "q"),
+        rig.queues.request(other, GetMessage(queue="q")),
+    ):
+        with pytest.raises(Refusal) as info:
+            await attempt
+        assert info.value.cause is Cause.FORBIDDEN
+    rig.cancel(conn)
+    await rig.consume(other, "q")
+    with pytest.raises(Refusal):
+        await rig.consume(conn, "q", exclusive=True)
+
+
+async def test_consuming_a_queue_that_is_not_there_is_refused(rig):
+    with pytest.raises(Refusal) as info:
+        await rig.consume(rig.conn(), "nobody's")
+    assert info.value.cause is Cause.NOT_FOUND
+
+
+async def test_consumers_hear_that_their_queue_is_gone(rig):
+    conn = rig.conn()
+    await rig.declare(conn, "q")
+    await rig.consume(conn, "q", 7)
+    with pytest.raises(Refusal):
+        await rig.queues.request(conn, DeleteQueue(name="q", if_unused=True))
+    await rig.queues.request(conn, DeleteQueue(name="q"))
+    assert conn.cancelled == [7]
+    rig.ready(conn, 1, 7)
+    rig.cancel(conn, 7)
+    await rig.lose(conn)
+
+
+async def test_an_auto_delete_queue_goes_with_its_last_consumer(rig):
+    conn, other = rig.conn(), rig.conn()
+    await rig.declare(conn, "q", auto_delete=True)
+    await rig.consume(conn, "q")
+    await rig.consume(other, "q")
+    rig.cancel(conn)
+    await rig.declare(conn, "q", passive=True)
+    await rig.lose(other)
+    with pytest.raises(Refusal):
+        await rig.declare(conn, "q", passive=True)
+
+
+async def test_expired_messages_are_settled_and_not_delivered(rig):
+    conn = rig.conn()
+    await rig.declare(conn, "q")
+    await rig.publish("", "q", b"old", expires_at_ms=500)
+    await rig.publish("", "q", b"young", expires_at_ms=5_000)
+    await rig.consume(conn, "q")
+    assert await conn.has(1) == [b"young"]
+    rig.now_ms = 6_000
+    await rig.lose(conn)
+    assert await rig.queues.request(rig.conn(), GetMessage(queue="q")) is None
+    assert await waiting(rig) == 0
+
+
+async def test_a_queues_own_time_to_live_counts_from_the_log(rig):
+    conn = rig.conn()
+    await rig.declare(conn, "q", arguments={"x-message-ttl": 60_000})
+    await rig.publish("", "q", b"1")
+    rig.now_ms = 1 << 60
+    assert await rig.queues.request(conn, GetMessage(queue="q")) is None
+    await rig.publish("", "q", b"2")
+    rig.now_ms = 1_000
+    assert (await rig.queues.request(conn, GetMessage(queue="q"))).leased.messages[0].body == b"2"
+
+
+async def test_a_store_that_fails_is_tried_again(rig, monkeypatch):
+    monkeypatch.setattr("gateway.queues.pump.RETRY_S", 0.01)
+    conn, take, failures = rig.conn(), rig.store.take, [StoreOverloaded("busy"), StoreOverloaded("busy")]
+
+    async def failing(*args, **kwargs):
+        if failures:
+            raise failures.pop()
+        return await take(*args, **kwargs)
+
+    monkeypatch.setattr(rig.store, "take", failing)
+    await rig.declare(conn, "q")
+    await rig.publish("", "q", b"1")
+    await rig.consume(conn, "q")
+    assert await conn.has(1) == [b"1"]
+
+
+async def test_what_the_store_refuses_to_settle_is_delivered_again(rig, monkeypatch):
+    conn = rig.conn()
+    await rig.declare(conn, "q")
+    await rig.publish("", "q", b"x")
+    await rig.consume(conn, "q")
+    await conn.has(1)
+
+    async def refusing(*args):
+        rig.store.requeue(*args)
+        raise StoreOverloaded
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.store, "settle", refusing)
+        with pytest.raises(StoreOverloaded):
+            await rig.settle(conn, "q", "ack", conn.taken[0][1])
+    assert await conn.has(2) == [b"x", b"x"]
+
+
+async def test_an_acknowledgement_does_not_reach_a_later_queue_of_that_name(rig):
+    conn, other = rig.conn(), rig.conn()
+    await rig.declare(conn, "q")
+    await rig.publish("", "q", b"old")
+    await rig.consume(conn, "q")
+    await conn.has(1)
+    number = conn.number
+    await rig.queues.request(conn, DeleteQueue(name="q"))
+    await rig.declare(conn, "q")
+    await rig.publish("", "q", b"new")
+    await rig.consume(conn, "q", consumer=2)
+    await conn.has(2)
+    assert conn.taken[0][1] == conn.taken[1][1]  # the same offset, in another queue
+    assert conn.number != number
+    await rig.settle(conn, "q", "ack", conn.taken[0][1], number=number)
+    await rig.lose(conn)
+    await rig.consume(other, "q")
+    assert await other.has(1) == [b"new"]
+
+
+async def test_a_bug_in_a_pump_cancels_its_consumers(rig, monkeypatch):
+    conn = rig.conn()
+
+    async def broken(*_args, **_kwargs):
+        raise RuntimeError("a bug")
+
+    await rig.declare(conn, "q")
+    monkeypatch.setattr(rig.store, "take", broken)
+    await rig.consume(conn, "q", 3)
+    await conn.until(lambda: conn.cancelled)
+    assert conn.cancelled == [3]
+
+
+async def test_a_record_that_is_no_message_does_not_stop_the_queue(rig):
+    conn = rig.conn()
+    await rig.declare(conn, "q")
+    (number,) = await rig.publish("", "q", b"before")
+    record = msgspec.msgpack.encode("not a message")
+    rig.store.append(UnplacedFrame.build(ROW.pack(number, 0, len(record), 0, 0, 0, 0, 0), record), lambda _: None)
+    await rig.publish("", "q", b"after")
+    await rig.consume(conn, "q")
+    assert await conn.has(2) == [b"before", b"after"]
+
+
+async def test_nothing_is_lent_to_a_connection_that_is_gone(rig):
+    conn, other = rig.conn(), rig.conn()
+    await rig.declare(other, "q")
+    await rig.consume(conn, "q")
+    conn.gone = True
+    await rig.publish("", "q", b"1")
+    await rig.lose(conn)
+    await rig.consume(other, "q")
+    assert await other.has(1) == [b"1"]
+    assert other.taken[0][2] == 0
+
+
+async def test_many_messages_of_many_frames(rig):
+    conn = rig.conn(credit=100)
+    await rig.declare(conn, "q")
+    expected = []
+    for n in range(30):
+        bodies = [b"%d.%d" % (n, i) for i in range(40)]
+        expected += bodies
+        await rig.publish("", "q", *bodies)
+    await rig.consume(conn, "q", settle_on_delivery=True)
+    while len(conn.taken) < len(expected):
+        await conn.until(lambda: conn.credit == 0 or len(conn.taken) == len(expected))
+        rig.ready(conn, 100)
+    assert conn.bodies == expected
+    assert isinstance(conn.taken[0][0], Message)

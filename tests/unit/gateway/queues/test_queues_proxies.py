@@ -1,0 +1,332 @@
+"""Named queues of several proxies: what one declares all know, exclusive queues and consumers are counted once."""
+
+import asyncio
+import random
+
+import pytest
+from proxies_rig import TTL_S, Clock, until
+from queues_rig import Rig
+from remote_kit import Node
+
+from controller.node.local import LocalController
+from gateway.domain.errors import Cause, Refusal
+from gateway.ownership.cluster_owners import ClusterOwners
+from gateway.port.queues import (
+    BindQueue,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    GetMessage,
+    UnbindQueue,
+)
+from gateway.port.topology import address_of
+from gateway.publishing.router import Router
+from gateway.queues.queues import NamedQueues
+from store.api.message import Message
+from store.local.local import LocalStore
+from store.remoting import RemoteStore
+
+pytestmark = pytest.mark.anyio
+
+
+class Proxy(Rig):
+    """One process with a connection of its own to the store."""
+
+    def __init__(self, cluster, number):
+        self.cluster = cluster
+        self.store = RemoteStore(0, lambda: cluster.node.target, budget_s=1.0)
+        self.controller = cluster.controller
+        self.now_ms = 1_000
+        self.conns = number * 100
+        self.tasks = set()
+        chance = random.Random(number)
+        self.owners = ClusterOwners(self.store, ttl_s=TTL_S, random=chance, clock=cluster.clock.now_s, takeover_s=0.2)
+        self.router = Router(self.controller)
+        self.queues = NamedQueues(
+            self.store, self.controller, self.router, owners=self.owners, random=chance, now_ms=lambda: self.now_ms
+        )
+
+    def spawn(self, work):
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    async def start(self):
+        await self.store.connected()
+        await self.queues.load()
+        self.store.watch_queues(self.queues.appended)
+        await self.owners.start(self.spawn)
+        self.spawn(self.queues.follow())
+        return self
+
+    async def die(self):
+        """As kill -9."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.queues.close()
+        await self.store.close()
+
+    async def ask(self, request, conn=None):
+        return await self.queues.request(conn or self.conn(), request)
+
+    def routes(self, exchange, key):
+        return self.router.named_queues(Message(address_of(exchange, key), b""))
+
+
+class Cluster:
+    def __init__(self, store, node, controller, clock):
+        self.store, self.node, self.controller, self.clock = store, node, controller, clock
+        self.proxies = []
+
+    async def proxy(self):
+        proxy = Proxy(self, len(self.proxies) + 1)
+        self.proxies.append(proxy)
+        return await proxy.start()
+
+    async def lose(self, proxy, *living):
+        await proxy.die()
+        self.proxies.remove(proxy)
+        for _ in range(int(TTL_S) + 1):
+            self.clock.ms += 1_000
+            for one in living:
+                await one.owners.beat()
+        await self.store._kv.look()
+
+    async def keys(self, prefix):
+        return [entry.key for entry in await self.store.kv_prefix(prefix)]
+
+
+@pytest.fixture
+async def cluster(tmp_path):
+    clock = Clock()
+    async with await LocalStore.open(tmp_path / "store", now_ms=clock.now_ms) as store:
+        controller = LocalController.open(tmp_path / "controller", now_ms=clock.now_ms)
+        await controller.create_topic("$amqp")
+        node = await Node().start(store)
+        cluster = Cluster(store, node, controller, clock)
+        yield cluster
+        for proxy in cluster.proxies:
+            await proxy.die()
+        await node.stop()
+        await controller.close()
+
+
+@pytest.fixture
+async def two(cluster):
+    return cluster, await cluster.proxy(), await cluster.proxy()
+
+
+DURABLE = pytest.mark.parametrize("durable", [True, False])
+
+
+@DURABLE
+async def test_a_queue_declared_at_one_proxy_is_known_at_another(two, durable):
+    _, one, other = two
+    declared = await one.declare(one.conn(), "q", durable=durable)
+    passive = await other.declare(other.conn(), "q", passive=True)
+    assert declared.name == passive.name
+    with pytest.raises(Refusal) as refused:
+        await other.declare(other.conn(), "q", durable=not durable)
+    assert refused.value.cause is Cause.PRECONDITION
+    assert one.queues._registry.queues["q"].number == other.queues._registry.queues["q"].number
+
+
+@DURABLE
+async def test_what_is_published_at_one_proxy_is_consumed_at_another(two, durable):
+    _, one, other = two
+    await one.declare(one.conn(), "q", durable=durable)
+    conn = other.conn()
+    await other.consume(conn, "q")
+    await one.publish("", "q", b"1", b"2")
+    assert await conn.has(2) == [b"1", b"2"]
+    await other.settle(conn, "q", "ack", *[offset for _, offset, _ in conn.taken])
+    await one.publish("", "q", b"3")
+    await conn.has(3)
+
+
+@DURABLE
+async def test_bindings_made_at_one_proxy_are_used_at_another(two, durable):
+    cluster, one, other = two
+    await one.ask(DeclareExchange(name="x", kind="topic", durable=durable))
+    await one.declare(one.conn(), "q", durable=durable)
+    await one.ask(BindQueue(queue="q", exchange="x", routing_key="a.*"))
+    number = one.queues._registry.queues["q"].number
+    await until(lambda: "x" in other.queues._registry._exchanges and number in other.routes("x", "a.b"))
+    await other.ask(BindQueue(queue="q", exchange="x", routing_key="c"))
+    await until(lambda: number in one.routes("x", "c"))
+    await one.ask(UnbindQueue(queue="q", exchange="x", routing_key="a.*"))
+    await until(lambda: number not in other.routes("x", "a.b"))
+    await other.ask(DeleteExchange(name="x"))
+    await until(lambda: "x" not in one.queues._registry._exchanges)
+    assert one.queues._registry.queues["q"].definition.bindings == ()
+    await other.ask(DeleteQueue(name="q"))
+    await until(lambda: "q" not in one.queues._registry.queues)
+    assert await cluster.keys("amqp/") == []
+
+
+async def test_a_late_proxy_knows_what_there_is(cluster):
+    one = await cluster.proxy()
+    await one.ask(DeclareExchange(name="x", kind="direct"))
+    await one.declare(one.conn(), "q")
+    await one.ask(BindQueue(queue="q", exchange="x", routing_key="k"))
+    other = await cluster.proxy()
+    assert other.routes("x", "k") == one.routes("x", "k") != []
+
+
+async def test_two_proxies_that_bind_at_the_same_time_both_have_done_so(two):
+    _, one, other = two
+    await one.declare(one.conn(), "q")
+    await other.declare(other.conn(), "q", passive=True)
+    await asyncio.gather(
+        *[
+            proxy.ask(BindQueue(queue="q", exchange="amq.direct", routing_key=f"{n}{m}"))
+            for n in range(5)
+            for m, proxy in enumerate((one, other))
+        ]
+    )
+    await until(lambda: all(len(p.queues._registry.queues["q"].definition.bindings) == 10 for p in (one, other)))
+
+
+async def test_a_queue_that_many_declare_at_the_same_time_is_one(cluster):
+    proxies = [await cluster.proxy() for _ in range(3)]
+    await asyncio.gather(*[proxy.declare(proxy.conn(), "q") for proxy in proxies * 3])
+    assert len({proxy.queues._registry.queues["q"].number for proxy in proxies}) == 1
+    assert await cluster.keys("owners") == []
+
+
+async def test_an_exclusive_queue_is_its_connections_wherever_others_are(two):
+    cluster, one, other = two
+    conn = one.conn()
+    await one.declare(conn, "mine", exclusive=True)
+    for request in (
+        DeclareQueue(name="mine", exclusive=True),
+        DeleteQueue(name="mine"),
+        GetMessage(queue="mine"),
+        BindQueue(queue="mine", exchange="amq.direct", routing_key="k"),
+    ):
+        with pytest.raises(Refusal) as refused:
+            await other.ask(request)
+        assert refused.value.cause is Cause.CONFLICT
+    await one.consume(conn, "mine")
+    await until(lambda: "mine" in other.queues._registry.queues)
+    await other.publish("", "mine", b"reply")
+    assert await conn.has(1) == [b"reply"]
+    await one.lose(conn)
+    await until(lambda: "mine" not in other.queues._registry.queues)
+    assert await cluster.keys("owners") == []
+    await other.declare(other.conn(), "mine", exclusive=True)
+
+
+async def test_exclusive_queues_go_with_their_proxy_and_others_stay(two):
+    cluster, one, other = two
+    await one.declare(one.conn(), "mine", exclusive=True)
+    await one.declare(one.conn(), "ours")
+    await one.publish("", "ours", b"kept")
+    await cluster.lose(one, other)
+    await until(lambda: "mine" not in other.queues._registry.queues)
+    await other.declare(other.conn(), "mine", durable=True)
+    conn = other.conn()
+    await other.consume(conn, "ours")
+    assert await conn.has(1) == [b"kept"]
+
+
+async def test_what_a_proxy_that_is_gone_had_leased_is_delivered_elsewhere(two):
+    cluster, one, other = two
+    await one.declare(one.conn(), "q")
+    first, second = one.conn(), other.conn()
+    await one.consume(first, "q")
+    await one.publish("", "q", b"1")
+    await first.has(1)
+    await other.consume(second, "q")
+    await cluster.lose(one, other)
+    assert await second.has(1) == [b"1"]
+
+
+async def test_an_auto_delete_queue_goes_with_the_last_consumer_of_all_proxies(two):
+    cluster, one, other = two
+    await one.declare(one.conn(), "q", auto_delete=True)
+    first, second = one.conn(), other.conn()
+    await one.consume(first, "q")
+    await other.consume(second, "q")
+    assert (await one.declare(first, "q", passive=True)).consumers == 2
+    with pytest.raises(Refusal):
+        await one.ask(DeleteQueue(name="q", if_unused=True))
+    await one.lose(first)
+    assert (await one.declare(one.conn(), "q", passive=True)).consumers == 1
+    other.cancel(second)
+    await until(lambda: "q" not in one.queues._registry.queues)
+    await until(lambda: empty(cluster.keys("amqp/")))
+
+
+async def empty(keys):
+    return not await keys
+
+
+async def test_an_auto_delete_queue_goes_with_the_proxy_of_its_last_consumer(two):
+    cluster, one, other = two
+    await one.declare(one.conn(), "q", auto_delete=True)
+    await one.consume(one.conn(), "q")
+    await cluster.lose(one, other)
+    await until(lambda: "q" not in other.queues._registry.queues)
+    await until(lambda: empty(cluster.keys("amqp/")))
+
+
+async def test_an_exclusive_consumer_is_alone_at_all_proxies(two):
+    _, one, other = two
+    await one.declare(one.conn(), "q")
+    first, second = one.conn(), other.conn()
+    await one.consume(first, "q", exclusive=True)
+    for exclusive in (False, True):
+        with pytest.raises(Refusal) as refused:
+            await other.consume(second, "q", exclusive=exclusive)
+        assert refused.value.cause is Cause.FORBIDDEN
+    await one.lose(first)
+    await other.consume(second, "q")
+    with pytest.raises(Refusal):
+        await one.consume(one.conn(), "q", exclusive=True)
+    await other.lose(second)
+    await one.consume(one.conn(), "q", exclusive=True)
+
+
+async def test_consumers_of_a_queue_that_is_deleted_elsewhere_are_told(two):
+    _, one, other = two
+    await one.declare(one.conn(), "q")
+    conn = other.conn()
+    await other.consume(conn, "q")
+    await one.ask(DeleteQueue(name="q"))
+    await conn.until(lambda: conn.cancelled == [1])
+
+
+async def test_what_is_not_durable_goes_when_no_proxy_is_left(cluster):
+    one = await cluster.proxy()
+    await one.ask(DeclareExchange(name="x", kind="direct"))
+    await one.declare(one.conn(), "gone")
+    await one.declare(one.conn(), "kept", durable=True)
+    await one.ask(BindQueue(queue="kept", exchange="x", routing_key="k"))
+    await cluster.lose(one)
+    other = await cluster.proxy()
+    assert list(other.queues._registry.queues) == ["kept"]
+    assert "x" not in other.queues._registry._exchanges
+    await other.ask(BindQueue(queue="kept", exchange="amq.direct", routing_key="k"))
+    assert await cluster.keys("amqp/transient") == []
+
+
+async def test_a_proxy_that_was_cut_off_begins_anew(two):
+    cluster, one, other = two
+    conn = one.conn()
+    await one.declare(conn, "mine", exclusive=True)
+    await one.declare(conn, "q")
+    await one.consume(conn, "q")
+    cluster.clock.ms += 3_000
+    await other.owners.beat()
+    await cluster.store.kv_delete(f"proxies/alive/{one.owners.id}")
+    await cluster.store.kv_put(f"proxies/heirs/{one.owners.id}", other.owners.id.encode())
+    await one.owners.beat()
+    await conn.until(lambda: conn.cancelled == [1])
+    await until(lambda: "mine" not in other.queues._registry.queues)
+    await one.owners.beat()
+    await one.consume(conn, "q")
+    assert (await other.declare(other.conn(), "q", passive=True)).consumers == 1

@@ -1,0 +1,153 @@
+"""A store or controller that refuses while queues are removed: for their users they are gone, and the rest follows."""
+
+import asyncio
+
+import pytest
+from queues_rig import Rig
+
+from controller.api.client import ControllerError
+from controller.node.local import LocalController
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.queues import BindQueue, DeclareExchange, DeclareQueue, DeleteQueue, GetMessage
+from store.base.errors import StoreOverloaded
+from store.local.local import LocalStore
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def rig(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.queues.queues.FINISH_S", 0.001)
+    monkeypatch.setattr("gateway.queues.queues.FINISH_MAX_S", 0.01)
+    store = await LocalStore.open(tmp_path / "store")
+    controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
+    await controller.create_topic("$amqp", queues=1)
+    rig = Rig(store, controller)
+    await rig.queues.load()
+    yield rig
+    await rig.queues.close()
+    await controller.close()
+    await store.close()
+
+
+class Refusing:
+    """Lets the methods of an object fail until it is told otherwise, from each one's `after`th call on."""
+
+    def __init__(self, monkeypatch, of, error, *names, after=0):
+        self.failing = True
+        self.failures = 0
+        for name in names:
+            monkeypatch.setattr(of, name, self.wrap(getattr(of, name), error, after))
+
+    def wrap(self, method, error, after):
+        calls = 0
+
+        async def call(*args, **kwargs):
+            nonlocal calls
+            calls += 1
+            if self.failing and calls > after:
+                self.failures += 1
+                raise error
+            return await method(*args, **kwargs)
+
+        return call
+
+    async def failed(self, count):
+        async with asyncio.timeout(10):
+            while self.failures < count:
+                await asyncio.sleep(0)
+
+
+async def until_named(rig, names):
+    async with asyncio.timeout(10):
+        while {q for q in names if rig.controller._state.named.get(q) is not None}:
+            await asyncio.sleep(0.001)
+
+
+NAMES = ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+@pytest.mark.parametrize("what", ["delete_queue", "forget_queue"])
+async def test_every_exclusive_queue_of_a_lost_connection_goes_whatever_is_refused(rig, monkeypatch, what, after):
+    conn, other = rig.conn(), rig.conn()
+    for name in NAMES:
+        await rig.declare(conn, name, exclusive=True)
+    of, error = (rig.store, StoreOverloaded()) if what == "delete_queue" else (rig.controller, ControllerError())
+    refusing = Refusing(monkeypatch, of, error, what, after=after)
+    await rig.lose(conn)
+    for name in NAMES:
+        with pytest.raises(Refusal) as info:
+            await rig.declare(other, name, passive=True)
+        assert info.value.cause is Cause.NOT_FOUND
+    await refusing.failed(8)
+    refusing.failing = False
+    await until_named(rig, NAMES)
+    for name in NAMES:
+        assert (await rig.declare(other, name)).messages == 0
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_an_unused_queue_whose_removal_is_refused_cannot_be_used_and_goes_later(rig, monkeypatch, lost):
+    conn, other = rig.conn(), rig.conn()
+    await rig.declare(conn, "mine", exclusive=True)
+    for name in NAMES:
+        await rig.declare(conn, name, durable=True, auto_delete=True)
+        await rig.consume(conn, name, NAMES.index(name) + 1)
+    refusing = Refusing(monkeypatch, rig.store, StoreOverloaded(), "kv_delete")
+    if lost:
+        await rig.lose(conn)
+    else:
+        for consumer in range(1, len(NAMES) + 1):
+            rig.cancel(conn, consumer)
+    await refusing.failed(8)
+    for request in (GetMessage(queue="a"), BindQueue(queue="a", exchange="amq.direct"), DeclareQueue(name="a")):
+        with pytest.raises(Refusal):
+            await rig.queues.request(other, request)
+    assert await rig.queues.request(other, DeleteQueue(name="b")) == 0
+    refusing.failing = False
+    await until_named(rig, [*NAMES, *(["mine"] if lost else [])])
+    await rig.restart()
+    for name in NAMES:
+        with pytest.raises(Refusal):
+            await rig.declare(other, name, passive=True)
+
+
+async def test_a_name_can_be_declared_again_while_its_old_queue_is_cleared_away(rig, monkeypatch):
+    conn, other = rig.conn(), rig.conn()
+    await rig.declare(conn, "q", exclusive=True)
+    await rig.publish("", "q", b"old")
+    refusing = Refusing(monkeypatch, rig.store, StoreOverloaded(), "delete_queue")
+    await rig.lose(conn)
+    with pytest.raises(Refusal) as info:
+        await rig.declare(other, "q")  # its rows are still there
+    assert info.value.retriable
+    refusing.failing = False
+    assert (await rig.declare(other, "q")).messages == 0
+    await rig.publish("", "q", b"new")
+    await rig.consume(other, "q")
+    assert await other.has(1) == [b"new"]
+    async with asyncio.timeout(10):
+        while rig.queues._finishing:
+            await asyncio.sleep(0.001)
+    assert (await rig.declare(other, "q", passive=True)).consumers == 1
+
+
+async def test_an_exchange_that_nothing_is_bound_to_goes_when_the_store_takes_it(rig, monkeypatch):
+    conn = rig.conn()
+    exchange = DeclareExchange(name="x", kind="fanout", durable=True, auto_delete=True)
+    await rig.queues.request(conn, exchange)
+    await rig.declare(conn, "q", exclusive=True)
+    await rig.queues.request(conn, BindQueue(queue="q", exchange="x"))
+    refusing = Refusing(monkeypatch, rig.store, StoreOverloaded(), "kv_delete")
+    await rig.lose(conn)
+    await refusing.failed(3)
+    refusing.failing = False
+    passive = DeclareExchange(name="x", kind="fanout", passive=True)
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                await rig.queues.request(conn, passive)
+            except Refusal:
+                break
+            await asyncio.sleep(0.001)

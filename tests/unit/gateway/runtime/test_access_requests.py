@@ -1,0 +1,173 @@
+"""What each request needs: that none is forgotten, and how queues, exchanges, keys and groups are called."""
+
+import pytest
+
+from gateway.domain.access import Badge, Identity, Rules
+from gateway.domain.access_settings import AccessConfig, AccessRule
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import Consume, ConsumerId, FindMessages, LastValue, ListAddresses, Request, Token
+from gateway.port.groups import DeleteGroup, ListGroups, PollGroup
+from gateway.port.kv import CountKeys, GetKey, ListKeys, RemoveKey, StoreKey, TransactKeys, WatchKeys
+from gateway.port.queues import (
+    BindQueue,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    GetMessage,
+    PurgeQueue,
+    UnbindQueue,
+)
+from gateway.port.shared import JoinShared, SharedName
+from gateway.port.topology import PREDECLARED, Exchange
+from gateway.runtime import access_requests
+from store.api.client import Delete, Put
+
+EXCHANGES = {
+    **PREDECLARED,
+    "orders": Exchange(name="orders", kind="topic"),
+    "all": Exchange(name="all", kind="fanout"),
+    "one": Exchange(name="one", kind="direct"),
+}
+
+
+class Hub:
+    """As much of one as is asked."""
+
+    class queues:  # noqa: N801
+        exchange = staticmethod(EXCHANGES.get)
+
+
+def badge(*allowed):
+    """Who may do this, such as "subscribe:a/#", and nothing else."""
+    rules = [
+        AccessRule(effect="allow", actions=(action,), filters=(pattern,))
+        for action, _, pattern in (one.partition(":") for one in allowed)
+    ]
+    config = AccessConfig(default="deny", rules=tuple(rules))
+    return Badge(Identity(name="ada"), Rules(config).access(Identity(name="ada")))
+
+
+def may(request, *allowed):
+    try:
+        access_requests.check(Hub, badge(*allowed), request)
+    except Refusal as refusal:
+        return refusal.cause is not Cause.FORBIDDEN
+    return True
+
+
+def every(kind):
+    for one in kind.__subclasses__():
+        yield one
+        yield from every(one)
+
+
+def test_every_request_says_what_it_needs():
+    """Who adds a request decides in `gateway.runtime.access_requests` what has to be allowed for it."""
+    asked = {one for one in every(Request) if one.__module__.startswith(("gateway.", "adapters."))}
+    assert asked - access_requests._NEEDS.keys() == set()
+
+
+def test_a_request_that_nobody_has_thought_of_is_refused():
+    class Unheard(Request, frozen=True, kw_only=True):
+        pass
+
+    Unheard.__module__ = "nowhere"
+    assert not may(Unheard(), "all:#")
+
+
+@pytest.mark.parametrize(
+    ("request_", "needs"),
+    [
+        (LastValue(address="a/b"), "subscribe:a/b"),
+        (FindMessages(address="a/b"), "subscribe:a/b"),
+        (DeclareExchange(name="x", kind="topic"), "manage:$exchange/x"),
+        (DeclareExchange(name="x", kind="topic", passive=True), "publish:$exchange/x"),
+        (DeclareExchange(name="x", kind="topic", passive=True), "subscribe:$exchange/x"),
+        (DeclareExchange(name="x", kind="topic", passive=True), "manage:$exchange/x"),
+        (DeleteExchange(name="x"), "manage:$exchange/x"),
+        (DeclareQueue(name="a/b"), "manage:$queue/a/b"),
+        (DeclareQueue(name="q", passive=True), "subscribe:$queue/q"),
+        (DeclareQueue(name="", exclusive=True), "manage:$queue/amq.gen/#"),
+        (DeleteQueue(name="amq.gen-xyz"), "manage:$queue/amq.gen/xyz"),
+        (DeleteQueue(name="q"), "manage:$queue/+"),
+        (PurgeQueue(name="q"), "manage:$queue/q"),
+        (UnbindQueue(queue="q", exchange="amq.topic", routing_key="a"), "manage:$queue/q"),
+        (GetMessage(queue="q"), "subscribe:$queue/q"),
+        (GetKey(key="a/b", namespace="n"), "subscribe:$kv/n/a/b"),
+        (StoreKey(key="a", value=b"", namespace="n"), "publish:$kv/n/a"),
+        (RemoveKey(key="a", namespace="n"), "publish:$kv/n/#"),
+        (TransactKeys(compares={}, operations=[Put("a", b"")], namespace="n"), "publish:$kv/n/a"),
+        (TransactKeys(compares={"a": 1}, operations=[Delete("a")], namespace="n"), "publish:$kv/n/a"),
+        (ListKeys(namespace="n"), "subscribe:$kv/n/some"),
+        (WatchKeys(watch=1, namespace="n"), "subscribe:$kv/n/some"),
+        (CountKeys(namespace="n"), "subscribe:$kv/n/#"),
+        (CountKeys(start="a/", end="a0", namespace="n"), "subscribe:$kv/n/a/#"),
+        (PollGroup(group="g", member="m"), "subscribe:$group/g"),
+        (DeleteGroup(group="g"), "manage:$group/g"),
+    ],
+)
+def test_what_a_request_needs(request_, needs):
+    assert may(request_, needs)
+    action, _, pattern = needs.partition(":")
+    assert not may(request_, f"{action}:elsewhere")
+    if not getattr(request_, "passive", False):
+        assert not may(request_, *[f"{one}:{pattern}" for one in ("publish", "subscribe", "manage") if one != action])
+
+
+def test_what_everybody_may_ask():
+    assert may(ListAddresses())
+    assert may(ListGroups())
+    assert may(JoinShared(names=[SharedName("g", "a/#")]))  # each filter is refused by itself
+    assert may(FindMessages(id="x"))  # what may not be read is left out
+
+
+def test_a_part_of_what_a_range_holds_is_not_counted():
+    for end in ("a/z", None):
+        assert not may(CountKeys(start="a/", end=end, namespace="n"), "subscribe:$kv/n/a/#")
+
+
+def test_a_compare_reads_and_an_operation_writes():
+    both = TransactKeys(compares={"a": 1}, operations=[Put("b", b"")], namespace="n")
+    assert not may(both, "publish:$kv/n/b")
+    assert not may(both, "subscribe:$kv/n/a")
+    assert may(both, "publish:$kv/n/b", "subscribe:$kv/n/a")
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key", "needs"),
+    [
+        ("amq.topic", "a.b", "a/b"),
+        ("amq.topic", "a.#", "a/#"),
+        ("amq.topic", "a.*.c", "a/+/c"),
+        ("amq.topic", "a.#.c", "a/#"),
+        ("orders", "eu.*", "$amqp/orders/eu/+"),
+        ("one", "eu", "$amqp/one/eu"),
+        ("all", "eu", "$amqp/all/#"),
+        ("unknown", "eu", "$amqp/unknown/#"),
+    ],
+)
+def test_who_binds_has_to_read_all_that_comes(exchange, key, needs):
+    request = BindQueue(queue="q", exchange=exchange, routing_key=key)
+    assert may(request, "manage:$queue/q", f"subscribe:{needs}")
+    assert not may(request, "manage:$queue/q")
+    assert not may(request, f"subscribe:{needs}")
+    assert not may(request, "manage:$queue/q", "subscribe:a/b/c")
+    if needs.endswith("#"):
+        assert not may(request, "manage:$queue/q", f"subscribe:{needs[:-1]}+")
+
+
+def test_a_pattern_that_begins_with_a_wildcard_takes_what_has_no_level_too():
+    request = BindQueue(queue="q", exchange="amq.topic", routing_key="#")
+    assert not may(request, "manage:$queue/q", "subscribe:#")
+    assert may(request, "manage:$queue/q", "subscribe:#", "subscribe:$amqp/amq.topic/#")
+
+
+def test_consuming():
+    def consume(queue):
+        return Consume(consumer=ConsumerId(1), queue=queue, token=Token(1))
+
+    access_requests.check_consume(badge("subscribe:$queue/q"), consume("q"))
+    with pytest.raises(Refusal):
+        access_requests.check_consume(badge("subscribe:$queue/q"), consume("other"))
+    access_requests.check_consume(badge(), consume("$share/g/a"))  # each filter is refused by itself

@@ -1,0 +1,112 @@
+"""A process that was stopped: what its connections have read waits until it was heard of again."""
+
+import asyncio
+
+import pytest
+from test_connection import Factory as ConnectionFactory
+from test_connection import Hub, ListenerContext, Shown, Transport
+
+from gateway.base import awake as awake_module
+from gateway.base.awake import SLEPT_S, Awake
+
+pytestmark = pytest.mark.anyio
+
+
+class Rig:
+    def __init__(self):
+        self.now_s = 100.0
+        self.asked = asyncio.Event()
+        self.heard = asyncio.Event()
+        self.woken = []
+        self.awake = Awake(self._confirm, clock=lambda: self.now_s)
+        self.task = asyncio.ensure_future(self.awake.run())
+
+    async def _confirm(self):
+        self.asked.set()
+        await self.heard.wait()
+
+    def wake(self, data):
+        self.woken.append(data)
+
+
+@pytest.fixture
+async def rig(monkeypatch):
+    monkeypatch.setattr(awake_module, "LOOK_S", 0.001)
+    rig = Rig()
+    await asyncio.sleep(0)
+    yield rig
+    rig.task.cancel()
+    await asyncio.wait([rig.task])
+
+
+async def test_who_is_awake_holds_nothing(rig):
+    rig.now_s += SLEPT_S
+    assert not rig.awake.slept
+    assert not rig.awake.holds(rig, b"a")
+
+
+async def test_a_process_alone_holds_nothing():
+    awake = Awake(asyncio.Event().wait, clock=iter([0.0, 1e9]).__next__)
+    assert not awake.slept
+
+
+async def test_input_waits_from_the_pause_until_the_others_have_heard(rig):
+    rig.now_s += SLEPT_S + 1
+    assert rig.awake.holds(rig, b"a")  # before anybody has looked at the clock
+    await rig.asked.wait()
+    assert rig.awake.holds(rig, b"b")
+    assert rig.woken == []
+    rig.heard.set()
+    while not rig.woken:
+        await asyncio.sleep(0)
+    assert rig.woken == [b"ab"]
+    assert not rig.awake.slept
+    assert not rig.awake.holds(rig, b"c")
+
+
+async def test_what_is_held_is_bounded_and_given_back(rig, monkeypatch):
+    monkeypatch.setattr(awake_module, "HELD_BYTES_MAX", 3)
+    rig.now_s += SLEPT_S + 1
+    assert rig.awake.holds(rig, b"abc")
+    assert not rig.awake.holds(Rig, b"d")
+    assert rig.awake.give_back(rig) == b"abc"
+    assert rig.awake.give_back(rig) == b""
+    assert rig.awake.holds(rig, b"e")
+
+
+@pytest.fixture
+def connection(rig):
+    hub = Hub()
+    hub.awake = rig.awake
+    connection = Shown(hub, ListenerContext("test", "test", ConnectionFactory(), None))
+    connection.transport = Transport()
+    connection.connection_made(connection.transport)
+    connection.has_session = True
+    return connection
+
+
+async def test_a_connection_reads_no_more_until_the_process_was_heard_of(rig, connection):
+    rig.now_s += SLEPT_S + 1
+    connection.data_received(b"late")
+    assert connection.hub.published == []
+    assert not connection.transport.reading
+    rig.heard.set()
+    while not connection.hub.published:
+        await asyncio.sleep(0)
+    [(effect, _)] = connection.hub.published
+    assert effect.messages[0].body == b"late"
+    assert connection.transport.reading
+
+
+async def test_what_a_connection_has_said_last_is_heard_when_it_ends(rig, connection):
+    rig.now_s += SLEPT_S + 1
+    connection.data_received(b"good-bye")
+    connection.connection_lost(None)
+    assert [effect.messages[0].body for effect, _ in connection.hub.published] == [b"good-bye", b"will"]
+
+
+async def test_connections_without_a_session_go_on(rig, connection):
+    connection.has_session = False
+    rig.now_s += SLEPT_S + 1
+    connection.data_received(b"now")
+    assert connection.hub.published

@@ -1,0 +1,471 @@
+"""The stream shell, over a transport and a hub of the test's own."""
+
+import pytest
+
+from gateway.domain.errors import Cause
+from gateway.ops.metrics import Metrics
+from gateway.port.adapter import DONE, Close, ConsumerId, Deliveries, Principal, Publish, Token
+from gateway.publishing.timer_secrets import TimerSecrets
+from gateway.runtime.connection import LINGERING_MAX, LONG_READ_S, Connection
+from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX
+from gateway.runtime.hub import ListenerContext
+from gateway.security.limits import TOLD_COUNT_MAX, Door
+from gateway.security.limits_settings import LimitsConfig
+from store.api.message import Message
+from store.base.listening import StrangersBudget
+
+
+class Timer:
+    def __init__(self, work):
+        self.work = work
+        self.cancelled = False
+
+    def cancel(self):
+        self.cancelled = True
+
+
+class Hub:
+    write_buffer_bytes_max = 1000
+    random = None
+    lingering = 0
+
+    def __init__(self):
+        self.metrics = Metrics(process=False)
+        self.timers = []
+        self.published = []
+        self.woken = []
+        self.waiting = []
+        self.limits, self.forwarding = LimitsConfig(), None
+        self.timer_secrets = TimerSecrets()
+        self.door = Door(self.limits, 1, now_ms=0)
+        self.crowded = False
+        self.calls = 0
+        self.ingest = self.fanout = self.queues = self.access = self
+
+    def stranger(self, _protocol):
+        return Principal(name="")
+
+    def next_id(self):
+        return 1
+
+    def joined(self, connection):
+        self.connection = connection
+
+    def left(self, connection):
+        self.connection = None
+
+    def later(self, _seconds, work):
+        self.timers.append(Timer(work))
+        return self.timers[-1]
+
+    def publish(self, _endpoint, effect, size_bytes, denied=()):
+        self.published.append((effect, size_bytes))
+        self.denied = denied
+
+    def wake(self, subscriber):
+        self.woken.append(subscriber)
+
+    def ready(self, _endpoint, effect):
+        self.woken.append(effect.consumer)
+
+    def paused(self, endpoint):
+        self.waiting.append(endpoint)
+
+    def calls_under_way(self, _endpoint):
+        return self.calls
+
+
+class Transport:
+    def __init__(self):
+        self.written = []
+        self.reading = True
+        self.closing = self.aborted = self.closed = False
+        self.protocol = None
+
+    def get_extra_info(self, name):
+        return {"peername": ("127.0.0.1", 5), "sockname": ("127.0.0.1", 6)}.get(name)
+
+    def set_write_buffer_limits(self, high):
+        self.high = high
+
+    def is_closing(self):
+        return self.closing
+
+    def write(self, data):
+        self.written.append(data)
+
+    def pause_reading(self):
+        self.reading = False
+
+    def resume_reading(self):
+        self.reading = True
+
+    def set_protocol(self, protocol):
+        self.protocol = protocol
+
+    def write_eof(self):
+        self.closing = True
+
+    def close(self):
+        self.closing = self.closed = True
+
+    def abort(self):
+        self.closing = self.aborted = True
+
+
+class Adapter:
+    """Publishes every read as one message and says what it was told."""
+
+    wants_data = True
+
+    def __init__(self):
+        self.out = b""
+        self.due = None
+        self.ticks = 0
+        self.effects = None
+
+    def receive(self, data, *, now_ms):
+        self.heard = data
+        if data == b"bug":
+            raise KeyError("a bug of ours")
+        return self.effects or [Publish([Message("a", bytes(data))], Token(1))]
+
+    def completed(self, token, outcome, *, now_ms):
+        self.out += b"done"
+        return ()
+
+    def deliver(self, deliveries, *, now_ms):
+        return len(deliveries.picks)
+
+    def tick(self, *, now_ms):
+        self.ticks += 1
+        return ()
+
+    def deadline_ms(self):
+        return self.due
+
+    def lost(self, *, now_ms):
+        return [Publish([Message("a", b"will")], Token(2))]
+
+    def shutdown(self, *, now_ms):
+        return [Close()]
+
+    superseded = shutdown
+
+    def take_output(self):
+        out, self.out = self.out, b""
+        return out
+
+
+class Factory:
+    def connect(self, info, options, *, random):
+        self.info = info
+        return Adapter()
+
+
+@pytest.fixture
+def hub():
+    return Hub()
+
+
+class Shown(Connection):
+    """A connection that lets its transport be seen."""
+
+
+@pytest.fixture
+def connection(hub):
+    factory = Factory()
+    connection = Shown(hub, ListenerContext("test", "test", factory, None))
+    connection.transport = Transport()
+    connection.connection_made(connection.transport)
+    assert factory.info.loopback
+    return connection
+
+
+def test_a_read_is_published_and_its_outcome_answered(hub, connection):
+    connection.data_received(b"hello")
+    [(effect, size)] = hub.published
+    assert (effect.messages[0].body, size) == (b"hello", 5)
+    connection.published(Token(1), DONE, size)
+    assert connection.transport.written == [b"done"]
+    assert connection.outstanding_count == connection.outstanding_bytes == 0
+
+
+class Silent(Adapter):
+    """Nothing comes of what it is given."""
+
+    def receive(self, data, *, now_ms):
+        return ()
+
+
+def test_what_strangers_have_sent_in_vain_counts_in_one_budget_of_the_process(hub, monkeypatch):
+    budget = StrangersBudget(100_000)
+    monkeypatch.setattr("gateway.runtime.connection.STRANGERS", budget)
+    nobody = Principal(name="")
+    hub.stranger = lambda _: nobody
+    hub.door = Door(LimitsConfig(), 100, now_ms=0)
+    found = []
+    for _ in range(20):
+        one = Shown(hub, ListenerContext("test", "test", Factory(), None))
+        one.transport = Transport()
+        one.connection_made(one.transport)
+        one.adapter = Silent()
+        one.data_received(bytes(8_000))
+        assert budget.held_bytes <= 100_000
+        found.append(one)
+    cut_off = [one for one in found if one.transport.aborted]
+    assert len(cut_off) == 20 - 12
+    last = next(one for one in found if not one.transport.aborted)
+    last.principal = Principal(name="ada")  # it has said who it is
+    last.data_received(bytes(50_000))
+    assert budget.held_bytes == 11 * 8_000
+    for one in found:
+        one.connection_lost(None)
+    assert budget.held_bytes == 0
+
+
+def test_a_message_that_came_in_many_reads_counts_as_a_whole(hub, connection):
+    connection.adapter.effects = [Publish([Message("a", b"x" * 500_000)], Token(1))]
+    connection.data_received(b"end")
+    assert connection.outstanding_bytes == 500_000
+
+
+def test_it_is_not_read_while_its_share_is_full(hub, connection):
+    connection.data_received(b"x" * OUTSTANDING_BYTES_MAX)
+    assert not connection.transport.reading
+    connection.published(Token(1), DONE, OUTSTANDING_BYTES_MAX)
+    assert connection.transport.reading
+
+
+def test_it_is_not_read_while_its_adapter_wants_nothing(connection):
+    connection.adapter.wants_data = False
+    connection.data_received(b"x")
+    assert not connection.transport.reading
+    connection.adapter.wants_data = True
+    connection.flush()
+    assert connection.transport.reading
+
+
+def test_two_reasons_for_not_reading_are_two_reasons(hub, connection):
+    connection.data_received(b"x" * OUTSTANDING_BYTES_MAX)
+    hub.crowded = True
+    connection.flush()
+    assert hub.waiting == [connection]
+    hub.crowded = False
+    connection.flush()  # the hub's call: the crowd is over, the share still full
+    hub.crowded = True
+    connection.published(Token(1), DONE, OUTSTANDING_BYTES_MAX)
+    assert hub.waiting == [connection, connection]
+    hub.crowded = False
+    connection.flush()
+    assert connection.transport.reading
+
+
+def test_a_peer_that_does_not_read_is_not_read_from_nor_delivered_to(hub, connection):
+    connection.consumers.add(ConsumerId(7))
+    connection.pause_writing()
+    assert not connection.transport.reading
+    assert connection.deliver(Deliveries(None, [0], [()])) == 0
+    connection.resume_writing()
+    assert connection.transport.reading
+    assert hub.woken == [connection.subscriber, 7]
+    assert hub.timers[-1].cancelled
+
+
+def test_a_peer_that_never_reads_is_cut_off(hub, connection):
+    connection.pause_writing()
+    hub.timers[-1].work()
+    assert connection.transport.aborted
+
+
+def test_an_adapters_bug_ends_its_connection_alone(hub, connection):
+    connection.data_received(b"bug")
+    assert connection.transport.closing
+    assert not hub.published
+
+
+def test_a_will_is_published_when_the_connection_is_gone_and_nothing_answered(hub, connection):
+    connection.data_received(b"x")
+    connection.connection_lost(None)
+    assert [effect.messages[0].body for effect, _ in hub.published] == [b"x", b"will"]
+    connection.published(Token(1), DONE, 1)
+    connection.data_received(b"late")
+    assert not connection.transport.written
+    assert len(hub.published) == 2
+    assert hub.connection is None
+
+
+def test_a_half_closed_peer_gets_its_answers_and_then_the_end(hub, connection):
+    connection.data_received(b"x")
+    assert connection.eof_received()
+    connection.flush()
+    assert not connection.transport.closing
+    connection.published(Token(1), DONE, 1)
+    assert connection.transport.written == [b"done"]
+    assert connection.transport.closing
+
+
+def test_who_asked_nothing_is_closed_at_its_end(connection):
+    assert not connection.eof_received()
+
+
+def test_a_tick_comes_when_it_is_due(hub, connection):
+    connection.adapter.due = 0
+    connection.flush()
+    hub.timers[-1].work()
+    assert connection.adapter.ticks == 1
+
+
+def test_a_timer_that_is_early_looks_again(hub, connection):
+    connection.adapter.due = 1 << 60
+    connection.flush()
+    first = len(hub.timers)
+    connection.adapter.due = (1 << 60) + 1
+    connection.flush()
+    assert len(hub.timers) == first
+    hub.timers[-1].work()
+    assert connection.adapter.ticks == 0
+    assert len(hub.timers) == first + 1
+
+
+def another(hub):
+    connection = Shown(hub, ListenerContext("test", "test", Factory(), None))
+    connection.transport = Transport()
+    connection.connection_made(connection.transport)
+    return connection
+
+
+def test_one_too_many_has_a_while_to_be_told_why(hub, connection):
+    late = another(hub)
+    assert (connection.turned_away, late.turned_away.cause) == (None, Cause.QUOTA)
+    assert not late.transport.closing
+    late._turn_away()
+    assert late.transport.closing
+
+
+def test_of_many_too_many_some_are_cut_off(hub, connection):
+    for _ in range(TOLD_COUNT_MAX):
+        assert not another(hub).transport.closing
+    last = another(hub)
+    assert last.transport.aborted
+    last.connection_lost(None)
+
+
+# ---- how fast it may send
+
+
+def test_a_read_that_takes_long_is_followed_by_a_turn_of_the_others(hub, monkeypatch):
+    spent_s = iter([0.0, LONG_READ_S / 2, 1.0, 1.0 + LONG_READ_S, 2.0, 2.0 + LONG_READ_S, 3.0, 4.0])
+    monkeypatch.setattr("gateway.runtime.connection.thread_time", lambda: next(spent_s))
+    connection = another(hub)
+    connection.data_received(b"x")
+    assert connection.transport.reading
+    connection.data_received(b"x")
+    assert not connection.transport.reading
+    connection.published(Token(1), DONE, 1)  # whatever else happens
+    assert not connection.transport.reading
+    (turn,) = [timer for timer in hub.timers if timer.work == connection._rested]
+    connection.data_received(b"x")  # what had been read already
+    assert [timer for timer in hub.timers if timer.work == connection._rested] == [turn]
+    turn.work()
+    assert connection.transport.reading
+    connection.data_received(b"x")
+    connection.connection_lost(None)
+    assert hub.timers[-1].cancelled
+
+
+class Clock:
+    now_ms = 1_000_000
+
+    def __call__(self):
+        return self.now_ms
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    for module in ("gateway.runtime.connection", "gateway.runtime.endpoint"):
+        monkeypatch.setattr(f"{module}.now_ms", clock)
+    return clock
+
+
+def test_a_connection_that_sends_too_much_is_not_read_for_a_while(hub, clock):
+    hub.limits = LimitsConfig(bytes_per_s=1_000, bytes_burst=500)
+    connection = another(hub)
+    connection.data_received(b"x" * 500)
+    assert connection.transport.reading
+    connection.data_received(b"x" * 300)
+    assert not connection.transport.reading
+    (pause,) = [timer for timer in hub.timers if timer.work == connection._rested]
+    connection.published(Token(1), DONE, 800)  # whatever else happens
+    assert len(hub.timers) == 1
+    clock.now_ms += 299
+    pause.work()
+    assert not connection.transport.reading
+    clock.now_ms += 1
+    hub.timers[-1].work()
+    assert connection.transport.reading
+    connection.connection_lost(None)
+
+
+def test_a_pause_ends_with_its_connection(hub, clock):
+    hub.limits = LimitsConfig(messages_per_s=0.1, messages_burst=1)
+    connection = another(hub)
+    connection.data_received(b"1")
+    connection.data_received(b"2")
+    assert not connection.transport.reading
+    connection.connection_lost(None)
+    assert connection._pause.cancelled
+
+
+def test_what_comes_too_fast_is_refused_where_that_is_asked_for(hub, clock):
+    hub.limits = LimitsConfig(messages_per_s=1, messages_burst=1, on_excess="refuse")
+    connection = another(hub)
+    for _ in range(3):
+        connection.data_received(b"x")
+    assert connection.transport.reading
+    assert {index: (refusal.cause, refusal.retry_after_ms) for index, refusal in hub.denied.items()} == {
+        0: (Cause.RATE, 1_000)
+    }
+    clock.now_ms += 1_000
+    connection.data_received(b"x")
+    assert hub.denied == ()
+
+
+def test_one_that_is_not_read_is_not_silent(hub, clock, connection):
+    connection.adapter.due = clock.now_ms
+    connection.adapter.wants_data = False
+    connection.adapter.effects = [Close(reason="")]
+    connection.flush()
+    connection.adapter.heard = None
+    connection._fire()
+    assert connection.adapter.heard == b""
+
+
+@pytest.mark.parametrize("end", ["shut_down", "supersede"])
+def test_it_is_told_of_its_end(hub, connection, end):
+    getattr(connection, end)()
+    assert connection.transport.closing
+    hub.timers[-2].work()  # a peer that does not take the last words
+    assert connection.transport.aborted
+
+
+def test_few_connections_wait_for_their_peers_to_go(hub, connection):
+    hub.lingering = LINGERING_MAX - 1
+    connection.close("enough")
+    assert connection.transport.protocol is not None
+    assert not connection.transport.closed
+    assert hub.lingering == LINGERING_MAX
+    other = Connection(hub, connection._listener)
+    other.connection_made(transport := Transport())
+    other.close("enough")
+    assert transport.closed
+    connection.transport.protocol.connection_lost(None)
+    assert hub.lingering == LINGERING_MAX - 1
+
+
+def test_no_connection_has_a_dictionary(hub):
+    shell = Connection(hub, ListenerContext("test", "test", Factory(), None))
+    shell.connection_made(Transport())
+    assert not hasattr(shell, "__dict__")
+    assert not hasattr(shell.subscriber, "__dict__")

@@ -1,0 +1,202 @@
+"""Badges of a process: given out, changed with the rights of users, counted and said when they deny."""
+
+import gc
+
+import pytest
+import structlog
+
+from controller.api.client import User
+from gateway.domain.access import NOTHING, Identity
+from gateway.domain.access_settings import AccessConfig, AccessRule
+from gateway.domain.errors import Refusal
+from gateway.ops.metrics import Metrics
+from gateway.port.adapter import Principal
+from gateway.security.access_control import AccessControl
+from store.api.message import Message
+
+
+class Controller:
+    """Users, and who is told when they change."""
+
+    def __init__(self):
+        self.found = {}
+        self.listener = None
+
+    def watch(self, listener):
+        self.listener = listener
+
+    def users(self):
+        return list(self.found.values())
+
+    def user(self, name):
+        return self.found.get(name)
+
+    def set(self, name, rules=None, otherwise="deny"):
+        access = {} if rules is None else {"access": {"otherwise": otherwise, "rules": rules}}
+        self.found[name] = User(name=name, password="", rights=access)
+        self.listener()
+
+    def remove(self, name):
+        del self.found[name]
+        self.listener()
+
+
+class Rig:
+    def __init__(self, config):
+        self.controller = Controller()
+        self.metrics = Metrics(process=False)
+        self.now_s = 100.0
+        self.changes = 0
+        self.control = AccessControl(
+            config, self.controller, self.metrics, clock=lambda: self.now_s, changed=self._changed
+        )
+
+    def _changed(self):
+        self.changes += 1
+
+    def badge(self, name="ada", **said):
+        return self.control.badge(Principal(name=name), protocol="mqtt", **said)
+
+    def denied(self, action):
+        return self.metrics.access_denied("mqtt", action)._value.get()
+
+
+ALLOW_A = {"effect": "allow", "filters": ["a/#"]}
+DENY_B = {"effect": "deny", "filters": ["a/b"]}
+
+
+@pytest.fixture
+def rig():
+    return Rig(AccessConfig())
+
+
+def test_nothing_restricts_anybody_where_nothing_is_said(rig):
+    assert rig.badge().access is rig.badge("").access is rig.control.stranger("mqtt").badge.access is None
+
+
+def test_a_stranger_is_an_anonymous_client():
+    config = AccessConfig(default="deny", rules=(AccessRule(effect="allow", filters=("a",), anonymous=True),))
+    badge = Rig(config).control.stranger("mqtt").badge
+    assert badge.access.may("publish", "a")
+    assert not badge.access.may("publish", "b")
+
+
+def test_rules_of_a_user_count_when_they_change(rig):
+    rig.controller.set("ada", [ALLOW_A])
+    badge, other = rig.badge(), rig.badge("bob")
+    assert badge.reads("a/b")
+    assert not badge.reads("c")
+    changes = rig.changes
+    rig.controller.set("ada", [ALLOW_A, DENY_B])
+    assert not badge.reads("a/b")
+    assert rig.changes == changes + 1
+    rig.controller.set("ada")
+    assert badge.access is None
+    rig.controller.set("bob", [ALLOW_A])
+    assert badge.access is None
+    assert not other.reads("c")
+
+
+def test_metadata_that_changes_nobodys_rules_changes_nothing(rig):
+    rig.controller.set("ada", [ALLOW_A])
+    access, changes = rig.badge().access, rig.changes
+    rig.controller.set("bob")
+    rig.controller.listener()
+    assert rig.changes == changes
+    assert rig.badge().access is access
+
+
+def test_a_user_with_rules_that_is_removed_may_do_nothing_any_more(rig):
+    rig.controller.set("ada", [ALLOW_A])
+    rig.controller.set("bob")
+    ada, bob = rig.badge(), rig.badge("bob")
+    rig.controller.remove("ada")
+    rig.controller.remove("bob")
+    assert ada.access is NOTHING
+    assert bob.access is None
+    rig.controller.set("ada", [ALLOW_A])
+    assert ada.reads("a/b")
+
+
+def test_rules_that_are_not_understood_allow_nothing(rig):
+    rig.controller.found["ada"] = User(name="ada", password="", rights={"access": {"since": "v9"}})
+    rig.controller.listener()
+    assert rig.badge().access is NOTHING
+    rig.controller.set("ada", [ALLOW_A])
+    badge = rig.badge()
+    rig.controller.found["ada"] = User(name="ada", password="", rights={"access": {"since": "v9"}})
+    rig.controller.listener()
+    assert badge.access is NOTHING
+
+
+def test_the_client_and_the_device_are_told_apart(rig):
+    rig.controller.set("ada", [{"effect": "allow", "filters": ["${client_id}/${device}"]}])
+    badge = rig.control.badge(Principal(name="ada", device="d9"), client_id="c1", protocol="mqtt")
+    assert badge.reads("c1/d9")
+    assert not badge.reads("c1/ada")
+    assert badge.identity == Identity(name="ada", client_id="c1", device="d9", protocol="mqtt", ruled=True)
+
+
+def test_badges_are_forgotten_with_their_connections(rig):
+    badges = [rig.badge() for _ in range(10)]
+    assert len(rig.control._badges) == 10
+    del badges
+    gc.collect()
+    assert len(rig.control._badges) == 0
+
+
+def test_a_will_is_looked_at_by_the_rules_of_now(rig):
+    identity = Identity(name="ada", protocol="mqtt")
+    rig.control.check_publisher(identity, Message("c"))
+    rig.controller.set("ada", [ALLOW_A])
+    rig.control.check_publisher(identity, Message("a/x"))
+    with pytest.raises(Refusal):
+        rig.control.check_publisher(identity, Message("c"))
+
+
+def test_a_will_of_a_user_with_rules_that_was_removed_is_denied(rig):
+    rig.controller.set("ada", [ALLOW_A])
+    who = rig.badge().identity
+    rig.control.check_publisher(who, Message("a/x"))
+    rig.controller.set("ada")
+    rig.control.check_publisher(who, Message("c"))
+    rig.controller.remove("ada")
+    with pytest.raises(Refusal):
+        rig.control.check_publisher(who, Message("a/x"))
+
+
+def test_denials_are_counted_and_said_once_a_second(rig):
+    rig.controller.set("ada", [ALLOW_A])
+    badge = rig.badge(client_id="c1")
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(5):
+            badge.refusal("publish", "secret")
+        rig.now_s += 2
+        badge.refusal("subscribe", "x" * 1_000, 3)
+    assert rig.denied("publish") == 5
+    assert rig.denied("subscribe") == 3
+    assert [(line["action"], line["user"], line["client"], line["more"]) for line in lines] == [
+        ("publish", "ada", "c1", 0),
+        ("subscribe", "ada", "c1", 4),
+    ]
+    assert len(lines[1]["address"]) < 300
+
+
+def test_rules_of_a_new_configuration_count_for_all_who_are_there():
+    control = Rig(AccessConfig())
+    shown = [control.badge(), control.badge(""), control.control.stranger("mqtt").badge]
+    assert [one.access for one in shown] == [None] * 3
+    control.control.reload(AccessConfig(default="deny", rules=(AccessRule(effect="allow", filters=("a",)),)))
+    assert [one.access.may("publish", "b") for one in (*shown, control.badge())] == [False] * 4
+    assert control.changes == 1
+    control.control.reload(AccessConfig())
+    assert [one.access for one in shown] == [None] * 3
+
+
+def test_whose_user_is_gone_may_do_nothing_under_other_rules_either(rig):
+    badge = rig.badge()
+    rig.controller.set("ada", [ALLOW_A])  # after it has come
+    rig.controller.remove("ada")
+    assert badge.access is NOTHING
+    rig.control.reload(AccessConfig(default="allow"))
+    assert badge.access is NOTHING

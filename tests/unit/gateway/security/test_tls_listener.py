@@ -1,0 +1,185 @@
+"""A TLS port: connections begin when their handshake is over, and those that wait are counted by network."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+
+import pytest
+from certificates import Authority
+from cryptography import x509
+
+from gateway.security import tls_listener
+from gateway.security.auth_settings import TlsConfig
+from gateway.security.tls import ServerTls
+from gateway.security.tls_listener import Handshakes, TlsListener
+from gateway.sockets import listening as accepting
+
+pytestmark = pytest.mark.anyio
+
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def own(authority):
+    return authority.issue("gateway", x509.DNSName("localhost"), server=True)
+
+
+class Echo(asyncio.Protocol):
+    """Says what it hears."""
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.transport.write(data)
+
+
+class Rig:
+    """A listener at 127.0.0.1."""
+
+    def __init__(self, own, handshake_s):
+        self.cut_off = 0
+        self.handshakes = Handshakes()
+        config = TlsConfig(cert_file=own.cert_file, key_file=own.key_file)
+        self.listener = TlsListener(
+            Echo, ServerTls(config).context([]), self.handshakes, handshake_s=handshake_s, cut_off=self._cut
+        )
+
+    def _cut(self):
+        self.cut_off += 1
+
+    async def open(self):
+        await self.listener.listen("127.0.0.1", 0, backlog=10, shared=False)
+        self.port = self.listener.sockets[0].getsockname()[1]
+        return self
+
+    async def connect(self, trust=None, *, by="127.0.0.1"):
+        more = {} if trust is None else {"ssl": trust, "server_hostname": "localhost"}
+        return await asyncio.open_connection("127.0.0.1", self.port, local_addr=(by, 0), **more)
+
+    async def until(self, count):
+        async with asyncio.timeout(WAIT_S):
+            while self.handshakes.count != count:
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def rig(own):
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def made(*, handshake_s=WAIT_S):
+            rig = await Rig(own, handshake_s).open()
+            stack.callback(rig.listener.close)
+            return rig
+
+        yield made
+
+
+@pytest.fixture
+def trust(authority):
+    return ssl.create_default_context(cafile=authority.file)
+
+
+async def closed(writer):
+    writer.close()
+    with contextlib.suppress(OSError, ssl.SSLError):
+        await writer.wait_closed()
+
+
+async def test_a_connection_begins_when_its_handshake_is_over(rig, trust):
+    rig = await rig()
+    assert rig.listener.is_serving()
+    reader, writer = await rig.connect(trust)
+    writer.write(b"said")
+    assert await reader.readexactly(4) == b"said"
+    await rig.until(0)
+    await closed(writer)
+
+
+async def test_in_a_crowd_a_network_may_have_some_handshakes_and_others_go_on(rig, trust, monkeypatch):
+    monkeypatch.setattr(tls_listener, "CROWD_COUNT", 2)
+    monkeypatch.setattr(tls_listener, "NETWORK_COUNT_MAX", 1)
+    rig = await rig()
+    waiting = [await rig.connect() for _ in range(2)]
+    await rig.until(2)
+    reader, writer = await rig.connect()
+    with contextlib.suppress(ConnectionResetError):
+        assert await reader.read() == b""
+    assert rig.cut_off == 1
+    await closed(writer)
+    reader, writer = await rig.connect(trust, by="127.0.0.2")
+    writer.write(b"said")
+    assert await reader.readexactly(4) == b"said"
+    for _, one in [*waiting, (reader, writer)]:
+        await closed(one)
+    await rig.until(0)
+
+
+async def test_a_handshake_that_does_not_end_or_is_none_is_no_connection(rig):
+    rig = await rig(handshake_s=0.05)
+    silent, silent_writer = await rig.connect()
+    noisy, noisy_writer = await rig.connect()
+    noisy_writer.write(b"GET / HTTP/1.1\r\n\r\n")
+    for reader in (silent, noisy):
+        with contextlib.suppress(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), WAIT_S)
+    await rig.until(0)
+    for writer in (silent_writer, noisy_writer):
+        await closed(writer)
+
+
+async def test_a_port_that_is_closed_ends_handshakes_and_takes_no_more(rig):
+    rig = await rig()
+    reader, writer = await rig.connect()
+    await rig.until(1)
+    rig.listener.close()
+    assert not rig.listener.is_serving()
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+    await rig.until(0)
+    with pytest.raises(OSError, match=r"refused|Connect call failed"):
+        await rig.connect()
+    await closed(writer)
+
+
+async def test_a_port_that_is_taken_is_said(rig, own):
+    rig = await rig()
+    with pytest.raises(OSError, match="in use"):
+        await Rig(own, WAIT_S).listener.listen("127.0.0.1", rig.port, backlog=10, shared=False)
+
+
+async def test_without_file_descriptors_it_is_tried_again(rig, trust, monkeypatch):
+    monkeypatch.setattr(accepting, "OUT_OF_FILES_S", 0.01)
+    rig = await rig()
+    (listening,) = rig.listener.sockets
+    accept, failures = socket.socket.accept, [OSError(24, "Too many open files")]
+
+    def fails_once(sock):
+        if sock is listening and failures:
+            raise failures.pop()
+        return accept(sock)
+
+    monkeypatch.setattr(socket.socket, "accept", fails_once)
+    reader, writer = await rig.connect(trust)
+    writer.write(b"said")
+    assert await reader.readexactly(4) == b"said"
+    await closed(writer)
+
+
+def test_too_many_handshakes_are_too_many_whoever_they_are_of():
+    handshakes = Handshakes()
+    for n in range(tls_listener.HANDSHAKES_COUNT_MAX):
+        assert handshakes.enter(str(n))
+    assert not handshakes.enter("another")
+    handshakes.leave("0")
+    assert handshakes.enter("another")
+    for n in range(1, tls_listener.HANDSHAKES_COUNT_MAX):
+        handshakes.leave(str(n))
+    handshakes.leave("another")
+    assert (handshakes.count, handshakes._by_network) == (0, {})

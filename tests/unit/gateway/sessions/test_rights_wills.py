@@ -1,0 +1,92 @@
+"""Wills that wait are looked at when rights change: in pages, again when the store fails, once for many changes."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from gateway.domain.access import Identity
+from gateway.domain.errors import Cause, Refusal
+from gateway.sessions import will_rights as wills_module
+from gateway.sessions.will_rights import WaitingWills
+from gateway.sessions.wills import NAMESPACE, WillRecord
+from store.api.client import Entry
+from store.api.message import Message
+from store.base.errors import StoreClosed
+
+pytestmark = pytest.mark.anyio
+
+
+class Store:
+    """Wills by session, and the timers that wait."""
+
+    def __init__(self):
+        self.kv, self.pending, self.pages, self.failing = {}, set(), 0, 0
+
+    def add(self, session, timer, *, who="bob"):
+        identity = None if who is None else Identity(name=who)
+        record = WillRecord(message=Message(f"wills/{session}"), timer=timer, session=session, who=identity)
+        self.kv[f"{NAMESPACE}/{session}"] = msgspec.msgpack.encode(record)
+        self.pending.add(timer)
+
+    async def kv_prefix(self, prefix, *, after, limit):
+        self.pages += 1
+        if self.failing:
+            self.failing -= 1
+            raise StoreClosed("down")
+        keys = [key for key in sorted(self.kv) if key.startswith(prefix) and key > after]
+        return [Entry(key, self.kv[key], 1, 1, 1) for key in keys[:limit]]
+
+    async def cancel_timer(self, timer):
+        was = timer in self.pending
+        self.pending.discard(timer)
+        return was
+
+
+class Rig:
+    def __init__(self, monkeypatch):
+        monkeypatch.setattr(wills_module, "PAGE", 2)
+        monkeypatch.setattr(wills_module, "PAUSE_S", 0.001)
+        self.store, self.denied, self.tasks = Store(), set(), []
+        self.wills = WaitingWills(self.store, self.check, spawn=self.spawn)
+
+    def check(self, who, _message):
+        if who.name in self.denied:
+            raise Refusal(Cause.FORBIDDEN, who.name)
+
+    def spawn(self, work):
+        self.tasks.append(asyncio.ensure_future(work))
+
+    async def rest(self):
+        await asyncio.gather(*self.tasks)
+
+
+@pytest.fixture
+def rig(monkeypatch):
+    return Rig(monkeypatch)
+
+
+async def test_only_what_is_not_allowed_any_more_is_called_off(rig):
+    for n in range(5):
+        rig.store.add(f"s{n}", f"t{n}", who="bob" if n % 2 else "eve")
+    rig.store.add("of nobody", "t9", who=None)
+    rig.store.add("armed", "", who="bob")
+    rig.denied = {"bob"}
+    rig.wills.look()
+    await rig.rest()
+    assert rig.store.pending == {"t0", "t2", "t4", "t9", ""}
+
+
+async def test_a_store_that_fails_is_asked_again_and_many_changes_are_one_look(rig):
+    rig.store.add("s", "t")
+    rig.store.failing = 1
+    rig.denied = {"bob"}
+    for _ in range(10):
+        rig.wills.look()
+    await rig.rest()
+    assert len(rig.tasks) == 1
+    assert rig.store.pending == set()
+    assert rig.store.pages == 1 + 2, "a page that failed, then one with a will and one without"
+    rig.wills.look()
+    await rig.rest()
+    assert len(rig.tasks) == 2

@@ -1,0 +1,310 @@
+"""All groups of a cluster behind one client, over real connections."""
+
+import asyncio
+
+import pytest
+from remote_kit import Node
+from store_kit import append, begin, bodies, frame, records_frame
+
+from controller.api.client import Group, Replica
+from store.api.client import Appended, IndexKind
+from store.base.errors import BadHandle, NoSuchTimer, StoreUnreachable
+from store.cluster.cluster import ClusterStore, connect_remote
+from store.format.frame import ROW, ROW_INDEX_KEY, Position, UnplacedFrame, group_of, origin_of
+from store.format.policy import LeasePolicy
+from store.format.queue_config import QueueConfig
+from store.format.records import TimerSet
+from store.local.local import LocalStore
+from store.remoting import RemoteStore
+
+pytestmark = pytest.mark.anyio
+
+
+class Controller:
+    """What a cluster's client asks a controller for. Even queues lie in group 0, odd ones in group 1."""
+
+    home = 0
+    cluster = ""
+
+    def __init__(self):
+        self.by_number = {}
+        self.gone = set()
+        self.listeners = []
+
+    def group_of_queue(self, queue):
+        return None if queue in self.gone else queue % 2
+
+    def groups(self):
+        return sorted(self.by_number.values(), key=lambda group: group.number)
+
+    def group(self, number):
+        return self.by_number.get(number)
+
+    def watch(self, listener):
+        self.listeners.append(listener)
+        return lambda: self.listeners.remove(listener)
+
+    def put(self, number, *targets, master=1, zones=()):
+        zones = [*zones, *[""] * len(targets)]
+        replicas = tuple(
+            Replica(id=n, node=f"n{n}", address=target, zone=zone)
+            for n, (target, zone) in enumerate(zip(targets, zones, strict=False), 1)
+        )
+        ids = tuple(one.id for one in replicas)
+        self.by_number[number] = Group(number=number, replicas=replicas, master=master, sync_set=ids)
+        self.changed()
+
+    def changed(self):
+        for listener in self.listeners:
+            listener()
+
+
+@pytest.fixture
+async def controller():
+    return Controller()
+
+
+@pytest.fixture
+async def stores(tmp_path):
+    async with (
+        await LocalStore.open(tmp_path / "0") as first,
+        await LocalStore.open(tmp_path / "1", group=1) as second,
+    ):
+        yield [first, second]
+
+
+@pytest.fixture
+async def nodes(controller, stores):
+    nodes = [await Node(n).start(store) for n, store in enumerate(stores)]
+    for n, node in enumerate(nodes):
+        controller.put(n, node.target)
+    yield nodes
+    for node in nodes:
+        await node.stop()
+
+
+@pytest.fixture
+async def cluster(controller, nodes):
+    async with await ClusterStore.open(controller, connect_remote(controller, budget_s=2)) as cluster:
+        for log in cluster.logs.values():
+            await log.connected()
+        yield cluster
+
+
+async def until(condition):
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_what_names_a_queue_goes_where_the_queue_lies(cluster, stores):
+    assert (cluster.group, list(cluster.logs), cluster.unreachable) == (0, [0, 1], [])
+    for queue in (16, 17):
+        at = await append(cluster, frame((queue, b"%d" % queue)))
+        assert group_of(at.frame) == queue % 2
+        assert await cluster.read(Position(at.frame, 0)) == b"%d" % queue
+    assert await bodies(stores[0], 16) == [b"16"] == await bodies(cluster, 16)
+    assert await bodies(stores[1], 17) == [b"17"] == await bodies(cluster, 17)
+    assert await cluster.bounds(17) == (0, 1)
+    assert await cluster.bounds(19) == (0, 0)
+    assert await cluster.offset_at_time(17, 0) == 0
+    frames, following = await cluster.scan(Position(origin_of(1), 0), [16, 17], max_bytes=1 << 20)
+    assert ([one.record(0) for one in frames], following) == ([b"17"], cluster.logs[1].confirmed)
+    assert cluster.pending_bytes == 0
+    assert cluster.confirmed == cluster.logs[0].confirmed
+    assert await cluster.read(Position(origin_of(7), 0)) is None
+
+
+async def test_keys_and_values_are_at_home(cluster, stores):
+    revision = await cluster.kv_put("a", b"1")
+    assert group_of(revision) == 0
+    assert (await stores[0].kv_get("a")).value == b"1"
+    assert await stores[1].kv_get("a") is None
+    await cluster.commit_offsets("g", {16: 1, 17: 2})
+    assert await cluster.offsets("g") == {16: 1, 17: 2}
+    assert await stores[1].offsets("g") == {}
+    await cluster.note_addresses(["a/b"])
+    assert await cluster.addresses() == ["a/b"]
+    await cluster.delete_group("g")
+    assert await cluster.offsets("g") == {}
+
+
+async def test_what_is_looked_up_without_a_queue_is_looked_up_everywhere(cluster):
+    def keyed(queue, n):
+        row = ROW.pack(queue, 0, 1, ROW_INDEX_KEY, 5, 9, 0, n)
+        return UnplacedFrame.build(row, b"x")
+
+    at = [await append(cluster, keyed(16 + n % 2, n)) for n in range(6)]
+    expected = sorted([(one.frame, 0) for one in at], reverse=True)
+    assert await cluster.find(IndexKind.KEY, 5) == expected
+    paged, below = [], None
+    while page := await cluster.find(IndexKind.KEY, 5, below=below, limit=2):
+        paged += page
+        below = page[-1]
+    assert paged == expected
+    assert (await cluster.last(9)).frame in {one.frame for one in at[-2:]}
+    assert await cluster.last(10) is None
+
+
+async def test_timers_of_all_groups_as_they_are_due(cluster, stores):
+    later = 1 << 42
+    for n, due_ms in enumerate((later + 5, later + 1, later + 3, later + 2)):
+        row = ROW.pack(16 + n % 2, 0, 1, 0, 0, 0, 0, 0)
+        await append(stores[n % 2], records_frame(TimerSet(due_ms, row, b"x")))
+    await until(lambda: cluster.timers_held.timers == 4)
+    found = await cluster.timers()
+    assert [one.due_ms - later for one in found] == [1, 2, 3, 5]
+    assert [one.due_ms - later for one in await cluster.timers(after=found[1].id, limit=1)] == [3]
+    assert await cluster.cancel_timer(found[0].id)
+    assert not await cluster.cancel_timer(found[0].id)
+    for text in ("", "x"):
+        with pytest.raises(NoSuchTimer):
+            await cluster.cancel_timer(text)
+    with pytest.raises(NoSuchTimer):
+        await cluster.timers(after="x")
+    cluster.admit_timer(0, 1)
+
+
+async def test_leases_of_an_owner_in_two_groups(cluster):
+    await append(cluster, frame(*((16, b"a") for _ in range(3))))
+    await append(cluster, frame(*((17, b"b") for _ in range(3))))
+    for queue in (16, 17):
+        assert len(await cluster.take(queue, 1, max_count=2)) == 2
+        await cluster.settle(queue, 1, [0])
+        assert await cluster.waiting(queue) == 1
+    assert sorted(cluster.release(1)) == [16, 17]
+    assert [await cluster.waiting(queue) for queue in (16, 17)] == [2, 2]
+    leases = [*await cluster.take(16, 1, max_count=1, invisible_ms=10_000)]
+    leases += await cluster.take(17, 1, max_count=1, invisible_ms=10_000)
+    handles = [lease.handle() for lease in leases]
+    texts = await cluster.extend_handles([handles[1], "no handle", handles[0], ""], invisible_ms=20_000)
+    assert [isinstance(text, str) for text in texts] == [True, False, True, False]
+    assert isinstance(texts[1], BadHandle)
+    assert await cluster.settle_handles([texts[0], texts[2]]) == [None, None]
+    assert await cluster.requeue_handles([]) == []
+    assert await cluster.purge(17) == 1
+    with pytest.raises(ValueError, match="store group"):
+        await cluster.set_lease_policy(16, LeasePolicy(max_deliveries=1, dead_letter_queue=17))
+    await cluster.set_lease_policy(16, LeasePolicy(max_deliveries=1, dead_letter_queue=18))
+    assert (await cluster.lease_policy(16)).dead_letter_queue == 18
+    (lease,) = await cluster.take(16, 1, max_count=1)
+    with pytest.raises(ValueError, match="within"):
+        await cluster.forward(16, 1, [lease.offset], ROW.pack(17, 0, 1, 0, 0, 0, 0, 0), b"x")
+    await cluster.forward(16, 1, [lease.offset], ROW.pack(18, 0, 1, 0, 0, 0, 0, 0), b"x")
+    assert await bodies(cluster, 18) == [b"x"]
+
+
+async def test_settings_go_to_each_queues_group(cluster, stores):
+    configs = [QueueConfig(16, 1_000), QueueConfig(17, 2_000)]
+    before = [store.confirmed for store in stores]
+    await cluster.configure_queues(configs)
+    assert [stores[n].queue_config(16 + n) for n in range(2)] == configs
+    assert [cluster.queue_config(queue) for queue in (16, 17)] == configs
+    after = [store.confirmed for store in stores]
+    assert all(a > b for a, b in zip(after, before, strict=True))
+    await cluster.configure_queues(configs)  # known there: nothing is stored
+    assert [store.confirmed for store in stores] == after
+
+
+async def test_a_queue_that_is_forgotten_is_deleted_where_it_was(cluster, controller, stores):
+    await append(stores[1], frame((17, b"a"), (19, b"b")))
+    await cluster.bounds(17)
+    controller.gone |= {17, 19}
+    await cluster.delete_queue(17)  # known from before
+    await cluster.delete_queue(19)
+    assert await stores[1].bounds(17) == (0, 0) == await stores[1].bounds(19)
+
+
+async def test_groups_come_and_go(cluster, controller, nodes, tmp_path):
+    seen, woken = [], []
+    stop_tail, stop_watch = cluster.tail(seen.extend), cluster.watch_queues(woken.extend)
+    logs = cluster.logs
+    async with await LocalStore.open(tmp_path / "2", group=2) as third:
+        node = await Node(2).start(third)
+        controller.put(2, node.target)
+        assert list(logs) == [0, 1, 2]
+        await logs[2].connected()
+        await append(logs[2], frame((16, b"x")))
+        await append(logs[1], frame((17, b"y")))
+        await until(lambda: len(seen) == 2)
+        gone = logs[2]
+        del controller.by_number[2]
+        controller.changed()
+        assert list(logs) == [0, 1]
+        await until(lambda: not gone.is_connected)
+        with pytest.raises(StoreUnreachable):
+            await cluster.scan(Position(origin_of(2), 0), None, max_bytes=1)
+        stop_tail()
+        stop_watch()
+        assert not cluster._stops
+        await node.stop()
+
+
+async def test_a_group_out_of_reach_hurts_only_what_is_its_own(cluster, nodes):
+    await nodes[1].kill()
+    await until(lambda: cluster.unreachable == [1])
+    cluster.logs[1]._connection.caller._budget_s = 0.2
+    assert await cluster.kv_put("a", b"") >= 0
+    with pytest.raises(StoreUnreachable):
+        await cluster.bounds(17)
+    assert await cluster.bounds(16) == (0, 0)
+    cluster.requeue(17, 1, [0])
+    assert cluster.release(1) == []
+
+
+async def test_the_master_is_another(controller, tmp_path):
+    async with (
+        await LocalStore.open(tmp_path / "a") as first,
+        await LocalStore.open(tmp_path / "b") as second,
+    ):
+        one, two = await Node().start(first), await Node().start(second)
+        controller.put(0, one.target, two.target)
+        async with await ClusterStore.open(controller, connect_remote(controller, budget_s=5)) as cluster:
+            futures = [
+                future for n in range(50) for future in begin(cluster, frame((16, b"x"), producer_id=7, sequence=n + 1))
+            ]
+            controller.put(0, one.target, two.target, master=2)
+            assert all(isinstance(outcome, Appended) for outcome in await asyncio.gather(*futures))
+            await until(lambda: cluster.logs[0].target == two.target)
+        await one.stop()
+        await two.stop()
+
+
+async def test_nobody_at_home_is_said(controller):
+    controller.put(0, "127.0.0.1:1")
+    with pytest.raises(StoreUnreachable):
+        await ClusterStore.open(controller, connect_remote(controller, budget_s=0.2))
+    controller.put(0, "", master=None)
+    with pytest.raises(StoreUnreachable):
+        await ClusterStore.open(controller, connect_remote(controller, budget_s=0.2))
+
+
+async def test_a_slave_near_by_answers_reads(controller, tmp_path):
+    """Two stores stand for the master and a slave that is behind it, so that it shows who was asked."""
+    async with (
+        await LocalStore.open(tmp_path / "a") as first,
+        await LocalStore.open(tmp_path / "b") as second,
+    ):
+        for store, body in ((first, b"master"), (second, b"slave!")):
+            await append(store, frame((16, body)))
+        await append(first, frame((16, b"only the master has it")))
+        one, two = await Node().start(first), await Node().start(second, master=False)
+        controller.put(0, one.target, two.target, zones=("far", "here"))
+        connect = connect_remote(controller, zone="here", budget_s=2)
+        async with await ClusterStore.open(controller, connect) as cluster:
+            log = cluster.logs[0]
+            assert isinstance(log, RemoteStore)
+            await until(lambda: log._near.is_connected)
+            assert await cluster.read(Position(0, 0)) == b"slave!"
+            assert await bodies(cluster, 16) == [b"slave!", b"only the master has it"]
+            (found,), following = await cluster.scan(Position(0, 0), None, max_bytes=1 << 20)
+            assert (found.record(0), following) == (b"slave!", second.confirmed)
+            (found,), _ = await cluster.scan(Position(following, 0), None, max_bytes=1 << 20)
+            assert found.record(0) == b"only the master has it"
+            assert await cluster.bounds(16) == (0, 2)
+            await two.kill()
+            await until(lambda: not log._near.is_connected)
+            assert await cluster.read(Position(0, 0)) == b"master"
+            controller.put(0, one.target, two.target, zones=("here", "here"))
+        await one.stop()
+        await two.stop()

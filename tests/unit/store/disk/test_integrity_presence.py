@@ -1,0 +1,69 @@
+"""A data directory that is removed underneath is noticed, said, and nothing more is taken."""
+
+import asyncio
+import shutil
+
+import pytest
+from store_kit import append, frame
+
+from store.base.errors import StoreFailed
+from store.local.local import LocalStore
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE_S = 60.0
+
+
+async def refused(store):
+    async with asyncio.timeout(PATIENCE_S):
+        while store.error is None:
+            await asyncio.sleep(0.01)
+    with pytest.raises(StoreFailed) as caught:
+        await append(store, frame((16, b"more")))
+    return str(caught.value)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch):
+    monkeypatch.setattr("store.engine.engine.PRESENCE_LOOK_S", 0.02)
+
+
+@pytest.mark.parametrize("name", [".", "log", "views", "LOCK"])
+async def test_what_was_removed_is_said_and_nothing_is_taken_any_more(tmp_path, name):
+    there = tmp_path / "data"
+    store = await LocalStore.open(there)
+    await append(store, frame((16, b"one")))
+    gone = there / name
+    if gone.is_dir():
+        shutil.rmtree(gone)
+    else:
+        gone.unlink()
+    words = await refused(store)
+    assert "was removed or replaced while the store had it open" in words
+    assert f"store.data_dir = {there}" in words
+    await store.close()
+
+
+async def test_a_copy_in_its_place_is_not_the_directory(tmp_path):
+    there = tmp_path / "data"
+    store = await LocalStore.open(there)
+    await append(store, frame((16, b"one")))
+    there.rename(tmp_path / "moved")
+    shutil.copytree(tmp_path / "moved", there)
+    assert "was removed or replaced" in await refused(store)
+    await store.close()
+
+
+async def test_one_that_is_there_is_left_alone(tmp_path):
+    looks = []
+    store = await LocalStore.open(tmp_path, segment_size_bytes=1 << 16)
+    look = store._engine._presence.look
+    store._engine._presence.look = lambda: (looks.append(found := look()), found)[1]
+    for n in range(40):
+        await append(store, frame((16, bytes(5_000)), (17, b"%d" % n)))
+    async with asyncio.timeout(PATIENCE_S):
+        while len(looks) < 5:
+            await asyncio.sleep(0.01)
+    assert set(looks) == {None}
+    assert store.error is None
+    await store.close()

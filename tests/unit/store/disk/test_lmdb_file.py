@@ -1,0 +1,76 @@
+"""LMDB files that have lost their end."""
+
+import os
+import random
+import subprocess
+import sys
+
+import lmdb
+import pytest
+
+from store.disk.lmdb_file import is_cut_short
+
+
+def fill(path, *, seed=1):
+    """Many transactions over two trees, with values in pages of their own; how much the file lacks of its last page."""
+    draw = random.Random(seed)
+    with lmdb.open(str(path), map_size=1 << 28, max_dbs=2, sync=False) as env:
+        dbs = [env.open_db(name) for name in (b"one", b"two")]
+        for _ in range(60):
+            with env.begin(write=True) as txn:
+                for _ in range(100):
+                    key = draw.randbytes(draw.randrange(1, 30))
+                    txn.put(key, bytes(draw.choice((0, 10, 700, 3_000, 30_000))), db=draw.choice(dbs))
+        return (env.info()["last_pgno"] + 1) * env.stat()["psize"] - (path / "data.mdb").stat().st_size
+
+
+def walk(path):
+    """Read every entry in a process of its own; how it ended."""
+    code = """
+import lmdb, sys
+with lmdb.open(sys.argv[1], map_size=1 << 28, max_dbs=2) as env, env.begin() as txn:
+    for name, _ in txn.cursor():
+        for _ in txn.cursor(db=env.open_db(name, txn=txn)):
+            pass
+"""
+    command = [sys.executable, "-c", code, str(path)]
+    return subprocess.run(command, capture_output=True, timeout=30, check=False).returncode
+
+
+def test_what_is_no_file_of_lmdb_is_left_to_lmdb(tmp_path):
+    path = tmp_path / "data.mdb"
+    assert not is_cut_short(path)
+    for data in (b"", b"x", bytes(8192), random.Random(1).randbytes(20_000)):
+        path.write_bytes(data)
+        assert not is_cut_short(path)
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9, 0.999])
+def test_a_file_cut_short_is_found_out(tmp_path, part):
+    fill(tmp_path)
+    path = tmp_path / "data.mdb"
+    assert not is_cut_short(path)
+    os.truncate(path, int(path.stat().st_size * part))
+    assert is_cut_short(path)
+    assert walk(tmp_path) != 0
+
+
+def test_a_file_that_lacks_only_what_is_not_in_use_is_whole(tmp_path):
+    """A transaction that empties most of a tree gives pages back that it took at the end of the file."""
+    path, lacks, draw = tmp_path / "data.mdb", 0, random.Random(1)
+    with lmdb.open(str(tmp_path), map_size=1 << 28, sync=False) as env:
+        for _ in range(8):
+            for i in range(300):
+                with env.begin(write=True) as txn:
+                    txn.put(i.to_bytes(8, "big"), bytes(draw.randrange(400)))
+            with env.begin(write=True) as txn:
+                txn.put(b"state", bytes(1_000 * draw.randrange(1, 60)))
+                for key in [key for key, _ in txn.cursor() if key != b"state"]:
+                    txn.delete(key)
+            lacks = (env.info()["last_pgno"] + 1) * env.stat()["psize"] - path.stat().st_size
+            assert not is_cut_short(path)
+            if lacks > 0:
+                break
+    assert lacks > 0
+    os.truncate(path, path.stat().st_size // 2)
+    assert is_cut_short(path)

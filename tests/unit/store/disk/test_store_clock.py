@@ -1,0 +1,65 @@
+"""Clocks that are set ahead and back."""
+
+import pytest
+
+from store.disk.clock import BELIEF_MS, LEAP_MS, RisingClock, WallClock
+
+T0 = 1_700_000_000_000
+DAY_MS = 24 * 3600 * 1000
+
+
+class Clocks:
+    def __init__(self):
+        self.wall, self.steady = T0, 5
+        self.clock = WallClock(lambda: self.wall, lambda: self.steady)
+
+    def go(self, ms):
+        self.wall += ms
+        self.steady += ms
+        return self.clock()
+
+
+@pytest.fixture
+def clocks():
+    return Clocks()
+
+
+def test_it_is_the_machines(clocks):
+    assert clocks.clock() == T0
+    assert clocks.go(DAY_MS) == T0 + DAY_MS
+    clocks.wall -= 3 * DAY_MS
+    assert clocks.clock() == T0 - 2 * DAY_MS
+    clocks.wall += LEAP_MS
+    assert clocks.clock() == T0 - 2 * DAY_MS + LEAP_MS
+
+
+def test_a_wrong_reading_is_passed_over(clocks, caplog):
+    clocks.wall += 365 * DAY_MS
+    assert clocks.clock() == T0
+    assert clocks.go(1_000) == T0 + 1_000
+    clocks.wall -= 365 * DAY_MS
+    assert clocks.go(1_000) == T0 + 2_000
+    assert [one.message for one in caplog.records] == [
+        "the clock was set far ahead and is not followed yet",
+        "the clock was set back to where it was",
+    ]
+    clocks.wall += LEAP_MS + 1
+    assert clocks.go(BELIEF_MS) == T0 + 2_000 + BELIEF_MS  # counted from now on
+
+
+def test_a_clock_that_stays_ahead_is_followed(clocks, caplog):
+    clocks.wall += DAY_MS
+    clocks.clock()
+    assert clocks.go(BELIEF_MS - 1) == T0 + BELIEF_MS - 1
+    assert clocks.go(1) == T0 + BELIEF_MS + DAY_MS
+    assert clocks.go(1) == T0 + BELIEF_MS + DAY_MS + 1
+    assert caplog.records[-1].message == "the clock stays far ahead and is followed"
+
+
+def test_what_was_stored_by_a_clock_far_ahead_is_told(caplog):
+    clock = RisingClock(lambda: T0)
+    clock.reached(T0 + LEAP_MS)
+    assert not caplog.records
+    clock.reached(T0 + DAY_MS)
+    assert clock() == T0 + DAY_MS
+    assert "time stands still" in caplog.text

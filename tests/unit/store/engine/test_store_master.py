@@ -1,0 +1,359 @@
+"""A master with other replicas: what is on its disk is read and answered when it is confirmed, and streamed before."""
+
+import asyncio
+import errno
+import shutil
+
+import pytest
+from replica_kit import open_master, stored, until
+from store_kit import FaultyFiles, append, begin, bodies, frame, records_frame
+
+from store.api.client import Appended
+from store.base.errors import (
+    AppendOutcomeUnknown,
+    NotMaster,
+    NotWritable,
+    OffsetOutOfRange,
+    RevisionConflict,
+    StoreClosed,
+    StoreError,
+    StoreFailed,
+)
+from store.format.frame import FRAME_ASYNC, ROW, Frame, origin_of
+from store.format.records import KvPut, TimerSet
+from store.local import local
+from store.local.local import LocalStore
+from store.log.tail import LogTail
+
+pytestmark = pytest.mark.anyio
+
+
+def parse(data, at):
+    found = []
+    while data:
+        found.append(Frame.parse(data, log_offset=at))
+        data, at = data[found[-1].header.size_bytes :], found[-1].end
+    return found
+
+
+async def test_nothing_is_read_or_answered_before_it_is_confirmed(tmp_path):
+    store = await open_master(tmp_path)
+    seen = []
+    store.tail(seen.extend)
+    first, second = await stored(store, frame((16, b"a"))) + await stored(store, frame((16, b"b")))
+    assert not first.done()
+    assert store.pending_bytes > 0
+    assert store.confirmed == 0 < store.flushed == store.end
+    assert await bodies(store, 16) == []
+    assert (await store.bounds(16)).next == 0
+    assert store._engine.log.read(0) is None
+    end = frame((16, b"a")).size_bytes
+    store.confirm(end)
+    assert await first == Appended(0)
+    assert not second.done()
+    assert await bodies(store, 16) == [b"a"]
+    assert [one.start for one in seen] == [0]
+    store.confirm(store.end)
+    assert (await second).frame == end
+    assert store.pending_bytes == 0
+    await store._until_dispatched(store.confirmed)
+    assert store._engine.views.dispatched == store.end
+    await store.close()
+
+
+async def test_compare_and_set_waits_too(tmp_path):
+    store = await open_master(tmp_path)
+    first = asyncio.ensure_future(store.kv_put("k", b"1", expected_revision=0))
+    second = asyncio.ensure_future(store.kv_put("k", b"2", expected_revision=0))
+    await until(lambda: store.flushed > 0)
+    assert await store.kv_get("k") is None
+    store.confirm(store.end)
+    assert await first > 0
+    with pytest.raises(StoreError, match="is at revision"):
+        await second
+    await store.step_down()
+
+
+async def test_what_is_acknowledged_before_it_is_confirmed(tmp_path):
+    """A group that answers by its master alone: readers see what all have."""
+    store = await open_master(tmp_path)
+    (answer,) = await stored(store, frame((16, b"a")))
+    store.confirm(0, store.flushed)
+    assert (await answer).frame == 0
+    assert await bodies(store, 16) == []
+    store.confirm(store.flushed)
+    assert await bodies(store, 16) == [b"a"]
+    await store.close()
+
+
+async def test_hooks_hear_of_frames_before_they_are_on_disk(tmp_path):
+    files = FaultyFiles()
+    store = await open_master(tmp_path, files=files)
+    loop, streamed = asyncio.get_running_loop(), []
+
+    def before_sync():
+        asyncio.run_coroutine_threadsafe(read(), loop).result(5)
+
+    async def read():
+        streamed.append((list(store.hooks.told), await store.read_log(0, 1 << 20)))
+
+    files.before_sync = before_sync
+    await stored(store, frame((16, b"a")))
+    told, data = streamed[0]
+    assert told == [("written", store.end)]
+    assert parse(data, 0)[0].record(0) == b"a"
+    assert store.hooks.told == [("written", store.end), ("flushed", store.end)]
+    files.before_sync = lambda: None
+    await store.step_down()
+
+
+@pytest.mark.parametrize("remembered", [0, 700, 1 << 20])
+async def test_the_log_is_streamed_from_memory_and_from_disk(tmp_path, monkeypatch, remembered):
+    monkeypatch.setattr("store.engine.engine.LogTail", lambda: LogTail(remembered))
+    store = await open_master(tmp_path, alone=True, group=3, segment_size_bytes=1_000, epoch=7)
+    frames = [frame((16, b"%d" % n * 50)) for n in range(20)]
+    for one in frames:
+        await append(store, one)
+    for max_bytes in (1, 400, 1 << 20):
+        at, parts = origin_of(3), []
+        while data := await store.read_log(at, max_bytes):
+            parts.append(data)
+            found = parse(data, at)
+            assert len(data) <= max_bytes or len(found) == 1
+            assert all(one.header.epoch == 7 for one in found)
+            at = found[-1].end
+        assert b"".join(parts) == b"".join(p.read_bytes() for p in sorted((tmp_path / "log").iterdir()))
+    second = origin_of(3) + frames[0].size_bytes
+    assert parse(await store.read_log(origin_of(3), 1 << 20, end=second), origin_of(3))[-1].end == second
+    assert await store.read_log(origin_of(3), 1 << 20, end=second - 1) == b""
+    assert await store.read_log(store.end, 1) == b""
+    for beyond in (0, store.end + 1):
+        with pytest.raises(OffsetOutOfRange):
+            await store.read_log(beyond, 1)
+    await store.close()
+
+
+async def test_appends_are_refused_for_a_while(tmp_path):
+    store = await open_master(tmp_path, alone=True)
+    assert store.writable
+    store.refuse_appends(NotWritable("one replica of two"))
+    assert not store.writable
+    with pytest.raises(NotWritable, match="one replica of two"):
+        await append(store, frame((16, b"a")))
+    with pytest.raises(NotWritable):
+        await store.kv_put("k", b"v")
+    await store.tick()
+    store.refuse_appends(None)
+    await append(store, frame((16, b"b")))
+    assert await bodies(store, 16) == [b"b"]
+    await store.close()
+
+
+async def test_what_waits_to_be_written_is_refused_too(tmp_path):
+    files = FaultyFiles()
+    store = await open_master(tmp_path, alone=True, files=files)
+    reached, go_on = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def before_sync():
+        loop.call_soon_threadsafe(reached.set)
+        asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(5)
+
+    files.before_sync = before_sync
+    (first,) = begin(store, frame((16, b"a")))
+    await reached.wait()
+    (waiting,) = begin(store, frame((16, b"b")))
+    store.refuse_appends(NotWritable("no"))
+    files.before_sync = lambda: None
+    go_on.set()
+    assert (await first).frame == 0
+    outcome = (await asyncio.gather(waiting, return_exceptions=True))[0]
+    assert isinstance(outcome, NotWritable | Appended)  # taken before it was known, or not
+    await store.close()
+
+
+async def test_timers_and_expiry_wait_while_nothing_is_written(tmp_path):
+    store = await open_master(tmp_path, alone=True)
+    await store.kv_put("k", b"v", ttl_ms=1)
+    store.refuse_appends(NotWritable("no"))
+    end = store.end
+    await asyncio.sleep(0.01)
+    await store.tick()
+    assert store.end == end
+    store.refuse_appends(None)
+    await store.tick()
+    assert store.end > end
+    await store.close()
+
+
+async def test_stepping_down_answers_and_forgets_what_is_not_confirmed(tmp_path):
+    store = await open_master(tmp_path)
+    confirmed = await stored(store, frame((16, b"a")))
+    store.confirm(store.end)
+    lost = await stored(store, frame((16, b"b")))
+    put = asyncio.ensure_future(store.kv_put("k", b"v"))
+    await until(lambda: store.pending_bytes > frame((16, b"b")).size_bytes)
+    started = asyncio.get_running_loop().time()
+    await store.step_down()
+    assert asyncio.get_running_loop().time() - started < local.CONFIRM_WAIT_S
+    assert (await confirmed[0]).frame == 0
+    with pytest.raises(AppendOutcomeUnknown):
+        await lost[0]
+    with pytest.raises((AppendOutcomeUnknown, NotMaster)):
+        await put
+    with pytest.raises(NotMaster):
+        await append(store, frame((16, b"c")))
+    assert not store.writable
+    await store.step_down()
+    slave = await LocalStore.open(tmp_path, role="slave")
+    assert slave.end > slave.confirmed == frame((16, b"a")).size_bytes
+    assert await bodies(slave, 16) == [b"a"]
+    await slave.close()
+    async with await open_master(tmp_path, alone=True) as store:  # a new master has all of its log
+        assert await bodies(store, 16) == [b"a", b"b"]
+
+
+async def test_closing_waits_for_the_others_for_a_moment(tmp_path, monkeypatch):
+    store = await open_master(tmp_path)
+    answers = await stored(store, frame((16, b"a")))
+    closing = asyncio.ensure_future(store.close())
+    await asyncio.sleep(0.01)
+    with pytest.raises(StoreClosed):
+        await append(store, frame((16, b"b")))
+    store.confirm(store.end)
+    await closing
+    assert (await answers[0]).frame == 0
+
+    monkeypatch.setattr(local, "CONFIRM_WAIT_S", 0.05)
+    store = await open_master(tmp_path)
+    answers = await stored(store, frame((16, b"b")))
+    await store.close()
+    with pytest.raises(AppendOutcomeUnknown):
+        await answers[0]
+
+
+async def test_a_timer_that_fires_does_not_keep_a_master_from_stepping_down(tmp_path):
+    store = await open_master(tmp_path)
+    put = asyncio.ensure_future(store.kv_put("k", b"v", ttl_ms=1))
+    await until(lambda: store.flushed > 0)
+    store.confirm(store.end)
+    await put
+    end = store.end
+    await until(lambda: store.end > end)  # the sweep's record
+    async with asyncio.timeout(5):
+        await store.step_down()
+
+
+async def test_async_frames_wait_like_others(tmp_path):
+    store = await open_master(tmp_path)
+    answers = await stored(store, frame((16, b"a"), flags=FRAME_ASYNC), frame((16, b"b")))
+    assert not any(one.done() for one in answers)
+    store.confirm(store.end)
+    assert [(await one).frame for one in answers] == [0, frame((16, b"a")).size_bytes]
+    await store.close()
+
+
+async def test_repeats_wait_for_what_they_repeat(tmp_path):
+    store = await open_master(tmp_path)
+    await stored(store, frame((16, b"a"), producer_id=1, sequence=1))
+    (again,) = begin(store, frame((16, b"a"), producer_id=1, sequence=1))
+    await asyncio.sleep(0.02)
+    assert not again.done()
+    store.confirm(store.end)
+    assert await again == Appended(0, duplicate=True)
+    await store.close()
+
+
+async def test_a_disk_that_fails_is_told(tmp_path):
+    files = FaultyFiles()
+    store = await open_master(tmp_path, files=files)
+    waiting = await stored(store, frame((16, b"a")))
+    files.sync_error = errno.EIO
+    (failing,) = begin(store, frame((16, b"b")))
+    await until(lambda: any(kind == "failed" for kind, _ in store.hooks.told))
+    assert isinstance(store.error, StoreFailed)
+    assert not failing.done()  # in order: behind what waits
+    await store.step_down()
+    for one in (*waiting, failing):
+        with pytest.raises(AppendOutcomeUnknown):
+            await one
+
+
+async def test_views_never_follow_what_is_not_confirmed(tmp_path):
+    store = await open_master(tmp_path, linger_s=0.0005)
+    for n in range(20):
+        await stored(store, frame((16, b"%d" % n)))
+        if n == 9:
+            store.confirm(store.end)
+            at = store.end
+    await store._until_dispatched(at)
+    await asyncio.sleep(0.02)
+    assert store._engine.views.dispatched == at
+    await store.step_down()
+    slave = await LocalStore.open(tmp_path, role="slave")
+    assert slave.confirmed == at < slave.end
+    await slave.close()
+
+
+async def inherited(tmp_path, *frames, confirmed):
+    """A new master with some of its log not confirmed."""
+    old = await open_master(tmp_path, alone=True)
+    for one in frames:
+        await append(old, one)
+    await old.step_down()
+    shutil.rmtree(tmp_path / "views")
+    return await open_master(tmp_path, epoch=2, confirmed=confirmed)
+
+
+async def test_what_a_new_master_has_may_have_to_be_confirmed_yet(tmp_path):
+    """Where a quorum confirms: what it has of an older epoch may lose an election still."""
+    size = frame((16, b"0")).size_bytes
+    frames = [frame((16, b"%d" % n), producer_id=7, sequence=n) for n in range(4)]
+    store = await inherited(tmp_path, *frames, records_frame(KvPut("k", b"v")), confirmed=2 * size)
+    assert (store.confirmed, store.flushed) == (2 * size, store.end)
+    assert store._engine.views.dispatched == 2 * size
+    assert await bodies(store, 16) == [b"0", b"1"]
+    assert await store.kv_get("k") is None
+    (again,) = begin(store, frames[3])
+    (new,) = await stored(store, frame((16, b"4"), producer_id=7, sequence=4))
+    put = asyncio.ensure_future(store.kv_put("k", b"w", expected_revision=0))
+    await asyncio.sleep(0.01)
+    assert not again.done()
+    store.confirm(3 * size)  # a part of what it was given together
+    await until(lambda: store.flushed == store.end)
+    store.confirm(store.end)
+    assert (await again) == Appended(3 * size, duplicate=True)
+    assert (await new).frame > 4 * size
+    with pytest.raises(RevisionConflict):
+        await put
+    assert await bodies(store, 16) == [b"%d" % n for n in range(5)]
+    await store.step_down()
+
+
+async def test_stepping_down_again_before_that(tmp_path):
+    size = frame((16, b"0")).size_bytes
+    store = await inherited(tmp_path, *(frame((16, b"%d" % n)) for n in range(4)), confirmed=2 * size)
+    await store.step_down()
+    slave = await LocalStore.open(tmp_path, role="slave", truncate_to=2 * size)
+    assert await bodies(slave, 16) == [b"0", b"1"]
+    await slave.close()
+
+
+async def test_timers_wait_until_it_is_known_which_have_fired(tmp_path):
+    rows = ROW.pack(17, 0, 1, 0, 0, 0, 0, 0)
+    timer = records_frame(TimerSet(1, rows, b"x"))
+    old = await open_master(tmp_path, alone=True)
+    await append(old, timer)
+    await old.tick()
+    assert await bodies(old, 17) == [b"x"]
+    await old.step_down()
+    shutil.rmtree(tmp_path / "views")
+    store = await open_master(tmp_path, epoch=2, confirmed=timer.size_bytes)
+    end = store.end
+    assert store.timers_held.timers == 1
+    await store.tick()
+    assert (store.end, await bodies(store, 17)) == (end, [])
+    store.confirm(end)
+    await store.tick()
+    assert (store.end, await bodies(store, 17)) == (end, [b"x"])
+    await store.step_down()

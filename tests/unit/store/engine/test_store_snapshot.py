@@ -1,0 +1,402 @@
+"""A replica that begins with a snapshot of the views, and fills its log up to it."""
+
+import asyncio
+import shutil
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from unittest import mock
+
+import pytest
+from replica_kit import feed, open_master, open_slave, until
+from store_kit import append, bodies, frame
+
+from store.base.errors import (
+    CorruptFrame,
+    DataDirLocked,
+    NotRebuildable,
+    OffsetOutOfRange,
+    ReplicaIncomplete,
+    SnapshotUnusable,
+)
+from store.disk.files import OsFiles
+from store.engine import snapshot as snapshot_module
+from store.engine.snapshot import install_snapshot, snapshot_info
+from store.format.frame import origin_of
+from store.local.local import LocalStore
+from store.log.retention import Limits
+from store.views import Views
+
+pytestmark = pytest.mark.anyio
+
+GROUP = 2
+OPTIONS = {"group": GROUP, "linger_s": 0.001, "segment_size_bytes": 1_000, "retention": Limits(size_bytes=1_500)}
+
+
+@pytest.fixture
+async def master(tmp_path):
+    """One that has deleted the front of its log, and knows of it what only the views do."""
+    store = await open_master(tmp_path / "master", alone=True, **OPTIONS)
+    await store.kv_put("old", b"v")
+    await fill(store, range(40))
+    await trim(store)
+    assert store.first > origin_of(GROUP)
+    yield store
+    await store.step_down()
+
+
+async def fill(store, numbers):
+    for n in numbers:
+        await append(store, frame((16, b"%03d" % n + bytes(60), n + 1)))
+
+
+async def trim(store):
+    await store._until_dispatched(store.confirmed)
+    await asyncio.get_running_loop().run_in_executor(None, store._engine.trimmer.run)
+
+
+def entries(store):
+    return list(store._engine.views.entries())
+
+
+async def caught_up(master, slave):
+    await feed(master, slave)
+    slave.confirm(master.end)
+    await until(lambda: slave.confirmed == master.end)
+    for store in (master, slave):
+        await store._until_dispatched(store.confirmed)
+
+
+async def test_a_replica_that_is_too_far_behind_begins_anew(master, tmp_path):
+    slave = await open_slave(tmp_path / "slave", **OPTIONS)
+    with pytest.raises(OffsetOutOfRange):
+        await master.read_log(slave.end, 1 << 20)
+    await slave.close()
+    info = await master.snapshot(tmp_path / "slave" / "coming")
+    assert info == snapshot_info(tmp_path / "slave" / "coming")
+    assert (info.group, info.first, info.dispatched) == (GROUP, master.first, master._engine.views.dispatched)
+    await fill(master, range(40, 43))
+    install_snapshot(tmp_path / "slave", tmp_path / "slave" / "coming")
+    assert sorted(path.name for path in (tmp_path / "slave").iterdir()) == ["LOCK", "filling", "group", "views"]
+    slave = await open_slave(tmp_path / "slave", **OPTIONS)
+    assert slave.first == slave.end == slave.confirmed == info.first
+
+    # Until its log has come to where the snapshot was taken it can be neither read nor master.
+    for refused in (slave.fetch(16, 0, max_bytes=1), slave.kv_get("old"), slave.last(5), slave.addresses()):
+        with pytest.raises(ReplicaIncomplete):
+            await refused
+    at = slave.receive(await master.read_log(slave.end, 500))
+    slave.confirm(master.end)
+    await until(lambda: slave.confirmed == at < info.dispatched)
+    with pytest.raises(ReplicaIncomplete):
+        await slave.kv_get("old")
+    await slave.close()
+    with pytest.raises(ReplicaIncomplete):
+        await LocalStore.open(tmp_path / "slave", **OPTIONS)
+    slave = await open_slave(tmp_path / "slave", **OPTIONS)
+    assert slave.end == slave.confirmed == at
+
+    await caught_up(master, slave)
+    assert (await slave.kv_get("old")).value == b"v"
+    assert entries(slave) == entries(master)
+    bounds = await master.bounds(16)
+    assert await slave.bounds(16) == bounds
+    assert await bodies(slave, 16, bounds.first) == await bodies(master, 16, bounds.first)
+    await slave.close()
+    async with await LocalStore.open(tmp_path / "slave", **OPTIONS) as new:
+        assert await bodies(new, 16, bounds.first) == await bodies(master, 16, bounds.first)
+        assert (await new.kv_get("old")).value == b"v"
+
+
+async def test_a_log_that_has_lost_its_end_goes_on_lacking_it_behind_a_snapshot(master, tmp_path):
+    """A member of the SyncStateSet may have confirmed what it has lost: it is not electable before it has it again."""
+    await master.snapshot(tmp_path / "coming")
+    lost_end = master.end
+    install_snapshot(tmp_path / "slave", tmp_path / "coming", lost_end=lost_end)
+    for _ in range(2):  # opened again, it has not forgotten
+        slave = await open_slave(tmp_path / "slave", **OPTIONS)
+        assert slave.lost_end == lost_end
+        assert [(one.start, one.end) for one in slave.damages] == [(slave.end, lost_end)]
+        await slave.close()
+    slave = await open_slave(tmp_path / "slave", **OPTIONS)
+    await caught_up(master, slave)
+    await until(lambda: slave.lost_end is None)
+    assert not slave.is_damaged
+    assert entries(slave) == entries(master)
+    await slave.close()
+
+
+async def test_its_confirmed_end_counts_in_the_log(master, tmp_path):
+    """What the master says is confirmed moves what can be read, also while the views are ahead."""
+    await master.snapshot(tmp_path / "coming")
+    info = install_snapshot(tmp_path / "slave", tmp_path / "coming")
+    slave = await open_slave(tmp_path / "slave", **OPTIONS)
+    seen = []
+    slave.tail(seen.extend)
+    await feed(master, slave)
+    slave.confirm(info.first + 100)
+    await until(lambda: slave.confirmed == info.first + 100)
+    slave.confirm(info.dispatched)
+    await until(lambda: slave.confirmed == info.dispatched)
+    assert await slave.kv_get("old") is not None
+    assert seen == []  # nothing new
+    await slave.close()
+
+
+async def test_a_snapshot_while_appends_go_on(master, tmp_path):
+    writing = asyncio.ensure_future(fill(master, range(50, 90)))
+    for n in range(5):
+        info = await master.snapshot(tmp_path / str(n))
+        install_snapshot(tmp_path / f"slave{n}", tmp_path / str(n))
+        views = Views(tmp_path / f"slave{n}" / "views", origin=origin_of(GROUP))
+        assert views.dispatched == info.dispatched
+        views.close()
+    await writing
+    slave = await open_slave(tmp_path / "slave0", **OPTIONS)
+    await caught_up(master, slave)
+    assert entries(slave) == entries(master)
+    await slave.close()
+
+
+async def test_one_that_is_trimmed_meanwhile_begins_where_the_log_does(master, tmp_path, monkeypatch):
+    loop = asyncio.get_running_loop()
+    copy = snapshot_module._copy
+
+    def slow(*args):
+        size = copy(*args)
+        asyncio.run_coroutine_threadsafe(fill(master, range(50, 60)), loop).result(10)
+        asyncio.run_coroutine_threadsafe(trim(master), loop).result(10)
+        return size
+
+    monkeypatch.setattr(snapshot_module, "_copy", slow)
+    before = master.first
+    info = await master.snapshot(tmp_path / "one")
+    assert before < info.first == master.first <= info.dispatched
+    install_snapshot(tmp_path / "slave", tmp_path / "one")
+    slave = await open_slave(tmp_path / "slave", **OPTIONS)
+    await caught_up(master, slave)
+    assert entries(slave) == entries(master)
+    await slave.close()
+
+    def slower(*args):
+        size = copy(*args)
+        asyncio.run_coroutine_threadsafe(fill(master, range(60, 100)), loop).result(10)
+        asyncio.run_coroutine_threadsafe(trim(master), loop).result(10)
+        return size
+
+    monkeypatch.setattr(snapshot_module, "_copy", slower)
+    with pytest.raises(SnapshotUnusable, match="the log begins at"):
+        await master.snapshot(tmp_path / "other")
+
+
+async def test_a_copy_is_given_up_when_the_store_closes(tmp_path):
+    master = await open_master(tmp_path / "master", alone=True)
+    for n in range(20):
+        await master.kv_put(f"{n}", bytes(100_000))
+    await master._until_dispatched(master.confirmed)
+    begun, go_on = Event(), Event()
+    read = snapshot_module.os.read
+
+    def slow(*args):
+        begun.set()
+        go_on.wait(10)
+        return read(*args)
+
+    with mock.patch.object(snapshot_module.os, "read", slow):
+        copying = asyncio.ensure_future(master.snapshot(tmp_path / "one"))
+        await until(begun.is_set)
+        closing = asyncio.ensure_future(master.step_down())
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(SnapshotUnusable, match="given up"):
+            await copying
+        await closing
+
+
+async def test_a_copy_that_takes_too_long(master, tmp_path, monkeypatch):
+    monkeypatch.setattr(snapshot_module, "SNAPSHOT_S_MAX", -1.0)
+    with pytest.raises(SnapshotUnusable, match="given up"):
+        await master.snapshot(tmp_path / "one")
+
+
+async def test_a_copy_makes_way_for_the_views_to_grow(tmp_path):
+    master = await open_master(tmp_path / "master", alone=True, map_size_bytes=1 << 22, linger_s=0.001)
+    for n in range(20):
+        await master.kv_put(f"{n}", bytes(100_000))
+    await master._until_dispatched(master.confirmed)
+    read, grew = snapshot_module.os.read, []
+
+    def slow(*args):
+        time.sleep(0.02)  # for each 64 KiB, which is what a pipe holds
+        some = read(*args)
+        grew.append(master._engine.views.growing)
+        return some
+
+    with mock.patch.object(snapshot_module.os, "read", slow):
+        copying = asyncio.ensure_future(master.snapshot(tmp_path / "one"))
+        n = 20
+        while not copying.done():
+            n += 1
+            await master.kv_put(f"{n}", bytes(50_000))
+        with pytest.raises(SnapshotUnusable, match="given up"):
+            await copying
+        assert any(grew)
+    await master._until_dispatched(master.confirmed)
+    await master.snapshot(tmp_path / "other")
+    await master.step_down()
+
+
+async def test_what_is_no_snapshot(master, tmp_path):
+    await master.snapshot(tmp_path / "good")
+    with pytest.raises(SnapshotUnusable):
+        install_snapshot(tmp_path / "slave", tmp_path / "missing")
+
+    def damaged(name, change):
+        shutil.copytree(tmp_path / "good", tmp_path / "bad")
+        path = tmp_path / "bad" / name
+        path.write_bytes(change(path.read_bytes()))
+
+    hurts = [
+        ("snapshot", lambda data: data[:-2]),
+        ("snapshot", lambda data: data.replace(b'"group":2', b'"group":3')),
+        ("data.mdb", lambda data: data[:-4096]),
+        ("data.mdb", lambda data: bytes(8192) + data[8192:]),
+        ("data.mdb", lambda data: data + bytes(4096)),
+    ]
+    for name, change in hurts:
+        damaged(name, change)
+        with pytest.raises(SnapshotUnusable):
+            install_snapshot(tmp_path / "slave", tmp_path / "bad")
+        shutil.rmtree(tmp_path / "bad")
+    assert not (tmp_path / "slave" / "views").exists()
+    with pytest.raises(DataDirLocked):
+        install_snapshot(tmp_path / "master", tmp_path / "good")
+    install_snapshot(tmp_path / "slave", tmp_path / "good")
+
+
+class Killed(BaseException):
+    pass
+
+
+@contextmanager
+def killed_at(n):
+    """The process ends before or after an operation on the disk: at the n-th such moment."""
+    left = n
+
+    def moment():
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+
+    def stop(real):
+        def call(*args, **options):
+            moment()
+            result = real(*args, **options)
+            moment()
+            return result
+
+        return call
+
+    with (
+        mock.patch.object(Path, "rename", stop(Path.rename)),
+        mock.patch.object(shutil, "move", stop(shutil.move)),
+        mock.patch.object(shutil, "rmtree", stop(shutil.rmtree)),
+        mock.patch.object(OsFiles, "sync_directory", stop(OsFiles.sync_directory)),
+        mock.patch.object(OsFiles, "make_directory", stop(OsFiles.make_directory)),
+        mock.patch.object(OsFiles, "open", stop(OsFiles.open)),
+    ):
+        yield
+
+
+async def test_an_installation_that_is_cut_short(master, tmp_path):
+    """Whenever that is: the replica is as it was, or what the snapshot says, and a second try succeeds."""
+    old = await open_slave(tmp_path / "old", **{**OPTIONS, "segment_size_bytes": 1 << 20})
+    await old.close()
+    await master.snapshot(tmp_path / "snapshot")
+    n, killed, seen = 0, True, set()
+    while killed:
+        home = tmp_path / str(n)
+        shutil.copytree(tmp_path / "old", home)
+        shutil.copytree(tmp_path / "snapshot", home / "coming")
+        killed = False
+        try:
+            with killed_at(n):
+                install_snapshot(home, home / "coming")
+        except Killed:
+            killed = True
+        slave = await open_slave(home, **OPTIONS)
+        seen.add(slave.first)
+        assert slave.first in {origin_of(GROUP), master.first}
+        assert slave.end == slave.first
+        began = slave.first == master.first
+        await slave.close()
+        if not began:
+            if not (home / "coming" / "data.mdb").exists():
+                shutil.rmtree(home / "coming", ignore_errors=True)
+                shutil.copytree(tmp_path / "snapshot", home / "coming")
+            install_snapshot(home, home / "coming")
+        slave = await open_slave(home, **OPTIONS)
+        await caught_up(master, slave)
+        assert entries(slave) == entries(master)
+        await slave.close()
+        shutil.rmtree(home)
+        n += 1
+    assert n > 20
+    assert len(seen) == 2
+
+
+async def test_without_a_snapshot_lost_views_of_a_trimmed_log_are_lost(master, tmp_path):
+    await master.snapshot(tmp_path / "one")
+    install_snapshot(tmp_path / "slave", tmp_path / "one")
+    slave = await open_slave(tmp_path / "slave", **OPTIONS)
+    await caught_up(master, slave)
+    await slave.close()
+    shutil.rmtree(tmp_path / "slave" / "views")
+    with pytest.raises(NotRebuildable):
+        await open_slave(tmp_path / "slave", **OPTIONS)
+    await master.snapshot(tmp_path / "one")  # but for a replica there is always another snapshot
+    install_snapshot(tmp_path / "slave", tmp_path / "one")
+    slave = await open_slave(tmp_path / "slave", **OPTIONS)
+    await caught_up(master, slave)
+    await slave.close()
+
+
+async def test_frames_behind_the_beginning_only(master, tmp_path):
+    await master.snapshot(tmp_path / "one")
+    info = install_snapshot(tmp_path / "slave", tmp_path / "one")
+    slave = await open_slave(tmp_path / "slave", **OPTIONS)
+    data = await master.read_log(info.first, 1 << 20)
+    with pytest.raises(CorruptFrame):
+        slave.receive(data[frame((16, bytes(63), 1)).size_bytes :])
+    await slave.close()
+
+
+async def test_trimming_a_replica_that_began_with_a_snapshot(master, tmp_path):
+    await master.snapshot(tmp_path / "one")
+    install_snapshot(tmp_path / "slave", tmp_path / "one")
+    slave = await open_slave(tmp_path / "slave", retention_interval_s=0.01, **OPTIONS)
+    await caught_up(master, slave)
+    await fill(master, range(40, 80))
+    await caught_up(master, slave)
+    await trim(master)
+    await caught_up(master, slave)
+    await until(lambda: slave.first == master.first)
+    await slave.close()
+
+
+async def test_a_snapshot_whose_views_are_damaged_is_not_installed(master, tmp_path):
+    await master.kv_put("key", b"a value that nobody else has")
+    await master._until_dispatched(master.confirmed)
+    info = await master.snapshot(tmp_path / "coming")
+    path = tmp_path / "coming" / "data.mdb"
+    data = bytearray(path.read_bytes())
+    at = data.find(b"a value that nobody else has")
+    assert at > 0
+    data[at] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(SnapshotUnusable, match="damaged"):
+        install_snapshot(tmp_path / "slave", tmp_path / "coming")
+    assert info.group == GROUP
+    assert not (tmp_path / "slave" / "views").exists()

@@ -1,0 +1,32 @@
+"""Reads that a write comes between."""
+
+import asyncio
+
+import pytest
+from store_kit import append, bodies, frame
+
+from store.local.local import LocalStore
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_record_that_arrives_while_the_end_of_a_queue_is_looked_up(tmp_path, monkeypatch):
+    async with await LocalStore.open(tmp_path) as store:
+        await append(store, frame((16, b"1")))
+    async with await LocalStore.open(tmp_path) as store:
+        loop, bounds = asyncio.get_running_loop(), store._reader.bounds
+
+        async def arrive():
+            await append(store, frame((16, b"2")))
+            await store._until_dispatched(store.confirmed)
+
+        def between(*args, in_memory=False, **options):
+            if not in_memory:
+                asyncio.run_coroutine_threadsafe(arrive(), loop).result()
+            return bounds(*args, in_memory=in_memory, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store._reader, "bounds", between)
+            fetched = await store.fetch(16, 1, max_bytes=1_000)
+        assert (fetched.frames, fetched.next) == ((), 1)
+        assert await bodies(store, 16, 1) == [b"2"]

@@ -1,0 +1,580 @@
+"""Retention: what is past its queue's limits is not read, and segments nobody's limits keep are deleted."""
+
+import asyncio
+import errno
+import shutil
+
+import lmdb
+import pytest
+from store_kit import FaultyFiles, append, bodies, frame
+
+from store.base.errors import NotRebuildable, OffsetOutOfRange
+from store.engine.repair import StoppedStore
+from store.format.frame import Position
+from store.format.queue_config import FOREVER, QueueConfig
+from store.format.records import LogTrimmed
+from store.local.local import LocalStore
+from store.log.retention import Kept, Limits, LimitsTable, limits_of
+from store.log.run import Chunk
+from store.views import Views
+
+pytestmark = pytest.mark.anyio
+SEGMENT = 1000
+HOUR = 3_600_000
+
+
+class Clock:
+    def __init__(self):
+        self.ms = 10 * HOUR
+
+    def __call__(self):
+        return self.ms
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+async def open_store(tmp_path, clock):
+    opened = []
+
+    async def open_store(path=tmp_path / "data", **options):
+        options = {"segment_size_bytes": SEGMENT, "now_ms": clock, "linger_s": 0.001, **options}
+        opened.append(await LocalStore.open(path, retention_interval_s=3600, **options))
+        return opened[-1]
+
+    yield open_store
+    for store in opened:
+        await store.close()
+
+
+async def trim(store):
+    """What housekeeping does every so often; it looks at what the views know."""
+    await store._until_dispatched(store.confirmed)
+    await asyncio.get_running_loop().run_in_executor(None, store._engine.trimmer.run)
+
+
+def segments(path):
+    return sorted(int(one.stem) for one in (path / "data" / "log").iterdir())
+
+
+async def write(store, count, *queues, size=300):
+    """Frames of one record for each queue; the records' bodies are numbers."""
+    for n in range(count):
+        await append(store, frame(*((queue, (b"%d" % n).ljust(size, b".")) for queue in queues)))
+
+
+def numbers(found):
+    return [int(body.rstrip(b".")) for body in found]
+
+
+# ---- limits
+
+
+@pytest.mark.parametrize(
+    ("config", "default", "limits"),
+    [
+        (None, Limits(5, 6), Limits(5, 6)),
+        (QueueConfig(16), Limits(5, 6), Limits(5, 6)),
+        (QueueConfig(16, 1), Limits(5, 6), Limits(1, 6)),
+        (QueueConfig(16, FOREVER, 7), Limits(5, 6), Limits(FOREVER, 7)),
+        (QueueConfig(16, compact=True), Limits(5, 6), Limits(0, FOREVER, compact=True)),
+        (QueueConfig(16, 9, compact=True), Limits(5, 6), Limits(9, FOREVER, compact=True)),
+        (QueueConfig(16, None, 9, compact=True), Limits(5, 6), Limits(5, 9, compact=True)),
+    ],
+)
+def test_a_configuration_goes_before_the_default(config, default, limits):
+    assert limits_of(config, default) == limits
+
+
+def test_a_chunk_is_kept_while_it_is_within_all_limits():
+    chunk = Chunk(0, 1, 500, 100, 2000, 700)
+    assert Kept().test(10_000)(chunk)
+    assert Kept(500, 2000).test(10_000)(chunk)
+    assert not Kept(501).test(10_000)(chunk)
+    assert not Kept(0, 2001).test(10_000)(chunk)
+    assert Kept(0, 0, 1000).test(1699)(chunk)
+    assert not Kept(0, 0, 1000).test(1700)(chunk)
+
+
+def test_the_stores_own_queues_have_no_limits():
+    table = LimitsTable(Limits(1, 1), [QueueConfig(17, 2, 3)])
+    assert table.kept(1, 7, 100) == Kept(7)
+    assert table.kept(16, 7, 100) == Kept(7, 99, 1)
+    assert table.kept(17, 7, 100) == Kept(7, 98, 3)
+    table.forget(17)
+    assert table.kept(17, 7, 100) == Kept(7, 99, 1)
+
+
+# ---- at read
+
+
+@pytest.fixture(params=["recent", "dispatched", "reopened"])
+async def after(request, open_store):
+    """What reads are asked of: memory, the views, or a store that was closed meanwhile."""
+
+    async def after(store):
+        if request.param == "dispatched":
+            await store._until_dispatched(store.confirmed)
+        if request.param == "reopened":
+            await store.close()
+            return await open_store()
+        return store
+
+    return after
+
+
+async def test_age_hides_records_while_their_segment_is_there(open_store, after, clock, tmp_path):
+    store = await open_store()
+    await store.configure_queues([QueueConfig(16, HOUR)])
+    await write(store, 3, 16, 17, size=30)
+    clock.ms += HOUR
+    await write(store, 2, 16, 17, size=30)
+    store = await after(store)
+    assert await store.bounds(16) == (0, 5)
+    clock.ms += 1
+    assert await store.bounds(16) == (3, 5)
+    assert await store.bounds(17) == (0, 5)
+    assert numbers(await bodies(store, 16, 3)) == [0, 1]
+    for offset in (0, 2):
+        with pytest.raises(OffsetOutOfRange) as refused:
+            await store.fetch(16, offset, max_bytes=1000)
+        assert (refused.value.first, refused.value.next) == (3, 5)
+    assert await store.offset_at_time(16, 0) == 3
+    frames, _ = await store.scan(Position(0, 0), [16], max_bytes=1 << 20)
+    assert len(frames) == 2
+    frames, _ = await store.scan(Position(0, 0), [17], max_bytes=1 << 20)
+    assert len(frames) == 5
+    clock.ms += HOUR
+    assert await store.bounds(16) == (5, 5)
+    assert await bodies(store, 16, 5) == []
+    with pytest.raises(OffsetOutOfRange):
+        await store.fetch(16, 4, max_bytes=1000)
+    assert await store.offset_at_time(16, 0) == 5
+
+
+async def test_size_hides_all_but_the_newest(open_store, after):
+    store = await open_store()
+    one = frame((16, b"0".ljust(30, b"."))).size_bytes
+    await store.configure_queues([QueueConfig(16, None, 3 * one)])
+    await write(store, 10, 16, size=30)
+    store = await after(store)
+    assert await store.bounds(16) == (7, 10)
+    assert numbers(await bodies(store, 16, 7)) == [7, 8, 9]
+    with pytest.raises(OffsetOutOfRange) as refused:
+        await store.fetch(16, 6, max_bytes=1000)
+    assert refused.value.first == 7
+    await store.configure_queues([QueueConfig(16, None, 1)])
+    assert await store.bounds(16) == (9, 10)  # the frame that goes over the limit stays
+    await store.configure_queues([QueueConfig(16)])
+    assert await store.bounds(16) == (0, 10)
+
+
+async def test_a_frames_bytes_are_shared_by_its_queues(open_store):
+    store = await open_store()
+    both = frame((16, b"x" * 100), (17, b"x" * 100), (17, b"x" * 100), (17, b"x" * 100))
+    await append(store, both)
+    await store._until_dispatched(store.confirmed)
+    with store._engine.views.reading() as txn:
+        ends = [store._engine.views.queues.end(txn, queue).size_bytes for queue in (16, 17)]
+    assert ends == [both.size_bytes // 4, both.size_bytes * 3 // 4]
+
+
+async def test_a_configuration_outlives_a_restart_and_goes_with_its_queue(open_store):
+    store = await open_store()
+    config = QueueConfig(16, 5000, 6000, compact=True)
+    await store.configure_queues([config, QueueConfig(17, 1)])
+    assert store.queue_config(16) == config
+    await store.close()
+    store = await open_store()
+    assert store.queue_config(16) == config
+    await store.delete_queue(16)
+    assert store.queue_config(16) is None
+    assert store.queue_config(17) == QueueConfig(17, 1)
+    await store.close()
+    assert (await open_store()).queue_config(16) is None
+
+
+# ---- on disk
+
+
+async def test_whole_segments_go_when_all_their_queues_are_past_their_limits(open_store, clock, tmp_path):
+    store = await open_store()
+    await store.configure_queues([QueueConfig(16, HOUR), QueueConfig(17, 2 * HOUR)])
+    await write(store, 10, 16, 17)
+    before = segments(tmp_path)
+    assert len(before) > 5
+    await trim(store)
+    assert segments(tmp_path) == before
+    clock.ms += HOUR + 1
+    await trim(store)
+    assert segments(tmp_path) == before  # 17 needs them
+    assert await store.bounds(16) == (10, 10)
+    clock.ms += HOUR
+    await trim(store)
+    left = segments(tmp_path)
+    assert left[0] == store._engine.log.first > 0
+    assert left[:-1] == [] or left[0] in before
+    assert await store.bounds(17) == (10, 10)
+    await write(store, 1, 16, 17)
+    assert await store.bounds(16) == (10, 11)  # offsets go on
+    assert numbers(await bodies(store, 16, 10)) == [0]
+    with pytest.raises(OffsetOutOfRange) as refused:
+        await store.fetch(17, 3, max_bytes=1000)
+    assert (refused.value.first, refused.value.next) == (10, 11)
+
+
+async def test_no_limits_no_deletion(open_store, clock, tmp_path):
+    store = await open_store()
+    await write(store, 10, 16)
+    clock.ms += 1000 * HOUR
+    before = segments(tmp_path)
+    await trim(store)
+    assert segments(tmp_path) == before
+    assert await store.bounds(16) == (0, 10)
+
+
+async def test_the_stores_default_is_for_all_that_say_nothing(open_store, clock, tmp_path):
+    store = await open_store(retention=Limits(age_ms=HOUR))
+    await store.configure_queues([QueueConfig(17, FOREVER)])
+    await write(store, 5, 16)
+    await write(store, 5, 17)
+    clock.ms += HOUR + 1
+    await trim(store)
+    assert store._engine.log.first > 0
+    assert await store.bounds(16) == (5, 5)
+    assert await store.bounds(17) == (0, 5)
+    assert numbers(await bodies(store, 17)) == [0, 1, 2, 3, 4]
+
+
+async def test_size_limits_delete_too(open_store, tmp_path):
+    store = await open_store(retention=Limits(size_bytes=2 * SEGMENT))
+    await write(store, 30, 16)
+    await store._until_dispatched(store.confirmed)
+    await trim(store)
+    assert len(segments(tmp_path)) <= 4
+    bounds = await store.bounds(16)
+    assert 3 <= bounds.next - bounds.first <= 6
+
+
+async def test_state_outlives_the_segments_it_came_in(open_store, clock, tmp_path):
+    store = await open_store(retention=Limits(age_ms=HOUR))
+    await store.kv_put("key", b"value")
+    await store.commit_offsets("group", {16: 7})
+    at = await append(store, frame((16, b"x" * 300, 99)))
+    await write(store, 10, 16)
+    assert await store.last(99) == Position(at.frame, 0)
+    clock.ms += HOUR + 1
+    await trim(store)
+    for again in (False, True):
+        if again:
+            await store.close()
+            store = await open_store(retention=Limits(age_ms=HOUR))
+        assert store._engine.log.first > at.frame
+        assert (await store.kv_get("key")).value == b"value"
+        assert await store.offsets("group") == {16: 7}
+        assert await store.last(99) is None
+        assert await store.read(Position(at.frame, 0)) is None
+        frames, _ = await store.scan(Position(0, 0), None, max_bytes=1 << 20)
+        assert all(one.start >= store._engine.log.first for one in frames)
+        assert await store.bounds(16) == (11, 11)
+
+
+async def test_a_lagging_group_keeps_what_its_topics_limits_keep(open_store, clock):
+    """And nothing more: it is told where the queue begins."""
+    store = await open_store()
+    await store.configure_queues([QueueConfig(16, HOUR)])
+    await store.commit_offsets("slow", {16: 2})
+    await write(store, 10, 16)
+    clock.ms += HOUR
+    await trim(store)
+    assert numbers(await bodies(store, 16, 2)) == list(range(2, 10))
+    clock.ms += 1
+    await trim(store)
+    with pytest.raises(OffsetOutOfRange) as refused:
+        await store.fetch(16, (await store.offsets("slow"))[16], max_bytes=1000)
+    assert refused.value.first == 10
+
+
+async def test_a_deleted_queue_keeps_nothing(open_store, clock):
+    store = await open_store()
+    await write(store, 10, 16)
+    await store.delete_queue(16)
+    await write(store, 4, 17)
+    await store.configure_queues([QueueConfig(17, HOUR)])
+    clock.ms += HOUR + 1
+    await trim(store)
+    assert store._engine.log.first > 0
+
+
+async def test_a_reader_that_is_under_way_is_not_disturbed(open_store, clock, tmp_path):
+    """Files are unlinked at once, and closed when the last reader has let go."""
+    store = await open_store(retention=Limits(age_ms=HOUR), cache_bytes_max=0)
+    await write(store, 10, 16)
+    log = store._engine.log
+    reading = log.scan(0, log.confirmed, read_bytes=100)
+    first = next(reading)
+    clock.ms += HOUR + 1
+    await trim(store)
+    assert log.first > first.end
+    assert len(list(reading)) >= 9
+    assert log.read(first.start) is None
+
+
+# ---- in order, and through the log
+
+
+async def test_files_are_deleted_only_when_the_views_know(open_store, clock, tmp_path, monkeypatch):
+    """A crash between the record and the files is made up for at the next start."""
+    store = await open_store(retention=Limits(age_ms=HOUR))
+    await write(store, 10, 16)
+    before = segments(tmp_path)
+    clock.ms += HOUR + 1
+    with monkeypatch.context() as patch:
+        patch.setattr(store._engine.trimmer, "delete", lambda: None)
+        await trim(store)
+    assert set(before) <= set(segments(tmp_path))
+    first = store._engine.views.first
+    assert first > 0
+    await store.close()
+    store = await open_store(retention=Limits(age_ms=HOUR))
+    assert store._engine.log.first == first == segments(tmp_path)[0]
+    assert await store.bounds(16) == (10, 10)
+
+
+@pytest.mark.parametrize("failing", ["unlink", "sync_directory"])
+async def test_a_disk_that_does_not_delete(open_store, clock, tmp_path, monkeypatch, failing):
+    files = FaultyFiles()
+    store = await open_store(retention=Limits(age_ms=HOUR), files=files)
+    await write(store, 10, 16)
+    clock.ms += HOUR + 1
+
+    def refuse(_):
+        raise OSError(errno.EIO, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, failing, refuse)
+        with pytest.raises(OSError, match="no"):
+            await trim(store)
+    assert store.error is None
+    await write(store, 1, 16)
+    assert await store.bounds(16) == (10, 11)
+    first = store._engine.views.first
+    await store.close()
+    store = await open_store(retention=Limits(age_ms=HOUR))
+    assert segments(tmp_path)[0] == first
+    assert await store.bounds(16) == (10, 11)
+
+
+async def test_a_full_disk_is_made_room_on(open_store, clock, tmp_path):
+    """The record that trims may use the reserve."""
+    files = FaultyFiles()
+    store = await open_store(retention=Limits(age_ms=HOUR), files=files, disk_reserve_bytes=1 << 20)
+    await write(store, 10, 16)
+    files.free = 1000
+    store._engine.look_for_space()
+    assert store.full is not None
+    clock.ms += HOUR + 1
+    await trim(store)
+    assert store._engine.log.first > 0
+    files.free = None
+    store._engine.look_for_space()
+    assert store.full is None
+
+
+async def test_no_room_even_for_the_record(open_store, clock, tmp_path):
+    files = FaultyFiles()
+    store = await open_store(retention=Limits(age_ms=HOUR), files=files)
+    await write(store, 10, 16)
+    before = segments(tmp_path)
+    files.fill(10)
+    clock.ms += HOUR + 1
+    await trim(store)
+    assert set(before) <= set(segments(tmp_path))
+    files.write_error = 0
+    store._engine.look_for_space()
+    await trim(store)
+    assert store._engine.log.first > 0
+
+
+async def test_a_rebuild_from_the_whole_log_is_trimmed_alike(open_store, clock, tmp_path):
+    """A replica, or an archive that has all segments, comes to the same views byte for byte."""
+    store = await open_store(retention=Limits(age_ms=HOUR))
+    archive = tmp_path / "archive" / "log"
+    archive.mkdir(parents=True)
+
+    def keep():
+        for one in (tmp_path / "data" / "log").iterdir():
+            shutil.copy(one, archive)
+
+    for _ in range(3):
+        await write(store, 7, 16, 17)
+        await store.kv_put("key", b"value")
+        keep()
+        clock.ms += HOUR + 1
+        await trim(store)
+        await write(store, 1, 17)
+        keep()
+    assert store._engine.log.first > 0
+    await store.close()
+    other = await open_store(tmp_path / "archive")
+    first = store._engine.log.first
+    assert min(int(one.stem) for one in archive.iterdir()) == first
+    await other.close()
+    entries = []
+    for name in ("data", "archive"):
+        views = Views(tmp_path / name / "views")
+        entries.append(list(views.entries()))
+        views.close()
+    assert entries[0] == entries[1]
+
+
+@pytest.mark.parametrize("lost", ["gone", "damaged", "another format"])
+async def test_views_that_the_log_cannot_give_again_are_not_thrown_away(open_store, clock, tmp_path, caplog, lost):
+    store = await open_store(retention=Limits(age_ms=HOUR))
+    await write(store, 10, 16)
+    clock.ms += HOUR + 1
+    await trim(store)
+    await write(store, 2, 16)
+    await store.close()
+    views = tmp_path / "data" / "views"
+    match lost:
+        case "gone":
+            shutil.rmtree(views)
+        case "damaged":
+            (views / "data.mdb").write_bytes(b"nonsense" * 1000)
+        case "another format":
+            with lmdb.open(str(views), max_dbs=32) as env, env.begin(write=True) as txn:
+                txn.put(b"format", b"0", db=env.open_db(b"meta", txn=txn))
+    before = (views / "data.mdb").read_bytes() if views.exists() else b""
+    with pytest.raises(NotRebuildable):
+        await open_store()
+    if before:
+        assert (views / "data.mdb").read_bytes() == before
+    with StoppedStore(tmp_path / "data") as stopped:
+        stopped.rebuild_views(force=True)
+    store = await open_store()
+    assert (await store.bounds(16)).next > 0
+
+
+async def test_views_ahead_of_a_log_that_has_lost_its_end_are_kept(open_store, clock, tmp_path):
+    store = await open_store(retention=Limits(age_ms=HOUR))
+    await write(store, 10, 16)
+    clock.ms += HOUR + 1
+    await trim(store)
+    await write(store, 2, 16)
+    before, end = await store.bounds(16), store.end
+    await store.close()
+    last = segments(tmp_path)[-1]
+    (tmp_path / "data" / "log" / f"{last:020d}.log").write_bytes(b"")
+    store = await open_store(retention=Limits(age_ms=HOUR))
+    assert [(one.start, one.end) for one in store.damages] == [(last, end)]
+    assert await store.bounds(16) == before
+    await write(store, 1, 16)
+    assert (await store.bounds(16)).next == before.next + 1
+
+
+async def test_what_a_record_says_of_later_frames_counts_only_to_itself(open_store):
+    """A log is never trimmed behind the record that says so, whatever it says."""
+    store = await open_store()
+    await write(store, 3, 16, size=10)
+    await store._recorder.record(LogTrimmed(1 << 40, 0))
+    await write(store, 1, 16, size=10)
+    await store._until_dispatched(store.confirmed)
+    assert await store.bounds(16) == (3, 4)
+    assert numbers(await bodies(store, 16, 3)) == [0]
+
+
+async def test_housekeeping_comes_by_itself(open_store, clock, tmp_path):
+    store = await LocalStore.open(
+        tmp_path / "data",
+        segment_size_bytes=SEGMENT,
+        now_ms=clock,
+        retention=Limits(age_ms=HOUR),
+        retention_interval_s=0.01,
+    )
+    await write(store, 10, 16)
+    clock.ms += HOUR + 1
+    async with asyncio.timeout(10):
+        while store._engine.log.first == 0:
+            await asyncio.sleep(0.01)
+    await store.close()
+
+
+async def test_what_was_trimmed_is_not_lent(open_store, clock):
+    store = await open_store(retention=Limits(age_ms=HOUR))
+    await write(store, 10, 16)
+    held = await store.take(16, 1, max_count=2)
+    assert [lease.offset for lease in held] == [0, 1]
+    clock.ms += HOUR + 1
+    await trim(store)
+    async with asyncio.timeout(10):
+        while await store.waiting(16) > 2:  # of the last segment, which is there
+            await asyncio.sleep(0.001)
+    await write(store, 2, 16, size=10)
+    assert [lease.offset for lease in await store.take(16, 1, max_count=5)] == [8, 9, 10, 11]
+    await store.settle(16, 1, [0, 1, 8, 9, 10])
+    await store.close()
+    store = await open_store(retention=Limits(age_ms=HOUR))
+    assert await store.waiting(16) == 1
+    assert [lease.offset for lease in await store.take(16, 1, max_count=5)] == [11]
+
+
+async def test_a_take_that_meets_what_was_trimmed_goes_on_behind(open_store, clock, monkeypatch):
+    """Before the leases have been told."""
+    store = await open_store(retention=Limits(age_ms=HOUR))
+    await write(store, 10, 16)
+    assert len(await store.take(16, 1, max_count=1)) == 1
+    monkeypatch.setattr(store, "_trim_leases", lambda _: None)
+    clock.ms += HOUR + 1
+    await trim(store)
+    assert [lease.offset for lease in await store.take(16, 1, max_count=3)] == [8, 9]
+
+
+# ---- queues kept until they are consumed
+
+
+async def test_what_nobody_has_settled_is_kept_whatever_its_age(tmp_path, open_store, clock):
+    """The default limits are for topics: a named queue's messages wait for their consumer."""
+    store = await open_store(retention=Limits(HOUR, 500))
+    await store.configure_queues([QueueConfig(17, until_settled=True)])
+    await write(store, 12, 17)
+    clock.ms += 2 * HOUR
+    await write(store, 1, 18)
+    await trim(store)
+    assert segments(tmp_path)[0] == 0
+    assert numbers([lease.frame.record(lease.row) for lease in await store.take(17, 1, max_count=20)]) == [*range(12)]
+
+
+async def test_what_is_settled_goes_up_to_the_first_that_is_not(tmp_path, open_store, clock):
+    store = await open_store(retention=Limits(HOUR, FOREVER))
+    await store.configure_queues([QueueConfig(17, until_settled=True)])
+    await write(store, 12, 17)
+    clock.ms += 2 * HOUR
+    await write(store, 12, 18)
+    leases = await store.take(17, 1, max_count=12)
+    await store.settle(17, 1, [leases[n].offset for n in (0, 1, 2, 3, 4, 6, 7)])
+    await trim(store)
+    kept = segments(tmp_path)[0]
+    assert 0 < kept <= leases[5].frame.start
+    assert (await store.bounds(17)).first <= 5
+    await store.settle(17, 1, [leases[n].offset for n in (5, 8, 9, 10, 11)])
+    await trim(store)
+    assert segments(tmp_path)[0] > leases[11].frame.start
+    await store.close()
+    store = await open_store(retention=Limits(HOUR, FOREVER))
+    assert await store.take(17, 1, max_count=12) == ()
+
+
+async def test_a_queue_kept_until_settled_may_have_limits_of_its_own(tmp_path, open_store, clock):
+    store = await open_store()
+    await store.configure_queues([QueueConfig(17, HOUR, until_settled=True), QueueConfig(18, 0)])
+    await write(store, 12, 17)
+    clock.ms += 2 * HOUR
+    await write(store, 12, 18)
+    clock.ms += 1
+    await trim(store)
+    assert segments(tmp_path)[0] > 0
+    assert await store.take(17, 1, max_count=12) == ()

@@ -1,0 +1,49 @@
+"""How a segment's parts reach its file."""
+
+import random
+
+import pytest
+from store_kit import FaultyFiles
+
+from store.log import segment as segment_module
+from store.log.segment import Segment
+
+
+class Counted(FaultyFiles):
+    """Says how large the writes were that it was asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def open(self, path, *, create=False):
+        file = super().open(path, create=create)
+        whole = file.pwritev
+
+        def pwritev(parts, offset):
+            self.asked.append(sum(map(len, parts)))
+            return whole(parts, offset)
+
+        file.pwritev = pwritev
+        return file
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("short", [1 << 30, 700])
+def test_large_groups_are_written_in_pieces(tmp_path, monkeypatch, seed, short):
+    chance = random.Random(seed)
+    monkeypatch.setattr(segment_module, "_WRITE_BYTES", 1_000)
+    monkeypatch.setattr(segment_module, "_IOV_MAX", 5)
+    files, written = Counted(), b""
+    files.write_bytes_max = short
+    segment = Segment(files, tmp_path / "one", 0, create=True)
+    for _ in range(20):
+        parts = [
+            chance.randbytes(chance.choice([0, 1, 64, 999, 1_000, 1_001, 5_500])) for _ in range(chance.randrange(9))
+        ]
+        segment.write(parts)
+        written += b"".join(parts)
+        assert segment.size_bytes == len(written)
+    assert segment.read(0, 1 << 20) == written
+    assert 0 < max(files.asked) <= 1_000
+    segment.close()

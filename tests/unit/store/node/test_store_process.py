@@ -1,0 +1,56 @@
+"""`headgate store`: what its admin port says of a node."""
+
+import socket
+
+import pytest
+from controllers import Controllers, until
+from node_kit import GROUP, StoreGroup
+
+from controller.api.client import GroupConfig
+from gateway.config.config import Config, RpcConfig, StoreConfig
+from gateway.process.app import StartError, listening_on
+from gateway.process.nodes import store_settings
+from store.node.run import StoreNodeFailed, _Process
+from store.serving.rpc import StoreService
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def group(tmp_path):
+    async with Controllers(tmp_path / "controllers", count=1) as controllers:
+        await controllers.leader()
+        alone = StoreGroup(tmp_path, controllers, count=1, config=GroupConfig(replicas=1, min_in_sync=1))
+        async with alone:
+            await alone.in_sync()
+            yield alone
+
+
+async def test_a_store_of_a_removed_group_is_not_ready(group):
+    """It went on saying that it was, as nobody tells a node that its group is gone."""
+    process = _Process(store_settings(Config(store=StoreConfig(group=GROUP))))
+    process._node, process._controller = group.nodes["n1"], group.nodes["n1"]._controller
+    await until(lambda: process.ready().ready)
+    await group.client.remove_group(GROUP)
+    reason = f"store group {GROUP} was removed from the cluster: stop this store"
+    await until(lambda: reason in process.ready().reasons)
+    assert not process.status().ready
+
+
+@pytest.mark.parametrize("role", ["store", "serve"])
+async def test_an_rpc_port_that_is_taken_is_said_with_its_setting(tmp_path, role):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        said = rf"^rpc cannot listen on 127.0.0.1:{port}: .* write another rpc.port or rpc.host$"
+        async with Controllers(tmp_path / "controllers", count=1) as controllers:
+            controller = controllers.remote()
+            await controller.ready()
+            if role == "store":
+                config = Config(rpc=RpcConfig(port=port), store=StoreConfig(data_dir=tmp_path / "store", group=GROUP))
+                with pytest.raises(StoreNodeFailed, match=said):
+                    await _Process(store_settings(config))._start(controller)
+            else:
+                with pytest.raises(StartError, match=said), listening_on("rpc", "127.0.0.1", port):
+                    await StoreService.start(None, controller, f"127.0.0.1:{port}")
