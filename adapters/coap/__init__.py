@@ -1,8 +1,9 @@
 """CoAP (RFC 7252) over UDP, with bodies in blocks (RFC 7959) and the list of addresses (RFC 6690).
 
-A path below `/t/` or `/ps/` is an address: POST and PUT publish to it, GET reads its last value. POST is answered 2.01,
-PUT 2.04, both when the message is durable. Unless `bare_paths` is off, any other path is an address as it stands,
-`/.well-known/` excepted. How options become a message is `adapters.coap.mapping`.
+A path below `/t/` or `/ps/` is an address: POST and PUT publish to it, GET reads its last value, DELETE takes that
+away. POST is answered 2.01, PUT 2.01 or 2.04, DELETE 2.02, each when the message is durable. Unless `bare_paths` is
+off, any other path is an address as it stands, `/.well-known/` excepted. How options become a message is
+`adapters.coap.mapping`.
 """
 
 from adapters.coap.factory import FACTORY

@@ -1,7 +1,7 @@
 """All CoAP exchanges of one UDP socket, without the socket: datagrams and the clock in, effects and datagrams out.
 
-A POST or PUT is answered when its message is durable, a GET when the gateway has looked. An answer that takes longer
-than `ack_delay_ms` is preceded by an empty acknowledgement and travels in a Confirmable message of its own
+A POST, PUT or DELETE is answered when its message is durable, a GET when the gateway has looked. An answer that takes
+longer than `ack_delay_ms` is preceded by an empty acknowledgement and travels in a Confirmable message of its own
 (RFC 7252, 5.2.2). Observe is passed over: it is elective, and its absence from a response tells the client
 (RFC 7641, 3.1). Multicast is not joined.
 
@@ -20,22 +20,21 @@ import msgspec
 from adapters.coap.answers import Answer, busy, refused
 from adapters.coap.blocks import Uploads
 from adapters.coap.exchanges import DROPPED_PER_TICK_MAX, Conversation, Exchange, Exchanges
+from adapters.coap.heads import HEADS
 from adapters.coap.listings import Listings
+from adapters.coap.lookups import Lookups
 from adapters.coap.mapping import PROTOCOL, Plan, make_plan
 from adapters.coap.reads import Read, Reads
 from adapters.coap.registry import (
     ACK,
     BLOCK1,
-    CHANGED,
     CON,
     CONTINUE,
-    CREATED,
+    DELETE,
     EMPTY,
     GET,
     METHOD_NOT_ALLOWED,
-    NON,
     POST,
-    PUT,
     REQUEST_ENTITY_TOO_LARGE,
     RST,
 )
@@ -44,7 +43,6 @@ from adapters.coap.sender import Sender
 from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import (
     HEADER_BYTES,
-    TOKEN_BYTES_MAX,
     MessageFormatError,
     decode,
     encode_options,
@@ -56,6 +54,7 @@ from gateway.port.adapter import (
     Call,
     Deliverable,
     Effect,
+    LastValue,
     ListAddresses,
     Outcome,
     Peer,
@@ -71,23 +70,6 @@ __all__ = ["CoapEndpoint"]
 PARKED_DATAGRAMS_MAX = 256  # waiting to hear whether peers are let in; what is dropped then, peers send again
 PLANS_MAX = 16_384  # option lists remembered with what they mean
 PLAN_KEY_BYTES_MAX = 256  # of such a list; what is longer is read each time
-
-
-def _heads() -> dict[bytes, bytes]:
-    """The first two bytes of a POST or PUT, by those of the response that says it is stored: 2.01 or 2.04.
-
-    A Confirmable request is answered in its acknowledgement, another in a Non-confirmable message.
-    """
-    heads = {}
-    for request, response in ((CON, ACK), (NON, NON)):
-        for method, code in ((POST, CREATED), (PUT, CHANGED)):
-            for length in range(TOKEN_BYTES_MAX + 1):
-                asked, told = 0x40 | request << 4 | length, 0x40 | response << 4 | length
-                heads[bytes((asked, method))] = bytes((told, code))
-    return heads
-
-
-HEADS = _heads()
 
 
 class _Reading(msgspec.Struct, frozen=True):
@@ -112,6 +94,7 @@ class CoapEndpoint:
         self._uploads = Uploads(settings)
         self._reads = Reads(settings)
         self._listings = Listings()
+        self._lookups = Lookups()
         self._plans: dict[bytes, Plan] = {}
         self._next_token = 0
         self._admitting: Token | None = None  # under way
@@ -122,11 +105,11 @@ class CoapEndpoint:
         self._reading: dict[Token, _Reading] = {}
         self._outstanding = 0  # requests in _publishing and _reading, <= requests_outstanding_max
         self._slow: deque[tuple[int, Token]] = deque()  # when to acknowledge what is not answered by then
-        self._continued: list[Exchange] = []  # blocks of this wake that are not the last
+        self._later: list[Exchange] = []  # of this wake: blocks that are not the last, and PUTs that wait
 
     # ---- the port
 
-    def receive(  # noqa: PLR0912, PLR0915 - one loop over a wake, with nothing called that can be had in place
+    def receive(  # noqa: C901, PLR0912, PLR0915 - one loop over a wake, with nothing called that can be had in place
         self, datagrams: Sequence[tuple[bytes, Peer]], *, now_ms: int
     ) -> Sequence[Effect]:
         """Datagrams that arrived together: one `Publish` for all they publish, one `Call` for each they read.
@@ -142,7 +125,7 @@ class CoapEndpoint:
         room = min(exchanges.room(now_ms), settings.requests_outstanding_max - self._outstanding)
         by_peer, peer_max, peers_max = exchanges.by_peer, exchanges.peer_max, exchanges.peers_max
         lifetime_ms, body_max = exchanges.lifetime_ms, settings.max_body_bytes
-        heads, output = HEADS, self._sender.output
+        heads, output, lookups = HEADS, self._sender.output, self._lookups
         effects: list[Effect] = []
         messages: list[Message] = []
         taken: list[Exchange] = []
@@ -179,7 +162,9 @@ class CoapEndpoint:
                     if found is None:
                         continue
                     plan, body = found
-                if plan.plain:
+                if data[1] == DELETE:
+                    message = plan.deletion(confirmable=confirmable, host=peer[0], now_ms=now_ms)
+                elif plan.plain:
                     message = Message(
                         plan.address,
                         body,
@@ -202,6 +187,10 @@ class CoapEndpoint:
                 conversation = by_peer[peer] = Conversation(peer)
             exchange.peer = conversation.peer
             conversation.by_mid[mid] = exchange
+            if (data[1] != POST or lookups.waiting) and lookups.must_wait(exchange, message.address, now_ms):
+                effects += self._look_up(exchange, message, now_ms)
+                room -= 1
+                continue
             messages.append(message)
             taken.append(exchange)
         if taken:
@@ -210,9 +199,9 @@ class CoapEndpoint:
             self._outstanding += len(taken)
             exchanges.remember(taken, now_ms)
             effects.insert(0, Publish(messages, token))
-        if self._continued:
-            exchanges.remember(self._continued, now_ms)
-            self._continued = []
+        if self._later:
+            exchanges.remember(self._later, now_ms)
+            self._later = []
         effects += self._ask_for_list()
         return effects
 
@@ -224,6 +213,12 @@ class CoapEndpoint:
         if exchanges is None:
             self._complete_read(token, outcome, now_ms)
             return self._ask_for_list()
+        value, error = outcome.value, outcome.error
+        messages = self._lookups.answered(token, value=value, refused=error is not None, now_ms=now_ms)
+        if messages is not None:
+            token = self._token(now_ms)
+            self._publishing[token] = exchanges
+            return (Publish(messages, token),)
         self._outstanding -= len(exchanges)
         body_max = self._settings.max_body_bytes
         if outcome.error is not None:
@@ -261,7 +256,7 @@ class CoapEndpoint:
             reading = self._reading.get(token)
             waiting = self._publishing.get(token, ()) if reading is None else (reading.exchange,)
             for exchange in waiting:
-                if exchange.confirmable:
+                if exchange.confirmable and not exchange.acked:
                     self._sender.acknowledge(exchange)
         self._sender.output += self._sender.retransmitter.again(now_ms)
         self._exchanges.expire(now_ms, at_least=DROPPED_PER_TICK_MAX)
@@ -317,7 +312,7 @@ class CoapEndpoint:
     # ---- requests off the hot path
 
     def _receive_other(self, data: bytes, peer: Peer, now_ms: int, effects: list[Effect], *, full: bool) -> int:
-        """Anything but a POST or PUT; how many requests were taken in, none or one.
+        """Anything but a POST, PUT or DELETE; how many requests were taken in, none or one.
 
         What is not a message is reset when it claims to be Confirmable, else passed over (RFC 7252, 4.2 and 4.3); so
         are Empty messages, which is how a peer pings, responses to nothing, and reserved classes of codes.
@@ -347,7 +342,7 @@ class CoapEndpoint:
                 return 0
             request = read_request(packet.options)
             if code != GET:
-                raise ProtocolError(METHOD_NOT_ALLOWED, "GET, POST and PUT are all there is")
+                raise ProtocolError(METHOD_NOT_ALLOWED, "GET, POST, PUT and DELETE are all there is")
             begun = self._begin_read(peer, request, now_ms)
         except (ProtocolError, Refusal) as error:
             self._sender.fail(exchange, error, now_ms)
@@ -376,6 +371,16 @@ class CoapEndpoint:
             self._listings.add(request, question, token)
             return ()
         return (Call(request=question, token=token),)
+
+    def _look_up(self, exchange: Exchange, message: Message, now_ms: int) -> Sequence[Effect]:
+        """Let a request wait until it is known whether its address has a value."""
+        address = message.address
+        asked = self._lookups.waiting.get(address)
+        token = self._token(now_ms) if asked is None else asked
+        self._publishing[token] = self._lookups.add(token, exchange, message)
+        self._outstanding += 1
+        self._later.append(exchange)
+        return () if asked is not None else (Call(request=LastValue(address=address), token=token),)
 
     def _ask_for_list(self) -> Sequence[Effect]:
         """Ask for the list of addresses that requests have waited for longest, unless one is on its way."""
@@ -428,7 +433,7 @@ class CoapEndpoint:
         if whole is not None:
             return plan, whole
         self._exchanges.open(exchange)
-        self._continued.append(exchange)
+        self._later.append(exchange)
         self._sender.answer(exchange, Answer(CONTINUE), now_ms)
         return None
 

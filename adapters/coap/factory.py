@@ -12,7 +12,9 @@ __all__ = ["FACTORY", "CoapFactory"]
 class CoapFactory:
     """Makes the state machine of a socket (`gateway.port.adapter.AdapterFactory`)."""
 
-    listeners = (Listener(name="coap", port=5683, transport="udp", summary="CoAP: POST, PUT and GET of /t/{address}"),)
+    listeners = (
+        Listener(name="coap", port=5683, transport="udp", summary="CoAP: GET, POST, PUT and DELETE of /t/{address}"),
+    )
     options = CoapOptions
 
     def connect(self, info: ConnectionInfo, options: Any, *, random: Random) -> Adapter:

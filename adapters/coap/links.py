@@ -1,17 +1,20 @@
 """The list of addresses as web links (RFC 6690)."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote_to_bytes
 
 from adapters.coap.formats import LINK_FORMAT
 from adapters.coap.request import ROOTS
+from gateway.domain.address import escape_level, unescape_level
 
 __all__ = ["Filter", "address_prefix", "link_list", "read_filter"]
 
 DATA_TYPE = "core.ps.data"  # resource types of the CoAP publish-subscribe draft
 COLLECTION_TYPE = "core.ps.coll"
 SAFE = "-._~!$'()*@:&="  # in a segment, unescaped: RFC 3986's pchar without what separates links and their parts
+_CUT_SHORT = re.compile("%[0-9A-Fa-f]?$")  # the beginning of a percent-encoded byte
 
 
 class Filter(NamedTuple):
@@ -41,13 +44,19 @@ def _holds(filters: Iterable[Filter], attributes: dict[str, str]) -> bool:
 
 
 def address_prefix(filters: Sequence[Filter]) -> str:
-    """What every address listed begins with, as far as a filter by `href` says."""
-    for name, text, _ in filters:
+    """Returns what every address listed begins with, as far as a filter by `href` says."""
+    for name, text, begins in filters:
         if name == "href":
             for root in ROOTS:
                 if text.startswith(f"/{root}/"):
-                    return unquote(text[len(root) + 2 :])
+                    path = _CUT_SHORT.sub("", text) if begins else text
+                    return "/".join([escape_level(_text(part)) for part in path.split("/")[2:]])
     return ""
+
+
+def _text(part: str) -> str:
+    """Returns the text of a path's segment, without a character that is cut short."""
+    return unquote_to_bytes(part).decode("utf-8", "ignore")
 
 
 def link_list(addresses: Iterable[str], filters: Sequence[Filter], *, root: str) -> str:
@@ -57,7 +66,7 @@ def link_list(addresses: Iterable[str], filters: Sequence[Filter], *, root: str)
     if not root:
         entries = [{"href": f"/{name}", "rt": COLLECTION_TYPE, "ct": str(LINK_FORMAT)} for name in ROOTS]
     for address in addresses:
-        path = "/".join([quote(level, safe=SAFE) for level in address.split("/")])
+        path = "/".join([quote(unescape_level(level), safe=SAFE) for level in address.split("/")])
         entries.append({"href": f"/{below}/{path}", "rt": DATA_TYPE})
     return ",".join([_link(entry) for entry in entries if _holds(filters, entry)])
 

@@ -1,4 +1,4 @@
-"""How the options of a POST or PUT become a message.
+"""How the options of a POST, PUT or DELETE become a message.
 
 Uri-Path is the address, Content-Format the content type. Uri-Query items have these names; any other is a property of
 the message, in order, repeats kept:
@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from adapters.cloudevents import STRUCTURED_JSON, from_structured, parse_ms
-from adapters.coap.formats import media_type
-from adapters.coap.registry import BAD_REQUEST, METHOD_NOT_ALLOWED
+from adapters.coap.formats import JSON, media_type
+from adapters.coap.registry import BAD_REQUEST, METHOD_NOT_ALLOWED, UNSUPPORTED_CONTENT_FORMAT
 from adapters.coap.request import Request, resolve
 from adapters.coap.settings import CoapOptions
 from gateway.domain.address import check_address, level_of
@@ -81,9 +81,24 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             **fields,
         )
 
+    def deletion(self, *, confirmable: bool, host: str, now_ms: int) -> Message:
+        """Returns the message of a DELETE: an empty one whose time to live is over takes the last value's place.
+
+        Being retained and empty, it takes away the retained message, too (MQTT 5.0, 3.3.1.3).
+        """
+        return Message(
+            address=self.address,
+            time_ms=now_ms,
+            protocol=PROTOCOL,
+            device=self.device or host,
+            qos=int(confirmable) if self.qos is None else self.qos,
+            retain=True,
+            expires_at_ms=now_ms,
+        )
+
 
 def make_plan(request: Request, settings: CoapOptions) -> Plan:
-    """Read the options of a POST or PUT; raises `ProtocolError` (4.00, 4.02, 4.04, 4.05)."""
+    """Read the options of a POST, PUT or DELETE; raises `ProtocolError` (4.00, 4.02, 4.04, 4.05, 4.15)."""
     address = resolve(request.path, bare_paths=settings.bare_paths).address
     if address is None:
         raise ProtocolError(METHOD_NOT_ALLOWED, "links can only be read")
@@ -100,6 +115,9 @@ def make_plan(request: Request, settings: CoapOptions) -> Plan:
     content_type = said.get("ct", content_type)
     event = content_type is not None and content_type.split(";")[0].strip().lower() == STRUCTURED_JSON
     if event:
+        if request.content_format not in {None, JSON, settings.cloudevents_format}:
+            detail = f"Content-Format: a CloudEvent is of {JSON} or {settings.cloudevents_format}"
+            raise ProtocolError(UNSUPPORTED_CONTENT_FORMAT, detail)
         for field, name in _SAID_BY_EVENT.items():
             if field in fields:
                 raise ProtocolError(BAD_REQUEST, f"{name}: the CloudEvent says it")

@@ -28,6 +28,7 @@ from adapters.coap.registry import (
     is_critical,
 )
 from adapters.coap.wire import Option, encode_uint, read_uint
+from gateway.domain.address import escape_level
 from gateway.domain.errors import ProtocolError
 
 __all__ = ["Block", "Request", "Target", "read_request", "resolve"]
@@ -146,9 +147,10 @@ class Target(NamedTuple):
 
 
 def resolve(path: tuple[str, ...], *, bare_paths: bool) -> Target:
-    """What a Uri-Path names; raises `ProtocolError` (4.04, 4.00).
+    """Returns what a Uri-Path names; raises `ProtocolError` (4.04, 4.02).
 
-    Addresses stand below /t/ and /ps/, and with `bare_paths` anywhere else but below /.well-known/.
+    Addresses stand below /t/ and /ps/, and with `bare_paths` anywhere else but below /.well-known/. A segment is any
+    text (RFC 7252, 5.10.1), and one level of the address: what a level may not hold is escaped.
     """
     if not path:
         raise ProtocolError(NOT_FOUND, "addresses stand below /t/")
@@ -163,9 +165,6 @@ def resolve(path: tuple[str, ...], *, bare_paths: bool) -> Target:
         levels = path
     else:
         raise ProtocolError(NOT_FOUND, "addresses stand below /t/")
-    for level in levels:
-        if "/" in level:
-            raise ProtocolError(BAD_REQUEST, "Uri-Path: a level of an address cannot hold '/'")
-        if level in {".", ".."}:
-            raise ProtocolError(BAD_OPTION, "Uri-Path: '.' and '..' are no segments (RFC 7252, 5.10.1)")
-    return Target("/".join(levels))
+    if "." in levels or ".." in levels:
+        raise ProtocolError(BAD_OPTION, "Uri-Path: '.' and '..' are no segments (RFC 7252, 5.10.1)")
+    return Target("/".join(map(escape_level, levels)))

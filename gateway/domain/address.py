@@ -16,11 +16,13 @@ __all__ = [
     "address_hash",
     "address_of_subject",
     "check_address",
+    "escape_level",
     "from_routing_key",
     "hash64",
     "level_of",
     "queue_address",
     "to_routing_key",
+    "unescape_level",
 ]
 
 ADDRESS_BYTES_MAX = 65_535  # MQTT 5.0, 1.5.4: what a UTF-8 string can hold
@@ -79,6 +81,19 @@ def _unescape(match: re.Match[str]) -> str:
 def address_of_subject(subject: str) -> str:
     """Returns the address that an event's subject names: `+` is `%2B`, `#` is `%23`, and what looks so is escaped."""
     return _INTO_ADDRESS.sub(_escape, subject)
+
+
+def escape_level(text: str) -> str:
+    """Returns any text as one level of an address: `/` is `%2F`, `+` is `%2B`, `#` is `%23`, U+0000 is `%00`.
+
+    A text that looks escaped already is escaped once more, so that no two texts share a level.
+    """
+    return text if text.isalnum() else _INTO_LEVEL.sub(_escape, text)
+
+
+def unescape_level(level: str) -> str:
+    """Returns the text of a level: the inverse of `escape_level`."""
+    return level if level.isalnum() else _OUT_OF_LEVEL.sub(_unescape, level)
 
 
 def queue_address(name: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from aiocoap import Context, Message, Unreliable
@@ -123,8 +124,10 @@ async def test_aiocoap_is_refused_in_the_protocols_words(tmp_path: Path) -> None
     async with client(tmp_path) as peer:
         wrong = await peer.ask(POST, "/t/plant/dev1/temp?qos=9", b"x")
         assert (dotted(wrong), wrong.payload) == ("4.00", b"qos: must be 0, 1 or 2")
-        assert dotted(await peer.ask(DELETE, "/t/plant/dev1/temp")) == "4.05"
-        assert dotted(await peer.ask(POST, "/t/plant/+", b"x")) == "4.00"
+        assert dotted(await peer.ask(DELETE, "/t")) == "4.05"
+        assert dotted(await peer.ask(POST, "/t/", b"x")) == "4.00"
+        event = await peer.ask(POST, "/t/plant/e?ct=application/cloudevents%2Bjson", b"{}", content_format=60)
+        assert dotted(event) == "4.15"
         assert dotted(await peer.ask(PUT, "/t/plant/dev1", b"x", if_none_match=True)) == "4.02"
         await peer.ask(POST, "/t/plant/dev1/temp", b"1", content_format=0)
         assert dotted(await peer.ask(GET, "/t/plant/dev1/temp", accept=60)) == "4.06"
@@ -140,6 +143,24 @@ async def test_aiocoap_discovers(tmp_path: Path) -> None:
         assert below.payload == b'</t/plant/dev1/temp>;rt="core.ps.data"'
 
 
+async def test_aiocoap_creates_changes_and_deletes(tmp_path: Path) -> None:
+    async with client(tmp_path) as peer:
+        assert dotted(await peer.ask(PUT, "/t/plant/dev1/state", b"1")) == "2.01"
+        assert dotted(await peer.ask(PUT, "/t/plant/dev1/state", b"2")) == "2.04"
+        assert dotted(await peer.ask(DELETE, "/t/plant/dev1/state")) == "2.02"
+        assert dotted(await peer.ask(GET, "/t/plant/dev1/state")) == "4.04"
+        assert dotted(await peer.ask(DELETE, "/t/plant/dev1/state")) == "2.02"
+        assert dotted(await peer.ask(PUT, "/t/plant/dev1/state", b"3")) == "2.01"
+
+
+async def test_aiocoap_names_segments_as_it_likes(tmp_path: Path) -> None:
+    async with client(tmp_path) as peer:
+        for number, segment in enumerate(("+", "#", "a%2Fb", "%25", "%252F", "%2B%23")):
+            path = f"/t/plant/{quote(segment, safe='%')}"
+            assert dotted(await peer.ask(POST, path, b"%d" % number)) == "2.01"
+            assert (await peer.ask(GET, path)).payload == b"%d" % number
+
+
 async def test_many_devices_at_once(tmp_path: Path) -> None:
     async with client(tmp_path) as peer, asyncio.TaskGroup() as tasks:
         answers = [tasks.create_task(peer.ask(POST, f"/t/plant/dev{n}/temp", b"%d" % n)) for n in range(200)]
@@ -148,8 +169,10 @@ async def test_many_devices_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(LIBCOAP is None, reason="libcoap's coap-client is not installed")
 async def test_libcoap_publishes_and_reads(tmp_path: Path) -> None:
-    async def run(*arguments: str) -> bytes:
-        process = await asyncio.create_subprocess_exec(LIBCOAP, *arguments, stdout=asyncio.subprocess.PIPE)
+    async def run(*arguments: str, all_output: bool = False) -> bytes:
+        errors = asyncio.subprocess.STDOUT if all_output else None
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(LIBCOAP, *arguments, stdout=pipe, stderr=errors)
         out, _ = await process.communicate()
         assert process.returncode == 0
         return out
@@ -163,3 +186,9 @@ async def test_libcoap_publishes_and_reads(tmp_path: Path) -> None:
         out = tmp_path / "out"
         await run("-m", "get", "-b", "1024", "-o", str(out), f"{uri}/t/plant/dev1/large")
         assert out.read_bytes() == LARGE
+        await run("-m", "put", "-e", "1", f"{uri}/t/plant/%2B/a%2Fb")
+        assert (await run("-m", "get", f"{uri}/t/plant/%2B/a%2Fb")).strip() == b"1"
+        assert b"</t/plant/%2B/a%2Fb>" in await run("-m", "get", f"{uri}/t?href=/t/plant/%252B/*")
+        await run("-m", "delete", f"{uri}/t/plant/%2B/a%2Fb")
+        assert b"4.04" in await run("-m", "get", f"{uri}/t/plant/%2B/a%2Fb", all_output=True)
+        assert b"4.02" in await run("-m", "get", "-O", "9,x", f"{uri}/t/plant/dev1/temp", all_output=True)

@@ -10,6 +10,7 @@ from coap_driver import PEER, Driver
 from conversions_client import Client, Heard, heard_document, put
 from conversions_said import FORMATS, NOW_MS, Said
 
+from gateway.domain.address import unescape_level
 from gateway.domain.batch import Batch
 from gateway.port.adapter import LastValue
 from store.api.message import Message
@@ -50,7 +51,7 @@ class Coap(Client):
     def _request(code: Any, address: str, query: tuple[str, ...] = (), body: bytes = b"") -> aiocoap.Message:
         request = aiocoap.Message(code=code, _mtype=aiocoap.CON, _mid=9, _token=b"tk", payload=body)
         request.direction = Direction.OUTGOING
-        request.opt.uri_path = ("t", *address.split("/"))
+        request.opt.uri_path = ("t", *map(unescape_level, address.split("/")))
         request.opt.uri_query = query
         return request
 

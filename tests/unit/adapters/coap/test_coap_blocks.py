@@ -238,7 +238,8 @@ def test_a_put_in_blocks() -> None:
     driver = Driver()
     driver.exchange(upload(0, True, BODY[:1024], code=PUT))
     (answer,) = driver.exchange(upload(1, False, b"", code=PUT))
-    assert is_ack(answer, "2.04", mid=1)
+    assert is_ack(answer, "2.01", mid=1)
+    assert block1(answer) == Block(1, False, 6)
     assert driver.stored[0].body == BODY[:1024]
 
 

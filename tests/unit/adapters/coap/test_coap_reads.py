@@ -7,7 +7,7 @@ import pytest
 from coap_driver import PEER, Driver, dotted, is_ack, options_of, request
 
 from adapters.coap.listings import LISTS_WAITING_MAX
-from adapters.coap.registry import ACCEPT, ACK, CON, CONTENT_FORMAT, ETAG, GET, MAX_AGE, NON
+from adapters.coap.registry import ACCEPT, ACK, CON, CONTENT_FORMAT, ETAG, GET, MAX_AGE, NON, URI_PATH
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import LastValue, ListAddresses, Outcome
 from store.api.message import Message
@@ -42,9 +42,7 @@ def test_it_has_expired() -> None:
     assert is_ack(driver.get("t/a"), "4.04")
 
 
-@pytest.mark.parametrize(
-    ("path", "code"), [("", "4.04"), ("t/", "4.00"), ("t/+", "4.00"), (".well-known/x", "4.04"), ("t/..", "4.02")]
-)
+@pytest.mark.parametrize(("path", "code"), [("", "4.04"), ("t/", "4.00"), (".well-known/x", "4.04"), ("t/..", "4.02")])
 def test_paths_that_are_no_address(path: str, code: str) -> None:
     driver = Driver()
     assert is_ack(driver.get(path), code)
@@ -260,5 +258,6 @@ def test_every_link_leads_where_it_says() -> None:
     for link, address in zip(text.split(","), addresses, strict=True):
         href = link.partition(">")[0][1:]
         driver = Driver()
-        driver.exchange(request("/".join(unquote(part) for part in href[1:].split("/")), GET), peer=PEER)
+        segments = tuple((URI_PATH, unquote(part).encode()) for part in href[1:].split("/"))
+        driver.exchange(request("", GET, options=segments), peer=PEER)
         assert driver.calls == [LastValue(address=address)]
