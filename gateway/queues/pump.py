@@ -20,12 +20,13 @@ from gateway.port.queues import ConsumerCancelled, queue_address
 from store.api.client import Lease, StoreClient
 from store.api.message import Message, decode
 from store.base import logs
-from store.base.errors import StoreError
+from store.base.errors import CorruptFrame, OffsetOutOfRange, StoreError
 from store.format.frame import ROW_EXTRA, Frame, Position, QueueNumber, QueueOffset
 
 __all__ = ["BATCH_COUNT_MAX", "Connection", "Consumer", "Pump", "take_live"]
 
 BATCH_COUNT_MAX = 256  # messages leased and offered to one consumer at once
+PEEK_BYTES = 1 << 20  # of messages looked at, at once, for whether they have expired
 RETRY_S = 1.0  # after the store has failed
 SHARE_COUNT_MIN = 16  # messages offered at once where there are very many consumers, if so many wait
 YIELD_S = 0.003  # what consumers at other proxies are left to be first, where ours have just been
@@ -190,6 +191,46 @@ class Pump:
     def wake(self) -> None:
         """Something may be there to deliver."""
         self._wake.set()
+
+    async def waiting(self, owner: int) -> int:
+        """Returns how many messages wait, after `drop_expired`."""
+        await self.drop_expired(owner)
+        return await self._store.waiting(self._number)
+
+    async def drop_expired(self, owner: int) -> None:
+        """Settle the messages at the head of the queue that have expired; `owner` leases them meanwhile.
+
+        Those behind one that has not expired stay until they are at the head, as in RabbitMQ: with a time to live of
+        the queue's own there are none. What has not expired is not leased, so that consumers keep its order. Damage is
+        left to whoever reads the queue. Raises `StoreError`.
+        """
+        store, number, count = self._store, self._number, 1  # mostly the first one says that there is nothing to do
+        while (first := await store.first_waiting(number)) is not None:
+            try:
+                fetched = await store.fetch(number, first, max_bytes=PEEK_BYTES, max_rows=count)
+            except (OffsetOutOfRange, CorruptFrame):
+                return
+            found = [(frame, row) for frame, rows in zip(fetched.frames, fetched.rows, strict=True) for row in rows]
+            peeked = [Lease(QueueOffset(fetched.offset + n), 0, *place) for n, place in enumerate(found)]
+            expired = len(peeked)
+            _, live, _ = read(peeked, now_ms=self._now_ms(), ttl_ms=self._ttl_ms)
+            if live:
+                expired = live[0].offset - fetched.offset
+            if not expired or not await self._settle_expired(owner, expired) or live:
+                return
+            count = BATCH_COUNT_MAX
+
+    async def _settle_expired(self, owner: int, count: int) -> bool:
+        """Lease `count` messages and settle what has expired of them; whether that was all."""
+        store, number = self._store, self._number
+        leases = await store.take(number, owner, max_count=count)
+        _, live, dead = read(leases, now_ms=self._now_ms(), ttl_ms=self._ttl_ms)
+        if live:  # others have taken some of what was at the head
+            store.requeue(number, owner, [lease.offset for lease in live], delivered=False)
+            self.wake()
+        if dead:
+            await store.settle(number, owner, dead)
+        return bool(dead) and not live
 
     async def stop(self) -> None:
         """End the task. Its queue is gone, or the process ends."""

@@ -288,13 +288,14 @@ class NamedQueues:
 
     async def _declare(self, conn: Connection, request: DeclareQueue) -> QueueInfo:
         queue = await self._registry.declare_queue(conn, request)
-        waiting = await self._store.waiting(queue.number)
+        waiting = await queue.pump.waiting(conn.id)
         name = queue.definition.name
         consumers = len(queue.pump.consumers) + await self._counts.elsewhere(name)
         return QueueInfo(name=name, messages=waiting, consumers=consumers)
 
     async def _purge(self, conn: Connection, request: PurgeQueue) -> int:
         queue = await self._registry.look_up(request.name, conn)
+        await queue.pump.drop_expired(conn.id)
         return await self._store.purge(queue.number)
 
     async def _get(self, conn: Connection, request: GetMessage) -> Got | None:
@@ -312,7 +313,7 @@ class NamedQueues:
         if request.settle:
             await self._settle(queue, conn, [lease.offset])
         leased = Leased(ConsumerId(0), [message], [lease.offset], [lease.deliveries], queue.number)
-        return Got(leased=leased, remaining=await self._store.waiting(queue.number))
+        return Got(leased=leased, remaining=await queue.pump.waiting(conn.id))
 
     async def _settle(self, queue: Queue, conn: Connection, offsets: list[QueueOffset]) -> None:
         """Settle messages; what cannot be is there for others again. Raises `StoreError`."""

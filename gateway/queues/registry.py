@@ -218,7 +218,7 @@ class QueueRegistry(Topology):
         check_access(conn, queue)
         if request.if_unused and (queue.pump.consumers or await self._counts.elsewhere(request.name)):
             raise Refusal(Cause.PRECONDITION, f"queue {request.name!r} is in use")
-        waiting = await self._store.waiting(queue.number)
+        waiting = await queue.pump.waiting(conn.id)
         if request.if_empty and waiting:
             raise Refusal(Cause.PRECONDITION, f"queue {request.name!r} is not empty")
         await self._drop(queue)

@@ -529,6 +529,9 @@ class StoreClient(Protocol):
     async def waiting(self, queue: QueueNumber, *, group: str = "") -> int:
         """How many messages of a queue are neither settled nor lent."""
 
+    async def first_waiting(self, queue: QueueNumber, *, group: str = "") -> QueueOffset | None:
+        """The lowest offset that is neither settled nor lent, None where there is none; it is not lent by this."""
+
     async def purge(self, queue: QueueNumber, *, group: str = "") -> int:
         """Settle all that is not lent; how many that were."""
 

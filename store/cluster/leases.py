@@ -137,6 +137,10 @@ class ClusterLeases(Groups):
         """See `StoreClient.waiting`."""
         return await self._of(queue).waiting(queue, group=group)
 
+    async def first_waiting(self, queue: QueueNumber, *, group: str = "") -> QueueOffset | None:
+        """See `StoreClient.first_waiting`."""
+        return await self._of(queue).first_waiting(queue, group=group)
+
     async def purge(self, queue: QueueNumber, *, group: str = "") -> int:
         """See `StoreClient.purge`."""
         return await self._of(queue).purge(queue, group=group)

@@ -84,6 +84,11 @@ class RangeSet:
         del starts[:whole], ends[:whole]
         return taken
 
+    @property
+    def first(self) -> int | None:
+        """The lowest integer; None where there is none."""
+        return self._starts[0] if self._starts else None
+
     def count_below(self, below: int) -> int:
         """How many integers under `below`."""
         return sum(

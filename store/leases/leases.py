@@ -374,6 +374,11 @@ class LeaseQueue:
         known = self.order.waiting if self.order is not None else 0
         return self._lendable.count_below(below) + len(self._kept_back) + known
 
+    def first_waiting(self, below: int) -> int | None:
+        """Returns the lowest offset under `below` that may be lent now; of an ordered group, of those not looked at."""
+        first = self._lendable.first
+        return None if first is None or first >= below else first
+
     def deadlines(self) -> list[tuple[int, int, int]]:
         """Every deadline that still means something: when, and for which offsets."""
         found = [(grant.visible_at_ms, offset) for offset, grant in self._grants.items()]

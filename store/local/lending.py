@@ -417,6 +417,12 @@ class Lending:
         leases, following = await self.leases(queue, group)
         return leases.waiting(following)
 
+    async def first_waiting(self, queue: QueueNumber, group: str) -> QueueOffset | None:
+        """See `StoreClient.first_waiting`."""
+        leases, following = await self.leases(queue, group)
+        first = leases.first_waiting(following)
+        return None if first is None else QueueOffset(first)
+
     async def purge(self, queue: QueueNumber, group: str) -> int:
         """See `StoreClient.purge`."""
         leases, following = await self.leases(queue, group)

@@ -17,6 +17,7 @@ __all__ = ["RemoteLeases"]
 
 _a_taken: Callable[[Any], TakenAnswer] = decoder(TakenAnswer)
 _an_int: Callable[[Any], int] = decoder(int)
+_an_offset: Callable[[Any], QueueOffset | None] = decoder(QueueOffset | None)
 _a_policy: Callable[[Any], LeasePolicy] = decoder(LeasePolicy)
 _offsets: Callable[[Any], list[QueueOffset]] = decoder(list[QueueOffset])
 _handled: Callable[[Any], list[tuple[str | None, bytes | None]]] = decoder(list[tuple[str | None, bytes | None]])
@@ -162,6 +163,10 @@ class RemoteLeases(Remote):
     async def waiting(self, queue: QueueNumber, *, group: str = "") -> int:
         """See `StoreClient.waiting`."""
         return await self._call("waiting", arguments.OfQueueGroup(queue, group), _an_int, AGAIN)
+
+    async def first_waiting(self, queue: QueueNumber, *, group: str = "") -> QueueOffset | None:
+        """See `StoreClient.first_waiting`."""
+        return await self._call("first_waiting", arguments.OfQueueGroup(queue, group), _an_offset, AGAIN)
 
     async def purge(self, queue: QueueNumber, *, group: str = "") -> int:
         """See `StoreClient.purge`."""

@@ -398,6 +398,7 @@ ARGUMENTS: dict[str, type[Arguments]] = {
     "set_lease_policy": SetLeasePolicy,
     "lease_policy": OfQueueGroup,
     "waiting": OfQueueGroup,
+    "first_waiting": OfQueueGroup,
     "purge": OfQueueGroup,
     "delete_queue": OfQueue,
 }

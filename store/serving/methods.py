@@ -158,6 +158,7 @@ _MASTERS: Mapping[str, _Run] = {
     "lease_policy": _simple(lambda store, a: store.lease_policy(QueueNumber(a.queue), group=a.group)),
     "set_lease_policy": _simple(lambda store, a: store.set_lease_policy(QueueNumber(a.queue), a.policy, group=a.group)),
     "waiting": _simple(lambda store, a: store.waiting(QueueNumber(a.queue), group=a.group)),
+    "first_waiting": _simple(lambda store, a: store.first_waiting(QueueNumber(a.queue), group=a.group)),
     "purge": _simple(lambda store, a: store.purge(QueueNumber(a.queue), group=a.group)),
     "delete_queue": _simple(lambda store, a: store.delete_queue(QueueNumber(a.queue))),
 }

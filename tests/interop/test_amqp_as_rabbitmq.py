@@ -163,3 +163,23 @@ def test_a_body_of_16_mib_is_taken_and_no_larger_one(connect):
     assert info.value.reply_code == 406
     assert info.value.reply_text == f"message size {most + 1} is larger than configured max size {most}"
     assert connection.channel().queue_declare(queue, passive=True).method.message_count == 0
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_what_has_expired_is_in_no_count(connect, own):
+    channel = connect().channel()
+    channel.confirm_delivery()
+    queue = channel.queue_declare("", exclusive=True, arguments={"x-message-ttl": 100} if own else {}).method.queue
+    properties = None if own else pika.BasicProperties(expiration="100")
+
+    def count() -> int:
+        return int(channel.queue_declare(queue, passive=True).method.message_count)
+
+    for _ in range(3):
+        channel.basic_publish("", queue, b"old", properties)
+    deadline = time.monotonic() + TIMEOUT_S
+    while count() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert count() == 0
+    assert channel.queue_purge(queue).method.message_count == 0
+    assert channel.basic_get(queue) == (None, None, None)

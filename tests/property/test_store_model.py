@@ -141,7 +141,9 @@ class Machine:
         queue = self.chance.choice(QUEUES)
         lent = {o for q, o in self.lent if q == queue}
         waiting = set(range(len(self.model.queues[queue]))) - self.model.settled[queue] - lent
+        assert await self.store.first_waiting(queue) == min(waiting, default=None)
         assert await self.store.purge(queue) == len(waiting)
+        assert await self.store.first_waiting(queue) is None
         self.model.settled[queue] |= waiting
 
     async def forget_queue(self):

@@ -201,6 +201,11 @@ class LeaseCalls(KeyCalls):
         await self._queue(queue)
         return await self._lending.waiting(queue, check_key(group))
 
+    async def first_waiting(self, queue: QueueNumber, *, group: str = "") -> QueueOffset | None:
+        """See `StoreClient.first_waiting`."""
+        await self._queue(queue)
+        return await self._lending.first_waiting(queue, check_key(group))
+
     async def purge(self, queue: QueueNumber, *, group: str = "") -> int:
         """See `StoreClient.purge`."""
         await self._queue(queue)

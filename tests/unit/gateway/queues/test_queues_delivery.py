@@ -7,7 +7,7 @@ from queues_rig import Rig
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import ConsumerId
-from gateway.port.queues import DeleteQueue, GetMessage
+from gateway.port.queues import DeleteQueue, GetMessage, PurgeQueue
 from gateway.queues.pump import BATCH_COUNT_MAX, Consumer
 from store.api.message import Message
 from store.base.errors import StoreOverloaded
@@ -263,6 +263,47 @@ async def test_a_queues_own_time_to_live_counts_from_the_log(rig):
     await rig.publish("", "q", b"2")
     rig.now_ms = 1_000
     assert (await rig.queues.request(conn, GetMessage(queue="q"))).leased.messages[0].body == b"2"
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_what_has_expired_is_not_counted(rig, own):
+    conn, name = rig.conn(), f"q{own}"
+    await rig.declare(conn, name, arguments={"x-message-ttl": 60_000} if own else {})
+    fields = {} if own else {"expires_at_ms": 5_000}
+    late_ms = 1 << 60 if own else 5_000
+
+    async def filled():
+        rig.now_ms = 1_000
+        await rig.publish("", name, *[b"old"] * 600, **fields)
+        assert await waiting(rig, name) == 600
+        rig.now_ms = late_ms
+
+    async def asked(request):
+        return await rig.queues.request(conn, request)
+
+    await filled()
+    assert await waiting(rig, name) == 0
+    await filled()
+    assert await asked(PurgeQueue(name=name)) == 0
+    await filled()
+    assert await asked(GetMessage(queue=name)) is None
+    await filled()
+    assert await asked(DeleteQueue(name=name, if_empty=True)) == 0
+
+
+async def test_what_has_expired_in_front_of_others_is_not_counted_and_order_is_kept(rig):
+    conn = rig.conn()
+    await rig.declare(conn, "q")
+    for body in (b"1", b"2", b"3"):
+        await rig.publish("", "q", b"old", expires_at_ms=500)
+        await rig.publish("", "q", body)
+    assert await waiting(rig) == 5  # those behind one that has not expired are there still, as in RabbitMQ
+    got = await rig.queues.request(conn, GetMessage(queue="q", settle=True))
+    assert (got.leased.messages[0].body, got.remaining) == (b"1", 3)
+    await rig.publish("", "q", b"4")
+    await rig.consume(conn, "q")
+    assert await conn.has(3) == [b"2", b"3", b"4"]
+    assert {deliveries for _, _, deliveries in conn.taken} == {0}
 
 
 async def test_a_store_that_fails_is_tried_again(rig, monkeypatch):

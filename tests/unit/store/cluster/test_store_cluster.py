@@ -172,6 +172,7 @@ async def test_leases_of_an_owner_in_two_groups(cluster):
         assert len(await cluster.take(queue, 1, max_count=2)) == 2
         await cluster.settle(queue, 1, [0])
         assert await cluster.waiting(queue) == 1
+        assert await cluster.first_waiting(queue) == 2
     assert sorted(cluster.release(1)) == [16, 17]
     assert [await cluster.waiting(queue) for queue in (16, 17)] == [2, 2]
     leases = [*await cluster.take(16, 1, max_count=1, invisible_ms=10_000)]
