@@ -1,7 +1,7 @@
 """h2's connection, with the errors of RFC 9113 where h2 has others.
 
-h2 answers a header block that cannot be decoded with PROTOCOL_ERROR, and sends nothing more once the peer has sent
-GOAWAY, although the peer may still wait for responses.
+h2 answers a header block that cannot be decoded with PROTOCOL_ERROR, ends the connection for a malformed request, and
+sends nothing more once the peer has sent GOAWAY, although the peer may still wait for responses.
 """
 
 from collections.abc import Iterable
@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import ConnectionTerminated, Event
-from h2.exceptions import ProtocolError
+from h2.events import ConnectionTerminated, Event, StreamReset
+from h2.exceptions import InvalidBodyLengthError, ProtocolError
 from h2.settings import Settings
 from hpack import Decoder, HeaderTuple
 from hpack.exceptions import HPACKError, OversizedHeaderListError
-from hyperframe.frame import Frame, GoAwayFrame
+from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, WindowUpdateFrame
 
 __all__ = ["StrictConnection"]
 
@@ -47,6 +47,35 @@ class StrictConnection(H2Connection):
         self.decoder = _Decoder()
         self.decoder.max_header_list_size = settings.max_header_list_size or self.DEFAULT_MAX_HEADER_LIST_SIZE
         self.decoder.max_allowed_table_size = settings.header_table_size
+
+    def _receive_headers_frame(self, frame: HeadersFrame) -> tuple[list[Frame], list[Event]]:
+        """Reset the stream of a malformed request alone (RFC 9113, 8.1.1).
+
+        What h2 calls by a type of its own is no fault of the request: a stream that has ended, a block of headers that
+        is too large or cannot be decoded.
+        """
+        try:
+            return super()._receive_headers_frame(frame)
+        except ProtocolError as error:
+            if type(error) is not ProtocolError or frame.stream_id not in self.streams:
+                raise
+            return self._malformed(frame.stream_id)
+
+    def _receive_data_frame(self, frame: DataFrame) -> tuple[list[Frame], list[Event]]:
+        """Reset the stream of a request whose body is not of its content-length; its bytes leave the window."""
+        try:
+            return super()._receive_data_frame(frame)
+        except InvalidBodyLengthError:
+            frames, events = self._malformed(frame.stream_id)
+            freed_bytes = self._inbound_flow_control_window_manager.process_bytes(frame.flow_controlled_length)
+            if freed_bytes:
+                frames.append(WindowUpdateFrame(0, window_increment=freed_bytes))
+            return frames, events
+
+    def _malformed(self, stream_id: int) -> tuple[list[Frame], list[Event]]:
+        """Reset a stream with PROTOCOL_ERROR, and report that as h2 does."""
+        frames = self.streams[stream_id].reset_stream(ErrorCodes.PROTOCOL_ERROR)
+        return frames, [StreamReset(stream_id=stream_id, error_code=ErrorCodes.PROTOCOL_ERROR, remote_reset=False)]
 
     def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
         """Report the peer's GOAWAY and stay open: its streams are still to be answered (RFC 9113, 6.8)."""

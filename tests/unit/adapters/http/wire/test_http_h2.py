@@ -302,7 +302,6 @@ def test_too_many_streams_and_headers_too_large() -> None:
         DataFrame(1, data=b"x"),
         HeadersFrame(2, data=b"\x82", flags=["END_HEADERS"]),
         HeadersFrame(1, data=b"\xff\xff\xff", flags=["END_HEADERS"]),
-        HeadersFrame(1, data=b"\x82", flags=["END_HEADERS", "END_STREAM"]),  # no path
         WindowUpdateFrame(0, window_increment=0),
         RstStreamFrame(7, error_code=0),  # of a stream that never was
     ],

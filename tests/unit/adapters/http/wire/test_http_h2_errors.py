@@ -66,8 +66,10 @@ TRAILERS = HeadersFrame(1, data=Encoder().encode([("x-sum", "1")]), flags=list(E
         (post(1, ("content-length", "5"), flags=ENDED),),
         (post(1, ("content-length", "5")), TRAILERS),
         (post(1, ("content-length", "5")), DataFrame(1, data=b"abc"), TRAILERS),
+        (post(1, ("content-length", "5")), DataFrame(1, data=b"abc", flags=["END_STREAM"])),
+        (post(1, ("content-length", "2")), DataFrame(1, data=b"abc")),
     ],
-    ids=["no body", "trailers in its place", "trailers too soon"],
+    ids=["no body", "trailers in its place", "trailers too soon", "too short", "too long"],
 )
 def test_a_body_that_is_not_of_its_content_length_is_a_stream_error(frames: tuple[Frame, ...]) -> None:
     gateway = Gateway()
@@ -85,6 +87,75 @@ def test_a_body_of_its_content_length_may_end_with_trailers() -> None:
     out = gateway.feed(OPENING + wire(post(1, ("content-length", "3")), DataFrame(1, data=b"abc"), TRAILERS))
     assert errors(out) == []
     assert [message.body for message in gateway.messages] == [b"abc"]
+
+
+FIELDS = [(":method", "POST"), (":scheme", "http"), (":authority", "gateway"), (":path", "/topics/a")]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        FIELDS[1:],
+        FIELDS[:3],
+        [*FIELDS, FIELDS[0]],
+        [*FIELDS[:3], ("a", "b"), FIELDS[3]],
+        [*FIELDS, (":status", "200")],
+        [*FIELDS, ("X-Upper", "1")],
+        [*FIELDS, ("connection", "close")],
+        [*FIELDS, ("te", "gzip")],
+        [*FIELDS, ("content-length", "five")],
+        [*FIELDS, ("content-length", "0"), ("content-length", "1")],
+        [*FIELDS, ("host", "another")],
+    ],
+    ids=lambda fields: f"{len(fields)} fields, {fields[-1][0]} last",
+)
+def test_a_malformed_request_resets_its_stream_alone(fields: list[tuple[str, str]]) -> None:
+    gateway = Gateway()
+    gateway.feed(OPENING + wire(post(1)))
+    malformed = HeadersFrame(3, data=Encoder().encode(fields), flags=list(ENDED))
+    assert errors(gateway.feed(wire(malformed))) == [("stream", 3, PROTOCOL)]
+    assert errors(gateway.feed(wire(DataFrame(1, data=b"x", flags=["END_STREAM"])))) == []
+    assert [message.body for message in gateway.messages] == [b"x"]
+    assert not gateway.closed
+
+
+@pytest.mark.parametrize(
+    "trailers",
+    [
+        HeadersFrame(1, data=TRAILERS.data, flags=["END_HEADERS"]),
+        HeadersFrame(1, data=Encoder().encode([(":path", "/")]), flags=list(ENDED)),
+    ],
+    ids=["not the end", "a pseudo-header"],
+)
+def test_malformed_trailers_reset_their_stream(trailers: HeadersFrame) -> None:
+    gateway = Gateway()
+    assert errors(gateway.feed(OPENING + wire(post(1), trailers))) == [("stream", 1, PROTOCOL)]
+    assert gateway.messages == []
+    assert not gateway.adapter._busy
+
+
+def test_bodies_of_malformed_requests_leave_the_window() -> None:
+    gateway = Gateway()
+    out = gateway.feed(OPENING)
+    increments = 0
+    for stream in range(1, 300, 2):
+        out = gateway.feed(wire(post(stream, ("content-length", "1")), DataFrame(stream, data=b"x" * 16_384)))
+        assert errors(out) == [("stream", stream, PROTOCOL)]
+        increments += sum(f.window_increment for f in read(out) if isinstance(f, WindowUpdateFrame) and not f.stream_id)
+    assert increments > 150 * 16_384 - 1024 * 1024
+
+
+@pytest.mark.parametrize("late", [DataFrame, WindowUpdateFrame], ids=["DATA", "WINDOW_UPDATE"])
+def test_resets_that_a_client_brings_about_are_bounded(late: type[Frame]) -> None:
+    """Streams whose work goes on while the client has them reset by an error of its own (CVE-2025-8671)."""
+    gateway = Gateway(hold=True)
+    out = gateway.feed(OPENING)
+    wrong = {"data": b"x"} if late is DataFrame else {"window_increment": 2**31 - 1}
+    for stream in range(1, 4 * RESETS_MAX, 2):
+        out = gateway.feed(wire(post(stream, flags=ENDED), late(stream, **wrong)))
+        if gateway.closed:
+            break
+    assert errors(out)[-1] == ("connection", 0, CALM)
 
 
 @pytest.mark.parametrize(
