@@ -7,12 +7,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from store.base.errors import ForeignLog, StoreError, StoreFull, ViewsDamaged
+from store.base.errors import CorruptFrame, ForeignLog, NotRebuildable, StoreError, StoreFull, ViewsDamaged
 from store.disk.files import Files, OsFiles
 from store.disk.space import NO_ROOM
 from store.engine.identity import log_id, name_log
 from store.engine.replication_hooks import StoreListener
-from store.format.frame import HEADER, Header, LogOffset, parse_header
+from store.format.frame import HEADER, Header, LogOffset, origin_of, parse_header
 from store.local.local import LocalStore
 from store.node.reads import MasterStore
 from store.replication.epoch_file import EpochFile
@@ -44,6 +44,8 @@ class Disk:
         self.promised = 0
         self.unclean = 0  # the epoch of the newest unclean election that the log has followed
         self.log = ""
+        self.guessed = False  # where the oldest epoch begins, as its file was damaged and retention has deleted that
+        self.unusable: StoreError | None = None  # why the store cannot be opened, as what it has is damaged
         self._no_room = False  # to open it
         self._unsaved = False  # for want of room, what had to be kept beside the log
         self.files: Files = options.get("files") or OsFiles()
@@ -58,22 +60,42 @@ class Disk:
     ) -> LocalStore:
         """Open as a slave, having cut the log, or given up what it has lost; then the epochs are known.
 
-        Raises what `LocalStore.open` raises.
+        Raises what `LocalStore.open` raises, `NotRebuildable` also where nothing tells the epochs.
         """
         ends = {"truncate_to": truncate_to, "give_up_from": give_up_from}
         store: LocalStore = await self._open(LocalStore, role="slave", **ends)
         self.store = store
         self.unclean = await asyncio.to_thread(load_unclean, self.files, self.data_dir)
         try:
-            found = await asyncio.to_thread(self._file.load)
+            found, self.guessed = await asyncio.to_thread(self._file.load), False
         except BadEpochs as error:
             logger.error("the file of epochs is damaged: they are looked for in the log", exc_info=error)
             found = None
         if found is None:
-            epochs = await _epochs_of(store)
+            try:
+                epochs = await _epochs_of(store)
+            except CorruptFrame as error:
+                await self.close()
+                raise NotRebuildable(
+                    f"the file {self._file.path} is damaged, and so is the log that it could be made from: {error}"
+                ) from error
             found = epochs, epochs.newest
-        self.epochs, self.promised = found[0], max(found[1], self.promised)
+            self.guessed = store.first > origin_of(self.group)
+        self.epochs, self.promised, self.unusable = found[0], max(found[1], self.promised), None
         return store
+
+    async def open_usable(self) -> None:
+        """Open as a slave; where damage keeps the store from being opened, `unusable` says why, and it stays closed.
+
+        Raises what else `LocalStore.open` raises.
+        """
+        for _ in range(2):  # views that are damaged are made anew by the second attempt, where the log can
+            try:
+                await self.open_slave()
+            except (NotRebuildable, ViewsDamaged) as error:
+                self.unusable = error
+            else:
+                return
 
     async def open_master(self, epoch: int, confirmed: LogOffset) -> MasterStore:
         """Open as the master of an epoch, with so much known to be confirmed. Raises what `LocalStore.open` raises."""

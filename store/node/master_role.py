@@ -376,7 +376,7 @@ class MasterRole:
             raise NotMaster(f"this node is not the master of store group {asked.group} in epoch {asked.epoch}")
         if self._group.replica(asked.replica) is None:
             raise BadMessage(f"there is no replica {asked.replica}")
-        await self._snapshots.send(store, core.epochs, core.epoch, context)
+        await self._snapshots.send(store, core.epochs, asked, context)
 
     # ---- the controller
 

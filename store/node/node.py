@@ -29,6 +29,7 @@ from store.node.replacing import give_up, install
 from store.node.replication_service import ReplicationService
 from store.node.settings import NodeSettings
 from store.node.slave_role import Ending, SlaveRole
+from store.node.unusable import check_not_last, open_or_start_over
 from store.reach.probe import answers
 from store.replication.errors import CannotSwitchOver
 from store.serving.rpc import StoreService
@@ -110,6 +111,7 @@ class StoreNode:
         try:
             await node._open()
             await node._register()
+            check_not_last(node.disk, node.group)
             node._begin(connect)
         except BaseException:
             await node.close()
@@ -120,7 +122,7 @@ class StoreNode:
 
     async def _open(self) -> None:
         settings = self.settings
-        await self.disk.open_slave()
+        await self.disk.open_usable()
         replication = ReplicationService(settings.group, self.front, lambda: self.disk.promised)
         self.front.rpc = await StoreService.start(
             self.disk.store,
@@ -254,8 +256,8 @@ class StoreNode:
 
     async def _one_time(self, place: Place) -> None:
         """Be a slave, and then perhaps the master."""
-        if self.disk.store is None:
-            await self.disk.open_slave()
+        if self.disk.store is None and not await open_or_start_over(place):
+            return
         assert self.group is not None
         place.repairing.look()
         role = self.role = SlaveRole(place, self.group)
@@ -267,7 +269,7 @@ class StoreNode:
             case Ending.ANEW:
                 await self.disk.close()
             case Ending.INSTALL:
-                await install(place, role.core.given_up)
+                await install(place, role.core)
             case Ending.GIVE_UP:
                 await self._give_up(place)
             case Ending.ELECTED:

@@ -97,7 +97,7 @@ class Place:
     whether a replica answers at an address. `unfit`
     are epochs to which this replica was elected and could not be their master. To those up to `since` it was elected
     before its node registered, and a node with a copy of its directory may be their master. Before `relief_ms` it does
-    not hand over because its disk is full.
+    not hand over because its disk is full, before `start_over_ms` it does not start over again.
     """
 
     group: int
@@ -116,6 +116,7 @@ class Place:
     unfit: set[int] = field(default_factory=set)
     since: int = 0
     relief_ms: int = 0
+    start_over_ms: int = 0
 
     @property
     def replica(self) -> int:

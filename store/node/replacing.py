@@ -2,23 +2,48 @@
 
 import logging
 
+from store.base.errors import SnapshotUnusable
 from store.format.frame import LogOffset
 from store.node.place import Place
 from store.node.snapshots import install_fetched
-from store.replication.effects import GivenUp
+from store.replication.slave import Slave
 
-__all__ = ["give_up", "install"]
+__all__ = ["START_OVER_AGAIN_MS", "give_up", "install", "start_over"]
 
 logger = logging.getLogger(__name__)
 
+START_OVER_AGAIN_MS = 30_000  # from one attempt to the next: for each the master may copy all of its views
 
-async def install(place: Place, given_up: GivenUp | None = None) -> None:
-    """Put the snapshot that was fetched in the place of log and views, and open that. Raises `StoreError`, OSError.
 
-    `given_up`: what the log has lost from there on is not the group's any more.
-    """
-    store = place.disk.store
+def start_over(place: Place, core: Slave) -> None:
+    """Have a snapshot of the master taken in place of damaged views that the log cannot make anew, if it is time."""
+    store, now_ms = place.disk.store, place.now_ms()
+    if store is None or not store.view_damages or store.views_rebuildable or now_ms < place.start_over_ms:
+        return
+    if core.start_over():
+        place.start_over_ms = now_ms + START_OVER_AGAIN_MS
+        logger.error(
+            "a snapshot of the master is asked for: the views of this replica are damaged (%s), and its "
+            "log, from %d to %d, does not have all of what they are made from",
+            store.view_damages[0],
+            store.first,
+            store.end,
+        )
+
+
+async def install(place: Place, core: Slave) -> None:
+    """Put the snapshot that was fetched in the place of log and views, and open that. Raises `StoreError`, OSError."""
+    store, given_up = place.disk.store, core.given_up
     lost_end = None if store is None else store.lost_end  # a member of the set may have confirmed what it has lost
+    if store is not None and core.starting_over:  # or have acknowledged what it throws away
+        lost_end = max(store.held, store.followed, store.end)
+        logger.error(
+            "this replica throws its log away, from %d to %d, and starts over from the snapshot: it is not elected "
+            "before its log reaches to %d again",
+            store.first,
+            store.end,
+            lost_end,
+        )
     if lost_end is not None and given_up is not None:
         logger.critical(
             "the log is given up from %d to %d, as an unclean election was accepted: what it held is LOST",
@@ -27,8 +52,13 @@ async def install(place: Place, given_up: GivenUp | None = None) -> None:
         )
         lost_end = min(lost_end, given_up.at)
     await place.disk.close()
-    with place.disk.needing_room("a snapshot is"):
-        await install_fetched(place, lost_end)
+    try:
+        with place.disk.needing_room("a snapshot is"):
+            await install_fetched(place, lost_end)
+    except SnapshotUnusable as error:
+        if not core.starting_over:
+            raise
+        logger.error("this replica keeps its log, as the snapshot that came is of no use: %s", error)
     await place.disk.open_slave()
     if given_up is not None:
         await place.disk.follow_unclean(given_up.unclean)

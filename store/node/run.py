@@ -215,8 +215,9 @@ class _Process:
             reasons.append(reason)
         if node is not None and node.disk.full and not node.failed.done():
             reasons.append("the disk is full: nothing is written until it has room (store.disk_reserve_bytes)")
-        if node is not None and node.repairer is not None and node.repairer.damages and node.repairer.stands_aside:
-            reasons.append(node.repairer.describe())
+        repairer = None if node is None else node.repairer
+        if repairer is not None and repairer.stands_aside and (repairer.damages or repairer.unusable):
+            reasons.append(repairer.describe())
         failed = node is not None and node.failed.done()
         warnings = () if node is None else _warnings(node)
         return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=not failed, warnings=warnings)

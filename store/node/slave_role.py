@@ -19,7 +19,7 @@ from store.format.frame import LogOffset
 from store.node import wire
 from store.node.papers import STRANGE, sign
 from store.node.place import TICK_S, Place
-from store.node.replacing import give_up
+from store.node.replacing import give_up, start_over
 from store.node.snapshots import fetch_snapshot
 from store.node.streams import MasterStream
 from store.node.syncs import Syncs
@@ -69,6 +69,7 @@ class SlaveRole:
             held=store.held,
             followed=store.followed,
             rebuildable=store.views_rebuildable,
+            guessed=place.disk.guessed,
             unclean=place.disk.unclean,
             pace=place.pace,
         )
@@ -113,8 +114,7 @@ class SlaveRole:
 
     def heard(self, group: Group) -> None:
         """The group is this now: promise its epoch, and follow its master, or be it."""
-        place, core = self._place, self._core
-        self._group = group
+        place, core, self._group = self._place, self._core, group
         if group.master_epoch > core.promised:
             core.promise(group.master_epoch)
             self._after()
@@ -249,6 +249,7 @@ class SlaveRole:
             core.tick(now_ms=self._place.now_ms())
             if store is not None and store.first > core.first:
                 core.trimmed(min(store.first, core.confirmed))
+            start_over(self._place, core)
             self._after()
             self._listen()
 
@@ -354,8 +355,7 @@ class SlaveRole:
     def _say(self, message: FromSlave) -> None:
         if self._stream is not None and message.session == self._stream.session:
             place = self._place
-            said = sign(message, place.identity, place.disk.log) if isinstance(message, Hello) else message
-            self._stream.put(said)
+            self._stream.put(sign(message, place.identity, place.disk.log) if isinstance(message, Hello) else message)
 
     async def _work(self) -> None:
         """Do what the core wants, in order; at the end the rest of it."""
@@ -438,7 +438,7 @@ class SlaveRole:
         try:
             if address is None or self._group.master_epoch != epoch:
                 raise StoreUnreachable("the master is another one by now")
-            await fetch_snapshot(place, address, epoch)
+            await fetch_snapshot(place, address, epoch, starts_over=self._core.starting_over)
         except (StoreError, OSError) as error:
             logger.warning("no snapshot from the master: %s", error)
             await asyncio.sleep(AGAIN_S)

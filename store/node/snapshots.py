@@ -41,8 +41,10 @@ class SnapshotSender:
         self._directory = directory / _OUTGOING
         self._busy = False
 
-    async def send(self, store: LocalStore, epochs: EpochList, epoch: int, context: Any) -> None:
+    async def send(self, store: LocalStore, epochs: EpochList, asked: SnapshotRequest, context: Any) -> None:
         """Take a snapshot and send it; `epochs` are those of the log. Raises `StoreError`, OSError."""
+        if asked.starts_over and store.is_damaged:
+            raise SnapshotUnusable("the master is damaged, too: no other replica throws its log away")
         if self._busy:
             raise StoreOverloaded("a snapshot is being sent already")
         self._busy = True
@@ -50,9 +52,9 @@ class SnapshotSender:
             await asyncio.to_thread(shutil.rmtree, self._directory, True)
             info = await store.snapshot(self._directory)
             first = LogOffset(info.first)
-            head = SnapshotHead(
-                epoch, info.group, first, info.dispatched, info.size_bytes, epochs.cut(first).trim(first).entries
-            )
+            kept = epochs.cut(first).trim(first).entries
+            sound = not store.is_damaged
+            head = SnapshotHead(asked.epoch, info.group, first, info.dispatched, info.size_bytes, kept, sound)
             await context.write(wire.encode(head))
             with closing(OsFiles().open(self._directory / SNAPSHOT_VIEWS)) as file:
                 for at in range(0, info.size_bytes, wire.PART_BYTES):
@@ -63,16 +65,21 @@ class SnapshotSender:
             await asyncio.to_thread(shutil.rmtree, self._directory, True)
 
 
-async def fetch_snapshot(place: Place, address: str, epoch: int) -> None:
-    """Get the views of the master of an epoch, whole, into a directory beside the log. Raises `StoreError`, OSError."""
+async def fetch_snapshot(place: Place, address: str, epoch: int, *, starts_over: bool = False) -> None:
+    """Get the views of the master of an epoch, whole, into a directory beside the log.
+
+    `starts_over`: only from a master of which no damage is known. Raises `StoreError`, OSError.
+    """
     directory = place.disk.data_dir / _INCOMING
     await asyncio.to_thread(_begin, directory)
     channel = place.dial(address)
     try:
-        request = wire.encode(SnapshotRequest(place.group, place.replica, epoch))
+        request = wire.encode(SnapshotRequest(place.group, place.replica, epoch, starts_over))
         call = channel.unary_stream(wire.path(wire.SNAPSHOT))(request)
         head = wire.decode(await _timely(call, TAKING_S), SnapshotHead)
         _check(head, place, epoch)
+        if starts_over and not head.sound:
+            raise SnapshotUnusable("the master does not say that it is sound: this replica keeps its log")
         with closing(OsFiles().open(directory / SNAPSHOT_VIEWS, create=True)) as file:
             at = 0
             while at < head.size_bytes:

@@ -68,15 +68,22 @@ _T = TypeVar("_T")
 
 
 class SnapshotRequest(msgspec.Struct, frozen=True, array_like=True):
-    """A replica asks the master of an epoch for the views."""
+    """A replica asks the master of an epoch for the views.
+
+    `starts_over`: it throws away for it a log that the master may need to repair its own from.
+    """
 
     group: Group
     replica: Number
     epoch: Number
+    starts_over: bool = False
 
 
 class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
-    """What follows: views up to `dispatched` of a log that begins at `first`, in whose part `epochs` are the epochs."""
+    """What follows: views up to `dispatched` of a log that begins at `first`, in whose part `epochs` are the epochs.
+
+    `sound`: no damage is known of the master's log and views.
+    """
 
     epoch: Number
     group: Group
@@ -84,6 +91,7 @@ class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
     dispatched: Offset
     size_bytes: Number
     epochs: Epochs
+    sound: bool = False
 
 
 class SnapshotPart(msgspec.Struct, frozen=True, array_like=True):

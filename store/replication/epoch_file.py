@@ -22,7 +22,7 @@ class EpochFile:
     def __init__(self, files: Files, directory: Path) -> None:
         self._files = files
         self._directory = directory
-        self._path = directory / EPOCH_FILE
+        self.path = directory / EPOCH_FILE
 
     def load(self) -> tuple[EpochList, int] | None:
         """The list and the newest epoch heard of; None when nothing was ever saved.
@@ -32,7 +32,7 @@ class EpochFile:
         """
         if EPOCH_FILE not in self._files.names(self._directory):
             return None
-        file = self._files.open(self._path)
+        file = self._files.open(self.path)
         try:
             return decode_epochs(file.pread(file.size(), 0))
         finally:
@@ -41,7 +41,7 @@ class EpochFile:
     def save(self, epochs: EpochList, promised: int) -> None:
         """Replace what is there; on disk when this returns, an empty list too. Raises OSError."""
         data = encode_epochs(epochs, promised)
-        new = self._path.with_name(EPOCH_FILE + _NEW)
+        new = self.path.with_name(EPOCH_FILE + _NEW)
         if new.name in self._files.names(self._directory):
             self._files.unlink(new)
         file = self._files.open(new, create=True)
@@ -55,5 +55,5 @@ class EpochFile:
             file.sync()
         finally:
             file.close()
-        self._files.rename(new, self._path)
+        self._files.rename(new, self.path)
         self._files.sync_directory(self._directory)

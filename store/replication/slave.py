@@ -80,6 +80,8 @@ class Slave:
     All before `held` was on this disk once, and the views have `followed` the log so far, perhaps further than it
     reaches now; where it has lost its end, and the group was elected uncleanly in an epoch behind `unclean`, which is
     the newest such election that the log has followed, the rest is given up. `rebuildable`: the views can be made anew.
+    `guessed`: nobody knows where the oldest of `epochs` begins; where a master seems to lack what was confirmed, and
+    has confirmed as much, the list is wrong, and a snapshot takes its place and the log's.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Slave:
         held: LogOffset | None = None,
         followed: LogOffset | None = None,
         rebuildable: bool = True,
+        guessed: bool = False,
         unclean: int = 0,
         pace: Pace | None = None,
     ) -> None:
@@ -115,8 +118,10 @@ class Slave:
         self._held = end if held is None else held
         self._followed = confirmed if followed is None else followed
         self._rebuildable = rebuildable
+        self._guessed = guessed
         self._unclean = unclean
         self.given_up: GivenUp | None = None  # with the snapshot that was asked for
+        self.starting_over = False  # the snapshot takes the place of a log that is part of the group's
         self._elected_uncleanly = 0  # the group's newest epoch of that kind
         self._pace = pace if pace is not None else Pace()
         self._session = 0
@@ -250,6 +255,13 @@ class Slave:
             self._damaged = damaged
             self._ack()
 
+    def start_over(self) -> bool:
+        """Take a snapshot in place of all there is; False: not now, as no master is followed that has all of it."""
+        if self.stage is not Stage.STREAMING or self._master_confirmed < max(self.confirmed, self._followed):
+            return False
+        self._snapshot(self._epoch, starting_over=True)
+        return True
+
     def trimmed(self, first: LogOffset) -> None:
         """Retention has deleted the front of the log."""
         assert first <= self.confirmed
@@ -336,11 +348,18 @@ class Slave:
         if self._unclean_election or self._gives_up:
             self._snapshot(epoch)
             return
+        if self._guessed:
+            if self._master_confirmed < self.confirmed:
+                self._end("the epochs of the log are not known, and the master has not confirmed as much yet")
+            else:
+                self._snapshot(epoch, starting_over=True)
+            return
         self.diverged_at = at
         self._end(f"the master of epoch {epoch} lacks what was confirmed from {at} to {self.confirmed}")
         self.stage = Stage.DIVERGED
 
-    def _snapshot(self, epoch: int) -> None:
+    def _snapshot(self, epoch: int, *, starting_over: bool = False) -> None:
+        self.starting_over = starting_over
         if self._gives_up:
             self.given_up = GivenUp(self._loss_start(), self._elected_uncleanly)
         self.stage = Stage.SNAPSHOT

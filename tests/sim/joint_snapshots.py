@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 import pytest
 from google_crc32c import value
 
+from store.base.errors import SnapshotUnusable
 from store.format.frame import LogOffset
 from store.node import master_role, replacing, slave_role, wire
 from store.node.wire import SnapshotHead, SnapshotPart, SnapshotRequest
@@ -21,18 +22,22 @@ class _Sender:
     def __init__(self, _directory) -> None:
         pass
 
-    async def send(self, store, epochs: EpochList, epoch: int, context) -> None:
+    async def send(self, store, epochs: EpochList, asked: SnapshotRequest, context) -> None:
+        if asked.starts_over and store.is_damaged:
+            raise SnapshotUnusable("the master is damaged, too")
         data, first = pickle.dumps(store.views), store.first
         kept = epochs.cut(first).trim(first).entries
-        await context.write(wire.encode(SnapshotHead(epoch, store.group, first, store.confirmed, len(data), kept)))
+        sound = not store.is_damaged
+        head = SnapshotHead(asked.epoch, store.group, first, store.confirmed, len(data), kept, sound)
+        await context.write(wire.encode(head))
         await context.write(wire.encode(SnapshotPart(0, data, value(data))))
 
 
-async def _fetch(place, address: str, epoch: int) -> None:
+async def _fetch(place, address: str, epoch: int, *, starts_over: bool = False) -> None:
     """The slave's side: whole, beside the log, with the crash's permission."""
     channel = place.dial(address)
     try:
-        request = wire.encode(SnapshotRequest(place.group, place.replica, epoch))
+        request = wire.encode(SnapshotRequest(place.group, place.replica, epoch, starts_over))
         call = channel.unary_stream(wire.path(wire.SNAPSHOT))(request)
         head = wire.decode(await wire.read(call), SnapshotHead)
         part = wire.decode(await wire.read(call), SnapshotPart)

@@ -59,6 +59,7 @@ class Repairer:
         self.damages: Sequence[Damage] = ()  # that are open, as it was looked last
         self.stands_aside = False
         self.cut_short = False
+        self.unusable = False  # its store cannot be opened
         self.views_damaged = False  # which is for opening the store again, not for the repair
 
     def begin(self, place: Place) -> None:
@@ -82,12 +83,16 @@ class Repairer:
     def look(self) -> None:
         """See which damages there are now, and begin with their repair."""
         place, store = self._place, self._disk.store
+        if place is not None and store is None and self._disk.unusable is not None and not self.unusable:
+            self.unusable = self.stands_aside = self.cut_short = True  # nobody knows how far the log was
+            self._changed()
         if place is None or store is None:
             return
         self.damages = tuple(store.damages) if store.is_damaged else ()
         self.views_damaged = bool(store.view_damages)
-        if not self.damages and not self.views_damaged and not self._told:
+        if not self.damages and not self.views_damaged and not self._told and not self.unusable:
             return
+        opened, self.unusable = self.unusable, False
         end = store.mendable_end  # what was lost of the log's end is there again when all of it is on disk
         inside = [(one.start, min(one.end, end)) for one in self.damages if one.start < end]
         self._core.look(inside, self._peers(place), now_ms=place.now_ms())
@@ -97,7 +102,7 @@ class Repairer:
         told: tuple[object, ...] = ()
         if self.damages or self.views_damaged:
             told = (self.stands_aside, self.cut_short, self.damages, self.lost_bytes, self._asking)
-        if told != self._told:
+        if told != self._told or opened:
             self._told = told
             self._changed()
             self._news.set()
@@ -140,6 +145,8 @@ class Repairer:
 
     def describe(self) -> str:
         """What is damaged and what is done about it, in a sentence; empty where nothing is."""
+        if self.unusable:
+            return f"damaged: {self._disk.unusable}; it starts over from a snapshot when a sound master serves"
         if not self.damages:
             return "damaged: its views" if self.views_damaged else ""
         said = f"damaged: {len(self.damages)} ranges, {self.damaged_bytes} bytes"

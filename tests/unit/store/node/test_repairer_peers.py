@@ -77,7 +77,7 @@ class Rig:
         self.changes = 0
         replicas = tuple(Replica(id=id_, node=f"n{id_}", address=f"n{id_}") for id_ in (1, LIAR, HONEST))
         self.group = Group(number=0, config=GroupConfig(), replicas=replicas, master=LIAR, sync_set=(LIAR, HONEST))
-        self.disk = SimpleNamespace(store=store, epochs=epochs, log="log")
+        self.disk = SimpleNamespace(store=store, epochs=epochs, log="log", unusable=None)
         self.place = SimpleNamespace(
             group=0,
             replica=1,

@@ -147,6 +147,33 @@ def test_behind_the_masters_log_it_takes_a_snapshot_that_has_what_was_confirmed_
     assert follower.slave.stage is Stage.SNAPSHOT
 
 
+def test_it_starts_over_only_behind_a_master_that_has_confirmed_as_much():
+    follower = Following(2, Log().fill(1, 2), [(1, 0)], confirmed=400)
+    assert not follower.slave.start_over()  # no master is followed
+    greeting(follower)
+    assert not follower.slave.start_over()
+    follower.slave.receive(welcome(confirmed=300), now_ms=0)
+    follower.work()
+    assert follower.slave.stage is Stage.STREAMING
+    assert not follower.slave.start_over()
+    follower.slave.receive(Confirmed(session=SESSION, epoch=3, confirmed=400, sent=400, round=1), now_ms=0)
+    assert follower.slave.start_over()
+    follower.work()
+    assert follower.snapshots == [3]
+    assert follower.slave.starting_over
+
+
+@pytest.mark.parametrize("confirmed", [300, 400])
+def test_epochs_that_are_guessed_are_no_reason_to_stand_still(confirmed):
+    follower = Following(2, Log().fill(1, 2), [(1, 200)], confirmed=400)
+    follower.slave._guessed = True
+    greeting(follower)
+    follower.slave.receive(welcome(epochs=((1, 100), (3, 800)), cut_to=0, confirmed=confirmed), now_ms=0)
+    follower.work()
+    assert follower.snapshots == ([3] if confirmed == 400 else [])
+    assert follower.slave.stage is (Stage.SNAPSHOT if confirmed == 400 else Stage.IDLE)
+
+
 def test_what_a_master_has_confirmed_says_nothing_of_a_log_that_is_not_its_own():
     follower = streaming()
     follower.lazy = True

@@ -1,0 +1,191 @@
+"""Replicas that cannot make good what is damaged of them: they start over, where another one is sound."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+from controllers import Controllers, until
+from node_kit import GROUP, PATIENCE_S, StoreGroup
+from store_kit import append, bodies, frame
+
+from store.base.errors import NotRebuildable, SnapshotUnusable
+from store.format.frame import origin_of
+from store.log.retention import Limits
+from store.node import replacing
+from store.node.snapshots import SnapshotSender
+from store.node.wire import SnapshotRequest
+from store.replication.epochs import EpochList
+
+pytestmark = pytest.mark.anyio
+
+VALUE = b"a value that nobody else has"
+SMALL = {
+    "segment_size_bytes": 2_000,
+    "retention": Limits(-1, 4_000),
+    "retention_interval_s": 0.05,
+    "scrub_bytes_per_s": 0,
+}
+
+
+@pytest.fixture
+async def controllers(tmp_path):
+    async with Controllers(tmp_path / "controllers", count=1) as found:
+        await found.leader()
+        yield found
+
+
+async def filled(group):
+    """A client; retention has deleted the front of each replica's log, whose views hold a key that was set there."""
+    store = group.store()
+    await store.kv_put("key", VALUE)
+    for n in range(100):
+        await append(store, frame((16, b"%03d" % n + bytes(100))))
+    nodes = group.nodes.values()
+    await until(lambda: all(node.disk.store.first > origin_of(GROUP) for node in nodes), PATIENCE_S)
+    await group.settled()
+    for node in nodes:
+        await node.disk.store._until_dispatched(node.disk.store.confirmed)
+    return store
+
+
+def flip(path, what, bit=4):
+    """Flip a bit of every copy of some bytes in a file, which LMDB's map shows at once."""
+    data = path.read_bytes()
+    at = data.find(what)
+    assert at >= 0
+    with path.open("r+b") as file:
+        while at >= 0:
+            file.seek(at + 5)
+            file.write(bytes((data[at + 5] ^ bit,)))
+            at = data.find(what, at + 1)
+
+
+def spoil(path, start=0, size=1 << 20):
+    """Overwrite a part of a file."""
+    data = bytearray(path.read_bytes())
+    data[start : start + size] = b"\xa5" * len(data[start : start + size])
+    path.write_bytes(data)
+
+
+async def is_whole_again(group, name, store):
+    """A replica has all, is in sync, and leads."""
+    await until(lambda: group.nodes[name].disk.store and not group.nodes[name].disk.store.is_damaged, PATIENCE_S)
+    await append(store, frame((16, b"more")))
+    await group.in_sync()
+    await group.hand_over(name)
+    assert (await store.kv_get("key")).value == VALUE
+    bounds = await store.bounds(16)
+    assert (await bodies(store, 16, bounds.first))[-1] == b"more"
+
+
+def a_slave(group, master):
+    return next(name for name in group.names if name != master)
+
+
+async def test_a_replica_that_cannot_make_its_views_anew_starts_over_from_the_master(
+    tmp_path, controllers, monkeypatch, caplog
+):
+    installed, real = [], replacing.install_fetched
+
+    async def watched(place, lost_end):
+        installed.append(lost_end)
+        await real(place, lost_end)
+
+    monkeypatch.setattr(replacing, "install_fetched", watched)
+    async with StoreGroup(tmp_path, controllers, **SMALL) as group:
+        await group.in_sync()
+        store = await filled(group)
+        slave = a_slave(group, await group.master())
+        end = group.nodes[slave].disk.store.end
+        flip(tmp_path / slave / "views" / "data.mdb", VALUE)
+        group.nodes[slave].disk.store._engine.views.walk.step(0)
+        await until(lambda: installed, PATIENCE_S)
+        await is_whole_again(group, slave, store)
+        assert installed[0] >= end  # it is not elected before its log is as long again
+        said = [one for one in caplog.records if "starts over from" in one.getMessage()]
+        assert [one.levelno for one in said] == [logging.ERROR]
+
+
+async def test_a_replica_whose_views_cannot_be_opened_comes_up_damaged_and_starts_over(tmp_path, controllers, caplog):
+    async with StoreGroup(tmp_path, controllers, **SMALL) as group:
+        await group.in_sync()
+        store = await filled(group)
+        slave = a_slave(group, await group.master())
+        await group.stop(slave)
+        spoil(tmp_path / slave / "views" / "data.mdb")
+        await group.start(slave)
+        await is_whole_again(group, slave, store)
+        assert "starts over from" in caplog.text
+
+
+async def test_a_replica_with_damaged_epochs_and_a_damaged_log_starts_over(tmp_path, controllers, caplog):
+    async with StoreGroup(tmp_path, controllers, **SMALL) as group:
+        await group.in_sync()
+        store = await filled(group)
+        slave = a_slave(group, await group.master())
+        end = group.nodes[slave].disk.store.end
+        await group.stop(slave)
+        spoil(tmp_path / slave / "epochs")
+        spoil(sorted((tmp_path / slave / "log").iterdir())[-2], 500, 20)
+        registry = controllers.nodes[1].registry
+        await group.start(slave)
+        id_ = group.id(slave)
+        await is_whole_again(group, slave, store)
+        assert registry.last(GROUP, id_).log_end >= end
+        assert "starts over from" in caplog.text
+
+
+async def test_a_replica_whose_epochs_the_log_does_not_tell_any_more_starts_over(tmp_path, controllers, caplog):
+    async with StoreGroup(tmp_path, controllers, **SMALL) as group:
+        await group.in_sync()
+        store = await filled(group)
+        slave = a_slave(group, await group.master())
+        await group.stop(slave)
+        spoil(tmp_path / slave / "epochs")
+        await group.start(slave)
+        await is_whole_again(group, slave, store)
+        assert "starts over from" in caplog.text
+
+
+async def test_a_replica_that_cannot_be_opened_is_not_electable_while_no_master_serves(tmp_path, controllers):
+    """Its log stays as it is: there is nobody to be filled by."""
+    async with StoreGroup(tmp_path, controllers, count=2, **SMALL) as group:
+        await group.in_sync()
+        await filled(group)
+        master = await group.master()
+        slave = a_slave(group, master)
+        await group.stop(slave)
+        await group.kill(master)
+        spoil(tmp_path / slave / "epochs")
+        log = tmp_path / slave / "log"
+        spoil(sorted(log.iterdir())[-2], 500, 20)
+        before = [path.read_bytes() for path in sorted(log.iterdir())[-2:]]  # retention may delete what lies in front
+        await group.start(slave)
+        id_ = group.id(slave)
+        registry = controllers.nodes[1].registry
+        await until(lambda: registry.last(GROUP, id_) and registry.last(GROUP, id_).cut_short, PATIENCE_S)
+        assert registry.last(GROUP, id_).damaged
+        assert "damaged" in group.nodes[slave].repairer.describe()
+        assert [path.read_bytes() for path in sorted(log.iterdir())[-2:]] == before
+        await group.start(master)
+        await group.in_sync()
+        await until(lambda: not group.nodes[slave].repairer.stands_aside, PATIENCE_S)
+
+
+async def test_the_only_replica_of_a_group_is_not_started_with_damaged_epochs_and_a_damaged_log(tmp_path, controllers):
+    async with StoreGroup(tmp_path, controllers, count=1, **SMALL) as group:
+        await group.in_sync()
+        await filled(group)
+        await group.stop("n1")
+        spoil(tmp_path / "n1" / "epochs")
+        spoil(sorted((tmp_path / "n1" / "log").iterdir())[-2], 500, 20)
+        with pytest.raises(NotRebuildable, match=r"only replica of store group 3.*put a copy"):
+            await group.start("n1")
+        group.nodes.pop("n1", None)
+
+
+async def test_nobody_throws_a_log_away_for_a_snapshot_of_a_master_that_is_damaged_too(tmp_path):
+    """The log that would go may be the one that the master is repaired from."""
+    asked = SnapshotRequest(group=GROUP, replica=1, epoch=1, starts_over=True)
+    with pytest.raises(SnapshotUnusable, match="damaged, too"):
+        await SnapshotSender(tmp_path).send(SimpleNamespace(is_damaged=True), EpochList(), asked, None)
