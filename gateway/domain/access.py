@@ -38,7 +38,7 @@ _UNSOUND = re.compile("[/+#\0]")
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who asks: what rules can tell clients apart by."""
+    """The attributes of a client that access rules can tell clients apart by."""
 
     name: str = ""  # "": nobody was authenticated
     client_id: str = ""
@@ -55,7 +55,7 @@ class Clause(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What is said of one action."""
+    """The clauses about one action."""
 
     denies: tuple[Clause, ...] = ()
     allows: tuple[Clause, ...] = ()  # none where the default is to allow, for which they change nothing
@@ -95,7 +95,7 @@ class Decision(NamedTuple):
 
 
 def decide(saying: Saying, address: str) -> Decision:
-    """What is said of an address."""
+    """Returns the decision about an address."""
     levels = address.split("/")
     for clause in saying.denies:
         if matches(clause.levels, levels):
@@ -111,7 +111,7 @@ def _allowed(saying: Saying, address: str) -> bool:
 
 
 class Access:
-    """What one client may do, where something restricts it. It never changes; answers are remembered by address."""
+    """The rights of one client that something restricts. It never changes; answers are remembered by address."""
 
     __slots__ = ("__weakref__", "_answers", "_sayings")
 
@@ -121,7 +121,7 @@ class Access:
         self._answers: dict[Action, _Answer] = {}  # made when they are first asked for: most clients ask for few
 
     def may(self, action: Action, address: str) -> bool:
-        """Whether an address may be published to, read or managed."""
+        """Returns whether an address may be published to, read or managed."""
         answer = self._answers.get(action) or self._remember(action)
         return answer(address) if len(address) <= REMEMBERED_CHARS_MAX else answer.__wrapped__(address)
 
@@ -134,15 +134,16 @@ class Access:
         return self._sayings[ACTIONS.index(action)]
 
     def reaches(self, action: Action, pattern: str) -> bool:
-        """Whether an address that a filter matches may be used so. Several denies that only together leave none of
-        them are not seen: then it is said that there are some.
+        """Returns whether the action is allowed on at least one address that a filter matches.
+
+        Several denies that only together leave none of them are not recognised: the answer is then True.
         """
         saying, wanted = self._saying(action), levels_of(pattern)
         found = [wanted] if saying.otherwise else [meet(clause.levels, wanted) for clause in saying.allows]
         return any(one is not None and not any(covers(deny.levels, one) for deny in saying.denies) for one in found)
 
     def reaches_all(self, action: Action, pattern: str) -> bool:
-        """Whether it is certain that every address may be used so that a filter matches; `#` may stand anywhere."""
+        """Returns whether every address that a filter matches is certainly allowed; `#` may stand anywhere."""
         saying, wanted = self._saying(action), levels_of(pattern)
         if any(touches(deny.levels, wanted) for deny in saying.denies):
             return False
@@ -159,7 +160,7 @@ _NO_TERMS = (Terms(),) * len(ACTIONS)
 
 
 class _Meant(NamedTuple):
-    """What the configuration says to some clients: the same to all of them, and what has placeholders."""
+    """The configured rules for some clients: those that are the same for all of them, and those with placeholders."""
 
     allowing: tuple[Terms, ...]  # of `ACTIONS`, where the default is to allow
     denying: tuple[Terms, ...]  # and where it is to deny
@@ -176,7 +177,7 @@ class Rules:
         self._same: WeakValueDictionary[tuple[Saying, ...], Access] = WeakValueDictionary()
 
     def access(self, identity: Identity, own: OwnAccess | None = None) -> Access | None:
-        """What a client may do; None where nothing restricts it. Clients to which the same is said share one."""
+        """Returns the rights of a client; None where nothing restricts it. Clients with equal rules share one."""
         numbers = self._numbers(identity.name, identity.protocol)
         if not numbers and own is None and self._config.default != "deny":
             return None
@@ -213,7 +214,7 @@ def _has_placeholders(permission: Permission) -> bool:
 
 
 def _terms(said: Sequence[tuple[str, Permission]], identity: Identity, *, otherwise: bool) -> tuple[Terms, ...]:
-    """What permissions say to one client, of `ACTIONS` in their order."""
+    """Returns the terms of permissions for one client, of `ACTIONS` in their order."""
     clauses = [
         (one, Clause(levels, origin))
         for origin, one in said
@@ -271,10 +272,10 @@ def _uncounted(_badge: "Badge", _action: Action, _address: str, _count: int) -> 
 
 
 class Badge:
-    """What a principal shows at every door: who it is, and what it may do by now.
+    """A principal's identity and its current rights, checked at every entry point.
 
-    `access` is replaced when the rules of its user change; None is free passage. `on_denied` is told of everything that
-    was refused: the badge, the action, an address or filter, and how many.
+    `access` is replaced when the rules of its user change; None restricts nothing. `on_denied` is called for every
+    refusal, with the badge, the action, an address or filter, and the count.
     """
 
     __slots__ = ("__weakref__", "_on_denied", "access", "identity")
@@ -291,7 +292,7 @@ class Badge:
 
     @property
     def matters(self) -> bool:
-        """Whether it restricts anything, or may come to before `Fanout.restrict` is called: who has no name may not."""
+        """Returns whether it restricts anything, or may before `Fanout.restrict` is called: not without a name."""
         return self.access is not None or bool(self.identity.name)
 
     def check(self, action: Action, address: str) -> None:
@@ -310,7 +311,7 @@ class Badge:
             raise self.refusal(action, pattern)
 
     def refusal(self, action: Action, address: str, count: int = 1) -> Refusal:
-        """What is said of something that is not allowed, and counted."""
+        """Counts a denied action and returns its refusal."""
         self._on_denied(self, action, address, count)
         return Refusal(Cause.FORBIDDEN, f"not allowed: to {action} {address[:REMEMBERED_CHARS_MAX]!r}")
 
@@ -345,7 +346,7 @@ class Badge:
             raise refusal
 
     def reads(self, address: str) -> bool:
-        """Whether an address may be read, of something that is passed over in silence where not."""
+        """Returns whether an address may be read; for what is passed over in silence where it may not."""
         return self.access is None or self.access.may("subscribe", address)
 
     def readable(self, messages: Sequence[Message]) -> list[Message]:

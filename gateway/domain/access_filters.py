@@ -1,7 +1,7 @@
-"""What address filters have in common: of two of them, whether one takes in the other, and what both match.
+"""Relations of address filters: whether one of two covers the other, and what both match.
 
 Filters are as `gateway.domain.filters` says, as the tuple of their levels. Those of access rules have `#` only at the
-end; where a pattern of AMQP can come, with `#` anywhere, it is said.
+end; functions that also take a pattern of AMQP, with `#` anywhere, say so.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ def levels_of(pattern: str) -> Levels:
 
 
 def matches(levels: Levels, address: Sequence[str]) -> bool:
-    """Whether a filter matches an address, given by its levels."""
+    """Returns whether a filter matches an address, given by its levels."""
     if not levels:
         return True
     if levels[0] in _WILD and address[0].startswith("$"):
@@ -56,7 +56,7 @@ def meet(one: Levels, other: Levels) -> Levels | None:
 
 
 def covers(wide: Levels, narrow: Levels) -> bool:
-    """Whether it is certain that `wide` matches all that `narrow` matches, which may have `#` anywhere.
+    """Returns whether `wide` certainly matches all that `narrow` matches, which may have `#` anywhere.
 
     `+/#` is not recognised as all that `#` is.
     """
@@ -89,7 +89,7 @@ def covers(wide: Levels, narrow: Levels) -> bool:
 
 
 def touches(one: Levels, other: Levels) -> bool:
-    """Whether there may be an address that both match. `#` may stand anywhere in them."""
+    """Returns whether there may be an address that both match. `#` may stand anywhere in them."""
     if not one or not other:
         return True
     if _hidden(one, other):
@@ -106,7 +106,7 @@ def touches(one: Levels, other: Levels) -> bool:
 
 
 def _steps(one: Levels, other: Levels, i: int, j: int) -> Iterator[tuple[int, int]]:
-    """Where two filters may be behind one more level of an address, or when a `#` stands for no more of them."""
+    """Yields the states of two filters after one more level of an address, or after a `#` that has no more levels."""
     a = one[i] if i < len(one) else None
     b = other[j] if j < len(other) else None
     if a == MANY:
@@ -118,5 +118,5 @@ def _steps(one: Levels, other: Levels, i: int, j: int) -> Iterator[tuple[int, in
 
 
 def _hidden(one: Levels, other: Levels) -> bool:
-    """Whether one begins with a wildcard, which does not match the `$` that the other begins with."""
+    """Returns whether one begins with a wildcard, which does not match the `$` that the other begins with."""
     return (one[0] in _WILD and other[0].startswith("$")) or (other[0] in _WILD and one[0].startswith("$"))

@@ -1,4 +1,4 @@
-"""What an operator says of access: `[access]`, and what a user of the cluster may do, among its rights."""
+"""The settings of access: `[access]`, and the permissions among the rights of a user of the cluster."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -35,7 +35,7 @@ ACTIONS: tuple[Action, ...] = ("publish", "subscribe", "manage")
 
 
 class Permission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is allowed or denied."""
+    """Something that is allowed or denied."""
 
     effect: Annotated[Literal["allow", "deny"], Meta(description="a deny wins over every allow")]
     actions: Annotated[
@@ -47,7 +47,7 @@ class Permission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ]
 
     def names(self, action: Action) -> bool:
-        """Whether it speaks of an action."""
+        """Returns whether the permission is about an action."""
         return action in self.actions or "all" in self.actions
 
 
@@ -59,7 +59,7 @@ class AccessRule(Permission, frozen=True, kw_only=True):
     protocols: Annotated[tuple[str, ...], Meta(description="mqtt, coap, http, amqp; none: all of them")] = ()
 
     def is_meant_for(self, name: str, protocol: str) -> bool:
-        """Whether a client is meant; "" is the name of one that has none."""
+        """Returns whether the rule is meant for a client; "" is the name of one that has none."""
         if self.protocols and protocol not in self.protocols:
             return False
         if not name:
@@ -80,14 +80,14 @@ class AccessConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnAccess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one user of the cluster may do: rules, and what counts where they say nothing."""
+    """The permissions of one user of the cluster: rules, and the answer where no rule applies."""
 
     otherwise: Literal["allow", "deny"]
     rules: tuple[Permission, ...] = ()
 
 
 def access_mistakes(config: AccessConfig, protocols: Collection[str]) -> Iterator[tuple[str, str]]:
-    """What is wrong with it: keys, and what to write instead. `protocols` are those that there are."""
+    """Yields the mistakes of a configuration: keys, and what to write instead. `protocols` are those that exist."""
     if config.rules and config.default is None:
         yield "access.default", 'is missing; with rules, write what counts where they say nothing: "allow" or "deny"'
     for i, rule in enumerate(config.rules):
@@ -133,7 +133,7 @@ def read_permission(effect: Literal["allow", "deny"], text: str) -> Permission:
 
 
 def own_access(said: Any) -> OwnAccess:
-    """What a user's rights say. Raises ValueError for what is not understood."""
+    """Parses the permissions among a user's rights. Raises ValueError for what is not understood."""
     try:
         own = msgspec.convert(said, OwnAccess)
     except msgspec.ValidationError as error:

@@ -60,7 +60,7 @@ class Batch:
         return cls(frame.start, frame.end, messages, numbers, queues)
 
     def position(self, index: int) -> Position:
-        """Where `messages[index]` is in the log."""
+        """Returns the position of `messages[index]` in the log."""
         return Position(self.frame, self.rows[index])
 
     def message(self, index: int) -> Message:

@@ -12,7 +12,7 @@ __all__ = ["Cause", "ConfigError", "HeadgateError", "ProtocolError", "Refusal", 
 
 
 class Cause(Enum):
-    """Why the gateway refuses; the value is the word used in metrics and logs."""
+    """The cause of a refusal by the gateway; the value is the word used in metrics and logs."""
 
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
@@ -52,7 +52,7 @@ class Refusal(HeadgateError):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed later."""
+        """Returns whether the same request may succeed later."""
         return self.cause in _RETRIABLE
 
 

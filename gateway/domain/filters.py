@@ -34,7 +34,7 @@ def check_filter(pattern: str) -> str:
 
 
 def is_filter(pattern: str) -> bool:
-    """Whether there is a wildcard in it, which stands in no address."""
+    """Returns whether the text has a wildcard, which no address has."""
     return ONE in pattern or MANY in pattern
 
 
@@ -45,12 +45,12 @@ def first_level(pattern: str) -> str | None:
 
 
 def is_sys(pattern: str) -> bool:
-    """Whether a filter asks for `$SYS` or what is below it: no wildcard in the first level does (MQTT 5.0, 4.7.2)."""
+    """Returns whether a filter asks for `$SYS` or below; a wildcard in the first level does not (MQTT 5.0, 4.7.2)."""
     return pattern.startswith("$SYS") and pattern[4:5] in {"", "/"}
 
 
 def matches(pattern: str, address: str) -> bool:
-    """Whether one filter matches one address."""
+    """Returns whether one filter matches one address."""
     trie: FilterTrie[None] = FilterTrie()
     trie.add(pattern, None)
     return bool(trie.match(address))

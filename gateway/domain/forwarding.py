@@ -1,10 +1,10 @@
-"""Who is behind a reverse proxy: the address that it says its client has, where the proxy is one of ours.
+"""The client's address behind a reverse proxy: read from the proxy's header, if the proxy is one of ours.
 
     X-Forwarded-For: 203.0.113.7, 10.0.0.2
     Forwarded: for="[2001:db8::7]:4711";proto=https, for=10.0.0.2     (RFC 7239)
 
-Each proxy adds who has connected to it at the end, and whatever is in front of that may be made up by the client. So a
-header is read from its end: past those that are trusted, to the first that is not.
+Each proxy appends the address of its peer; the client may have made up anything in front of that. So a header is read
+from its end: past the trusted proxies, to the first address that is not one.
 """
 
 import re
@@ -25,7 +25,7 @@ _Address = IPv4Address | IPv6Address
 
 
 class Forwarding:
-    """What `[forwarding]` says. `header` is the one that is read, in lower case."""
+    """The settings of `[forwarding]`. `header` is the name of the header that is read, in lower case."""
 
     def __init__(self, config: ForwardingConfig) -> None:
         self.header = config.header
@@ -37,7 +37,7 @@ class Forwarding:
         return Forwarding(config) if config.proxies else None
 
     def trusts(self, host: str) -> bool:
-        """Whether a peer is one of our proxies."""
+        """Returns whether a peer is one of our proxies."""
         address = _address(host)
         return address is not None and self._is_ours(address)
 
@@ -65,10 +65,10 @@ class Forwarding:
 
 
 def _node(element: str) -> str:
-    """Whom an element of Forwarded is for; "" where it does not say, or is none.
+    """Returns the node that an element of Forwarded is for; "" where it does not say, or is not an element.
 
-    Where a quoted text has a comma, its element is taken for two that are none: who wrote what is in front of a comma
-    is not known, and a quote that is opened there must not reach to what our proxy has written behind it.
+    A quoted text with a comma is read as two elements that are both invalid: the author of the text in front of a comma
+    is unknown, and a quote opened there must not reach the text that our proxy has written behind it.
     """
     found = ""
     for pair in element.split(";"):

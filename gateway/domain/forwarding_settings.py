@@ -1,4 +1,4 @@
-"""What an operator says of reverse proxies: `[forwarding]`."""
+"""The settings of reverse proxies: `[forwarding]`."""
 
 from collections.abc import Iterator
 from ipaddress import ip_network
@@ -24,7 +24,7 @@ class ForwardingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def forwarding_mistakes(config: ForwardingConfig) -> Iterator[tuple[str, str]]:
-    """What is wrong with it: the key, and what to write."""
+    """Yields the mistakes of the settings: the key, and what to write."""
     for one in config.proxies:
         try:
             ip_network(one)

@@ -1,4 +1,4 @@
-"""Who a client says it is by what others vouch for: the names in certificates and tokens; and names of users."""
+"""Identities that others vouch for: the names in certificates and tokens; and the names of users."""
 
 import unicodedata
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _KINDS: Final = {"dns": "DNS", "uri": "URI", "email": "email"}
 
 
 class Claim(NamedTuple):
-    """Who somebody is who was vouched for."""
+    """An identity that was vouched for."""
 
     name: str
     device: str = ""  # "": as `name`
@@ -20,7 +20,7 @@ class Claim(NamedTuple):
 
 
 def identity_of(certificate: Mapping[str, Any] | None, kind: str) -> str | None:
-    """Whom a verified certificate names, by `[tls] client_identity`; None where it names nobody, or several.
+    """Returns the name in a verified certificate, by `[tls] client_identity`; None where it has no name, or several.
 
     `certificate` is as `ssl.SSLObject.getpeercert` gives it.
     """
@@ -35,7 +35,7 @@ def identity_of(certificate: Mapping[str, Any] | None, kind: str) -> str | None:
 
 
 def is_name(text: Any) -> bool:
-    """Whether somebody can have this name: some text without control characters."""
+    """Returns whether a text can be a user's name: not empty, not too long, without control characters."""
     return isinstance(text, str) and 0 < len(text.encode(errors="replace")) <= NAME_BYTES_MAX and text.isprintable()
 
 

@@ -45,7 +45,7 @@ class KeyRepeated(Refusal):
 
 
 class Recalled(msgspec.Struct, frozen=True, kw_only=True):
-    """What a key stands for."""
+    """The stored state of a key."""
 
     fingerprint: bytes
     first: Position  # of the first message that was stored

@@ -1,4 +1,4 @@
-"""Who a connection is."""
+"""The principal of a connection."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,9 +11,9 @@ __all__ = ["Principal"]
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a connection turned out to be.
+    """The authenticated identity of a connection.
 
-    Once `expires_at_ms` has come it is nobody any more: an adapter ends the connection, or whatever it does for this
+    Once `expires_at_ms` has come it is not valid any more: an adapter ends the connection, or whatever it does for this
     principal alone, in its protocol's words.
     """
 
@@ -33,5 +33,5 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def anonymous(self) -> bool:
-        """Whether nobody was authenticated."""
+        """Returns whether the principal is anonymous: nobody was authenticated."""
         return not self.name

@@ -1,8 +1,8 @@
-"""Whom a session belongs to: who began it, as far as that was proven. What nobody has proven binds nobody.
+"""The owner of a session: the client that began it, as far as that was proven. An unproven identity binds nobody.
 
-A session that was begun without a name, or by a version that did not write down who began it, may be taken by anybody;
-one of a name may be taken by that name; one of a name's device (the claim of a token, or of a certificate beside a user
-name) by that device of that name. Whoever has taken it is whom it belongs to from then on.
+Anybody may take over a session that was begun without a name, or by a version that did not write down who began it; a
+session of a name may be taken over by that name; a session of a name's device (the claim of a token, or of a
+certificate beside a user name) by that device of that name. The client that has taken it over owns it from then on.
 """
 
 import msgspec
@@ -17,7 +17,7 @@ log = logs.get(__name__)
 
 
 class SessionUser(msgspec.Struct, frozen=True, array_like=True):
-    """Whom something belongs to, or who asks for it. It is stored: fields are only ever added at the end."""
+    """The owner of something, or the user who asks for it. It is stored: fields are only ever added at the end."""
 
     name: str = ""  # "": nobody was authenticated
     device: str = ""  # that was claimed beside the name; "": none was
@@ -34,7 +34,7 @@ class NotItsUser(Refusal):
 
 
 def user_of(principal: Principal) -> SessionUser:
-    """Who a session belongs to that a principal begins."""
+    """Returns the owner of a new session that a principal begins."""
     name, device = principal.name, principal.device
     if not name:
         return NOBODY

@@ -88,7 +88,7 @@ class _Value(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionInfo(_Value, frozen=True, kw_only=True):
-    """What the shell knows of a connection before its first byte."""
+    """A connection as the shell knows it before its first byte."""
 
     peer: Peer
     local: Peer
@@ -153,7 +153,7 @@ class Settled(_Value, frozen=True, kw_only=True):
 
 
 class Disposition(_Value, frozen=True, kw_only=True):
-    """What became of leased messages of one consumer: `outcome` is "ack", "requeue" or "reject"."""
+    """The outcome of leased messages of one consumer: `outcome` is "ack", "requeue" or "reject"."""
 
     offsets: Sequence[QueueOffset]
     outcome: str
@@ -229,17 +229,17 @@ class Request(_Value, frozen=True, kw_only=True):
 
 
 class Challenge(_Value, frozen=True, kw_only=True):
-    """What a mechanism says to the client, whose answer it wants to hear."""
+    """A mechanism's challenge to the client; the client has to answer it."""
 
     data: bytes
     exchange: Any  # goes back with the answer, read by nobody else
 
 
 class Authenticate(Request, frozen=True, kw_only=True):
-    """Who is this? Answer: `Principal`, or `Challenge` where a mechanism has more to say.
+    """Asks for the principal of credentials. Answer: `Principal`, or `Challenge` where a mechanism has another step.
 
-    The peer's certificate is known to whoever is asked: "anonymous" is a client that says nothing besides. Refused with
-    UNAUTHENTICATED, with OVERLOAD or QUOTA where too many are asked.
+    The authenticator knows the peer's certificate: "anonymous" is a client that presents nothing besides. Refused with
+    UNAUTHENTICATED, or with OVERLOAD or QUOTA where too many authentications are asked for.
     """
 
     mechanism: str  # "anonymous", "password", "bearer", "external", or by SASL's name: "SCRAM-SHA-256"
@@ -253,10 +253,10 @@ class Authenticate(Request, frozen=True, kw_only=True):
 
 
 class Will(_Value, frozen=True, kw_only=True):
-    """What to publish when a connection is gone that has not taken it back (`DropWill`).
+    """A message to publish once a connection is gone that has not withdrawn it (`DropWill`).
 
-    That is `delay_ms` later, or when its session ends, if that is before, and not at all when the session is taken up
-    again before. `message` is as of the time 0, without a time to live: it has `lives_ms` from its delivery on.
+    It is published `delay_ms` later, or at the session's end if that is earlier; not if the session is resumed before.
+    `message` is as of the time 0, without a time to live: it lives for `lives_ms` from its delivery on.
     """
 
     message: Message
@@ -310,7 +310,7 @@ class EndSession(Request, frozen=True, kw_only=True):
 
 
 class RecallKey(Request, frozen=True, kw_only=True):
-    """What was stored under a key that was refused with `KeyRepeated`. Answer: `gateway.domain.once.Recalled`."""
+    """Asks for what is stored under a key refused with `KeyRepeated`. Answer: `gateway.domain.once.Recalled`."""
 
     group: int
     name: bytes
@@ -407,7 +407,7 @@ class CancelTimer(Request, frozen=True, kw_only=True):
 
 
 class Outcome(_Value, frozen=True, kw_only=True):
-    """How an effect ended. `error` refuses the whole; `refused` refuses messages of a Publish by their index."""
+    """The outcome of an effect. `error` refuses the whole; `refused` refuses messages of a Publish by their index."""
 
     value: Any = None
     error: Refusal | None = None
@@ -416,9 +416,9 @@ class Outcome(_Value, frozen=True, kw_only=True):
     places: Mapping[int, Sequence[Position]] = msgspec.field(default_factory=dict)  # of one stored in several logs
 
     def stored(self, count: int) -> dict[int, Sequence[Position]]:
-        """Where the messages of a Publish of `count` are, by their index, those left out that were refused.
+        """Returns the positions of the messages of a Publish of `count`, by their index, without the refused ones.
 
-        A message that is in several logs, for queues there, has its own place first. Nothing where all was refused.
+        A message that is in several logs, for queues there, has its own position first. Empty where all were refused.
         """
         if self.first is None:
             return dict(self.places)
@@ -476,13 +476,13 @@ class Adapter(Protocol):
         """The outcome of an effect of this adapter's."""
 
     def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
-        """How many of the deliveries it took, counted from the first; the rest is offered again after `Settled`."""
+        """Returns how many deliveries it took, counted from the first; the rest is offered again after `Settled`."""
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
         """`deadline_ms` has come."""
 
     def deadline_ms(self) -> int | None:
-        """When `tick` is wanted next, by the same clock as `now_ms`; None: not at all."""
+        """Returns when to call `tick` next, by the same clock as `now_ms`; None: not at all."""
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
         """Another connection has taken over this one's session."""
@@ -507,13 +507,13 @@ class DatagramAdapter(Protocol):
         """The outcome of an effect of this adapter's."""
 
     def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
-        """How many of the deliveries it took."""
+        """Returns how many of the deliveries it took."""
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
         """`deadline_ms` has come."""
 
     def deadline_ms(self) -> int | None:
-        """When `tick` is wanted next."""
+        """Returns when to call `tick` next."""
 
     def take_output(self) -> Sequence[tuple[bytes, Peer]]:
         """The datagrams to send now."""
@@ -531,7 +531,7 @@ class Listener(_Value, frozen=True, kw_only=True):
 
 
 class AdapterFactory(Protocol):
-    """What an entry point of the group `headgate.adapters` names: one object a protocol."""
+    """The object that an entry point of the group `headgate.adapters` names: one for each protocol."""
 
     listeners: Sequence[Listener]
     options: type[msgspec.Struct]  # its typed configuration section, every field with a default

@@ -21,7 +21,7 @@ LOOPED: Final = "looped"  # why a message is passed over that has been here befo
 
 
 class Scheme(NamedTuple):
-    """What a URL's scheme stands for."""
+    """The meaning of a URL's scheme."""
 
     port: int  # where none is said
     secure: bool = False  # TLS
@@ -36,7 +36,7 @@ class Wanted(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a message of an upstream topic goes, and who it speaks for."""
+    """The address that a message of an upstream topic goes to, and the device that it speaks for."""
 
     address: str
     device: str
@@ -46,7 +46,7 @@ Placing: TypeAlias = Callable[[str], Place | None]  # None: nothing that is aske
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """How to speak to an upstream."""
+    """The settings of a connection to an upstream."""
 
     bridge: str  # the bridge's name, which its messages carry
     client_id: str
@@ -70,11 +70,11 @@ class Upstream(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether we are let in and subscribed."""
+        """Returns whether the upstream has accepted the connection and the subscriptions."""
 
     @property
     def full(self) -> bool:
-        """Whether nothing more should be read before `settled`."""
+        """Returns whether reading should stop until `settled`."""
 
     @property
     def unacknowledged(self) -> int:
@@ -98,16 +98,16 @@ class Upstream(Protocol):
         """Time has passed; `reading`: what the peer has to say is read. Raises `ProtocolError` as `receive` does."""
 
     def deadline_ms(self) -> int | None:
-        """When `tick` is to be called at the latest."""
+        """Returns the latest time to call `tick`."""
 
     def take(self) -> Sequence[Message] | None:
-        """What has come since it was asked last; None: nothing has, or what was taken before is not settled yet.
+        """Returns the messages received since the last call; None: there are none, or the last are not settled yet.
 
-        There may be no messages in it, but some to be refused: that is settled all the same.
+        The sequence may be empty when there are only messages to refuse: it has to be settled all the same.
         """
 
     def settled(self, refused: Mapping[int, Refusal]) -> None:
-        """What was taken is durable, but for those that were refused for good, by index."""
+        """Notes that the taken messages are durable, except those `refused` for good, by their index."""
 
     def leave(self) -> None:
         """Say good-bye."""

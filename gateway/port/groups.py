@@ -68,7 +68,7 @@ def check_group_name(name: str) -> str:
 
 
 def group_address(name: str) -> str:
-    """Where rules of access find a group: who may subscribe there reads by it, who may manage resets and deletes it."""
+    """Returns the address of a group in access rules: "subscribe" reads by it, "manage" resets and deletes it."""
     return f"$group/{name}"
 
 
@@ -82,7 +82,7 @@ class NotOwned(Refusal):
 
 
 class GroupCursor(NamedTuple):
-    """How far a member has read: the next offsets, of queues where that is not what was committed.
+    """The position of a member: the next offset of each queue where that differs from the committed one.
 
     An offset counts if the member has had the queue since `generation` or longer. As text: the generation, then
     `~queue.offset` for each.
@@ -96,7 +96,7 @@ class GroupCursor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "GroupCursor":
-        """What `str` wrote. Raises ValueError."""
+        """Parses the text that `str` writes. Raises ValueError."""
         if len(text) > CURSOR_CHARS_MAX or _CURSOR.fullmatch(text) is None:
             raise ValueError("not a cursor")
         generation, *items = text.split("~")
@@ -142,7 +142,7 @@ class RenewMember(Request, frozen=True, kw_only=True):
 
 
 class Renewed(_Value, frozen=True, kw_only=True):
-    """What a member has; it should commit the queues `revoked` and ask for messages, which lets go of them."""
+    """The queues of a member; it should commit those in `revoked` and poll again, which releases them."""
 
     ttl_s: int
     queues: Sequence[int]
@@ -217,13 +217,13 @@ class GroupsPage(_Value, frozen=True, kw_only=True):
 
 
 class DescribeGroup(Request, frozen=True, kw_only=True):
-    """Where a group is, and who reads what. Answer: `GroupDescription`. Refused with NOT_FOUND."""
+    """Asks for the offsets and the members of a group. Answer: `GroupDescription`. Refused with NOT_FOUND."""
 
     group: str
 
 
 class QueueDescription(_Value, frozen=True, kw_only=True):
-    """Where a group is in a queue: at `offset` of what can be read from `first` to `end`; `member` is "" for nobody."""
+    """A group's `offset` in a queue that can be read from `first` to `end`; `member` is "" where none has the queue."""
 
     queue: int
     offset: int
@@ -233,7 +233,7 @@ class QueueDescription(_Value, frozen=True, kw_only=True):
 
     @property
     def lag(self) -> int:
-        """How many messages are left."""
+        """Returns how many messages are left to read."""
         return max(0, self.end - max(self.offset, self.first))
 
 

@@ -37,7 +37,7 @@ DEFAULT_NAMESPACE = "default"
 
 
 def key_address(namespace: str, key: str) -> str:
-    """What access rules call a key by."""
+    """Returns the address of a key in access rules."""
     return f"$kv/{namespace}/{key}"
 
 
@@ -59,9 +59,9 @@ class Compacted(Refusal):
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True):
-    """What must hold of a key for a change of it (RFC 9110, 13.1.1 and 13.1.2); an empty tuple: nothing.
+    """The condition on a key for a change of it (RFC 9110, 13.1.1 and 13.1.2); an empty tuple demands nothing.
 
-    0 stands for a key that is not there, `store.api.client.EXISTS` for one that is.
+    0 stands for a key that does not exist, `store.api.client.EXISTS` for one that does.
     """
 
     any_of: tuple[int, ...] = ()  # its revision is one of these
@@ -115,7 +115,7 @@ class ListKeys(Request, frozen=True, kw_only=True):
 
 
 class CountKeys(Request, frozen=True, kw_only=True):
-    """How many keys a range has. Answer: `int`."""
+    """Asks how many keys a range has. Answer: `int`."""
 
     start: str = ""
     end: str | None = None
@@ -143,9 +143,9 @@ class WatchKeys(Request, frozen=True, kw_only=True):
 
 
 class NextChanges(Request, frozen=True, kw_only=True):
-    """What has changed since, once something has. Answer: `store.api.client.Changes`. Refused with `Compacted`.
+    """Asks for the changes since the last answer, and waits for one. Answer: `store.api.client.Changes`.
 
-    Refused with UNAVAILABLE when the watch ends meanwhile.
+    Refused with `Compacted`, and with UNAVAILABLE when the watch ends meanwhile.
     """
 
     watch: int

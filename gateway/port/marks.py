@@ -12,7 +12,7 @@ __all__ = ["NO_MARKS", "Fence", "Mark", "Marks", "OpenedMarks"]
 
 
 class Fence(NamedTuple):
-    """What says that a session's owner writes: frames of the owners before it are not stored (`store.guards`)."""
+    """The fence of a session's owner: frames of earlier owners are not stored (`store.guards`)."""
 
     name: bytes
     epoch: int
@@ -42,7 +42,7 @@ class Mark(NamedTuple):
 
 
 class OpenedMarks(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session that lasts is told of its marks. `found` is empty unless it had said that it uses them."""
+    """The marks of a durable session when it is opened. `found` is empty unless the session had said it uses them."""
 
     key: str = ""  # for `Marks`; "": there can be none
     fence: Fence | None = None  # for `Marks`; None where nobody else can own the session

@@ -1,6 +1,6 @@
-"""What an adapter can ask about named queues and exchanges: requests for `gateway.port.adapter.Call`, after AMQP 0-9-1.
+"""Requests about named queues and exchanges, for `gateway.port.adapter.Call`, after AMQP 0-9-1.
 
-Refusals: NOT_FOUND where a queue or exchange is missing, PRECONDITION where what is asked contradicts what exists or is
+Refusals: NOT_FOUND where a queue or exchange is missing, PRECONDITION where a request contradicts what exists or is
 not supported, CONFLICT where another connection holds a queue exclusively, FORBIDDEN where a name is reserved.
 """
 
@@ -38,7 +38,7 @@ Arguments: TypeAlias = Mapping[
 
 
 def exchange_address(name: str) -> str:
-    """What access rules call an exchange by."""
+    """Returns the address of an exchange in access rules."""
     return f"$exchange/{name}"
 
 
@@ -136,7 +136,7 @@ class GetMessage(Request, frozen=True, kw_only=True):
 
 
 class CountRoutes(Request, frozen=True, kw_only=True):
-    """How many named queues would each of these messages be put in? Answer: `Sequence[int]`, parallel."""
+    """Asks how many named queues each of these messages would be put in. Answer: `Sequence[int]`, parallel."""
 
     messages: Sequence[Message]
 

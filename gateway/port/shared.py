@@ -1,7 +1,7 @@
-"""What an adapter can ask about shared subscriptions (MQTT 5.0, 4.8.2): requests for `gateway.port.adapter.Call`.
+"""Requests about shared subscriptions (MQTT 5.0, 4.8.2), for `gateway.port.adapter.Call`.
 
 A shared subscription is a named queue that a filter fills and whose consumers are its members. A session is a member
-from when it joins until it leaves or ends, connected or not; the queue is there as long as it has members.
+from when it joins until it leaves or ends, connected or not; the queue exists as long as it has members.
 """
 
 from collections.abc import Sequence

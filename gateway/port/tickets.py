@@ -31,7 +31,7 @@ def timer_id(message: Message, places: Sequence[Position]) -> str | None:
 
 
 def timer_ticket(principal: Principal, message: Message, places: Sequence[Position]) -> str | None:
-    """What a publisher calls its stored message off by; None for one that is delivered at once."""
+    """Returns the ticket by which a publisher cancels its stored message; None for one that is delivered at once."""
     timer = timer_id(message, places)
     return None if timer is None else timer + _SEAL + _mac(principal, timer)
 

@@ -160,7 +160,7 @@ def binding_predicate(exchange: Exchange, binding: Binding) -> Callable[[Message
 
 
 def header_predicate(arguments: Mapping[str, Any]) -> Callable[[Message], bool]:
-    """Whether a message's headers match a binding's arguments (AMQP 0-9-1, 3.1.3.4).
+    """Returns a predicate: a message's headers match a binding's arguments (AMQP 0-9-1, 3.1.3.4).
 
     `x-match` is "all" unless it is "any". A value is compared as text (`text_of`); no value asks only that the header
     is there. Raises `Refusal` (PRECONDITION) for another `x-match`.
@@ -215,6 +215,6 @@ def check_exchange_arguments(arguments: Arguments) -> None:
 
 
 def message_ttl_ms(definition: QueueDefinition) -> int | None:
-    """How long a message may wait in a queue, by the queue's own declaration."""
+    """Returns how long a message may wait in a queue, by the queue's own declaration."""
     ttl: int | None = definition.arguments.get("x-message-ttl")
     return ttl

@@ -57,7 +57,7 @@ class Where:
         self._eval = evaluate
 
     def matches(self, message: Message) -> bool:
-        """Whether the expression is true of a message."""
+        """Returns whether the expression is true of a message."""
         return self._eval(message) is True
 
     def picks(self, messages: Sequence[Message], indexes: Sequence[int]) -> list[int]:

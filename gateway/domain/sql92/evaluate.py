@@ -1,4 +1,4 @@
-"""What compiled expressions are made of: closures over a message, each some 0.1 us. None is NULL, and unknown."""
+"""The parts of compiled expressions: closures over a message, each some 0.1 us. None is NULL, and unknown."""
 
 import re
 from collections.abc import Callable
@@ -215,7 +215,7 @@ class Like:
         self._chars_max = LIKE_ANY_CHARS_MAX if any(None in part for part in parts[1:-1]) else LIKE_TEXT_CHARS_MAX
 
     def matches(self, text: str) -> bool | None:
-        """Whether a text is like this; None for one that is too long to say."""
+        """Returns whether a text matches the pattern; None for one that is too long to decide."""
         if len(text) > self._chars_max:
             return None
         at, end = len(self._first), len(text) - len(self._last)
@@ -236,7 +236,7 @@ def _same(part: list[str | None], text: str) -> bool:
 
 
 def _finder(part: list[str | None]) -> Callable[[str, int, int], int]:
-    """What finds a part between two positions: the position behind it, -1 when it is not there."""
+    """Returns a function that finds a part between two positions: the position behind it, -1 when it is not there."""
     if None not in part:
         plain, length = "".join([char for char in part if char is not None]), len(part)
 

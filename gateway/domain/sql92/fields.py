@@ -1,4 +1,4 @@
-"""What an expression can name of a message, and what kind of value that is."""
+"""The fields of a message that an expression can name, and the kinds of their values."""
 
 import operator
 from collections.abc import Callable
@@ -15,7 +15,7 @@ PREFIX = "properties."  # in front of a property that has a field's name
 
 
 class Kind(Enum):
-    """What a node's value is; a property may be read as any of the others."""
+    """The kind of a node's value; a property may be read as any of the others."""
 
     NUMBER = "a number"
     TEXT = "a text"
