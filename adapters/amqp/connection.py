@@ -16,7 +16,7 @@ from pamqp.commands import Connection as Methods
 from adapters.amqp.arriving import Arriving, Credit, Share
 from adapters.amqp.channel import REPLY_CODES, Channel, State, cut
 from adapters.amqp.confirms import Publisher
-from adapters.amqp.handshake import SERVER_PROPERTIES, Limits, Phase, authentication, mechanisms, negotiate
+from adapters.amqp.handshake import SERVER_PROPERTIES, Limits, Phase, authentication, mechanisms, negotiate, renewed
 from adapters.amqp.link import Link
 from adapters.amqp.methods import handle
 from adapters.amqp.options import AmqpOptions
@@ -162,8 +162,7 @@ class AmqpConnection(Link):
         """When `tick` is wanted next."""
         if self.waits_for_room and not self._out:
             return 0  # there is room now
-        dues = [due for due in (self._pulse.deadline_ms(), self.share.retry_ms) if due is not None]
-        return min(dues, default=None)
+        return min((due for due in (self._pulse.deadline_ms(), self.share.retry_ms) if due is not None), default=None)
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
         """AMQP has no sessions that could be taken over."""
@@ -392,8 +391,7 @@ class AmqpConnection(Link):
         credit = self.share.reserve(size, now_ms=now_ms)
         if credit == Credit.REFUSED:
             raise ProtocolError(RESOURCE_ERROR, "too many large bodies arrive at once: send one after the other")
-        if credit == Credit.GRANTED:
-            content.reserved_bytes = size
+        content.reserved_bytes = size if credit == Credit.GRANTED else 0
         return credit == Credit.GRANTED
 
     def _complete(self, channel: Channel, content: Content, now_ms: int) -> None:
@@ -440,13 +438,16 @@ class AmqpConnection(Link):
         handler(self, method, now_ms)
         return True
 
+    def _let_in(self, principal: Principal) -> None:
+        self._principal, self._pulse.expires_at_ms = principal, principal.expires_at_ms
+
     def _start_ok(self, method: Methods.StartOk, now_ms: int) -> None:
         capabilities = method.client_properties.get("capabilities")
         if isinstance(capabilities, dict):
             self.hears_cancels = capabilities.get("consumer_cancel_notify") is True
             self._hears_blocked = capabilities.get("connection.blocked") is True
         response: Any = method.response
-        asked = authentication(method.mechanism, response, self._mechanisms)
+        self._login = authentication(method.mechanism, response, self._mechanisms)
         self._phase = Phase.AUTHENTICATING
 
         def answered(outcome: Outcome, now_ms: int) -> None:
@@ -455,13 +456,26 @@ class AmqpConnection(Link):
             if outcome.error is not None:
                 self._fail(REPLY_CODES[outcome.error.cause], outcome.error.detail, now_ms)
                 return
-            self._principal = outcome.value
-            self._pulse.expires_at_ms = outcome.value.expires_at_ms
-            self._phase = Phase.TUNE
-            options = self.options
+            self._let_in(outcome.value)
+            self._phase, options = Phase.TUNE, self.options
             self.write(method_frame(0, Methods.Tune, options.channel_max, options.frame_max, options.heartbeat_s))
 
-        self.call(asked, answered)
+        self.call(self._login, answered)
+
+    def _update_secret(self, method: Methods.UpdateSecret, now_ms: int) -> None:
+        """A new password of the same user, mostly a token that expires later (an extension of RabbitMQ)."""
+
+        def answered(outcome: Outcome, now_ms: int) -> None:
+            if self._phase is not Phase.OPEN:
+                return
+            if outcome.error is not None or outcome.value.name != self._principal.name:
+                self._current = Methods.UpdateSecret.index
+                self._fail(NOT_ALLOWED, "the new secret was refused", now_ms)
+                return
+            self._let_in(outcome.value)
+            self.write(method_frame(0, Methods.UpdateSecretOk))
+
+        self.call(renewed(self._login, method.new_secret), answered)
 
     def _tune_ok(self, method: Methods.TuneOk, now_ms: int) -> None:
         self._limits = negotiate(
@@ -532,4 +546,5 @@ _HANDSHAKE: Final[dict[tuple[Phase, int], _Handler]] = {
     (Phase.START, Methods.StartOk.index): AmqpConnection._start_ok,  # noqa: SLF001 - this class's own table
     (Phase.TUNE, Methods.TuneOk.index): AmqpConnection._tune_ok,  # noqa: SLF001
     (Phase.OPENING, Methods.Open.index): AmqpConnection._open,  # noqa: SLF001
+    (Phase.OPEN, Methods.UpdateSecret.index): AmqpConnection._update_secret,  # noqa: SLF001
 }

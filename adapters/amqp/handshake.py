@@ -1,14 +1,14 @@
 """The opening of a connection: who we are, who the peer is, and the limits both keep (AMQP 0-9-1, 2.2.4)."""
 
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from adapters.amqp.options import FRAME_MIN, AmqpOptions
 from adapters.amqp.wire import ACCESS_REFUSED, FRAME_OVERHEAD, NOT_ALLOWED, SYNTAX_ERROR, Table, read_table
 from gateway.domain.errors import ProtocolError
 from gateway.port.adapter import Authenticate, ConnectionInfo
 
-__all__ = ["SERVER_PROPERTIES", "Limits", "Phase", "authentication", "mechanisms", "negotiate"]
+__all__ = ["SERVER_PROPERTIES", "Limits", "Phase", "authentication", "mechanisms", "negotiate", "renewed"]
 
 SERVER_PROPERTIES: Final[Table] = {
     "capabilities": {
@@ -69,6 +69,13 @@ def authentication(mechanism: str, response: bytes, offered: bytes) -> Authentic
             raise ProtocolError(SYNTAX_ERROR, "the response of EXTERNAL is malformed") from error
     username, password = _credentials(mechanism, response)
     return Authenticate(mechanism="password", username=username, password=password)
+
+
+def renewed(login: Authenticate, secret: Any) -> Authenticate:
+    """The question whether a new password is the same user's. Raises `ProtocolError` (NOT_ALLOWED) without a first."""
+    if login.mechanism != "password":
+        raise ProtocolError(NOT_ALLOWED, "who was let in by a certificate has no secret")
+    return Authenticate(mechanism="password", username=login.username, password=bytes(secret))
 
 
 def _credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:

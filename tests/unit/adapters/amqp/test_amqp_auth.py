@@ -73,6 +73,31 @@ def test_a_connection_ends_when_its_token_does():
     assert any(isinstance(effect, Close) for effect in peer.effects)
 
 
+def renew(peer, **outcome):
+    """Send a new secret, and answer the question that comes of it."""
+    (asked,) = peer.send(commands.Connection.UpdateSecret(new_secret="new", reason="because"))
+    assert (asked.request.username, asked.request.password) == ("guest", b"new")
+    peer.effects += peer.conn.completed(asked.token, Outcome(**outcome), now_ms=peer.now_ms)
+
+
+def test_a_new_secret_lets_a_connection_live_longer():
+    peer = Peer()
+    peer.open(principal=Principal(name="u", expires_at_ms=peer.now_ms + 60_000))
+    renew(peer, value=Principal(name="u", expires_at_ms=peer.now_ms + 90_000))
+    peer.one(commands.Connection.UpdateSecretOk)
+    assert peer.conn.deadline_ms() == peer.now_ms + 90_000
+
+
+@pytest.mark.parametrize(
+    "outcome", [{"value": Principal(name="other")}, {"error": Refusal(Cause.UNAUTHENTICATED, "wrong name or password")}]
+)
+def test_a_new_secret_of_nobody_or_somebody_else_closes(outcome):
+    peer = Peer().open(principal=Principal(name="u"))
+    renew(peer, **outcome)
+    closed = peer.one(commands.Connection.Close)
+    assert (closed.reply_code, closed.class_id, closed.method_id) == (530, 10, 70)
+
+
 def test_the_device_that_a_token_claims_and_the_user_who_bears_it():
     peer = Peer().open(principal=Principal(name="fleet", device="d7"))
     peer.publish("amq.topic", "a", b"x")
