@@ -312,3 +312,40 @@ async def test_all_see_what_one_publishes(shared_gateway: Any, publish: Publish)
             body = seen.pop("body")
             assert (body if isinstance(body, dict) else json.loads(body)) == json.loads(BODY)
             assert seen == {field: said.get(field) for field in seen}, name
+
+
+async def test_what_coap_deletes_is_gone_for_all(shared_gateway: Any) -> None:
+    """A retained message at a segment that holds what a level may not, published over MQTT and deleted over CoAP."""
+    level = "a%2Fb%2B"  # as others see the segment "a/b+"
+    topic, path = f"across/deleted/{level}", f"/topics/across/deleted/{quote(level)}"
+    uri = f"coap://127.0.0.1:{shared_gateway.port('coap')}/t/across/deleted/a%2Fb%2B"
+    publisher = paho_client(shared_gateway, paho.MQTTv5)
+    context = await aiocoap.Context.create_client_context()
+    try:
+        async with asyncio.timeout(TIMEOUT_S), httpx.AsyncClient(base_url=shared_gateway.url) as web:
+            await asyncio.to_thread(publisher.publish(topic, BODY, qos=1, retain=True).wait_for_publish, TIMEOUT_S)
+            assert (await web.get(path)).content == BODY
+            read = await context.request(aiocoap.Message(code=aiocoap.GET, uri=uri)).response
+            assert read.payload == BODY
+            deleted = await context.request(aiocoap.Message(code=aiocoap.DELETE, uri=uri)).response
+            assert deleted.code == aiocoap.DELETED
+            assert (await web.get(path)).status_code == 404
+            read = await context.request(aiocoap.Message(code=aiocoap.GET, uri=uri)).response
+            assert read.code == aiocoap.NOT_FOUND
+        last = publisher.publish("across/deleted/last", b"1", qos=1, retain=True)
+        await asyncio.to_thread(last.wait_for_publish, TIMEOUT_S)
+        loop, seen = asyncio.get_running_loop(), asyncio.Queue[str]()
+        subscriber = paho_client(shared_gateway, paho.MQTTv5)
+        subscriber.on_message = lambda _client, _data, message: loop.call_soon_threadsafe(
+            seen.put_nowait, message.topic
+        )
+        try:
+            subscriber.subscribe("across/deleted/#", qos=1)
+            assert await asyncio.wait_for(seen.get(), TIMEOUT_S) == "across/deleted/last"
+        finally:
+            subscriber.disconnect()
+            await asyncio.to_thread(subscriber.loop_stop)
+    finally:
+        publisher.disconnect()
+        await asyncio.to_thread(publisher.loop_stop)
+        await context.shutdown()
