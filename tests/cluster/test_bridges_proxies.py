@@ -5,11 +5,11 @@ import time
 import urllib.request
 
 import pytest
-from local_clusters import on_free_ports, one_group, started
 from paho.mqtt.packettypes import PacketTypes
-from paho_client import Client, fresh, properties
 
 from gateway.operating.local_cluster import Plan
+from tests.support.cluster.local_clusters import on_free_ports, one_group, started
+from tests.support.mqtt.paho_client import Client, fresh, properties
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -12,16 +12,16 @@ import os
 import time
 
 import pytest
-from fault_run import FaultRun
-from faults import Faults, masters, small_disk, status
-from local_clusters import controller_of, on_free_ports, started
-from lying_disk import LyingDisk
-from lying_disk import missing as no_lying_disk
-from network import Network, missing
 from test_proxies import Client
 
 from controller.api.client import GroupConfig, NotElectable, StaleEpoch
 from gateway.operating.local_cluster import Plan, nodes
+from tests.support.cluster.fault_run import FaultRun
+from tests.support.cluster.faults import Faults, masters, small_disk, status
+from tests.support.cluster.local_clusters import controller_of, on_free_ports, started
+from tests.support.cluster.lying_disk import LyingDisk
+from tests.support.cluster.lying_disk import missing as no_lying_disk
+from tests.support.cluster.network import Network, missing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(7200)]
 

@@ -4,11 +4,11 @@ import asyncio
 import signal
 
 import pytest
-from controllers import ControllerProcess, ControllerProcesses, now_ms, until
 
 from controller.api.client import ControllerUnreachable
 from controller.remote.remote import RemoteController
 from controller.wire.front import Limits
+from tests.support.controller.controllers import ControllerProcess, ControllerProcesses, now_ms, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(300)]
 PATIENCE_S = 60.0

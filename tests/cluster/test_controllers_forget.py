@@ -7,11 +7,11 @@ import urllib.error
 import urllib.request
 
 import pytest
-from controllers import ControllerProcesses, now_ms, until
 
 from controller.incarnations import words
 from controller.remote.remote import RemoteController
 from controller.wire.front import Limits
+from tests.support.controller.controllers import ControllerProcesses, now_ms, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(300)]
 PATIENCE_S = 120.0

@@ -7,11 +7,6 @@ import shutil
 import urllib.request
 
 import pytest
-from controllers import until
-from local_clusters import controller_of, on_free_ports, one_group, started
-from node_kit import Load
-from replica_kit import log_bytes
-from store_kit import append, bodies, frame
 from typer.testing import CliRunner
 
 from controller.api.client import ControllerError, NotElectable
@@ -19,6 +14,11 @@ from gateway.cli.commands import app
 from gateway.operating.local_cluster import Plan
 from gateway.operating.switching import CannotHandOver, switch_over
 from store.remoting import RemoteStore
+from tests.support.cluster.local_clusters import controller_of, on_free_ports, one_group, started
+from tests.support.controller.controllers import until
+from tests.support.store.node_kit import Load
+from tests.support.store.replica_kit import log_bytes
+from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(300)]
 

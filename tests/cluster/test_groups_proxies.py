@@ -6,10 +6,10 @@ import time
 
 import httpx
 import pytest
-from local_clusters import on_free_ports, one_group, started
-from ports import PORTS
 
 from gateway.operating.local_cluster import Plan
+from tests.support.cluster.local_clusters import on_free_ports, one_group, started
+from tests.support.process.ports import PORTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -213,7 +213,7 @@ def owners(url, group):
 
 
 def test_every_worker_answers_for_every_member(tmp_path):
-    from conftest import GatewayProcess
+    from tests.support.process.gateways import GatewayProcess
 
     gateway = GatewayProcess(tmp_path / "data", "--workers", "2").start()
     try:

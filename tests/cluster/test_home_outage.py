@@ -6,11 +6,11 @@ import signal
 import time
 
 import pytest
-from local_clusters import controller_of, on_free_ports, started
 from test_proxies import Client
 
 from controller.api.client import GroupConfig
 from gateway.operating.local_cluster import Plan
+from tests.support.cluster.local_clusters import controller_of, on_free_ports, started
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

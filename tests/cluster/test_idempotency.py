@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from paho_client import Client
-from ports import PORTS
-from senders import stored
 from test_proxies import running  # noqa: F401 - a fixture
+
+from tests.support.cluster.senders import stored
+from tests.support.mqtt.paho_client import Client
+from tests.support.process.ports import PORTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -4,7 +4,8 @@ import random
 from pathlib import Path
 
 import pytest
-from senders import KINDS, stored
+
+from tests.support.cluster.senders import KINDS, stored
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

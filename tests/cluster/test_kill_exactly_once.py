@@ -8,7 +8,8 @@ from collections import Counter
 from contextlib import ExitStack, suppress
 
 import pytest
-from senders import Refused, stored
+
+from tests.support.cluster.senders import Refused, stored
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

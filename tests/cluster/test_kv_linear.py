@@ -5,11 +5,11 @@ import random
 
 import httpx
 import pytest
-from kv_workload import KEYS, Client, Conflict
-from linearizability import UNKNOWN, Recording, check_history
 
 from gateway.remote.http import RemoteGateway
 from gateway.remote.kv import RemoteKeys
+from tests.support.histories.kv_workload import KEYS, Client, Conflict
+from tests.support.histories.linearizability import UNKNOWN, Recording, check_history
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(180)]
 

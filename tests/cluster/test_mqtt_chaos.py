@@ -9,7 +9,8 @@ import os
 import random
 
 import pytest
-from mqtt_chaos import ChaosRun, Cutter, in_the_log
+
+from tests.support.mqtt.mqtt_chaos import ChaosRun, Cutter, in_the_log
 
 SECONDS = float(os.environ.get("HEADGATE_CHAOS_S", "8"))
 SEED = int(os.environ.get("HEADGATE_CHAOS_SEED", "1"))

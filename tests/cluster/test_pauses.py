@@ -9,8 +9,9 @@ import time
 from collections import Counter
 
 import pytest
-from paho_client import Client
 from test_proxies import running  # noqa: F401 - a fixture
+
+from tests.support.mqtt.paho_client import Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -7,16 +7,16 @@ import time
 
 import pika
 import pytest
-from exclusive_queues import LOCKED, codes, connect, take
-from local_clusters import on_free_ports, one_group, started
 from paho.mqtt import client as paho
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from ports import PORTS
 from typer.testing import CliRunner
 
 from gateway.cli.commands import app
 from gateway.operating.local_cluster import Plan
+from tests.support.amqp.exclusive_queues import LOCKED, codes, connect, take
+from tests.support.cluster.local_clusters import on_free_ports, one_group, started
+from tests.support.process.ports import PORTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

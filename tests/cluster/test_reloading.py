@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import GatewayProcess
 
 from adapters.mqtt.codec import decode, encode, peel
 from adapters.mqtt.codec.packets import (
@@ -24,6 +23,7 @@ from adapters.mqtt.codec.packets import (
     SubscriptionRequest,
 )
 from gateway.security.passwords import hash_password
+from tests.support.process.gateways import GatewayProcess
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 from paho.mqtt.packettypes import PacketTypes
-from paho_client import TIMEOUT_S, Client, properties
 from test_proxies import running  # noqa: F401 - a fixture
+
+from tests.support.mqtt.paho_client import TIMEOUT_S, Client, properties
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

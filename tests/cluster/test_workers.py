@@ -13,8 +13,9 @@ import httpx
 import paho.mqtt.client as mqtt
 import pika
 import pytest
-from exclusive_queues import LOCKED, codes, connect, take
-from senders import MqttSender, stored
+
+from tests.support.amqp.exclusive_queues import LOCKED, codes, connect, take
+from tests.support.cluster.senders import MqttSender, stored
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +25,7 @@ WAIT_S = 60
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory):
-    from conftest import GatewayProcess
+    from tests.support.process.gateways import GatewayProcess
 
     gateway = GatewayProcess(tmp_path_factory.mktemp("workers") / "data", "--workers", str(WORKERS)).start()
     yield gateway

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from coap_device import BLOCK_BYTES, Device
-from coap_driver import dotted
-from conftest import GatewayProcess
-from senders import stored
 
 from adapters.coap.registry import GET, OBSERVE, PUT
+from tests.support.cluster.senders import stored
+from tests.support.coap.coap_device import BLOCK_BYTES, Device
+from tests.support.coap.coap_driver import dotted
+from tests.support.process.gateways import GatewayProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from mqtt_driver import NOW_MS, Driver, batch_of
-
 from adapters.mqtt.codec import Properties, encode
 from adapters.mqtt.codec.packets import Connack, Connect, Disconnect, Packet, Subscribe, SubscriptionRequest
 from adapters.mqtt.codec.primitives import encode_varint
 from gateway.port.adapter import Effect, OpenedSession, Outcome, Publish
 from gateway.port.marks import Mark, Marks, OpenedMarks
 from store.api.message import Message
+from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
 
 # Reason codes by the packet that may carry them (MQTT 5.0, 2.4); those that a client alone sends are left out.
 CONNACK = {0x00, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9F}

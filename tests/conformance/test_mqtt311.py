@@ -2,7 +2,6 @@
 
 import pytest
 from mqtt5_kit import again, connected, delivered, durable, framed, message, request, subscribed
-from mqtt_driver import Driver, batch_of
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import (
@@ -23,6 +22,7 @@ from adapters.mqtt.messages.options import Options
 from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
 from gateway.port.adapter import DropWill, OpenedSession, Outcome
+from tests.support.mqtt.mqtt_driver import Driver, batch_of
 
 BOTH = pytest.mark.parametrize("version", [3, 4])
 

@@ -15,7 +15,6 @@ from mqtt5_kit import (
     request,
     subscribed,
 )
-from mqtt_driver import Driver, batch_of
 
 from adapters.mqtt.codec import Properties, encode
 from adapters.mqtt.codec.packets import (
@@ -37,6 +36,7 @@ from adapters.mqtt.messages.options import Options
 from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
 from gateway.port.adapter import DropWill, OpenedSession, Outcome
+from tests.support.mqtt.mqtt_driver import Driver, batch_of
 
 HEAD = b"\0\4MQTT\5"
 SHORT = Properties(maximum_packet_bytes=30)

@@ -11,7 +11,6 @@ from mqtt5_kit import (
     request,
     subscribed,
 )
-from mqtt_driver import Driver, batch_of
 
 from adapters.mqtt.codec import encode, peel
 from adapters.mqtt.codec.packet_type import FLAGS, PacketType
@@ -29,6 +28,7 @@ from adapters.mqtt.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
+from tests.support.mqtt.mqtt_driver import Driver, batch_of
 
 EVERY_QUESTION = (
     Pubrec(packet_id=1),

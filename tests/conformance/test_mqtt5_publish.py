@@ -16,7 +16,6 @@ from mqtt5_kit import (
     request,
     subscribed,
 )
-from mqtt_driver import NOW_MS, Driver, batch_of
 
 from adapters.mqtt.codec import Properties, encode
 from adapters.mqtt.codec.packets import (
@@ -36,6 +35,7 @@ from adapters.mqtt.messages.options import Options
 from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
 from gateway.port.adapter import Outcome
+from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
 
 # ---- the fixed header
 

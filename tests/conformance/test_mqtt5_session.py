@@ -16,10 +16,6 @@ from mqtt5_kit import (
     request,
     subscribed,
 )
-from mqtt_driver import Driver, batch_of
-from mqtt_scram import ScramDriver, auth
-from mqtt_websocket import WebDriver
-from mqtt_websocket import request as web_request
 
 from adapters.mqtt.codec import Properties, encode
 from adapters.mqtt.codec.packets import (
@@ -39,6 +35,10 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
 from gateway.port.adapter import DropWill, EndSession, Outcome
 from gateway.security.scram import MECHANISM
+from tests.support.mqtt.mqtt_driver import Driver, batch_of
+from tests.support.mqtt.mqtt_scram import ScramDriver, auth
+from tests.support.mqtt.mqtt_websocket import WebDriver
+from tests.support.mqtt.mqtt_websocket import request as web_request
 
 # ---- PINGREQ
 

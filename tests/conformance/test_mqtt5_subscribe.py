@@ -14,7 +14,6 @@ from mqtt5_kit import (
     request,
     subscribed,
 )
-from mqtt_driver import Driver, batch_of
 
 from adapters.mqtt.codec import Properties, encode
 from adapters.mqtt.codec.packets import (
@@ -35,6 +34,7 @@ from gateway.domain.filters import FilterTrie, check_filter, matches
 from gateway.port import adapter as port
 from gateway.port.adapter import Outcome
 from gateway.port.shared import JoinShared, LeaveShared, shared_name
+from tests.support.mqtt.mqtt_driver import Driver, batch_of
 
 
 def retained(name: str) -> object:

@@ -4,7 +4,6 @@ import contextlib
 import random
 
 import pytest
-from amqp_peer import HEADER, NOW_MS, Peer, encoded, publish
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp.commands import INDEX_MAPPING, Basic, Channel, Confirm, Exchange, Queue
@@ -15,6 +14,7 @@ from adapters.amqp.wire import read_method, read_table, write_table
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.adapter import Call, Close, Consume, Outcome, Publish
 from gateway.port.queues import CountRoutes, DeclareQueue, DeleteQueue, PurgeQueue, QueueInfo
+from tests.support.amqp.amqp_peer import HEADER, NOW_MS, Peer, encoded, publish
 
 MECHANISMS = b"PLAIN AMQPLAIN EXTERNAL"
 CORPUS = [

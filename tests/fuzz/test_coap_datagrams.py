@@ -4,11 +4,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from coap_driver import Driver, request
 
 from adapters.coap.registry import ACK, BLOCK1, BLOCK2, CON, GET, NON, POST, RST
 from adapters.coap.wire import Packet, decode, encode
 from store.api.message import Message
+from tests.support.coap.coap_driver import Driver, request
 
 ROUNDS = 3_000
 SEEDS = [

@@ -1,15 +1,15 @@
 """A read of nothing says that the peer is just not read from: it changes nothing, wherever it comes."""
 
 import pytest
-from amqp_peer import Peer, publish
-from http_driver import Gateway, Http2Client, request
-from mqtt_driver import Driver
-from mqtt_websocket import WebDriver
-from mqtt_websocket import request as upgrade
 from websockets.frames import Frame, Opcode
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Connect, Publish
+from tests.support.amqp.amqp_peer import Peer, publish
+from tests.support.http.http_driver import Gateway, Http2Client, request
+from tests.support.mqtt.mqtt_driver import Driver
+from tests.support.mqtt.mqtt_websocket import WebDriver
+from tests.support.mqtt.mqtt_websocket import request as upgrade
 
 
 def cut(data: bytes, *, between: bool) -> list[bytes]:

@@ -6,11 +6,11 @@ import pytest
 from google_crc32c import value as crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_kit import frame
 
 from store.base.errors import CorruptFrame
 from store.format.frame import FRAME_BYTES_MAX, HEADER, MAGIC, Frame, parse_header
 from store.format.records import decode
+from tests.support.store.store_kit import frame
 
 OFFSETS = st.integers(0, (1 << 64) - 1)
 RECORDS = st.lists(st.tuples(st.integers(0, (1 << 32) - 1), st.binary(max_size=40)), max_size=5)

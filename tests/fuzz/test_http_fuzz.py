@@ -5,11 +5,11 @@ from random import Random
 import h2.config
 import h2.connection
 import pytest
-from http_driver import Gateway, parse_responses, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.api.message import Message
+from tests.support.http.http_driver import Gateway, parse_responses, request
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 GOOD = [

@@ -2,12 +2,12 @@
 
 import json
 
-from http_driver import Http1Client
-from http_groups import GroupsGateway
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.errors import Cause, Refusal
+from tests.support.http.http_driver import Http1Client
+from tests.support.http.http_groups import GroupsGateway
 
 METHODS = st.sampled_from(["GET", "POST", "PUT", "DELETE", "HEAD"])
 PARTS = st.sampled_from(

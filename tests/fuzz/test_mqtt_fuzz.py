@@ -5,7 +5,6 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mqtt_driver import Driver, batch_of, packets_in
 
 from adapters.mqtt.codec import Properties, ReasonCode, decode, encode
 from adapters.mqtt.codec.packets import (
@@ -24,6 +23,7 @@ from adapters.mqtt.codec.packets import (
 from adapters.mqtt.session.session_state import NO_EXCHANGES, NO_STATE, dump, load
 from gateway.domain.errors import ProtocolError
 from store.api.message import Message
+from tests.support.mqtt.mqtt_driver import Driver, batch_of, packets_in
 
 SEEDS = range(40)
 

@@ -5,11 +5,11 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mqtt_websocket import WebDriver, request
 from websockets.frames import Frame, Opcode
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Connect, Disconnect, Pingreq, Publish
+from tests.support.mqtt.mqtt_websocket import WebDriver, request
 
 PACKETS = [
     encode(packet, 5)

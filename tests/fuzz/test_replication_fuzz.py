@@ -3,12 +3,12 @@
 import random
 
 import pytest
-from replication_kit import Following, Leading, Log, frame_at
 
 from store.replication.epochs import decode_epochs
 from store.replication.errors import BadEpochs, BadMessage
 from store.replication.messages import Ack, Confirmed, Data, Hello, Refused, Welcome, Why, decode, encode
 from store.replication.slave import Stage
+from tests.support.store.replication_kit import Following, Leading, Log, frame_at
 
 ROUNDS = 2_000
 

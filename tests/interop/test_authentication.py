@@ -20,8 +20,6 @@ import pika
 import pika.credentials
 import pika.exceptions
 import pytest
-from certificates import Authority, Issued
-from conftest import GatewayProcess
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
@@ -33,6 +31,8 @@ from adapters.mqtt.codec.packets import Auth, Connack, Connect, Disconnect, Pack
 from adapters.mqtt.codec.properties import Properties
 from gateway.security.passwords import hash_password
 from gateway.security.scram import MECHANISM
+from tests.support.process.certificates import Authority, Issued
+from tests.support.process.gateways import GatewayProcess
 
 TIMEOUT_S = 60.0
 T = TypeVar("T")

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from paho.mqtt.packettypes import PacketTypes
-from paho_client import Client, properties
 from test_bridges_upstream import configured, connected, figures, until
+
+from tests.support.mqtt.paho_client import Client, properties
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Authority
 from cryptography.x509 import DNSName
 from paho.mqtt import client as paho
 from paho.mqtt.packettypes import PacketTypes
-from paho_client import Client, fresh, properties
-from upstreams import Amqtt, Mosquitto
+
+from tests.support.mqtt.paho_client import Client, fresh, properties
+from tests.support.mqtt.upstreams import Amqtt, Mosquitto
+from tests.support.process.certificates import Authority
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pika
 import pytest
-from conftest import GatewayProcess
 from paho.mqtt import client as paho
-from paho_client import TIMEOUT_S, Client, fresh
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Connect, Publish
+from tests.support.mqtt.paho_client import TIMEOUT_S, Client, fresh
+from tests.support.process.gateways import GatewayProcess
 
 Limited = Callable[..., Any]
 

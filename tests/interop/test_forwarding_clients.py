@@ -4,11 +4,11 @@ import socket
 
 import httpx
 import pytest
-from conftest import GatewayProcess
 from websockets.sync.client import ClientConnection, connect
 
 from adapters.mqtt.codec import decode, encode, peel
 from adapters.mqtt.codec.packets import Connack, Connect
+from tests.support.process.gateways import GatewayProcess
 
 PROXY, DIRECT = "127.0.0.2", "127.0.0.1"
 NEAR, FAR, OTHER = "127.0.0.1", "192.0.2.7", "192.0.2.8"

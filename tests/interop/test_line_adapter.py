@@ -17,11 +17,8 @@ from random import Random
 from typing import TypeAlias
 
 import pytest
-from conftest import GatewayProcess
 from hypothesis import given
 from hypothesis import strategies as st
-from paho_client import Client as MqttClient
-from paho_client import fresh
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import (
@@ -37,6 +34,9 @@ from gateway.port.adapter import (
     Publish,
     Token,
 )
+from tests.support.mqtt.paho_client import Client as MqttClient
+from tests.support.mqtt.paho_client import fresh
+from tests.support.process.gateways import GatewayProcess
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,8 @@ from amqtt.client import MQTTClient
 from paho.mqtt import client as paho
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.subscribeoptions import SubscribeOptions
-from paho_client import TIMEOUT_S, VERSIONS, Client, fresh, properties
+
+from tests.support.mqtt.paho_client import TIMEOUT_S, VERSIONS, Client, fresh, properties
 
 Make = Callable[..., Client]
 

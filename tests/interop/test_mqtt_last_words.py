@@ -4,7 +4,8 @@ import socket
 import struct
 
 import pytest
-from paho_client import fresh
+
+from tests.support.mqtt.paho_client import fresh
 
 
 def connect(port, name):

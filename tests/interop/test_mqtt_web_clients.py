@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from aiomqtt import Client as AiomqttClient
 from amqtt.client import MQTTClient
-from certificates import Authority
 from cryptography.x509 import DNSName, IPAddress
 from paho.mqtt import client as paho
-from paho_client import TIMEOUT_S, VERSIONS, Client, fresh
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect as connect_websocket
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Connect, Pingreq
+from tests.support.mqtt.paho_client import TIMEOUT_S, VERSIONS, Client, fresh
+from tests.support.process.certificates import Authority
 
 LARGE = bytes(range(256)) * 3_900  # just under 1 MiB
 

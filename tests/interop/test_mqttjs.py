@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Authority
 from cryptography.x509 import DNSName, IPAddress
-from paho_client import fresh
+
+from tests.support.mqtt.paho_client import fresh
+from tests.support.process.certificates import Authority
 
 VERSION = "5.16.0"
 SCRIPT = Path(__file__).with_name("mqttjs.mjs")

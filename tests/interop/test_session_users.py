@@ -15,8 +15,6 @@ from typing import Any
 
 import jwt
 import pytest
-from certificates import Authority
-from conftest import GatewayProcess
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
@@ -39,6 +37,8 @@ from adapters.mqtt.codec.packets import (
 )
 from adapters.mqtt.codec.properties import Properties
 from gateway.security.scram import MECHANISM
+from tests.support.process.certificates import Authority
+from tests.support.process.gateways import GatewayProcess
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,8 @@ import httpx
 import pika
 import pytest
 from paho.mqtt import client as paho
-from two_logs import Served
+
+from tests.support.store.two_logs import Served
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,8 @@ import pytest
 from paho.mqtt import client as paho
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.subscribeoptions import SubscribeOptions
-from paho_client import TIMEOUT_S, VERSIONS, Client, fresh, properties
+
+from tests.support.mqtt.paho_client import TIMEOUT_S, VERSIONS, Client, fresh, properties
 
 Make = Callable[..., Client]
 

@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from fake_store import Serving, serving
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from spark.errors import MissingJdk
@@ -19,6 +18,7 @@ from spark.ledger import Ledger
 from spark.session import build_session
 from spark.tables import Tables
 from store.api.message import Message
+from tests.support.store.fake_store import Serving, serving
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 

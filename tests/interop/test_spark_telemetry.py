@@ -15,12 +15,11 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from fake_store import Serving, serving
-
 from spark.errors import MissingJdk
 from spark.session import find_java_home
 from spark.tables import Tables
 from store.api.message import Message
+from tests.support.store.fake_store import Serving, serving
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -2,7 +2,8 @@
 
 import httpx
 from paho.mqtt import client as paho
-from paho_client import Client, fresh
+
+from tests.support.mqtt.paho_client import Client, fresh
 
 
 def last(gateway, address):

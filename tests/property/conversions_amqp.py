@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import amqp_peer
 from conversions_client import Client, Heard, put, rows_of_attributes
 from conversions_said import NOW_MS, Said
 from pamqp import commands
@@ -10,6 +9,7 @@ from pamqp import commands
 from gateway.domain.address import from_routing_key, to_routing_key
 from gateway.domain.batch import Batch
 from store.api.message import Message
+from tests.support.amqp import amqp_peer
 
 __all__ = ["Amqp"]
 

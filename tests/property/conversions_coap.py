@@ -6,7 +6,6 @@ from typing import Any
 
 import aiocoap
 from aiocoap.message import Direction
-from coap_driver import PEER, Driver
 from conversions_client import Client, Heard, heard_document, put
 from conversions_said import FORMATS, NOW_MS, Said
 
@@ -14,6 +13,7 @@ from gateway.domain.address import unescape_level
 from gateway.domain.batch import Batch
 from gateway.port.adapter import LastValue
 from store.api.message import Message
+from tests.support.coap.coap_driver import PEER, Driver
 
 __all__ = ["Coap"]
 

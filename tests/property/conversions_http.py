@@ -5,13 +5,13 @@ from base64 import b64decode, b64encode
 from typing import Any
 from urllib.parse import quote, unquote
 
-import http_driver
 from conversions_client import FRAME, Client, Heard, heard_document, put, rows_of_attributes, stamp
 from conversions_said import NOW_MS, Said
 
 from adapters.http import HttpOptions
 from gateway.domain.batch import Batch
 from store.api.message import Message
+from tests.support.http import http_driver
 
 __all__ = ["EventBinary", "EventJson", "Http"]
 

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import mqtt_driver
 from conversions_client import Client, Heard, heard_document, put, rows_of_attributes, stamp
 from conversions_said import NOW_MS, Said
 from paho.mqtt.packettypes import PacketTypes
@@ -12,6 +11,7 @@ from paho.mqtt.properties import Properties, VariableByteIntegers
 from adapters.mqtt.codec.packets import Subscribe, SubscriptionRequest
 from gateway.domain.batch import Batch
 from store.api.message import Message
+from tests.support.mqtt import mqtt_driver
 
 __all__ = ["Mqtt"]
 

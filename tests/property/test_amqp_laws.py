@@ -2,7 +2,6 @@
 
 import struct
 
-from amqp_peer import HEADER, NOW_MS, Peer, encoded, publish
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import commands, encode, header
@@ -16,6 +15,7 @@ from gateway.port.topology import PREDECLARED, Binding, Exchange, address_of, bi
 from store.api.message import Message
 from store.api.message import decode as decode_message
 from store.api.message import encode as encode_message
+from tests.support.amqp.amqp_peer import HEADER, NOW_MS, Peer, encoded, publish
 
 SHORT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 NAME = st.text(st.sampled_from("abAZ09-_.:@#,/+ é"), max_size=20)

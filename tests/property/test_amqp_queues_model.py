@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from amqp_peer import Peer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pamqp.commands import Basic, Channel, Connection, Queue
-from queues_rig import Rig
 
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
@@ -25,6 +23,8 @@ from store.api.message import Message, encode
 from store.base.errors import StoreError, StoreOverloaded
 from store.format.frame import ROW, ROW_EXTRA, UnplacedFrame
 from store.local.local import LocalStore
+from tests.support.amqp.amqp_peer import Peer
+from tests.support.gateway.queues_rig import Rig
 
 CLIENTS, QUEUES, KEYS = range(3), ("a", "b", "own"), ("k", "l")
 PATIENCE_S = 60

@@ -5,13 +5,13 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from upstream_broker import Broker
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Connack, Puback, Publish, Pubrec, Pubrel, Suback
 from gateway.bridges.addresses import captured, filled
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.domain.filters import matches
+from tests.support.mqtt.upstream_broker import Broker
 
 LEVELS = st.lists(st.sampled_from(["a", "b", "", "$c"]), min_size=1, max_size=5)
 PATTERN = st.lists(st.sampled_from(["a", "b", "", "+", "$c"]), min_size=1, max_size=4)

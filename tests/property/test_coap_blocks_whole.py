@@ -1,12 +1,12 @@
 """A body in blocks is the body, in whatever size and however often its datagrams come."""
 
-from coap_driver import Driver, dotted, options_of, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.coap.registry import BLOCK1, BLOCK2, GET
 from adapters.coap.request import Block
 from store.api.message import Message
+from tests.support.coap.coap_driver import Driver, dotted, options_of, request
 
 BODIES = st.builds(
     lambda seed, size: (seed * (size // len(seed) + 1))[:size], st.binary(min_size=1), st.integers(1, 700)

@@ -3,12 +3,12 @@
 import json
 from base64 import b64encode
 
-from http_driver import Answer, Gateway, Http2Client, parse_responses, request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.cloudevents import attributes_of, from_structured, to_structured
 from store.api.message import Message
+from tests.support.http.http_driver import Answer, Gateway, Http2Client, parse_responses, request
 
 EVENT = json.dumps({"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "data": 1}).encode()
 STRUCTURED = ("content-type", "application/cloudevents+json")

@@ -2,7 +2,6 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mqtt_scram import ScramDriver, auth
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import (
@@ -21,6 +20,7 @@ from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.connection import Phase
 from gateway.port.adapter import Authenticate, OpenSession
 from gateway.security.scram import MECHANISM
+from tests.support.mqtt.mqtt_scram import ScramDriver, auth
 
 STATES = ("challenged", "asking", "connected", "challenged again", "asking again")
 WORDS = st.one_of(

@@ -23,7 +23,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
 from gateway.port.adapter import OpenedSession, Outcome
 from gateway.port.marks import Fence, Mark, OpenedMarks
-from tests.mqtt_driver import Driver
+from tests.support.mqtt.mqtt_driver import Driver
 
 IDS = 4
 MESSAGES = 48

@@ -4,7 +4,6 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from mqtt_driver import NOW_MS, Driver, batch_of, packets_in
 
 from adapters.mqtt.codec import Properties, decode, encode, peel
 from adapters.mqtt.codec.packet_type import PacketType
@@ -32,6 +31,7 @@ from adapters.mqtt.messages.messages import Dialect
 from adapters.mqtt.session.encoded import Encoded
 from adapters.mqtt.session.subscriptions import Plan
 from store.api.message import Message
+from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of, packets_in
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 topics = texts.filter(lambda text: text and not {"+", "#"} & set(text))

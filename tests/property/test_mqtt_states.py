@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mqtt_driver import Driver, packets_in
-from mqtt_scram import ScramDriver, auth
 from test_mqtt_round_trip import packets_of_5, publishes
 
 from adapters.mqtt.codec import encode
@@ -36,6 +34,8 @@ from adapters.mqtt.codec.packets import (
     Will,
 )
 from gateway.port.adapter import Call, OpenSession
+from tests.support.mqtt.mqtt_driver import Driver, packets_in
+from tests.support.mqtt.mqtt_scram import ScramDriver, auth
 
 Answers = dict[type[Any], frozenset[str]]
 

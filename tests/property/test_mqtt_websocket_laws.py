@@ -2,12 +2,12 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from mqtt_websocket import WebDriver, request
 from websockets.frames import Frame, Opcode
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Connect, Publish
 from adapters.mqtt.websocket.frames import Frames
+from tests.support.mqtt.mqtt_websocket import WebDriver, request
 
 BODIES = [b"", b"1", b"x" * 100, b"y" * 5_000, bytes(range(256)) * 300]
 TRAFFIC = b"".join(

@@ -5,7 +5,6 @@ import random
 import hypothesis.strategies as st
 import msgspec
 from hypothesis import given, settings
-from raft_rig import ELECTION_TICKS, Net
 
 from controller.raft import (
     BadMessage,
@@ -38,6 +37,7 @@ from controller.raft.messages import (
 from controller.raft.quorum import Tally, majority_index, tally
 from controller.raft.settings import Settings
 from controller.raft.storage import MemoryStorage
+from tests.support.controller.raft_rig import ELECTION_TICKS, Net
 
 NODES = st.integers(1, 5)
 NUMBERS = st.one_of(

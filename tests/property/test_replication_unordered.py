@@ -3,10 +3,10 @@
 import random
 
 import pytest
-from replication_kit import Following, Leading
 
 from store.replication.messages import decode, encode
 from store.replication.slave import Stage
+from tests.support.store.replication_kit import Following, Leading
 
 STEPS = 400
 LOST, DOUBLED, BROKEN = 0.05, 0.05, 0.02

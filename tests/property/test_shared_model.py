@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from mqtt_driver import Driver
-from queues_rig import Rig
 
 from adapters.mqtt.codec.packets import (
     Connect,
@@ -46,6 +44,8 @@ from gateway.port.adapter import (
 from gateway.port.shared import JoinShared, LeaveShared
 from gateway.queues.shared_subscriptions import SharedSubscriptions
 from store.local.local import LocalStore
+from tests.support.gateway.queues_rig import Rig
+from tests.support.mqtt.mqtt_driver import Driver
 
 SHARE = "$share/g/a"
 NAMES = range(3)

@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_kit import frame, records_frame
 
 from store.format.records import GroupOffsets, LogTrimmed, QueueDeleted
 from store.log import run as run_module
@@ -16,6 +15,7 @@ from store.log.log import Placed
 from store.log.run import QueueEnd, RunBuilder
 from store.recent.recent import Recent
 from store.views import Views
+from tests.support.store.store_kit import frame, records_frame
 
 QUEUES = [16, 17, 18, 40, 1 << 20, (1 << 32) - 1]
 FRAMES = st.lists(

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from store_kit import append, bodies, frame
 
 from store.local.local import LocalStore
+from tests.support.store.store_kit import append, bodies, frame
 
 SEEDS = range(5)
 
@@ -58,7 +58,7 @@ async def write(data_dir: Path, seed: int) -> None:
 def killed(data_dir: Path, seed: int) -> dict[tuple[str, str], int]:
     """Run `write` for a while and kill it; the last of each kind of acknowledgement it gave."""
     command = [sys.executable, __file__, str(data_dir), str(seed)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline()]

@@ -4,11 +4,11 @@ import asyncio
 import random
 
 import pytest
-from kv_workload import Client, Conflict
-from linearizability import UNKNOWN, Recording, check_history
 
 from store.base.errors import RevisionConflict
 from store.local.local import LocalStore
+from tests.support.histories.kv_workload import Client, Conflict
+from tests.support.histories.linearizability import UNKNOWN, Recording, check_history
 
 pytestmark = pytest.mark.anyio
 

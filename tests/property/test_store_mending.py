@@ -9,13 +9,13 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replica_kit import log_bytes, open_slave
-from store_kit import append, frame
 
 from store.format.frame import Frame
 from store.integrity.seals import SEALS_FILE
 from store.local.local import LocalStore
 from store.log.sealer import Sealer
+from tests.support.store.replica_kit import log_bytes, open_slave
+from tests.support.store.store_kit import append, frame
 
 pytestmark = pytest.mark.anyio
 

@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_kit import append, begin, bodies, frame
 
 from store.base.errors import RevisionConflict
 from store.format.frame import FRAME_ASYNC
 from store.local.local import LocalStore
 from store.views import Views
+from tests.support.store.store_kit import append, begin, bodies, frame
 
 QUEUES = (16, 17, 300)
 KEYS = ("a", "a/1", "b")

@@ -7,7 +7,6 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_kit import frame, records_frame
 
 from store.base.errors import CorruptFrame
 from store.disk.files import OsFiles
@@ -17,6 +16,7 @@ from store.log.log import CommitLog, Placed
 from store.log.run import RunBuilder
 from store.log.segment import BadRange, segment_name
 from store.views import Views
+from tests.support.store.store_kit import frame, records_frame
 
 BODIES = st.binary(max_size=60) | st.just(b"HGF1" * 20)
 FRAMES = st.lists(st.lists(st.tuples(st.integers(16, 19), BODIES), max_size=3), min_size=1, max_size=6)

@@ -9,8 +9,6 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replica_kit import feed, log_bytes, open_master, open_slave, stored, until
-from store_kit import begin, frame, records_frame
 
 from store.engine import receiver
 from store.format.frame import FRAME_ASYNC, Frame, LogOffset, origin_of
@@ -27,6 +25,8 @@ from store.format.records import (
 )
 from store.log.tail import LogTail
 from store.views import Views
+from tests.support.store.replica_kit import feed, log_bytes, open_master, open_slave, stored, until
+from tests.support.store.store_kit import begin, frame, records_frame
 
 QUEUES = (16, 17, 300)
 GROUPS = (0, 5, (1 << 15) - 1)

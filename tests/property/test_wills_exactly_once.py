@@ -13,13 +13,13 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from proxies_rig import TTL_S, Clock, Holder, Proxy, until, wills_in
 
 from gateway.domain.errors import Refusal
 from gateway.port.adapter import Will
 from store.api.client import StoreClient
 from store.api.message import Message
 from store.local.local import LocalStore
+from tests.support.gateway.proxies_rig import TTL_S, Clock, Holder, Proxy, until, wills_in
 
 NAMES = ("a", "b")
 PROXIES = 3

@@ -42,7 +42,7 @@ def play_block(first: int, count: int) -> dict[str, str]:
 
 def say_block(first: int, count: int) -> None:
     """Plays a block and prints which seeds have failed."""
-    sys.path[:0] = [str(HERE), str(HERE.parent)]
+    sys.path[:0] = [str(HERE)]
     from test_joint_sim import play
 
     failed = {}

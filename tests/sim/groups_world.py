@@ -10,8 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fake_store import FakeStore
-from groups_rig import ANYBODY, FIRST, Connection, Topics
 from joint_loop import Process, SimLoop
 
 from gateway.domain.errors import Cause, Refusal
@@ -22,6 +20,8 @@ from gateway.port.groups import CommitOffsets, DescribeGroup, GroupCursor, JoinG
 from store.api.client import EXISTS, Change, Changes, Delete, Entry, Page, Put, Transacted
 from store.api.message import Message
 from store.base.errors import AppendOutcomeUnknown, RevisionConflict, StoreError, StoreUnreachable
+from tests.support.gateway.groups_rig import ANYBODY, FIRST, Connection, Topics
+from tests.support.store.fake_store import FakeStore
 
 GROUP = "g"
 REQUEST_TIMEOUT_S = 10.0

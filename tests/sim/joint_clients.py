@@ -5,7 +5,6 @@ import random
 
 from joint_cluster import TOPIC
 from joint_store import message_frame
-from linearizability import UNKNOWN, Operation
 
 from store.api.client import Appended
 from store.base.errors import (
@@ -20,6 +19,7 @@ from store.base.errors import (
 )
 from store.format.frame import Position, origin_of
 from store.remoting import RemoteStore
+from tests.support.histories.linearizability import UNKNOWN, Operation
 
 __all__ = ["Follower", "KeyClient", "Producer", "Reader"]
 

@@ -10,13 +10,13 @@ from joint_clients import Follower, KeyClient, Producer, Reader
 from joint_cluster import GROUP_COUNT, QUICK_S, REPLICA_COUNT, TOPIC, Cluster, Controller, End, Machine, Replica
 from joint_owners import Device, Owner
 from joint_watch import Watch
-from linearizability import check_history
 from raft_checks import Checks
 
 from controller.api.client import ControllerError, GroupConfig
 from controller.raft import RaftError
 from store.base.errors import StoreError
 from store.format.frame import LogOffset
+from tests.support.histories.linearizability import check_history
 
 __all__ = ["History", "steady"]
 

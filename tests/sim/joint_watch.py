@@ -5,12 +5,12 @@ from collections.abc import Iterable
 
 from joint_cluster import Cluster, Machine, Replica
 from joint_log import header_of
-from linearizability import Operation
 
 from controller.api.client import GroupConfig
 from store.format.frame import LogOffset, origin_of
 from store.replication.master import Master
 from store.replication.slave import Slave, Stage
+from tests.support.histories.linearizability import Operation
 
 __all__ = ["Log", "Watch"]
 

@@ -17,7 +17,6 @@ from unittest import mock
 
 from cooperative import PowerLoss, Scheduler, SimLoop
 from faulty_files import Disk
-from store_kit import bodies
 from store_model import Model, frames_of
 
 from store.api.client import Appended, Delete, IndexKind, Put
@@ -40,6 +39,7 @@ from store.local.local import LocalStore
 from store.log.retention import UNLIMITED, Limits
 from store.log.segment import segment_name
 from store.views import Views
+from tests.support.store.store_kit import bodies
 
 __all__ = ["STEPS", "History"]
 

@@ -4,10 +4,10 @@ import random
 from pathlib import Path
 
 from faulty_files import Disk
-from replication_kit import Following, Leading, Log
 
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
+from tests.support.store.replication_kit import Following, Leading, Log
 
 
 def test_that_all_epochs_were_cut_is_on_disk():

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from faulty_files import Disk
-from store_kit import append, begin, bodies, frame
 
 from store.base.errors import AppendOutcomeUnknown, StoreFailed
 from store.local.local import LocalStore
 from store.log.log import CommitLog
+from tests.support.store.store_kit import append, begin, bodies, frame
 
 HOME = Path("/home")
 SEEDS = range(20)

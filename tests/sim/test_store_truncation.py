@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from cooperative import PowerLoss
 from faulty_files import Disk
-from store_kit import frame
 
 from store.base.errors import TruncationRefused
 from store.disk.small_file import read_small_file
@@ -15,6 +14,7 @@ from store.engine.identity import belong_to
 from store.format.frame import origin_of
 from store.log.log import CommitLog
 from store.log.segment import segment_name, segment_start
+from tests.support.store.store_kit import frame
 
 HOME = Path("/home")
 ORIGIN = origin_of(3)

@@ -143,6 +143,18 @@ def test_a_folder_has_one_subject():
     assert {folder: n for folder, n in files.items() if n > FILES_IN_FOLDER} == {}
 
 
+def test_no_file_lies_flat_in_tests():
+    """Tests lie in the folder of their kind, and code that they share lies in a room of `tests/support`."""
+    flat = {path.name for path in FILES if path.parent == ROOT / "tests"}
+    assert flat - {"__init__.py", "conftest.py"} == set()
+    support = [path for path in FILES if path.suffix == ".py" and path.is_relative_to(ROOT / "tests" / "support")]
+    assert [name(path) for path in support if path.parent.name == "support" and path.name != "__init__.py"] == []
+    files = Counter(path.parent for path in support)
+    assert {name(room): n for room, n in files.items() if n > FILES_IN_FOLDER} == {}
+    bare = [room for room in files if not (ast.get_docstring(ast.parse((room / "__init__.py").read_text("utf-8"))))]
+    assert [name(room) for room in bare] == []
+
+
 # A limit whose name says of what and in which unit, or that a specification's field sets.
 TELLING = re.compile(r"[A-Z0-9_]*_(BYTES|CHARS|ITEMS|COUNT|MS|S|ID)_MAX\b|QOS_MAX\b")
 LIMIT = re.compile(r"[A-Z][A-Z0-9_]*_MAX\b.*=")

@@ -4,7 +4,8 @@ import itertools
 import random
 
 import pytest
-from linearizability import UNKNOWN, KvModel, Operation, Register, check_history, linearizable
+
+from tests.support.histories.linearizability import UNKNOWN, KvModel, Operation, Register, check_history, linearizable
 
 
 def op(called, returned, name, argument=None, result=None, *, key="k"):

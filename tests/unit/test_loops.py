@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import grpc.aio
 import pytest
-from loops import AsyncioLoop, UvLoop
+
+from tests.support.process.loops import AsyncioLoop, UvLoop
 
 METHOD = "/test/Late"
 LOOPS = (AsyncioLoop, UvLoop)

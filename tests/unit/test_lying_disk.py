@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from lying_disk import LyingDisk, Mode, missing
+
+from tests.support.cluster.lying_disk import LyingDisk, Mode, missing
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 

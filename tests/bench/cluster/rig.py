@@ -17,7 +17,7 @@ from controller.remote.remote import RemoteController
 from gateway.operating.local_cluster import LocalCluster, Node, Plan, nodes
 from store.remoting import RemoteStore
 from tests.bench.load.base import Load, Measured
-from tests.network import Network
+from tests.support.cluster.network import Network
 
 __all__ = ["Rig", "load_on", "running"]
 

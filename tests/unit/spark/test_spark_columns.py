@@ -7,14 +7,13 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from fake_store import unplaced  # noqa: E402
-
 from spark.columns import DERIVED, TIME_MS_MAX, TYPES, Columns, schema_of  # noqa: E402
 from spark.errors import BadOption  # noqa: E402
 from store.api.client import Fetched  # noqa: E402
 from store.api.message import Message  # noqa: E402
 from store.base.errors import CorruptFrame  # noqa: E402
 from store.format.frame import ROW, Frame, Position, UnplacedFrame  # noqa: E402
+from tests.support.store.fake_store import unplaced  # noqa: E402
 
 
 def placed(built: UnplacedFrame, log_offset: int) -> Frame:

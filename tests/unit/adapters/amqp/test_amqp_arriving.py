@@ -1,13 +1,13 @@
 """Bodies that arrive on all connections together are bounded: who has no credit for one waits, and is not read."""
 
 import pytest
-from amqp_peer import Peer, encoded
 from pamqp import header
 from pamqp.body import ContentBody
 from pamqp.commands import Basic, Channel, Connection
 
 from adapters.amqp import AmqpFactory
 from adapters.amqp.arriving import BODY_BYTES_PER_MS, BODY_TIME_MS, FREE_BYTES, RETRY_MS
+from tests.support.amqp.amqp_peer import Peer, encoded
 
 MiB = 1 << 20
 CHUNK = 128 * 1024 - 8

@@ -1,12 +1,12 @@
 """How an AMQP client says who it is, and what becomes of it when that is over."""
 
 import pytest
-from amqp_peer import HEADER, Peer
 from pamqp import commands
 
 from adapters.amqp import FACTORY
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Authenticate, Close, ConnectionInfo, Outcome, Principal
+from tests.support.amqp.amqp_peer import HEADER, Peer
 
 CERTIFICATE = {"subject": ((("commonName", "device-7"),),)}
 

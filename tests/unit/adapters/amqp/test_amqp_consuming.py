@@ -1,7 +1,6 @@
 """Consuming: declarations, deliveries within credit, acknowledgements and what they set free."""
 
 import pytest
-from amqp_peer import Peer, encoded
 from pamqp import header
 from pamqp.body import ContentBody
 from pamqp.commands import Basic, Channel, Connection, Exchange, Queue
@@ -22,6 +21,7 @@ from gateway.port.queues import (
     UnbindQueue,
 )
 from store.api.message import Message
+from tests.support.amqp.amqp_peer import Peer, encoded
 
 RECOVER_ASYNC = b"\x01\x00\x01\x00\x00\x00\x05\x00\x3c\x00\x64\x01\xce"
 

@@ -3,7 +3,6 @@
 import struct
 
 import pytest
-from amqp_peer import NOW_MS, Peer, publish
 from pamqp import commands, frame, header
 
 from adapters import cloudevents
@@ -19,6 +18,7 @@ from adapters.amqp.publishing import (
 )
 from gateway.domain.errors import ProtocolError
 from store.api.message import Message
+from tests.support.amqp.amqp_peer import NOW_MS, Peer, publish
 
 _PROPERTIES = Message.__struct_fields__[5:].index("properties")
 

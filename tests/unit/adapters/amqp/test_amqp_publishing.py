@@ -1,7 +1,6 @@
 """Publishing: one `Publish` a read, confirms in order, refusals in the protocol's words."""
 
 import pytest
-from amqp_peer import NOW_MS, Peer, encoded, publish
 from pamqp import header
 from pamqp.body import ContentBody
 from pamqp.commands import Basic, Channel, Confirm, Connection, Queue
@@ -9,6 +8,7 @@ from pamqp.commands import Basic, Channel, Confirm, Connection, Queue
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Call, Principal, Publish
 from gateway.port.queues import CountRoutes
+from tests.support.amqp.amqp_peer import NOW_MS, Peer, encoded, publish
 
 
 def confirms(peer):

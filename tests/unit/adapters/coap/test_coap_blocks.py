@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from coap_driver import OTHER, PEER, Driver, dotted, is_ack, options_of, request
 
 from adapters.coap.blocks import OPTION_BYTES, SILENCE_SPARED_MS
 from adapters.coap.registry import ACK, BLOCK1, BLOCK2, CON, ETAG, GET, MAX_AGE, NON, PUT, SIZE1, SIZE2
@@ -12,6 +11,7 @@ from adapters.coap.wire import Packet, encode_uint
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Outcome
 from store.api.message import Message
+from tests.support.coap.coap_driver import OTHER, PEER, Driver, dotted, is_ack, options_of, request
 
 BODY = bytes(range(256)) * 10  # 2560 bytes: two and a half blocks of 1024
 

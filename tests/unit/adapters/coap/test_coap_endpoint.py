@@ -3,7 +3,6 @@
 from random import Random
 
 import pytest
-from coap_driver import OTHER, PEER, Driver, dotted, is_ack, options_of, request
 
 from adapters.coap import FACTORY
 from adapters.coap.registry import (
@@ -29,6 +28,7 @@ from adapters.coap.wire import Packet, decode, encode
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import DONE, Call, LastValue, Outcome, Principal, Publish
 from store.api.message import Message
+from tests.support.coap.coap_driver import OTHER, PEER, Driver, dotted, is_ack, options_of, request
 
 LIFETIME_MS = 247_000
 

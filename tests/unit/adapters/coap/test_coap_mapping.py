@@ -4,11 +4,11 @@ import json
 
 import msgspec
 import pytest
-from coap_driver import PEER, Driver, dotted, request
 
 from adapters.coap.formats import media_type, number_of
 from adapters.coap.registry import CREATED, NON, POST, PUT
 from store.api.message import Message
+from tests.support.coap.coap_driver import PEER, Driver, dotted, request
 
 EVENT = {"specversion": "1.0", "id": "e1", "source": "//d", "type": "reading", "time": "2026-01-02T03:04:05Z"}
 

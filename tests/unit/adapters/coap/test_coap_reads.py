@@ -4,13 +4,13 @@ import json
 from urllib.parse import unquote
 
 import pytest
-from coap_driver import PEER, Driver, dotted, is_ack, options_of, request
 
 from adapters.coap.listings import LISTS_WAITING_MAX
 from adapters.coap.registry import ACCEPT, ACK, CON, CONTENT_FORMAT, ETAG, GET, MAX_AGE, NON, URI_PATH
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import LastValue, ListAddresses, Outcome
 from store.api.message import Message
+from tests.support.coap.coap_driver import PEER, Driver, dotted, is_ack, options_of, request
 
 VALUE = Message(address="a/b", body=b'{"t":1}', id="7:0", content_type="application/json", time_ms=5)
 

@@ -3,7 +3,6 @@
 from urllib.parse import unquote
 
 import pytest
-from coap_driver import OTHER, Driver, dotted, is_ack, options_of, request
 
 from adapters.coap.lookups import KNOWN_MS
 from adapters.coap.registry import ACK, CON, CONTENT_FORMAT, DELETE, GET, NON, POST, PUT, URI_PATH
@@ -13,6 +12,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.filters import matches
 from gateway.port.adapter import DONE, Call, LastValue, Outcome, Publish
 from store.api.message import Message
+from tests.support.coap.coap_driver import OTHER, Driver, dotted, is_ack, options_of, request
 
 VALUE = Message(address="a", body=b"1", id="1")
 SEGMENTS = ["+", "#", "/", "%", "%2F", "%2f", "%252B", "a+b#c/d%", "\0", "é/+", "100%", "%%2B", "."]

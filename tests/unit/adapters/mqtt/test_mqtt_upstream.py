@@ -1,7 +1,6 @@
 """Reading from a broker of somebody else's: nothing is acknowledged that is not durable, and only what can be is."""
 
 import pytest
-from upstream_broker import Broker
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import (
@@ -23,6 +22,7 @@ from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.messages.messages import publisher_of, says_more
 from gateway.bridges.addresses import Subscription
 from gateway.domain.errors import Cause, ProtocolError, Refusal
+from tests.support.mqtt.upstream_broker import Broker
 
 
 @pytest.fixture(params=["5.0", "3.1.1"])

@@ -5,8 +5,6 @@ import random
 
 import msgspec
 import pytest
-from elections_rig import Rig
-from grey_rig import GreyRig
 
 from controller.api.client import ControllerOverloaded, NotElectable, ReplicaInSync
 from controller.complaints import ledger
@@ -16,6 +14,8 @@ from controller.complaints.policy import LONE_PROXY_MS, SLOW_MS
 from controller.elections.registry import TICK_MS
 from controller.elections.serving import Serving
 from controller.wire.wire import Request, decode, encode
+from tests.support.cluster.grey_rig import GreyRig
+from tests.support.controller.elections_rig import Rig
 
 SOON_MS = PROXY_COMPLAIN_MS + 1_500  # an interval of reports, and some ticks
 NET_S = 600  # of failing links in the simulation

@@ -7,7 +7,6 @@ import grpc
 import grpc.aio
 import msgspec
 import pytest
-from controllers import Controllers, until
 
 from controller.api.client import ControllerUnreachable, GroupConfig, Replica, WrongCluster, WrongLog
 from controller.api.commands import AddGroup, ElectMaster, ForgetReplica, NameCluster, RegisterReplica
@@ -19,6 +18,7 @@ from controller.remote.heartbeats import Heartbeats
 from controller.wire import wire
 from controller.wire.commander import Commander
 from controller.wire.wire import CHANNEL_OPTIONS, path
+from tests.support.controller.controllers import Controllers, until
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,6 @@ import asyncio
 import threading
 
 import pytest
-from controllers import Network
 
 from controller.api.client import ControllerClosed, ControllerDamaged, TopicExists
 from controller.disk.driver import OutcomeUnknown
@@ -21,6 +20,7 @@ from controller.raft import (
     first_snapshot,
 )
 from controller.raft import Member as RaftMember
+from tests.support.controller.controllers import Network
 
 pytestmark = pytest.mark.anyio
 

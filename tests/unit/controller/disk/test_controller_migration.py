@@ -5,13 +5,13 @@ import shutil
 import lmdb
 import msgspec
 import pytest
-from controllers import Controllers, now_ms, until
 
 from controller.api.client import ControllerDamaged, ControllerError, GroupConfig, NamedQueue, Replica, Topic
 from controller.api.commands import AddGroup
 from controller.metadata.state import SNAPSHOT_VERSION, MetadataState
 from controller.node.local import LocalController
 from controller.node.node import ControllerNode
+from tests.support.controller.controllers import Controllers, now_ms, until
 
 pytestmark = pytest.mark.anyio
 

@@ -1,10 +1,10 @@
 """Nodes learn where controllers are, and find them again although their configuration names only those of before."""
 
 import pytest
-from controllers import Controllers, now_ms, until
 
 from controller.disk.known import KnownControllers
 from controller.remote.remote import RemoteController
+from tests.support.controller.controllers import Controllers, now_ms, until
 
 
 def test_what_was_learned_is_there_after_a_restart(tmp_path):

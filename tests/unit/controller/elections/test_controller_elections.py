@@ -3,7 +3,6 @@
 import logging
 
 import pytest
-from elections_rig import Rig
 
 from controller.api.client import (
     GroupChanges,
@@ -24,6 +23,7 @@ from controller.elections.elections import (
     Elections,
 )
 from controller.elections.registry import DEAD_AFTER_MS, SUSPECT_MS, TICK_MS, Registry
+from tests.support.controller.elections_rig import Rig
 
 
 def test_a_dead_master_is_succeeded_within_the_time_to_notice_and_a_tick():

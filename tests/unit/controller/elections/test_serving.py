@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from controllers import Controllers, until
 
 from controller.api.client import WARRANT_MS, Group, GroupConfig, Replica
 from controller.elections.registry import DEAD_AFTER_MS, Heartbeat, Registry
 from controller.elections.serving import Serving
 from controller.node.local import LocalController
 from controller.remote.heartbeats import Heartbeats
+from tests.support.controller.controllers import Controllers, until
 
 pytestmark = pytest.mark.anyio
 

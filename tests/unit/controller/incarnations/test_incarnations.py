@@ -6,7 +6,6 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from controllers import Controllers, Network, until
 
 from controller.api.client import ControllerError
 from controller.incarnations import words
@@ -14,6 +13,7 @@ from controller.raft import Member, Membership, MemoryStorage, first_snapshot
 from controller.raft.lmdb_storage import LmdbStorage
 from controller.wire.front import Limits
 from controller.wire.wire import AddMember
+from tests.support.controller.controllers import Controllers, Network, until
 
 pytestmark = pytest.mark.anyio
 ONE_QUEUE = Limits(default_queues=1)

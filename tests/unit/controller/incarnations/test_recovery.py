@@ -4,7 +4,6 @@ import shutil
 
 import msgspec
 import pytest
-from controllers import Controllers, until
 from typer.testing import CliRunner
 
 from controller.api.client import ControllerError, GroupConfig, Member, MetadataForgotten, Replica
@@ -15,6 +14,7 @@ from controller.metadata.state import QUEUE_NUMBER_MAX, RECOVERED_EPOCHS, RECOVE
 from controller.raft import StorageFailed
 from controller.wire.front import Limits
 from gateway.cli.commands import app
+from tests.support.controller.controllers import Controllers, until
 
 pytestmark = pytest.mark.anyio
 ONE_QUEUE = Limits(default_queues=1)

@@ -6,10 +6,10 @@ import socket
 from contextlib import ExitStack
 
 import pytest
-from controllers import Controllers
 
 from controller.remote.remote import RemoteController
 from store.base.listening import server
+from tests.support.controller.controllers import Controllers
 
 pytestmark = pytest.mark.anyio
 

@@ -1,10 +1,10 @@
 """Leader election: paper, 5.2 and 5.4; thesis, 3.10, 4.2.3, 6.2 and 9.6."""
 
 import pytest
-from raft_rig import ELECTION_TICKS, Net, storage_with
 
 from controller.raft import BadMessage, Role
 from controller.raft.messages import Append, Heartbeat, TimeoutNow, Vote, VoteReply
+from tests.support.controller.raft_rig import ELECTION_TICKS, Net, storage_with
 
 
 def vote(sender, to, term, last_index=1, last_term=1, **more):

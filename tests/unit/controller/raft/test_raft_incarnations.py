@@ -1,7 +1,6 @@
 """A node is an id with a memory: what another memory of the same id says is not counted."""
 
 import pytest
-from raft_rig import Net
 
 from controller.raft import (
     BadMessage,
@@ -17,6 +16,7 @@ from controller.raft import (
 )
 from controller.raft.file_mark import mark_of
 from controller.raft.messages import AppendReply, Heartbeat, VoteReply
+from tests.support.controller.raft_rig import Net
 
 ADD, NAME, PROMOTE, REMOVE = ChangeKind.ADD_LEARNER, ChangeKind.NAME, ChangeKind.PROMOTE, ChangeKind.REMOVE
 

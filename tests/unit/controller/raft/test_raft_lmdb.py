@@ -5,7 +5,6 @@ import threading
 
 import lmdb
 import pytest
-from raft_rig import ELECTION_TICKS
 
 from controller.api.client import ControllerDamaged
 from controller.raft import (
@@ -27,6 +26,7 @@ from controller.raft import (
     first_snapshot,
 )
 from controller.raft.lmdb_storage import LmdbStorage
+from tests.support.controller.raft_rig import ELECTION_TICKS
 
 FIRST = first_snapshot(Membership.of(Member(id=1, address="here")), b"begin")
 

@@ -1,7 +1,6 @@
 """Changes of the membership, one node at a time: thesis, chapter 4."""
 
 import pytest
-from raft_rig import ELECTION_TICKS, Net, storage_with
 
 from controller.raft import (
     BadMessage,
@@ -16,6 +15,7 @@ from controller.raft import (
 )
 from controller.raft.membership import ADDRESS_BYTES_MAX, MEMBERS_MAX, History, encode_change
 from controller.raft.messages import Append, TimeoutNow
+from tests.support.controller.raft_rig import ELECTION_TICKS, Net, storage_with
 
 
 def add(node, address=""):

@@ -1,11 +1,11 @@
 """Linearizable reads: thesis, 6.4."""
 
 import pytest
-from raft_rig import ELECTION_TICKS, Net
 
 from controller.raft import NotLeader, ProposalDropped, Role
 from controller.raft.messages import Append, Heartbeat, HeartbeatReply, ReadReply, ReadRequest
 from controller.raft.reads import Read, Reads
+from tests.support.controller.raft_rig import ELECTION_TICKS, Net
 
 
 def test_who_knows_no_leader_cannot_read():

@@ -1,11 +1,11 @@
 """Log replication: paper, 5.3 and 5.4; thesis, 10.2."""
 
 import pytest
-from raft_rig import ELECTION_TICKS, Net, storage_with
 
 from controller.raft import BadMessage, Entry, EntryKind, ProposalTooLarge, Role
 from controller.raft.messages import Append, AppendReply, Heartbeat, HeartbeatReply
 from controller.raft.progress import ProgressState
+from tests.support.controller.raft_rig import ELECTION_TICKS, Net, storage_with
 
 
 def logs(node):

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from raft_flips import fill, opened, told
 
 from controller.raft import Entry, EntryKind, HardState, Ready, StorageDamaged
+from tests.support.controller.raft_flips import fill, opened, told
 
-KIT = Path(__file__).parents[3] / "raft_flips.py"
+KIT = Path(__file__).parents[3] / "support" / "controller" / "raft_flips.py"
 ADVICE = "start it with an empty directory"
 
 

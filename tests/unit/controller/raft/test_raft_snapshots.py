@@ -1,10 +1,10 @@
 """Compaction and snapshots: paper, 7; thesis, 5."""
 
 import pytest
-from raft_rig import ELECTION_TICKS, Net, storage_with
 
 from controller.raft import Change, ChangeKind, Entry, EntryKind, Member, Membership, Role, Snapshot
 from controller.raft.messages import Append, AppendReply, Heartbeat, InstallSnapshot
+from tests.support.controller.raft_rig import ELECTION_TICKS, Net, storage_with
 
 
 def compacted(net, id=1, keep=0):

@@ -1,4 +1,4 @@
-"""Transcripts of Raft nodes: a file of `testdata` shows a subject; tests/raft_transcript.py replays it.
+"""Transcripts of Raft nodes: a file of `testdata` shows a subject; `raft_transcript` replays it.
 
 After a change that is meant, `HEADGATE_REWRITE_TRANSCRIPTS=1` writes what they do now into the files: read the diff.
 """
@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from raft_transcript import replay
+
+from tests.support.controller.raft_transcript import replay
 
 FILES = sorted((Path(__file__).parent / "testdata").glob("*.txt"))
 

@@ -7,7 +7,6 @@ import shutil
 import grpc
 import grpc.aio
 import pytest
-from controllers import TICK_S, Controllers, certificates, now_ms, until
 
 from controller.api.client import (
     ControllerClosed,
@@ -31,6 +30,7 @@ from controller.wire import wire
 from controller.wire.commander import Commander, settled
 from controller.wire.front import Limits
 from controller.wire.wire import CHANNEL_OPTIONS, path
+from tests.support.controller.controllers import TICK_S, Controllers, certificates, now_ms, until
 
 pytestmark = pytest.mark.anyio
 OPENSSL = shutil.which("openssl")

@@ -4,8 +4,6 @@ import asyncio
 import random
 
 import pytest
-from proxies_rig import until
-from upstream_broker import Broker
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Connack, Puback, Publish, Pubrec, Suback
@@ -16,6 +14,8 @@ from gateway.bridges.settings import BridgeConfig
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Outcome
 from store.base.clock import now_ms
+from tests.support.gateway.proxies_rig import until
+from tests.support.mqtt.upstream_broker import Broker
 
 pytestmark = pytest.mark.anyio
 

@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 import websockets.asyncio.server
-from certificates import Authority
 from cryptography.x509 import DNSName
 
 from adapters.mqtt import FACTORY
 from gateway.bridges.link import LinkError, dial
 from gateway.bridges.settings import BridgeConfig, BridgeTls
+from tests.support.process.certificates import Authority
 
 pytestmark = pytest.mark.anyio
 

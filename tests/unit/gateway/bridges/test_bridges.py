@@ -2,8 +2,6 @@
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from proxies_rig import Clock, Proxy, until
-from upstreams import free_port
 
 from adapters.mqtt import FACTORY
 from adapters.mqtt.messages.options import Options
@@ -12,6 +10,8 @@ from gateway.bridges.bridges import Bridges
 from gateway.bridges.settings import BridgeConfig, BridgeSubscription
 from gateway.domain.errors import ConfigError
 from store.local.local import LocalStore
+from tests.support.gateway.proxies_rig import Clock, Proxy, until
+from tests.support.mqtt.upstreams import free_port
 
 pytestmark = pytest.mark.anyio
 

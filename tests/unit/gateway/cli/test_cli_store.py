@@ -5,13 +5,13 @@ import json
 
 import msgspec
 import pytest
-from store_kit import append
 from typer.testing import CliRunner
 
 from gateway.cli.commands import app, main
 from store.api.message import Message, encode
 from store.format.frame import ROW, UnplacedFrame
 from store.local.local import LocalStore
+from tests.support.store.store_kit import append
 
 
 def run(*args):

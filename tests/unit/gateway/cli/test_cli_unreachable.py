@@ -6,12 +6,12 @@ import ssl
 import threading
 
 import pytest
-from certificates import Authority
 from cryptography import x509
 
 from gateway.cli import unreachable as cli_unreachable
 from gateway.cli.unreachable import why_silent, why_unreachable
 from store.rpc.credentials import CredentialFiles
+from tests.support.process.certificates import Authority
 
 
 @pytest.fixture(scope="module")

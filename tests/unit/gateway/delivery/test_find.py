@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from store_kit import append
 
 from controller.api.client import Topic
 from gateway.delivery import find as find_module
@@ -19,6 +18,7 @@ from store.api.message import Message, encode
 from store.base.errors import CorruptFrame, StoreClosed
 from store.format.frame import ROW, ROW_INDEX_ADDRESS, ROW_INDEX_KEY, Position, UnplacedFrame
 from store.local.local import LocalStore
+from tests.support.store.store_kit import append
 
 pytestmark = pytest.mark.anyio
 

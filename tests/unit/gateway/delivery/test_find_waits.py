@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from store_kit import append
 from test_find import frame
 
 from gateway.delivery import find_waits
@@ -12,6 +11,7 @@ from gateway.delivery.find_waits import FindWaits
 from gateway.port.adapter import FindMessages
 from store.api.message import Message
 from store.local.local import LocalStore
+from tests.support.store.store_kit import append
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,6 @@
 from itertools import chain
 
 import pytest
-from store_kit import append
 
 from gateway.delivery import last_value as module
 from gateway.delivery.last_value import last_value, last_values
@@ -13,6 +12,7 @@ from gateway.port.adapter import LastValues
 from store.api.message import Message, encode
 from store.format.frame import HEADER, ROW, UnplacedFrame
 from store.local.local import LocalStore
+from tests.support.store.store_kit import append
 
 pytestmark = pytest.mark.anyio
 

@@ -4,8 +4,6 @@ import random
 
 import msgspec
 import pytest
-from mqtt_driver import Driver
-from proxies_rig import Clock, Holder
 
 from gateway.delivery.fanout import Fanout
 from gateway.domain.errors import Cause
@@ -20,6 +18,8 @@ from gateway.sessions.wills import Wills
 from store.api.message import Message
 from store.base.errors import StoreOverloaded
 from store.local.local import LocalStore
+from tests.support.gateway.proxies_rig import Clock, Holder
+from tests.support.mqtt.mqtt_driver import Driver
 
 pytestmark = pytest.mark.anyio
 

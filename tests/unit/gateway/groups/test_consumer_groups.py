@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from groups_rig import FIRST, Clock, Proxy, Topics, bodies, publish
 from msgspec.structs import replace
 
 from gateway.domain.access import Badge, Identity, Rules
@@ -28,6 +27,7 @@ from gateway.port.groups import (
 )
 from store.base.errors import OffsetOutOfRange
 from store.local.local import LocalStore
+from tests.support.gateway.groups_rig import FIRST, Clock, Proxy, Topics, bodies, publish
 
 pytestmark = pytest.mark.anyio
 

@@ -4,12 +4,12 @@ import asyncio
 import random
 
 import pytest
-from fake_store import FakeStore
 
 from gateway.groups import reader as group_reader
 from gateway.groups.reader import QueueReader, Wanted
 from store.api.message import Message
 from store.base.errors import CorruptFrame, StoreUnreachable
+from tests.support.store.fake_store import FakeStore
 
 pytestmark = pytest.mark.anyio
 

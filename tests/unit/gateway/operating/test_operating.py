@@ -3,9 +3,6 @@
 import asyncio
 
 import pytest
-from controllers import Controllers, now_ms, until
-from node_kit import GROUP, StoreGroup
-from store_kit import append, bodies, frame
 from typer.testing import CliRunner
 
 from controller.api.client import NotElectable, QueueClosed, ReplicaInSync, UnknownQueue
@@ -22,6 +19,9 @@ from gateway.sessions.record import offsets_of
 from store.format.frame import LogOffset, Position
 from store.local.local import LocalStore
 from store.node.slave_role import SlaveRole
+from tests.support.controller.controllers import Controllers, now_ms, until
+from tests.support.store.node_kit import GROUP, StoreGroup
+from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-from proxies_rig import Clock, Proxy, wills_in
 
 from gateway.ownership.owner_keys import OwnerRecord, encode, owner_key
 from gateway.port.adapter import Will
@@ -11,6 +10,7 @@ from gateway.queues.shared_subscriptions import SharedSubscriptions
 from gateway.sessions.record import session_key
 from store.api.message import Message
 from store.local.local import LocalStore
+from tests.support.gateway.proxies_rig import Clock, Proxy, wills_in
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 import structlog
-from proxies_rig import TTL_S, Clock, Proxy, until, wills_in
 
 from controller.api.client import WARRANT_MS, ControllerUnreachable, Group, Replica
 from controller.elections.registry import Heartbeat, Registry
@@ -15,6 +14,7 @@ from gateway.port.adapter import SaveSession, Will
 from store.api.message import Message
 from store.base.errors import StoreUnreachable
 from store.local.local import LocalStore
+from tests.support.gateway.proxies_rig import TTL_S, Clock, Proxy, until, wills_in
 
 pytestmark = pytest.mark.anyio
 

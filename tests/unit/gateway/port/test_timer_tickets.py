@@ -1,7 +1,6 @@
 """Tickets of delayed messages: only who was told of one calls its message off."""
 
 import pytest
-from store_kit import FaultyFiles
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Principal
@@ -10,6 +9,7 @@ from gateway.publishing.timer_secrets import TimerSecrets
 from store.api.message import Message
 from store.format.frame import LogOffset, Position
 from store.local.local import LocalStore
+from tests.support.store.store_kit import FaultyFiles
 
 LATER = Message("t/1", deliver_at_ms=5_000)
 PLACES = [Position(LogOffset(64), 1), Position(LogOffset(1 << 48), 0)]

@@ -8,7 +8,6 @@ import sys
 
 import httpx
 import pytest
-from controllers import until
 from typer.testing import CliRunner
 
 from controller.disk.cluster_file import ClusterFile
@@ -26,6 +25,7 @@ from gateway.domain.errors import ConfigError
 from store.base.admin import AdminPlace
 from store.base.clock import now_ms
 from store.node import run as store_process
+from tests.support.controller.controllers import until
 
 pytestmark = pytest.mark.anyio
 THREE = ClusterConfig(controllers={"1": "10.0.0.1:8082", "2": "10.0.0.2:8082", "3": "[::1]:8082"})

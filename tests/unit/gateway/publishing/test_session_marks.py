@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from two_logs import Machine
 
 from gateway.delivery.fanout import Fanout, Subscriber
 from gateway.domain.once import digest
@@ -19,6 +18,7 @@ from gateway.sessions.wills import Wills
 from store.base.errors import StoreUnreachable
 from store.format.frame import FRAME_GUARDED, UnplacedFrame
 from store.guards.rows import FENCES
+from tests.support.store.two_logs import Machine
 
 pytestmark = pytest.mark.anyio
 

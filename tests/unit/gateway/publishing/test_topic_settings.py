@@ -5,8 +5,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from store_kit import FaultyFiles
-from two_logs import Machine
 
 from controller.api.client import Topic, TopicLimit, UnknownTopic
 from controller.node.local import Limits, LocalController
@@ -23,6 +21,8 @@ from store.api.message import Message
 from store.format.frame import FRAME_ASYNC, FRAME_ZSTD, ROW, ROW_COPY, ROW_TOMBSTONE, Frame, UnplacedFrame
 from store.format.queue_config import FOREVER, QueueConfig
 from store.local.local import LocalStore
+from tests.support.store.store_kit import FaultyFiles
+from tests.support.store.two_logs import Machine
 
 pytestmark = pytest.mark.anyio
 

@@ -1,7 +1,6 @@
 """Exchanges, queues and bindings: what may be declared, what is kept, and where messages go."""
 
 import pytest
-from queues_rig import Rig
 
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
@@ -16,6 +15,7 @@ from gateway.port.queues import (
     UnbindQueue,
 )
 from store.local.local import LocalStore
+from tests.support.gateway.queues_rig import Rig
 
 pytestmark = pytest.mark.anyio
 

@@ -2,7 +2,6 @@
 
 import msgspec
 import pytest
-from queues_rig import Rig
 
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
@@ -13,6 +12,7 @@ from store.api.message import Message
 from store.base.errors import StoreOverloaded
 from store.format.frame import ROW, UnplacedFrame
 from store.local.local import LocalStore
+from tests.support.gateway.queues_rig import Rig
 
 pytestmark = pytest.mark.anyio
 

@@ -4,9 +4,6 @@ import asyncio
 import random
 
 import pytest
-from proxies_rig import TTL_S, Clock, until
-from queues_rig import Rig
-from remote_kit import Node
 
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
@@ -26,6 +23,9 @@ from gateway.queues.queues import NamedQueues
 from store.api.message import Message
 from store.local.local import LocalStore
 from store.remoting import RemoteStore
+from tests.support.gateway.proxies_rig import TTL_S, Clock, until
+from tests.support.gateway.queues_rig import Rig
+from tests.support.store.remote_kit import Node
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from queues_rig import Rig
 
 from controller.api.client import ControllerError
 from controller.node.local import LocalController
@@ -11,6 +10,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.queues import BindQueue, DeclareExchange, DeclareQueue, DeleteQueue, GetMessage
 from store.base.errors import StoreOverloaded
 from store.local.local import LocalStore
+from tests.support.gateway.queues_rig import Rig
 
 pytestmark = pytest.mark.anyio
 

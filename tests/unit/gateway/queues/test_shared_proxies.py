@@ -4,8 +4,6 @@ import asyncio
 
 import pytest
 import test_queues_proxies
-from proxies_rig import Clock, until
-from remote_kit import Node
 from test_shared_subscriptions import LIGHTS, Sessions
 
 from controller.node.local import LocalController
@@ -14,6 +12,8 @@ from gateway.port.adapter import ConsumerId, Disposition, SettleLeased
 from gateway.port.shared import JoinShared, LeaveShared
 from gateway.queues.shared_subscriptions import SharedSubscriptions
 from store.local.local import LocalStore
+from tests.support.gateway.proxies_rig import Clock, until
+from tests.support.store.remote_kit import Node
 
 pytestmark = pytest.mark.anyio
 

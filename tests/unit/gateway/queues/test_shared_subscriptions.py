@@ -3,8 +3,6 @@
 import asyncio
 
 import pytest
-from proxies_rig import until
-from queues_rig import Rig
 
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
@@ -16,6 +14,8 @@ from gateway.queues.shared_subscriptions import SharedSubscriptions
 from store.base.errors import StoreFailed
 from store.format.frame import QueueNumber
 from store.local.local import LocalStore
+from tests.support.gateway.proxies_rig import until
+from tests.support.gateway.queues_rig import Rig
 
 pytestmark = pytest.mark.anyio
 

@@ -1,13 +1,13 @@
 """Rules of the cluster's users, at proxies: each has them from the controllers, and hears when they change."""
 
 import pytest
-from controllers import Controllers, until
 
 from controller.api.client import User
 from gateway.domain.access_settings import AccessConfig
 from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Principal
 from gateway.security.access_control import AccessControl
+from tests.support.controller.controllers import Controllers, until
 
 pytestmark = pytest.mark.anyio
 

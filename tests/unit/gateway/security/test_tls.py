@@ -3,13 +3,13 @@
 import ssl
 
 import pytest
-from certificates import Authority
 from cryptography import x509
 
 from gateway.domain.errors import ConfigError
 from gateway.domain.identity import identity_of
 from gateway.security.auth_settings import TlsConfig
 from gateway.security.tls import ServerTls
+from tests.support.process.certificates import Authority
 
 
 @pytest.fixture(scope="module")

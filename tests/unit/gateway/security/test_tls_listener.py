@@ -6,7 +6,6 @@ import socket
 import ssl
 
 import pytest
-from certificates import Authority
 from cryptography import x509
 
 from gateway.security import tls_listener
@@ -14,6 +13,7 @@ from gateway.security.auth_settings import TlsConfig
 from gateway.security.tls import ServerTls
 from gateway.security.tls_listener import Handshakes, TlsListener
 from gateway.sockets import listening as accepting
+from tests.support.process.certificates import Authority
 
 pytestmark = pytest.mark.anyio
 

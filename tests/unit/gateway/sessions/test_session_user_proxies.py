@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from proxies_rig import TTL_S, Clock, Proxy, until
 
 from gateway.domain.session_user import NotItsUser, SessionUser
 from gateway.ownership.owner_keys import OwnerRecord, WantedRecord, decode_owner, encode, owner_key, wanted_key
 from gateway.port.adapter import SaveSession
 from store.local.local import LocalStore
+from tests.support.gateway.proxies_rig import TTL_S, Clock, Proxy, until
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from two_logs import Machine
 
 from gateway.delivery.fanout import Fanout, Subscriber
 from gateway.domain.cursor import beginning_of, by_log, end_of
@@ -12,6 +11,7 @@ from gateway.sessions.sessions import IDLE_COMMIT_BYTES, Sessions
 from gateway.sessions.wills import Wills
 from store.api.message import Message, encode
 from store.format.frame import FIRST_QUEUE, ROW, Position, UnplacedFrame, group_of
+from tests.support.store.two_logs import Machine
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,6 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from proxies_rig import TTL_S, Clock, Proxy, until, wills_in
 
 from gateway.domain.errors import Refusal
 from gateway.ownership.owners import OwnershipLost, Taken
@@ -13,6 +12,7 @@ from store.api.message import Message
 from store.base.errors import RevisionConflict, StoreUnreachable
 from store.format.frame import Position
 from store.local.local import LocalStore
+from tests.support.gateway.proxies_rig import TTL_S, Clock, Proxy, until, wills_in
 
 pytestmark = pytest.mark.anyio
 

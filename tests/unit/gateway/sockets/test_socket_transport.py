@@ -9,11 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from replica_kit import until
 
 from gateway.sockets import listening, poller
 from gateway.sockets.listening import PlainListener
 from gateway.sockets.poller import Poller
+from tests.support.store.replica_kit import until
 
 pytestmark = pytest.mark.anyio
 

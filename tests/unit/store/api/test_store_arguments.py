@@ -2,13 +2,13 @@
 
 import msgspec
 import pytest
-from store_kit import append, bodies, frame
 
 from store.api.client import IndexKind
 from store.base.errors import BadArgument, OffsetOutOfRange
 from store.format.policy import LeasePolicy
 from store.format.queue_config import QueueConfig
 from store.local.local import LocalStore
+from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

@@ -6,10 +6,10 @@ import logging
 
 import pytest
 import structlog
-from logging_state import logging_restored
 
 from gateway.config.config import LogConfig
 from store.base import logs
+from tests.support.process.logging_state import logging_restored
 
 
 def lines(stream: io.StringIO) -> list[dict]:

@@ -3,8 +3,6 @@
 import asyncio
 
 import pytest
-from remote_kit import Node
-from store_kit import append, begin, bodies, frame, records_frame
 
 from controller.api.client import Group, Replica
 from store.api.client import Appended, IndexKind
@@ -16,6 +14,8 @@ from store.format.queue_config import QueueConfig
 from store.format.records import TimerSet
 from store.local.local import LocalStore
 from store.remoting import RemoteStore
+from tests.support.store.remote_kit import Node
+from tests.support.store.store_kit import append, begin, bodies, frame, records_frame
 
 pytestmark = pytest.mark.anyio
 

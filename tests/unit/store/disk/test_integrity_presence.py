@@ -4,10 +4,10 @@ import asyncio
 import shutil
 
 import pytest
-from store_kit import append, frame
 
 from store.base.errors import StoreFailed
 from store.local.local import LocalStore
+from tests.support.store.store_kit import append, frame
 
 pytestmark = pytest.mark.anyio
 

@@ -1,8 +1,6 @@
 """The first pass after a start: the whole log, at once, and compared with its seals."""
 
 import pytest
-from replica_kit import open_slave, until
-from store_kit import append, frame
 
 from store.base.errors import CorruptFrame
 from store.disk.files import OsFiles
@@ -14,6 +12,8 @@ from store.log.log import CommitLog
 from store.log.scrub import START_FACTOR, Scrub
 from store.log.sealer import Sealer
 from store.log.segment import BadRange
+from tests.support.store.replica_kit import open_slave, until
+from tests.support.store.store_kit import append, frame
 
 pytestmark = pytest.mark.anyio
 

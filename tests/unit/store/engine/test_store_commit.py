@@ -7,13 +7,13 @@ from queue import SimpleQueue
 from threading import Event
 
 import pytest
-from store_kit import FaultyFiles, frame
 
 from store.api.client import Appended
 from store.base.errors import AppendOutcomeUnknown, StoreFailed, StoreFull
 from store.engine import commit as commit_module
 from store.engine.engine import Engine
 from store.format.frame import FRAME_ASYNC, UnplacedFrame
+from tests.support.store.store_kit import FaultyFiles, frame
 
 WAIT_S = 60
 RESERVE = 1 << 20

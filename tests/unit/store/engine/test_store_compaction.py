@@ -4,7 +4,6 @@ import asyncio
 import random
 
 import pytest
-from store_kit import FaultyFiles, append
 
 from store.base.errors import CorruptFrame, OffsetOutOfRange
 from store.engine.compaction import Copy, RowWatch, copies_frame
@@ -12,6 +11,7 @@ from store.format.frame import ROW, ROW_COPY, ROW_EXTRA, ROW_INDEX_KEY, ROW_OLD,
 from store.format.queue_config import QueueConfig
 from store.local.local import LocalStore
 from store.views.compact import CompactKey
+from tests.support.store.store_kit import FaultyFiles, append
 
 pytestmark = pytest.mark.anyio
 SEGMENT = 2000

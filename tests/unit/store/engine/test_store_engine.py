@@ -6,7 +6,6 @@ from threading import Event
 
 import lmdb
 import pytest
-from store_kit import FaultyFiles, frame, records_frame
 
 from store.api.client import Appended
 from store.base.errors import AppendOutcomeUnknown, DataDirLocked, SequenceOutOfOrder, StoreFailed, StoreFull
@@ -14,6 +13,7 @@ from store.engine import dispatcher as dispatcher_module
 from store.engine import engine as engine_module
 from store.engine.engine import Engine
 from store.format.records import KvPut
+from tests.support.store.store_kit import FaultyFiles, frame, records_frame
 
 WAIT_S = 60
 

@@ -5,7 +5,6 @@ import os
 
 import lmdb
 import pytest
-from store_kit import FaultyFiles, append, bodies, frame
 
 from store.base.errors import StoreFailed, StoreFull
 from store.disk.files import OsFiles
@@ -14,6 +13,7 @@ from store.engine import dispatcher as dispatcher_module
 from store.local.local import LocalStore
 from store.views import Views
 from store.views.producers import ProducersView
+from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 
 WAIT_S = 60
 

@@ -1,7 +1,6 @@
 """The gate: groups wait for the other replicas, and leave in order."""
 
 import pytest
-from store_kit import frame, records_frame
 
 from store.api.client import Appended
 from store.base.errors import AppendOutcomeUnknown, StoreFull
@@ -10,6 +9,7 @@ from store.engine.gate import Gate
 from store.format.records import KvPut
 from store.log.log import Placed
 from store.log.run import QueueEnd, RunBuilder
+from tests.support.store.store_kit import frame, records_frame
 
 pytestmark = pytest.mark.anyio
 

@@ -5,8 +5,6 @@ import errno
 import shutil
 
 import pytest
-from replica_kit import open_master, stored, until
-from store_kit import FaultyFiles, append, begin, bodies, frame, records_frame
 
 from store.api.client import Appended
 from store.base.errors import (
@@ -24,6 +22,8 @@ from store.format.records import KvPut, TimerSet
 from store.local import local
 from store.local.local import LocalStore
 from store.log.tail import LogTail
+from tests.support.store.replica_kit import open_master, stored, until
+from tests.support.store.store_kit import FaultyFiles, append, begin, bodies, frame, records_frame
 
 pytestmark = pytest.mark.anyio
 

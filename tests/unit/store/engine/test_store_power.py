@@ -6,12 +6,12 @@ from queue import SimpleQueue
 from threading import Lock
 
 import pytest
-from store_kit import frame
 
 from store.api.client import Appended
 from store.disk.files import File, OsFiles
 from store.engine.engine import Engine
 from store.log.log import CommitLog
+from tests.support.store.store_kit import frame
 
 FRAMES = 60
 WAIT_S = 60

@@ -4,7 +4,6 @@ import asyncio
 import logging
 
 import pytest
-from store_kit import append, begin, bodies, frame
 
 from store.base.errors import CorruptFrame, NotRebuildable
 from store.engine.repair import StoppedStore
@@ -12,6 +11,7 @@ from store.format.frame import HEADER, ROW
 from store.local.local import LocalStore
 from store.views import Views
 from store.views.old import old_path
+from tests.support.store.store_kit import append, begin, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from threading import current_thread
 
 import pytest
-from store_kit import append, frame
 
 from store.disk.cold import ColdReads
 from store.disk.files import OsFile, OsFiles
 from store.engine import recovery
 from store.local.local import LocalStore
+from tests.support.store.store_kit import append, frame
 
 pytestmark = pytest.mark.anyio
 

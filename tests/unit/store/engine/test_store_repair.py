@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from store_kit import append, frame
 from test_store_scrub import flip
 
 from store.base.errors import DataDirLocked
@@ -14,6 +13,7 @@ from store.local.local import LocalStore
 from store.log.log import CommitLog
 from store.log.segment import BadRange
 from store.views import Views
+from tests.support.store.store_kit import append, frame
 
 COUNT = 60
 

@@ -7,8 +7,6 @@ import shutil
 import time
 
 import pytest
-from replica_kit import feed, log_bytes, open_master, open_slave, stored, until
-from store_kit import FaultyFiles, append, bodies, frame
 
 from store.base.errors import CorruptFrame, NotMaster, StoreClosed, StoreFull, StoreOverloaded, TruncationRefused
 from store.engine import receiver
@@ -19,6 +17,8 @@ from store.local import calls
 from store.local.local import LocalStore
 from store.log.retention import Limits
 from store.log.tail import LogTail
+from tests.support.store.replica_kit import feed, log_bytes, open_master, open_slave, stored, until
+from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,6 @@ from threading import Event
 from unittest import mock
 
 import pytest
-from replica_kit import feed, open_master, open_slave, until
-from store_kit import append, bodies, frame
 
 from store.base.errors import (
     CorruptFrame,
@@ -27,6 +25,8 @@ from store.format.frame import origin_of
 from store.local.local import LocalStore
 from store.log.retention import Limits
 from store.views import Views
+from tests.support.store.replica_kit import feed, open_master, open_slave, until
+from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

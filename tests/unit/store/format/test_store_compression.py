@@ -4,7 +4,6 @@ import pytest
 from google_crc32c import extend, value
 from hypothesis import given
 from hypothesis import strategies as st
-from store_kit import append, bodies, records_frame
 
 from store.base.errors import CorruptFrame
 from store.format.compression import compress, decompress, plain_size
@@ -13,6 +12,7 @@ from store.format.records import KvPut
 from store.local.cache import FrameCache
 from store.local.local import LocalStore
 from store.log.log import Placed
+from tests.support.store.store_kit import append, bodies, records_frame
 
 pytestmark = pytest.mark.anyio
 BODY = b"temperature=21.5;" * 100

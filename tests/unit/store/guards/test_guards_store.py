@@ -1,12 +1,12 @@
 """Guards in a store: what they cover is stored or not, for readers, after a restart and when it is sent again."""
 
 import pytest
-from store_kit import append, begin, bodies
 
 from store.format.frame import FRAME_GUARDED, ROW, Position, UnplacedFrame
 from store.format.records import KvPut, encode
 from store.guards.rows import FENCES, fence_record, guard_row
 from store.local.local import LocalStore
+from tests.support.store.store_kit import append, begin, bodies
 
 pytestmark = pytest.mark.anyio
 

@@ -3,14 +3,14 @@
 import errno
 
 import pytest
-from replica_kit import feed, log_bytes, open_master, open_slave, until
-from store_kit import FaultyFiles, append, bodies, frame
 
 from store.base.errors import CorruptFrame
 from store.disk.files import OsFiles
 from store.format.frame import ROW
 from store.integrity.floor import Floor, read_floor
 from store.local.local import LocalStore
+from tests.support.store.replica_kit import feed, log_bytes, open_master, open_slave, until
+from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

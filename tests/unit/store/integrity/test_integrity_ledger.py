@@ -6,12 +6,12 @@ from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
-from store_kit import FaultyFiles
 
 from store.disk.files import OsFiles
 from store.format.ranges import RangeSet
 from store.integrity import ledger
 from store.integrity.ledger import Damage, DamageLedger
+from tests.support.store.store_kit import FaultyFiles
 
 
 def damage(start, end, why="body checksum", found_by="scrub"):

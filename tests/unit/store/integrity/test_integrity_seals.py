@@ -3,8 +3,6 @@
 from itertools import pairwise
 
 import pytest
-from replica_kit import log_bytes, open_slave
-from store_kit import append, bodies, frame
 
 from store.base.errors import CorruptFrame
 from store.disk.files import OsFiles
@@ -14,6 +12,8 @@ from store.integrity.seals import SealFile, Sealing, chain_of, read_seals
 from store.local.local import LocalStore
 from store.log.log import CommitLog
 from store.log.sealer import Sealer
+from tests.support.store.replica_kit import log_bytes, open_slave
+from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

@@ -6,13 +6,13 @@ import os
 import shutil
 
 import pytest
-from replica_kit import log_bytes, open_slave, until
-from store_kit import append, bodies, frame
 
 from store.base.errors import CorruptFrame
 from store.disk.files import OsFiles
 from store.integrity.sectors import PAGE_BYTES, pieces, read_around
 from store.local.local import LocalStore
+from tests.support.store.replica_kit import log_bytes, open_slave, until
+from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

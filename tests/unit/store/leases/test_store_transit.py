@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from store_kit import append, records_frame
 
 from store.base.errors import LeaseLost, StoreOverloaded
 from store.format.frame import ROW, LogOffset, UnplacedFrame
@@ -14,6 +13,7 @@ from store.local.local import LocalStore
 from store.log.log import Placed
 from store.log.run import QueueEnd, RunBuilder
 from store.views import Views
+from tests.support.store.store_kit import append, records_frame
 
 pytestmark = pytest.mark.anyio
 ME, OTHER = 1, 2

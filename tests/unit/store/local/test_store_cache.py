@@ -2,11 +2,10 @@
 
 import gc
 
-from store_kit import frame
-
 from store.format.frame import FRAME_OBJECTS_BYTES
 from store.local.cache import FrameCache
 from store.log.log import Placed
+from tests.support.store.store_kit import frame
 
 
 def placed(start, size=10):

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from store_kit import append, bodies, frame
 
 from store.base.errors import CorruptFrame, RevisionCompacted
 from store.format.frame import HEADER
 from store.local.local import LocalStore
+from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,6 @@
 import shutil
 
 import pytest
-from store_kit import append, bodies, frame
 from typer.testing import CliRunner
 
 from gateway.cli.commands import app
@@ -15,6 +14,7 @@ from store.format.queue_config import QueueConfig
 from store.format.records import TIMERS_QUEUE, TimerSet, encode
 from store.local.local import LocalStore
 from store.log.retention import Limits
+from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

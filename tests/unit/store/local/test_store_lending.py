@@ -4,7 +4,6 @@ import asyncio
 import errno
 
 import pytest
-from store_kit import FaultyFiles, append, bodies
 
 from store.api.handle import HANDLE_CHARS_MAX
 from store.base.errors import AppendOutcomeUnknown, BadHandle, LeaseLost, StoreOverloaded
@@ -15,6 +14,7 @@ from store.format.ranges import ranges_of
 from store.local import lending as lending_module
 from store.local.local import LocalStore
 from store.local.reader import Located
+from tests.support.store.store_kit import FaultyFiles, append, bodies
 
 pytestmark = pytest.mark.anyio
 ME, OTHER = 1, 2

@@ -7,7 +7,6 @@ import threading
 import time
 
 import pytest
-from store_kit import FaultyFiles, append, begin, bodies, fanout, frame
 
 from store.api.client import Entry
 from store.base.errors import (
@@ -25,6 +24,7 @@ from store.base.errors import (
 from store.format.frame import FRAME_BYTES_MAX, ROW_EXTRA, Position, UnplacedFrame
 from store.local.local import LocalStore
 from store.log.segment import segment_name
+from tests.support.store.store_kit import FaultyFiles, append, begin, bodies, fanout, frame
 
 pytestmark = pytest.mark.anyio
 HOUR_S = 3600

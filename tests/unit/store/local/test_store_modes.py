@@ -3,9 +3,9 @@
 import os
 
 import pytest
-from store_kit import append, frame
 
 from store.local.local import LocalStore
+from tests.support.store.store_kit import append, frame
 
 pytestmark = pytest.mark.anyio
 

@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from store_kit import append, bodies, frame
 
 from store.local.local import LocalStore
+from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from store_kit import append, begin, frame
 
 from store.base.errors import OffsetOutOfRange, StoreClosed
 from store.local.local import LocalStore
 from store.recent import arrivals
+from tests.support.store.store_kit import append, begin, frame
 
 pytestmark = pytest.mark.anyio
 

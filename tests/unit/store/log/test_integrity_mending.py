@@ -1,8 +1,6 @@
 """Repair in place: the log is byte for byte what it was, and nothing but sound frames is ever taken."""
 
 import pytest
-from replica_kit import log_bytes, open_slave, until
-from store_kit import append, bodies, frame
 
 from store.base.errors import CorruptFrame
 from store.disk.files import OsFiles
@@ -12,6 +10,8 @@ from store.local.local import LocalStore
 from store.log.log import CommitLog
 from store.log.mending import mend
 from store.log.segment import BadRange
+from tests.support.store.replica_kit import log_bytes, open_slave, until
+from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from replica_kit import open_master, until
-from store_kit import append, frame
 
 from store.base.errors import CorruptFrame, ReplicaIncomplete
 from store.format.frame import HEADER, Position
 from store.local.calls import core
 from store.local.local import LocalStore
+from tests.support.store.replica_kit import open_master, until
+from tests.support.store.store_kit import append, frame
 
 pytestmark = pytest.mark.anyio
 

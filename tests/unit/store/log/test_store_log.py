@@ -4,13 +4,13 @@ import errno
 import weakref
 
 import pytest
-from store_kit import FaultyFiles, frame
 
 from store.base.errors import CorruptFrame
 from store.disk.files import OsFiles
 from store.format.frame import HEADER, Frame
 from store.log.log import CommitLog, Placed
 from store.log.segment import BadRange, OpenFiles, segment_name, segment_start
+from tests.support.store.store_kit import FaultyFiles, frame
 
 
 def open_log(directory, *, files=None, size=1 << 20, start=0):

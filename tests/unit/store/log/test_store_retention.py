@@ -6,7 +6,6 @@ import shutil
 
 import lmdb
 import pytest
-from store_kit import FaultyFiles, append, bodies, frame
 
 from store.base.errors import NotRebuildable, OffsetOutOfRange
 from store.engine.repair import StoppedStore
@@ -17,6 +16,7 @@ from store.local.local import LocalStore
 from store.log.retention import Kept, Limits, LimitsTable, limits_of
 from store.log.run import Chunk
 from store.views import Views
+from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 SEGMENT = 1000

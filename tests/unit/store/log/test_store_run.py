@@ -3,13 +3,13 @@
 import random
 
 import numpy as np
-from store_kit import fanout, frame, records_frame
 
 from store.format.frame import ROW_EXTRA, Position
 from store.format.records import KvPut, QueueDeleted
 from store.log import run as run_module
 from store.log.log import Placed
 from store.log.run import QueueEnd, RunBuilder
+from tests.support.store.store_kit import fanout, frame, records_frame
 
 
 def place(*frames, start=0):

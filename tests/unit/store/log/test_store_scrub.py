@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from store_kit import FaultyFiles, append, bodies, frame
 
 from store.base.errors import CorruptFrame
 from store.disk.files import OsFiles
@@ -13,6 +12,7 @@ from store.log.log import CommitLog
 from store.log.scrub import PASS_INTERVAL_MS, REST_MS, Scrub
 from store.log.segment import segment_name
 from store.views.old import set_aside
+from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

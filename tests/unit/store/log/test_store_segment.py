@@ -3,10 +3,10 @@
 import random
 
 import pytest
-from store_kit import FaultyFiles
 
 from store.log import segment as segment_module
 from store.log.segment import Segment
+from tests.support.store.store_kit import FaultyFiles
 
 
 class Counted(FaultyFiles):

@@ -5,13 +5,13 @@ import contextlib
 import shutil
 
 import pytest
-from controllers import Controllers, free_port, until
-from node_kit import PATIENCE_S, Load, StoreGroup
-from store_kit import append, bodies, frame
 
 from controller.elections.admission import Admission
 from store.node import node as node_module
 from store.node.master_role import MasterRole
+from tests.support.controller.controllers import Controllers, free_port, until
+from tests.support.store.node_kit import PATIENCE_S, Load, StoreGroup
+from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

@@ -1,11 +1,11 @@
 """Nothing is written to a queue that was dropped, by whoever has not heard of it: nobody would read it."""
 
 import pytest
-from controllers import Controllers, until
-from node_kit import GROUP, PATIENCE_S, StoreGroup
-from store_kit import append, bodies, frame
 
 from store.base.errors import QueueDropped
+from tests.support.controller.controllers import Controllers, until
+from tests.support.store.node_kit import GROUP, PATIENCE_S, StoreGroup
+from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

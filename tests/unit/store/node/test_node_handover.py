@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from controllers import Controllers
-from node_kit import StoreGroup
 
 from store.api.client import Put
+from tests.support.controller.controllers import Controllers
+from tests.support.store.node_kit import StoreGroup
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,6 @@ import asyncio
 
 import msgspec
 import pytest
-from store_kit import append, frame
 
 from controller.api.client import GroupConfig, Replica, UnknownGroup
 from controller.node.local import LocalController
@@ -19,6 +18,7 @@ from store.node.disk import Disk
 from store.node.identity import register
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
+from tests.support.store.store_kit import append, frame
 
 pytestmark = pytest.mark.anyio
 

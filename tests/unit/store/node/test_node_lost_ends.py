@@ -6,10 +6,6 @@ import logging
 
 import msgspec
 import pytest
-from controllers import Controllers, until
-from node_kit import GROUP, PATIENCE_S, StoreGroup
-from replica_kit import log_bytes
-from store_kit import append, bodies, frame
 
 from controller.api.client import NotElectable, StaleEpoch
 from store.disk.files import OsFiles
@@ -19,6 +15,10 @@ from store.node.disk import Disk
 from store.node.master_role import MasterRole
 from store.node.node import StoreNode
 from store.replication.unclean_file import load_unclean, save_unclean
+from tests.support.controller.controllers import Controllers, until
+from tests.support.store.node_kit import GROUP, PATIENCE_S, StoreGroup
+from tests.support.store.replica_kit import log_bytes
+from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

@@ -3,15 +3,15 @@
 import errno
 
 import pytest
-from controllers import Controllers, until
-from node_kit import GROUP, PATIENCE_S, StoreGroup
-from store_kit import FaultyFiles, append, bodies, frame
 
 from controller.api.client import GroupConfig
 from store.node import node as node_module
 from store.node import slave_role
 from store.node.disk import Disk
 from store.replication.epoch_file import EpochFile
+from tests.support.controller.controllers import Controllers, until
+from tests.support.store.node_kit import GROUP, PATIENCE_S, StoreGroup
+from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

@@ -3,9 +3,6 @@
 import logging
 
 import pytest
-from controllers import Controllers, until
-from node_kit import GROUP, StoreGroup
-from store_kit import append, frame
 
 from controller.api.client import Group, Replica
 from store.base.errors import StoreUnreachable
@@ -13,6 +10,9 @@ from store.node import wire
 from store.node.identity import ReplicaIdentity
 from store.node.papers import sign, stranger
 from store.replication.messages import Hello, Refused, Why, decode, encode
+from tests.support.controller.controllers import Controllers, until
+from tests.support.store.node_kit import GROUP, StoreGroup
+from tests.support.store.store_kit import append, frame
 
 pytestmark = pytest.mark.anyio
 

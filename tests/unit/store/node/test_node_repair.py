@@ -4,10 +4,6 @@ import logging
 import shutil
 
 import pytest
-from controllers import Controllers, until
-from node_kit import GROUP, PATIENCE_S, StoreGroup
-from replica_kit import log_bytes
-from store_kit import append, bodies, frame
 
 from controller.api.client import GroupConfig
 from gateway.config.config import load
@@ -19,6 +15,10 @@ from store.node.master_role import MasterRole
 from store.node.repair.agreement import Agreement
 from store.node.repair.serving import RangeServer
 from store.node.run import _Process
+from tests.support.controller.controllers import Controllers, until
+from tests.support.store.node_kit import GROUP, PATIENCE_S, StoreGroup
+from tests.support.store.replica_kit import log_bytes
+from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

@@ -6,10 +6,6 @@ import errno
 
 import grpc
 import pytest
-from controllers import Controllers, until
-from node_kit import GROUP, PATIENCE_S, Load, StoreGroup
-from replica_kit import log_bytes
-from store_kit import FaultyFiles, append, begin, bodies, frame
 
 from controller.api.client import ControllerError, GroupChanges, GroupConfig
 from store.base.errors import NotWritable, StoreError
@@ -19,6 +15,10 @@ from store.log.retention import Limits
 from store.node.wire import SWITCH_OVER, SwitchRequest, decode, encode, open_channel, path
 from store.remoting import RemoteStore
 from store.replication.errors import CannotSwitchOver
+from tests.support.controller.controllers import Controllers, until
+from tests.support.store.node_kit import GROUP, PATIENCE_S, Load, StoreGroup
+from tests.support.store.replica_kit import log_bytes
+from tests.support.store.store_kit import FaultyFiles, append, begin, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

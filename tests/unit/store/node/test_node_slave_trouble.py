@@ -1,13 +1,13 @@
 """A slave that cannot take what its master sends, for a while: it begins anew, whatever it is to be next."""
 
 import pytest
-from controllers import Controllers, until
-from node_kit import PATIENCE_S, Load, StoreGroup
-from store_kit import FaultyFiles, append, bodies, frame
 
 from controller.api.client import GroupConfig
 from store.node import slave_role
 from store.node.slave_role import SlaveRole
+from tests.support.controller.controllers import Controllers, until
+from tests.support.store.node_kit import PATIENCE_S, Load, StoreGroup
+from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

@@ -1,14 +1,14 @@
 """A master with a full disk hands over to a replica that has room, once; one that cannot confirm says so."""
 
 import pytest
-from controllers import Controllers, until
-from node_kit import GROUP, PATIENCE_S, Load, StoreGroup
-from store_kit import FaultyFiles, append, bodies, frame
 
 from controller.api.client import GroupConfig
 from store.base.errors import NotWritable, StoreFull
 from store.engine import engine
 from store.node import strain
+from tests.support.controller.controllers import Controllers, until
+from tests.support.store.node_kit import GROUP, PATIENCE_S, Load, StoreGroup
+from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

@@ -3,11 +3,11 @@
 import contextlib
 
 import pytest
-from controllers import Controllers, until
-from node_kit import PATIENCE_S, StoreGroup
-from store_kit import append, bodies, frame
 
 from store.base.errors import StoreError
+from tests.support.controller.controllers import Controllers, until
+from tests.support.store.node_kit import PATIENCE_S, StoreGroup
+from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

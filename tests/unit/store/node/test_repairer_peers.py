@@ -6,8 +6,6 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
-from replica_kit import log_bytes, open_slave, until
-from store_kit import frame
 
 from controller.api.client import Group, GroupConfig, Replica
 from store.base.errors import StoreUnreachable
@@ -21,6 +19,8 @@ from store.node.repair.agreement import Agreement
 from store.node.repair.repairer import Repairer
 from store.node.wire import RangeEnd, RangePart, RangeRequest, SealsAnswer, SealsRequest
 from store.replication.epochs import EpochList
+from tests.support.store.replica_kit import log_bytes, open_slave, until
+from tests.support.store.store_kit import frame
 
 pytestmark = pytest.mark.anyio
 

@@ -3,8 +3,6 @@
 import socket
 
 import pytest
-from controllers import Controllers, until
-from node_kit import GROUP, StoreGroup
 
 from controller.api.client import GroupConfig
 from gateway.config.config import Config, RpcConfig, StoreConfig
@@ -12,6 +10,8 @@ from gateway.process.app import StartError, listening_on
 from gateway.process.nodes import store_settings
 from store.node.run import StoreNodeFailed, _Process
 from store.serving.rpc import StoreService
+from tests.support.controller.controllers import Controllers, until
+from tests.support.store.node_kit import GROUP, StoreGroup
 
 pytestmark = pytest.mark.anyio
 

@@ -13,15 +13,15 @@ from unittest.mock import Mock
 import grpc
 import grpc.aio
 import pytest
-from certificates import Authority
 from cryptography import x509
-from loops import AsyncioLoop, UvLoop
 
 from store.base.listening import STRANGERS, StrangersBudget, admit, passing, server
 from store.pipes import Server, open_channel, pipe
 from store.pipes import server as pipes_server
 from store.pipes.pipe import OPENING, Pipe
 from store.rpc.credentials import CredentialFiles
+from tests.support.process.certificates import Authority
+from tests.support.process.loops import AsyncioLoop, UvLoop
 
 pytestmark = pytest.mark.anyio
 

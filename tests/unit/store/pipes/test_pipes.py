@@ -9,11 +9,11 @@ import struct
 import grpc
 import grpc.aio
 import pytest
-from loops import AsyncioLoop, UvLoop
 
 from store.base.listening import server as listening_server
 from store.pipes import Server, open_channel, pipe, server
 from store.pipes.pipe import OPENING, End, Pipe
+from tests.support.process.loops import AsyncioLoop, UvLoop
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from controllers import until
 
 from controller.api.client import Group, Replica
 from controller.complaints.messages import COMPLAIN_MS, HINT_MS, PROXY_COMPLAIN_MS
@@ -11,6 +10,7 @@ from store.reach.reach import Reach
 from store.reach.reporter import Reporter
 from store.reach.silence import STEP_MS_MAX, Silence
 from store.remoting import RemoteStore
+from tests.support.controller.controllers import until
 
 pytestmark = pytest.mark.anyio
 

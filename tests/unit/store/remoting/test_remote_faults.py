@@ -4,9 +4,6 @@ import asyncio
 import random
 
 import pytest
-from relay import Relay
-from remote_kit import Node
-from store_kit import append, begin, bodies, frame
 
 from store.api.client import Appended, Put
 from store.base.errors import (
@@ -25,6 +22,9 @@ from store.local.local import LocalStore
 from store.remoting import RemoteStore, appender, connection
 from store.remoting.caller import AGAIN, CALLS_COUNT_MAX, ONCE, Caller
 from store.rpc import arguments
+from tests.support.process.relay import Relay
+from tests.support.store.remote_kit import Node
+from tests.support.store.store_kit import append, begin, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

@@ -2,7 +2,8 @@
 
 import pytest
 import test_store_kv
-from remote_kit import contract
+
+from tests.support.store.remote_kit import contract
 
 contract(test_store_kv, globals())
 

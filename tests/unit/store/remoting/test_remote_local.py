@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 import test_store_local
-from remote_kit import ServedStore, contract
+
+from tests.support.store.remote_kit import ServedStore, contract
 
 contract(
     test_store_local,

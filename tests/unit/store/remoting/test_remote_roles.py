@@ -3,14 +3,14 @@
 import asyncio
 
 import pytest
-from remote_kit import Node
-from replica_kit import feed, open_master, open_slave, until
-from store_kit import append, begin, bodies, frame
 
 from store.base.errors import NotMaster, OffsetOutOfRange
 from store.format.frame import Position
 from store.local.local import LocalStore
 from store.remoting import RemoteStore
+from tests.support.store.remote_kit import Node
+from tests.support.store.replica_kit import feed, open_master, open_slave, until
+from tests.support.store.store_kit import append, begin, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

@@ -1,7 +1,8 @@
 """The tests of test_store_timers.py with a store over the network."""
 
 import test_store_timers
-from remote_kit import contract
+
+from tests.support.store.remote_kit import contract
 
 contract(
     test_store_timers,

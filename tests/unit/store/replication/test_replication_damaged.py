@@ -3,13 +3,13 @@
 import random
 
 import pytest
-from replication_kit import Following, Log
 from test_replication_master import group
 
 from store.replication.agreement import Acknowledge
 from store.replication.errors import CannotSwitchOver, NotEnoughInSync
 from store.replication.messages import Welcome
 from store.replication.slave import Send
+from tests.support.store.replication_kit import Following, Log
 
 
 def damage(leading, number: int, damaged: bool = True):

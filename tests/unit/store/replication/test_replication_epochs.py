@@ -1,11 +1,11 @@
 import pytest
-from replication_kit import Log
 
 from store.disk.files import OsFiles
 from store.format.frame import HEADER, Header
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EPOCHS_MAX, Common, EpochList, decode_epochs, encode_epochs
 from store.replication.errors import BadEpochs
+from tests.support.store.replication_kit import Log
 
 
 def epochs(*entries):

@@ -4,7 +4,6 @@ Stories of whole clusters are in sim/test_joint_lessons.py.
 """
 
 import pytest
-from replication_kit import Following, Leading, Log
 
 from store.base.errors import NotMaster
 from store.format.frame import LogOffset
@@ -14,6 +13,7 @@ from store.replication.errors import NotEnoughInSync
 from store.replication.messages import Hello, Welcome, decode, encode
 from store.replication.pace import Pace
 from store.replication.slave import Send, Stage
+from tests.support.store.replication_kit import Following, Leading, Log
 
 
 def test_an_epoch_without_data_is_replaced_by_one_that_begins_at_the_same_place():

@@ -1,5 +1,4 @@
 import pytest
-from replication_kit import Following, Leading, Log
 
 from store.base.errors import NotMaster
 from store.replication.agreement import Acknowledge
@@ -7,6 +6,7 @@ from store.replication.errors import BadMessage, CannotSwitchOver, NotEnoughInSy
 from store.replication.messages import Ack, Confirmed, Data, Hello, Refused, Welcome, Why
 from store.replication.pace import Pace
 from store.replication.slave import Stage
+from tests.support.store.replication_kit import Following, Leading, Log
 
 PACE = Pace(batch_bytes=400, window_bytes=1_000)
 

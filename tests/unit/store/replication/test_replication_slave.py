@@ -1,11 +1,11 @@
 import msgspec
 import pytest
-from replication_kit import Following, Leading, Log, frame_at
 
 from store.format.frame import HEADER
 from store.replication.messages import Ack, Confirmed, Data, Hello, Refused, Welcome, Why
 from store.replication.pace import Pace
 from store.replication.slave import Prepare, SaveEpochs, Send, Stage, Write
+from tests.support.store.replication_kit import Following, Leading, Log, frame_at
 
 SESSION = 102
 

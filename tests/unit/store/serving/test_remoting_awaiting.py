@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from remote_kit import Node
 
 from store.format.frame import ROW, QueueNumber, UnplacedFrame
 from store.local.local import LocalStore
 from store.remoting import RemoteStore
+from tests.support.store.remote_kit import Node
 
 pytestmark = pytest.mark.anyio
 

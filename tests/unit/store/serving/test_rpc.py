@@ -6,7 +6,6 @@ import grpc
 import msgspec
 import numpy as np
 import pytest
-from fake_store import Serving, serving, unplaced
 
 from controller.api.client import TopicLimit, UnknownTopic
 from store.api.client import Bounds, Fetched
@@ -16,6 +15,7 @@ from store.format.frame import Frame
 from store.remoting.reader import RemoteFailure, RemoteReader, StoreUnreachable
 from store.rpc import wire
 from store.serving import rpc
+from tests.support.store.fake_store import Serving, serving, unplaced
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ import subprocess
 
 import grpc
 import pytest
-from remote_kit import Node
-from store_kit import append, bodies, frame
 
 from store.base.errors import NotMaster, StoreOverloaded, StoreUnreachable, TimersFull
 from store.format.frame import ROW, UnplacedFrame
@@ -21,6 +19,8 @@ from store.rpc.paths import APPEND, CALLS, CHANNEL_OPTIONS, TAIL, TailRequest, p
 from store.serving import intake, service, session
 from store.serving.rpc import StoreService
 from store.timers.timers import TimerLimits
+from tests.support.store.remote_kit import Node
+from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 OPENSSL = shutil.which("openssl")

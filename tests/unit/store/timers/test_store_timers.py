@@ -5,7 +5,6 @@ import errno
 import shutil
 
 import pytest
-from store_kit import FaultyFiles, append, bodies, records_frame
 
 from store.base.errors import FrameTooLarge, NoSuchTimer, StoreOverloaded, TimersFull, TimerTooFar
 from store.format.frame import FIRST_QUEUE, ROW, ROW_EXTRA, Position
@@ -15,6 +14,7 @@ from store.local.local import LocalStore
 from store.timers import timers as timers_module
 from store.timers.timers import DAY_MS, TimerLimits, firing_frame
 from store.views.timers import is_sound
+from tests.support.store.store_kit import FaultyFiles, append, bodies, records_frame
 
 pytestmark = pytest.mark.anyio
 HOUR_S = 3600

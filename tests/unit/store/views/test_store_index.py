@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from store_kit import append, records_frame
 
 from store.api.client import IndexKind
 from store.format.frame import ROW, ROW_EXTRA, ROW_INDEX_ADDRESS, ROW_INDEX_KEY, Position, UnplacedFrame
@@ -15,6 +14,7 @@ from store.views import Views
 from store.views import index as index_module
 from store.views.addresses import listable
 from store.views.index import IndexView, Wanted
+from tests.support.store.store_kit import append, records_frame
 
 pytestmark = pytest.mark.anyio
 

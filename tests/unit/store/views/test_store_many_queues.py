@@ -5,9 +5,9 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from store_kit import append, begin, bodies, frame
 
 from store.local.local import LocalStore
+from tests.support.store.store_kit import append, begin, bodies, frame
 
 pytestmark = pytest.mark.anyio
 

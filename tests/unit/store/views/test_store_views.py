@@ -5,7 +5,6 @@ from time import monotonic
 
 import lmdb
 import pytest
-from store_kit import frame, records_frame
 
 from store.api.client import Entry
 from store.api.kv_rules import end_of_prefix, slot_range, split
@@ -18,6 +17,7 @@ from store.log.producers import ProducerTable
 from store.log.run import Run, RunBuilder
 from store.views import Views
 from store.views import producers as producers_module
+from tests.support.store.store_kit import frame, records_frame
 
 
 def until(true, seconds=10):

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from store_kit import append, bodies, frame
-from views_kit import fill, plain, told
 
 from store.base.errors import NotRebuildable, ViewsDamaged
 from store.engine.repair import StoppedStore
@@ -17,11 +15,13 @@ from store.local.local import LocalStore
 from store.views import Views
 from store.views.layout import DBS_MAX, FORMAT
 from store.views.verify import Walk
+from tests.support.store.store_kit import append, bodies, frame
+from tests.support.store.views_kit import fill, plain, told
 
 pytestmark = pytest.mark.anyio
 
 VALUE = b"a value that nobody else has"
-KIT = Path(__file__).parents[3] / "views_kit.py"
+KIT = Path(__file__).parents[3] / "support" / "store" / "views_kit.py"
 
 
 async def put(directory, **options):

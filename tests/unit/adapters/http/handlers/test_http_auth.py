@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from http_driver import NOW_MS, Gateway, Http1Client, Http2Client, parse_responses, request
 
 from adapters.http.handlers.credentials import Offered
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Authenticate, Call, Outcome, Principal, Publish
+from tests.support.http.http_driver import NOW_MS, Gateway, Http1Client, Http2Client, parse_responses, request
 
 TOKEN = ("authorization", "Bearer good")
 

@@ -1,7 +1,8 @@
 """POST to an address with some of an event's headers."""
 
 import pytest
-from http_driver import Gateway, Http1Client
+
+from tests.support.http.http_driver import Gateway, Http1Client
 
 NAMED = (("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t"))
 

@@ -4,8 +4,6 @@ import json
 from typing import Any, TypeAlias
 
 import pytest
-from http_driver import Http1Client, Http2Client
-from http_groups import GroupsGateway
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.groups import (
@@ -29,6 +27,8 @@ from gateway.port.groups import (
     ResetGroup,
 )
 from store.api.message import Message
+from tests.support.http.http_driver import Http1Client, Http2Client
+from tests.support.http.http_groups import GroupsGateway
 
 Client: TypeAlias = Http1Client | Http2Client
 

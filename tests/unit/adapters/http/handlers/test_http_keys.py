@@ -5,8 +5,6 @@ import json
 from typing import Any, TypeAlias
 
 import pytest
-from http_driver import NOW_MS, Http1Client, Http2Client, parse_responses, request
-from http_keys import KvGateway
 
 from adapters.http import HttpOptions
 from adapters.http.wire.h1 import OUTPUT_BYTES_MAX
@@ -14,6 +12,8 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Outcome
 from gateway.port.kv import Compacted, GetKey, ListKeys, Match, StoreKey, TransactKeys, WatchKeys
 from store.api.client import EXISTS, Change, Delete, Put
+from tests.support.http.http_driver import NOW_MS, Http1Client, Http2Client, parse_responses, request
+from tests.support.http.http_keys import KvGateway
 
 Client: TypeAlias = Http1Client | Http2Client
 

@@ -4,11 +4,11 @@ import json
 from urllib.parse import quote
 
 import pytest
-from http_driver import Gateway, Http1Client, parse_responses, request
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import FindMessages, FoundMessages, Outcome
 from store.api.message import Message
+from tests.support.http.http_driver import Gateway, Http1Client, parse_responses, request
 
 
 def get(client, target):

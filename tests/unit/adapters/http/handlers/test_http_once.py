@@ -4,12 +4,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from http_driver import NOW_MS, Gateway, Http1Client, Http2Client
 
 from adapters.http import HttpOptions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.once import KeyRepeated, OnceKey, Recalled
 from gateway.port.adapter import Call, Outcome, Publish, RecallKey
+from tests.support.http.http_driver import NOW_MS, Gateway, Http1Client, Http2Client
 
 KEY = ("idempotency-key", '"k"')
 

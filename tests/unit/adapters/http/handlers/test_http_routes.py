@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import pytest
-from http_driver import NOW_MS, Gateway, Http1Client, Http2Client
 
 from adapters.cloudevents import EventRoute
 from adapters.http import HttpOptions
@@ -14,6 +13,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Principal, Subscribe
 from gateway.port.tickets import timer_of
 from store.api.message import Message
+from tests.support.http.http_driver import NOW_MS, Gateway, Http1Client, Http2Client
 
 Client: TypeAlias = Http1Client | Http2Client
 EVENT = {"specversion": "1.0", "id": "A-1", "source": "/s", "type": "com.example.reading"}

@@ -5,7 +5,6 @@ from typing import Any
 
 import h2.settings
 import pytest
-from http_driver import Gateway, Http1Client, Http2Client, parse_responses, request
 
 from adapters.http import HttpOptions
 from adapters.http.wire.h1 import OUTPUT_BYTES_MAX
@@ -14,6 +13,7 @@ from gateway.domain.batch import Batch
 from gateway.port.adapter import Deliveries, Settled, SubscriptionId
 from store.api.message import Message
 from store.format.frame import LogOffset, Position, origin_of
+from tests.support.http.http_driver import Gateway, Http1Client, Http2Client, parse_responses, request
 
 
 def subscribe(client: Any, *filters: str, last: str | None = None) -> int:

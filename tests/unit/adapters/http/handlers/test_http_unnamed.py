@@ -3,9 +3,9 @@
 from base64 import b64encode
 
 import pytest
-from http_driver import PASSWORDS, Gateway, Http2Client, parse_responses
 
 from adapters.http import HttpOptions
+from tests.support.http.http_driver import PASSWORDS, Gateway, Http2Client, parse_responses
 
 EVIL = "evil.example:8080"
 

@@ -4,10 +4,10 @@ import gc
 import weakref
 
 import pytest
-from http_driver import Gateway, Http2Client, parse_responses, request
 
 from adapters.http import HttpFactory, HttpOptions
 from adapters.http.wire.arriving import FREE_BYTES
+from tests.support.http.http_driver import Gateway, Http2Client, parse_responses, request
 
 KiB = 1024
 OPTIONS = HttpOptions(arriving_bytes_max=1024 * KiB)

@@ -1,12 +1,12 @@
 """HTTP/1.1 on the wire."""
 
 import pytest
-from http_driver import Gateway, Http1Client, parse_responses, request
 
 from adapters.http import HttpOptions
 from adapters.http.connection import ASKED_MAX
 from adapters.http.wire.h1 import LINGER_MS
 from gateway.port.adapter import Call, LastValue, Publish
+from tests.support.http.http_driver import Gateway, Http1Client, parse_responses, request
 
 POST = request("POST", "/topics/a", body=b"1")
 GET = request("GET", "/topics/a")

@@ -5,7 +5,6 @@ import base64
 import h2.errors
 import h2.settings
 import pytest
-from http_driver import Gateway, Http2Client, parse_responses, request
 from hyperframe.frame import (
     DataFrame,
     GoAwayFrame,
@@ -20,6 +19,7 @@ from adapters.http import HttpOptions
 from adapters.http.wire.guard import CONTROL_FRAMES_MAX, PREFACE, RESETS_MAX
 from gateway.port.adapter import Publish
 from store.api.message import Message
+from tests.support.http.http_driver import Gateway, Http2Client, parse_responses, request
 
 
 def test_requests_of_one_read_are_one_publish() -> None:

@@ -3,7 +3,6 @@
 import h2.errors
 import pytest
 from hpack import Encoder
-from http_driver import Gateway, Http2Client
 from hyperframe.frame import (
     ContinuationFrame,
     DataFrame,
@@ -19,6 +18,7 @@ from hyperframe.frame import (
 )
 
 from adapters.http.wire.guard import CONTROL_FRAMES_MAX, PREFACE, RESETS_MAX
+from tests.support.http.http_driver import Gateway, Http2Client
 
 NO_ERROR, PROTOCOL, FLOW, CLOSED, SIZE, COMPRESSION, CALM = 0, 1, 3, 5, 6, 9, 11
 OPENING = PREFACE + SettingsFrame(0).serialize()

@@ -1,8 +1,6 @@
 """AUTH in the words of MQTT 5.0, 4.12 and 3.15: who may say what when, and what becomes of the others."""
 
 import pytest
-from mqtt_driver import Driver
-from mqtt_scram import CONTINUE, REAUTHENTICATE, ScramDriver, auth, said
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, Publish, Subscribe, Will
@@ -14,6 +12,8 @@ from adapters.mqtt.messages.options import Options
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Authenticate, Challenge, DropWill, OpenedSession, OpenSession, Outcome, Principal
 from gateway.security.scram import MECHANISM
+from tests.support.mqtt.mqtt_driver import Driver
+from tests.support.mqtt.mqtt_scram import CONTINUE, REAUTHENTICATE, ScramDriver, auth, said
 
 
 def connected(**fields):

@@ -1,7 +1,6 @@
 """CONNECT and everything before its CONNACK; keep alive; the ways a connection ends."""
 
 import pytest
-from mqtt_driver import INFO, NOW_MS, Driver, packets_in
 
 from adapters.mqtt import FACTORY
 from adapters.mqtt.codec import Properties, ReasonCode, encode
@@ -21,6 +20,7 @@ from adapters.mqtt.messages.options import Options
 from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
 from gateway.port.adapter import Authenticate, Call, Close, EndSession, OpenSession, Outcome, Principal, SaveSession
+from tests.support.mqtt.mqtt_driver import INFO, NOW_MS, Driver, packets_in
 
 
 def plain(**kwargs) -> Driver:

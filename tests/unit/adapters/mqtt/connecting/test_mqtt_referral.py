@@ -22,7 +22,7 @@ from adapters.mqtt.messages.options import Options
 from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
 from gateway.port.adapter import Outcome
-from tests.mqtt_driver import Driver
+from tests.support.mqtt.mqtt_driver import Driver
 
 ELSEWHERE = "other.example:1883"
 

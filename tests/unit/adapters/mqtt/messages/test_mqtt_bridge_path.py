@@ -3,9 +3,7 @@
 from random import Random
 
 import pytest
-from mqtt_driver import INFO, Driver
 from msgspec.structs import replace
-from upstream_broker import Broker
 
 from adapters.mqtt import FACTORY
 from adapters.mqtt.codec.packet_type import PacketType
@@ -14,6 +12,8 @@ from adapters.mqtt.codec.primitives import Reader
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties, decode_properties
 from adapters.mqtt.messages.bridge_path import GATEWAY, PATH, PATH_COUNT_MAX, extended, introduced
 from adapters.mqtt.messages.messages import dialect_of, publish_pieces
+from tests.support.mqtt.mqtt_driver import INFO, Driver
+from tests.support.mqtt.upstream_broker import Broker
 
 HERE, THERE = "aa01", "bb02"
 TOLD = Properties(user=((GATEWAY, THERE),))

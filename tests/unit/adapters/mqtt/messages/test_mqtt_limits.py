@@ -1,12 +1,12 @@
 """What a client's messages may be like: each limit is answered with its own reason code, and hurts nothing else."""
 
 import pytest
-from mqtt_driver import Driver
 
 from adapters.mqtt.codec import Properties
 from adapters.mqtt.codec.packets import Connect, Disconnect, Puback, Publish, Pubrec, Will
 from adapters.mqtt.messages.options import Options
 from gateway.port.adapter import Close
+from tests.support.mqtt.mqtt_driver import Driver
 
 TIGHT = Options(topic_levels_max=3, topic_bytes_max=12, user_properties_max=2, will_bytes_max=5)
 MANY = Properties(user=(("a", "1"),) * 3)

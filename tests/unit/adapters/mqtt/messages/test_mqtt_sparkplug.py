@@ -1,7 +1,6 @@
 """Sparkplug B: topic names of Sparkplug 3.0.0, chapter 4, and what they say of messages."""
 
 import pytest
-from mqtt_driver import Driver, batch_of
 
 from adapters.mqtt.codec.packets import Publish, Subscribe, SubscriptionRequest, Will
 from adapters.mqtt.codec.properties import Properties
@@ -9,6 +8,7 @@ from adapters.mqtt.messages.messages import publisher_of
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.messages.sparkplug import sparkplug_of
 from gateway.port.adapter import OpenSession, Outcome, Principal
+from tests.support.mqtt.mqtt_driver import Driver, batch_of
 
 PROTOBUF = "application/x-protobuf"
 TOPICS = {  # those that the specification shows, and one of each kind

@@ -1,7 +1,6 @@
 """What a client of MQTT hears of what it may not do."""
 
 import pytest
-from mqtt_driver import Driver
 
 from adapters.mqtt.codec.packets import (
     Connack,
@@ -20,6 +19,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
 from gateway.port.adapter import Close, OpenedSession, Outcome, Principal
 from store.api.message import Message
+from tests.support.mqtt.mqtt_driver import Driver
 
 DENIED = 0x87
 NO = Refusal(Cause.FORBIDDEN, "no")

@@ -11,7 +11,7 @@ from adapters.mqtt.session.session_state import Exchanges, SavedDelivery, SavedS
 from gateway.port.adapter import OpenedSession, Outcome
 from store.api.message import Message
 from store.format.frame import LogOffset
-from tests.mqtt_driver import Driver, batch_of
+from tests.support.mqtt.mqtt_driver import Driver, batch_of
 
 
 def connected(maximum, *, qos=2, options=None, version=5, subscribe=True, **fields):

@@ -1,13 +1,13 @@
 """What is encoded once for all subscribers of a kind, and what is kept of it."""
 
 import pytest
-from mqtt_driver import NOW_MS, Driver, batch_of
 
 from adapters.mqtt.codec import Properties
 from adapters.mqtt.codec.packets import Publish, Subscribe, SubscriptionRequest
 from adapters.mqtt.session.encoded import IDENTIFIED_COUNT_MAX, Encoded
 from gateway.domain.batch import Batch
 from store.api.message import Message
+from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
 
 
 def message(body: bytes, **fields: int) -> Message:

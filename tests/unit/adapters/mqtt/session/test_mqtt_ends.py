@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from adapters.mqtt.codec.packets import Publish, Subscribe, SubscriptionRequest
-from tests.mqtt_driver import Driver
+from tests.support.mqtt.mqtt_driver import Driver
 
 
 class Watched(Driver):

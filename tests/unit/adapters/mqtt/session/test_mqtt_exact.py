@@ -7,7 +7,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
 from gateway.port.adapter import DONE, OpenedSession, Outcome
 from gateway.port.marks import Mark, OpenedMarks
-from tests.mqtt_driver import Driver
+from tests.support.mqtt.mqtt_driver import Driver
 
 
 def publish(packet_id, *, qos=2, topic="t", dup=False):

@@ -1,7 +1,6 @@
 """PUBLISH from a client: batches, acknowledgements, QoS 2, aliases, properties, refusals, limits."""
 
 import pytest
-from mqtt_driver import NOW_MS, Driver, batch_of
 
 from adapters.mqtt.codec import Properties, ReasonCode, encode
 from adapters.mqtt.codec.packets import (
@@ -24,6 +23,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
 from gateway.port.adapter import Outcome, Principal
 from store.api.message import Message
+from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
 
 
 def connected(version=5, options=None, **connect) -> Driver:

@@ -1,7 +1,6 @@
 """Retained messages for a new subscription, and the live ones that replace them meanwhile."""
 
 import pytest
-from mqtt_driver import NOW_MS, Driver, batch_of
 
 from adapters.mqtt.codec import Properties
 from adapters.mqtt.codec.packets import Packet, Puback, Publish, Subscribe, SubscriptionRequest
@@ -9,6 +8,7 @@ from adapters.mqtt.messages.options import Options
 from adapters.mqtt.session.retained import NEWER_BYTES_MAX
 from gateway.port.adapter import Call, Effect, Outcome, Retained, RetainedPage, Settled
 from store.api.message import Message
+from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
 
 
 class Asked(Driver):

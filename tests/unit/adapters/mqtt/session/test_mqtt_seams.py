@@ -1,7 +1,5 @@
 """Where one connection of a session ends and the next one begins."""
 
-from mqtt_driver import NOW_MS, Driver, batch_of
-
 from adapters.mqtt.codec import Properties
 from adapters.mqtt.codec.packets import (
     Connack,
@@ -26,6 +24,7 @@ from gateway.port import adapter as port
 from gateway.port.adapter import OpenedSession, Outcome, Settled
 from store.api.message import Message
 from store.format.frame import LogOffset, Position, origin_of
+from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
 
 
 def message(body: bytes, qos: int = 1) -> Message:

@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from mqtt_driver import NOW_MS, Driver, batch_of
 
 from adapters.mqtt.codec import Properties
 from adapters.mqtt.codec.packets import (
@@ -37,6 +36,7 @@ from gateway.port import adapter as port
 from gateway.port.adapter import OpenedSession, Outcome, SaveSession, Settled
 from store.api.message import Message
 from store.format.frame import LogOffset, Position, origin_of
+from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
 
 
 def at(row: int, frame: int = 4096) -> Position:

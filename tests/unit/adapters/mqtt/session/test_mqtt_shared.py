@@ -1,7 +1,6 @@
 """Shared subscriptions of one client: joining and leaving, what is lent to it, and whose a message is."""
 
 import pytest
-from mqtt_driver import NOW_MS, Driver
 
 from adapters.mqtt.codec.packets import (
     Connect,
@@ -36,6 +35,7 @@ from gateway.port.adapter import (
 )
 from gateway.port.shared import JoinShared, LeaveShared, SharedName
 from store.api.message import Message
+from tests.support.mqtt.mqtt_driver import NOW_MS, Driver
 
 SHARE = "$share/g/t/#"
 NUMBER = 77

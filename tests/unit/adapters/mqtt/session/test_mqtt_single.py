@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mqtt_driver import Driver
 
 from adapters.mqtt.codec import Properties, encode
 from adapters.mqtt.codec.packets import Publish, Pubrel
@@ -11,6 +10,7 @@ from adapters.mqtt.messages.options import Options
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import DONE, Outcome, Principal
 from gateway.port.adapter import Publish as PublishEffect
+from tests.support.mqtt.mqtt_driver import Driver
 
 TOPICS = ("t", "a/b", "a/" + "b" * 200, "spBv1.0/g/DDATA/n/d", "$delayed/5/t", "ä", "$SYS/x", "unknown")
 KNOWN = TOPICS[:-1]

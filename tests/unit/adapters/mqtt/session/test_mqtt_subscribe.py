@@ -1,7 +1,6 @@
 """SUBSCRIBE, UNSUBSCRIBE, retained messages, and deliveries at every QoS."""
 
 import pytest
-from mqtt_driver import NOW_MS, Driver, batch_of
 
 from adapters.mqtt.codec import Properties, ReasonCode
 from adapters.mqtt.codec.packets import (
@@ -23,6 +22,7 @@ from gateway.port import adapter as port
 from gateway.port.adapter import Settled
 from store.api.message import Message
 from store.format.frame import LogOffset, Position
+from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
 
 
 def request(pattern="t/#", **options) -> SubscriptionRequest:

@@ -1,7 +1,6 @@
 """`$SYS`: values as retained messages at first, and what has changed every interval."""
 
 import pytest
-from mqtt_driver import NOW_MS, Driver
 
 from adapters.mqtt.codec.packets import Connect, Publish, Suback, Subscribe, SubscriptionRequest, Unsubscribe
 from adapters.mqtt.codec.properties import Properties
@@ -10,6 +9,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
 from gateway.port.adapter import OpenedSession, Outcome, Retained, RetainedPage
 from store.api.message import Message
+from tests.support.mqtt.mqtt_driver import NOW_MS, Driver
 
 INTERVAL_MS = 10_000
 

@@ -1,7 +1,6 @@
 """What one client asks for in one packet, or in one read, holds nobody else up for long."""
 
 import pytest
-from mqtt_driver import Driver
 
 from adapters.mqtt.codec import Properties, encode
 from adapters.mqtt.codec.packets import (
@@ -27,6 +26,7 @@ from adapters.mqtt.session.session import FILTERS_COUNT_MAX
 from adapters.mqtt.session.session_state import Exchanges
 from gateway.port.adapter import DropWill
 from gateway.port.marks import Mark, OpenedMarks
+from tests.support.mqtt.mqtt_driver import Driver
 
 
 def many(count: int, pattern: str = "t") -> tuple[SubscriptionRequest, ...]:

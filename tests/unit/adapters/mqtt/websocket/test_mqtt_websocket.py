@@ -1,8 +1,6 @@
 """MQTT over WebSocket, against the client side of `websockets`, which nobody here wrote."""
 
 import pytest
-from mqtt_driver import batch_of
-from mqtt_websocket import ACCEPT, WEB, WebDriver, request
 from msgspec.structs import replace
 from websockets.frames import Frame, Opcode, apply_mask
 from websockets.protocol import State
@@ -27,6 +25,8 @@ from adapters.mqtt.websocket.upgrade import HEAD_BYTES_MAX
 from gateway.port import adapter as port
 from gateway.port.adapter import Call, Deliveries, DropWill
 from store.api.message import Message
+from tests.support.mqtt.mqtt_driver import batch_of
+from tests.support.mqtt.mqtt_websocket import ACCEPT, WEB, WebDriver, request
 
 
 def connected(version=5, options=None, **fields) -> WebDriver:

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from store_kit import append, records_frame
 
 from store.api.client import EXISTS, Delete, Entry, Namespace, Put
 from store.api.kv_rules import KEY_BYTES_MAX, NAMESPACE_BYTES_MAX, OPERATIONS_COUNT_MAX, end_of_prefix
@@ -20,6 +19,7 @@ from store.base.errors import (
 from store.format.records import KvPut, KvTransaction
 from store.local.kv import keyvalue, reading
 from store.local.local import LocalStore
+from tests.support.store.store_kit import append, records_frame
 
 pytestmark = pytest.mark.anyio
 HOUR_S = 3600

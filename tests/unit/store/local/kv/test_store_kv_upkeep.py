@@ -1,13 +1,13 @@
 """What the key-value store does without being asked: keys that expire while the view is behind, history let go."""
 
 import pytest
-from store_kit import append, records_frame
 
 from store.format.records import KvPut, KvTransaction, LogTrimmed
 from store.local.local import LocalStore
 from store.log.log import Placed
 from store.log.run import QueueEnd, RunBuilder
 from store.views import Views
+from tests.support.store.store_kit import append, records_frame
 
 pytestmark = pytest.mark.anyio
 

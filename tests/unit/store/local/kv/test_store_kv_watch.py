@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from store_kit import append, frame, records_frame
 
 from store.api.client import Change, Delete, Put
 from store.base.errors import RevisionCompacted, RevisionConflict
@@ -13,6 +12,7 @@ from store.local.kv import watch as watch_module
 from store.local.local import LocalStore
 from store.recent import kv_feed as feed_module
 from store.recent.kv_feed import Feed
+from tests.support.store.store_kit import append, frame, records_frame
 
 pytestmark = pytest.mark.anyio
 HOUR_S = 3600

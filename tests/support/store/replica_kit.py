@@ -3,9 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from store_kit import begin
-
 from store.local.local import LocalStore
+from tests.support.store.store_kit import begin
 
 WAIT_S = 60
 

@@ -3,9 +3,6 @@
 import asyncio
 import contextlib
 
-from controllers import until
-from store_kit import begin, frame
-
 from controller.api.client import GroupConfig
 from controller.remote.heartbeats import Heartbeats
 from controller.remote.remote import RemoteController
@@ -14,6 +11,8 @@ from store.node.node import NodeSettings, StoreNode
 from store.node.slave_role import SlaveRole
 from store.remoting import RemoteStore
 from store.replication.pace import Pace
+from tests.support.controller.controllers import until
+from tests.support.store.store_kit import begin, frame
 
 GROUP = 3
 PATIENCE_S = 30.0  # of clients, and of tests: the machine may be busy with others

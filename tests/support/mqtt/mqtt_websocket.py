@@ -3,7 +3,6 @@
 from random import Random
 from typing import Any
 
-from mqtt_driver import INFO, Driver, packets_in
 from msgspec.structs import replace
 from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
@@ -13,6 +12,7 @@ from adapters.mqtt import FACTORY
 from adapters.mqtt.codec.packets import Packet
 from adapters.mqtt.messages.options import Options
 from gateway.port.adapter import ConnectionInfo
+from tests.support.mqtt.mqtt_driver import INFO, Driver, packets_in
 
 WEB = replace(INFO, local=("127.0.0.1", 8083), listener="mqtt-ws")
 KEY, ACCEPT = "dGhlIHNhbXBsZSBub25jZQ==", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="  # RFC 6455, 1.3

@@ -7,12 +7,20 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from conftest import GatewayProcess
-from mqtt_chaos_clients import ROOT, PahoPublisher, PahoSubscriber, Publisher, Received, Subscriber, Topics
-from relay import Relay
 
 from store.api.message import decode
 from store.remoting.reader import RemoteReader
+from tests.support.mqtt.mqtt_chaos_clients import (
+    ROOT,
+    PahoPublisher,
+    PahoSubscriber,
+    Publisher,
+    Received,
+    Subscriber,
+    Topics,
+)
+from tests.support.process.gateways import GatewayProcess
+from tests.support.process.relay import Relay
 
 __all__ = ["ChaosRun", "Cutter", "in_the_log"]
 

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 from paho.mqtt import client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MessageState
 from paho.mqtt.packettypes import PacketTypes
-from paho_client import properties
 
 from adapters.mqtt.codec import Properties, decode, encode, peel
 from adapters.mqtt.codec.packets import (
@@ -32,6 +31,7 @@ from adapters.mqtt.codec.packets import (
     Subscribe,
     SubscriptionRequest,
 )
+from tests.support.mqtt.paho_client import properties
 
 __all__ = ["ROOT", "PahoPublisher", "PahoSubscriber", "Publisher", "Received", "Subscriber", "Topics"]
 

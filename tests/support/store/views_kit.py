@@ -6,7 +6,6 @@ from pathlib import Path
 
 import lmdb
 from google_crc32c import value
-from store_kit import append, frame, records_frame
 
 from store.base.errors import NotRebuildable, StoreFull, ViewsDamaged
 from store.format.frame import ROW_INDEX_ADDRESS, ROW_INDEX_KEY
@@ -17,6 +16,7 @@ from store.local.local import LocalStore
 from store.views import Views
 from store.views.layout import DBS_MAX, META, TABLES, UNSEALED
 from store.views.sealed import unseal
+from tests.support.store.store_kit import append, frame, records_frame
 
 INDEXED = ROW_INDEX_KEY | ROW_INDEX_ADDRESS
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
-from faults import Fault
-from kv_workload import Client, Conflict
-from linearizability import NotDone, Recording, check_history
-from readiness import Readiness
-from senders import KINDS, Refused, Sender, stored
 
 from gateway.operating.local_cluster import LocalCluster, Node
+from tests.support.cluster.faults import Fault
+from tests.support.cluster.readiness import Readiness
+from tests.support.cluster.senders import KINDS, Refused, Sender, stored
+from tests.support.histories.kv_workload import Client, Conflict
+from tests.support.histories.linearizability import NotDone, Recording, check_history
 
 __all__ = ["FaultRun", "Proxy", "Publisher"]
 

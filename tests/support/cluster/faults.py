@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lying_disk import LyingDisk, Mode
-from network import Network
-
 from gateway.operating.local_cluster import LocalCluster
+from tests.support.cluster.lying_disk import LyingDisk, Mode
+from tests.support.cluster.network import Network
 
 __all__ = ["Fault", "Faults", "SmallDisk", "small_disk"]
 

@@ -4,13 +4,12 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Any
 
-from child import in_a_child
-from ports import PORTS, free_offset
-
 from controller.api.client import GroupConfig
 from controller.remote.remote import RemoteController
 from gateway.operating.local_cluster import LocalCluster, Plan, nodes
 from store.base.clock import now_ms
+from tests.support.process.child import in_a_child
+from tests.support.process.ports import PORTS, free_offset
 
 __all__ = ["controller_of", "on_free_ports", "one_group", "ports_of", "started"]
 

@@ -2,11 +2,10 @@
 
 from contextlib import suppress
 
-from elections_rig import Rig
-
 from controller.api.client import ReplicaInSync
 from controller.complaints.messages import HINT_MS, REPORT_S, Complaint, Report
 from controller.elections.registry import TICK_MS
+from tests.support.controller.elections_rig import Rig
 
 __all__ = ["GreyRig"]
 

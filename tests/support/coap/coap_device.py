@@ -3,11 +3,10 @@
 import socket
 import time
 
-from coap_driver import dotted, options_of, request
-
 from adapters.coap.registry import ACK, BLOCK1, BLOCK2, CON, EMPTY, GET, POST
 from adapters.coap.request import Block
 from adapters.coap.wire import Packet, decode, encode
+from tests.support.coap.coap_driver import dotted, options_of, request
 
 __all__ = ["BLOCK_BYTES", "Device"]
 

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from fake_store import unplaced
 
 from controller.api.client import Group, GroupConfig, Topic
 from gateway.domain.errors import Refusal
@@ -25,6 +24,7 @@ from gateway.port.groups import (
     RenewMember,
 )
 from store.api.message import Message
+from tests.support.store.fake_store import unplaced
 
 FIRST = 16  # the first queue of the topic
 

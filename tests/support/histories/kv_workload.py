@@ -4,7 +4,7 @@ import random
 from collections.abc import Awaitable
 from typing import Protocol
 
-from linearizability import Recording
+from tests.support.histories.linearizability import Recording
 
 KEYS = ("x", "y", "z")
 

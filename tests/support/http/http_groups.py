@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from http_driver import Gateway
-
 from gateway.domain.errors import Refusal
 from gateway.groups.consumer_groups import GROUP_REQUESTS
 from gateway.port.adapter import Call, Outcome
+from tests.support.http.http_driver import Gateway
 
 
 class GroupsGateway(Gateway):

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from mqtt_driver import Driver
 from scramp import ScramClient
 
 from adapters.mqtt.codec.packets import Auth, Connack, Connect
@@ -10,6 +9,7 @@ from adapters.mqtt.codec.properties import Properties
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Authenticate, Call, Challenge, Effect, Outcome, Principal
 from gateway.security.scram import MECHANISM, ScramExchange, derive
+from tests.support.mqtt.mqtt_driver import Driver
 
 CONTINUE, REAUTHENTICATE = 0x18, 0x19
 VERIFIER = derive("pencil", salt=b"0123456789abcdef", iterations=4_096)

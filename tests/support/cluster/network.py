@@ -22,7 +22,7 @@ from typing import Any
 
 __all__ = ["Network", "NetworkFailed", "missing"]
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 MTU = 9000
 QUEUE_MAX = 20_000  # packets that wait for their time; more are lost
 READS = 64  # packets of one interface in a row

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from http_driver import Gateway
-
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Call, Effect, Outcome, Token
 from gateway.port.kv import (
@@ -23,6 +21,7 @@ from gateway.port.kv import (
     WatchKeys,
 )
 from store.api.client import EXISTS, Change, Changes, Entry, Page, Put, Transacted
+from tests.support.http.http_driver import Gateway
 
 METHODS = {
     GetKey: "_get",

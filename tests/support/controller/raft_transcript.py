@@ -6,9 +6,6 @@ without indentation is a message that is delivered or lost, the lines under it a
 timeout of a node is 10 ticks and as many more as its id says.
 """
 
-from raft_rig import ELECTION_TICKS, storage_with
-from raft_shown import Node, entries, words
-
 from controller.raft import (
     Change,
     ChangeKind,
@@ -23,6 +20,8 @@ from controller.raft import (
     first_snapshot,
 )
 from controller.raft.messages import Vote
+from tests.support.controller.raft_rig import ELECTION_TICKS, storage_with
+from tests.support.controller.raft_shown import Node, entries, words
 
 CHANGES = {"add-learner": ChangeKind.ADD_LEARNER, "promote": ChangeKind.PROMOTE, "remove": ChangeKind.REMOVE}
 

@@ -1,0 +1,101 @@
+"""Gateways in processes of their own, on ports that are free."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from tests.support.process.ports import PORTS, TLS_PORTS, free_offset
+
+__all__ = ["GatewayProcess"]
+
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 30
+
+
+class GatewayProcess:
+    """`headgate serve` on ports of its own; `kill` is kill -9."""
+
+    host = "127.0.0.1"
+
+    def __init__(self, data_dir: Path, *arguments: str, environ: dict[str, str] | None = None) -> None:
+        self.data_dir = data_dir
+        self.arguments = arguments
+        self.environ = environ or {}
+        self.wrapper: tuple[str, ...] = ()  # what to run it under; it becomes the server itself, as `strace -D` does
+        self.log = data_dir.with_suffix(".log")
+        self.offset = free_offset(_ports)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def port(self, name: str) -> int:
+        """The port of a listener."""
+        return {**PORTS, **TLS_PORTS}[name] + self.offset
+
+    @property
+    def url(self) -> str:
+        """The HTTP listener."""
+        return f"http://127.0.0.1:{self.port('http')}"
+
+    def start(self) -> "GatewayProcess":
+        """Start, and wait until it is ready."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *self.wrapper,
+                    *(sys.executable, "-m", "gateway.cli", "serve"),
+                    *("--data-dir", str(self.data_dir), "--port-offset", str(self.offset)),
+                    *self.arguments,
+                ],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **self.environ},
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self.answers("/readyz"):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.close()
+                raise AssertionError(f"the gateway did not start:\n{self.log.read_text()[-4000:]}")
+            time.sleep(0.02)
+        return self
+
+    def admin(self, path: str) -> str:
+        """A page of the admin port. Raises for any status but 2xx."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port('admin')}{path}", timeout=5) as answer:
+            return answer.read().decode()
+
+    def answers(self, path: str) -> bool:
+        """Whether a page of the admin port answers 2xx."""
+        try:
+            self.admin(path)
+        except (OSError, urllib.error.URLError):
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End it as a power switch would end the process."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(STOP_TIMEOUT_S)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Ask it to stop; its exit status."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(STOP_TIMEOUT_S)
+
+    def close(self) -> None:
+        """See that it is gone."""
+        if self.process is not None and self.process.poll() is None:
+            try:
+                self.stop()
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+def _ports(offset: int) -> list[int]:
+    return [port + offset for port in (*PORTS.values(), *TLS_PORTS.values())]
