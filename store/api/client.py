@@ -1,4 +1,4 @@
-"""What a proxy can ask of a store group, in process (`store.local.local`) or over the network.
+"""The interface of a store group, for proxies, in process (`store.local.local`) or over the network.
 
 Everything that must outlive a master goes through the log: KV operations, group offsets and settled leases are
 records of reserved queues, so one mechanism makes all of them durable. A call that changes something returns when
@@ -40,9 +40,10 @@ EXISTS: Final = -1  # as an expected revision: any, but the key must be there
 
 
 class Appended(NamedTuple):
-    """Where a frame went. `duplicate`: this producer and sequence had been stored before, so nothing was stored now.
+    """The log offset of an appended frame.
 
-    `failed` are the rows of guards (`store.guards`) that have failed: what they cover was not stored.
+    `duplicate`: this producer and sequence had been stored before, so nothing was stored now. `failed` are the rows of
+    guards (`store.guards`) that have failed: what they cover was not stored.
     """
 
     frame: LogOffset
@@ -139,7 +140,7 @@ class Namespace(NamedTuple):
 
 
 class IndexKind(IntEnum):
-    """What records are found by: the hash of a key, an address or an id in their rows."""
+    """The kinds of hash by which records are found: of a key, an address or an id in their rows."""
 
     KEY = 1  # rows with ROW_INDEX_KEY
     ADDRESS = 2  # rows with ROW_INDEX_ADDRESS
@@ -169,7 +170,7 @@ class Lease(NamedTuple):
 
 
 class TimersHeld(NamedTuple):
-    """How many timers are pending, and the bytes of what they hold."""
+    """The number of pending timers, and the bytes that they hold."""
 
     timers: int
     size_bytes: int
@@ -267,19 +268,19 @@ class StoreClient(Protocol):
         """The record at a position, None when there is none."""
 
     async def bounds(self, queue: QueueNumber) -> Bounds:
-        """What can be read of a queue, which its limits may cut short; (0, 0) for one that was never written."""
+        """Returns what can be read of a queue, which its limits may cut short; (0, 0) if it was never written."""
 
     async def configure_queues(self, configs: Sequence[QueueConfig]) -> None:
         """Say how long the records of some queues are kept; each replaces what was said of its queue before."""
 
     def queue_config(self, queue: QueueNumber) -> QueueConfig | None:
-        """What was said of a queue, None when nothing was and the store's defaults hold."""
+        """Returns the configuration of a queue, None when it has none and the store's defaults hold."""
 
     async def offset_at_time(self, queue: QueueNumber, time_ms: int) -> QueueOffset:
         """The first offset of a queue stored at or after a time; `next` when there is none."""
 
     async def last(self, address_hash: int) -> Position | None:
-        """Where the newest record of an address is (rows without ROW_EXTRA, queue numbers from FIRST_QUEUE on)."""
+        """Finds the newest record of an address (rows without ROW_EXTRA, queue numbers from FIRST_QUEUE on)."""
 
     async def find(
         self,
@@ -291,7 +292,7 @@ class StoreClient(Protocol):
         below: Position | None = None,
         limit: int = 100,
     ) -> Sequence[Position]:
-        """Where records of a key, an address or an id are, newest first, at most `limit` of them.
+        """Finds the records of a key, an address or an id: their positions, newest first, at most `limit` of them.
 
         Only those stored at `from_ms` or later and before `until_ms`, and, for the next page, in front of `below`.
         Hashes collide: compare what the records say.
@@ -365,7 +366,7 @@ class StoreClient(Protocol):
         """
 
     async def kv_count(self, start: str = "", end: str | None = None, *, namespace: str = "") -> int:
-        """How many entries a range has. Looks at each of them."""
+        """Returns how many entries a range has. Looks at each of them."""
 
     async def kv_hold(self) -> int:
         """Keep the state as it is now for `kv_range`, until released or not read for a while; its revision.
@@ -390,7 +391,7 @@ class StoreClient(Protocol):
         """All namespaces that hold something or have limits, by name."""
 
     async def kv_limit(self, namespace: str, *, keys_max: int = 0, size_bytes_max: int = 0) -> None:
-        """What a namespace may hold from now on; 0: no limit. What it holds already stays."""
+        """Limits what a namespace may hold from now on; 0: no limit. What it holds already stays."""
 
     # ---- groups: cursors
 
@@ -398,7 +399,7 @@ class StoreClient(Protocol):
         """Store where a group is in each queue. Never goes through a compare: the last one counts."""
 
     async def offsets(self, group: str) -> Mapping[QueueNumber, int]:
-        """Where a group is."""
+        """Returns the offsets that a group has committed, by queue."""
 
     async def delete_group(self, group: str) -> None:
         """Forget a group: where it is, what it has settled, and how it is lent messages."""
@@ -413,7 +414,7 @@ class StoreClient(Protocol):
 
     @property
     def timers_held(self) -> TimersHeld:
-        """How much is pending."""
+        """Returns how many timers are pending, and the bytes that they hold."""
 
     async def cancel_timer(self, timer: str) -> bool:
         """Forget a timer by its id; whether it was still pending. Raises `NoSuchTimer` for what is no id."""
@@ -521,13 +522,13 @@ class StoreClient(Protocol):
         """Let leases end `invisible_ms` from now; for each the new handle (the old one stays good) or the error."""
 
     async def set_lease_policy(self, queue: QueueNumber, policy: LeasePolicy, *, group: str = "") -> None:
-        """How a group's messages of a queue are lent from now on, durably."""
+        """Sets, durably, how a group's messages of a queue are lent from now on."""
 
     async def lease_policy(self, queue: QueueNumber, *, group: str = "") -> LeasePolicy:
-        """How a group's messages of a queue are lent."""
+        """Returns how a group's messages of a queue are lent."""
 
     async def waiting(self, queue: QueueNumber, *, group: str = "") -> int:
-        """How many messages of a queue are neither settled nor lent."""
+        """Returns how many messages of a queue are neither settled nor lent."""
 
     async def first_waiting(self, queue: QueueNumber, *, group: str = "") -> QueueOffset | None:
         """The lowest offset that is neither settled nor lent, None where there is none; it is not lent by this."""

@@ -28,7 +28,7 @@ _MAC_BYTES = 16
 
 
 class LeaseHandle(NamedTuple):
-    """What a handle says. `deliveries` is how often the message had been lent before."""
+    """The fields of a lease's handle. `deliveries` is how often the message had been lent before."""
 
     queue: QueueNumber
     group: str
@@ -46,7 +46,7 @@ class LeaseHandle(NamedTuple):
 
     @classmethod
     def decode(cls, text: str, key: bytes) -> "LeaseHandle":
-        """What a handle says; raises `BadHandle` unless it is exactly what somebody with the key has made."""
+        """Decodes a handle. Raises `BadHandle` unless it is exactly what a holder of the key has made."""
         if len(text) > HANDLE_CHARS_MAX:
             raise BadHandle(f"a handle has at most {HANDLE_CHARS_MAX} characters")
         try:
@@ -81,7 +81,7 @@ def queue_of(text: str) -> QueueNumber | None:
 
 
 class Grant:
-    """What the messages lent by one `take` have in common; shared by their leases, so that lending one costs nothing.
+    """The common part of all messages lent by one `take`; their leases share it, so that lending one costs nothing.
 
     `visible_at_ms` is by the store's steady clock, which a wall clock set back leaves ahead.
     """

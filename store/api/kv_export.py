@@ -72,7 +72,7 @@ _decode = msgspec.msgpack.Decoder(list[_Kept]).decode
 
 
 class Exported(NamedTuple):
-    """What a file holds."""
+    """The summary of an export: its revision, its time, and how many entries the file holds."""
 
     revision: int
     exported_at_ms: int
@@ -80,7 +80,7 @@ class Exported(NamedTuple):
 
 
 class Imported(NamedTuple):
-    """What became of the entries of a file."""
+    """The outcome of an import: how many entries of the file were stored, unchanged or expired."""
 
     stored: int
     unchanged: int  # the store had them already, as after an import that was broken off

@@ -1,4 +1,4 @@
-"""What each record of the key-value store does, decided in log order and the same wherever it is decided.
+"""The effect of each record of the key-value store, decided in log order and the same wherever it is decided.
 
 The view applies records to LMDB (`store.views.kv`), and the event loop's thread applies them to what is ahead of the
 view (`store.recent.kv_recent`). Both are a `State`, and both are changed by `apply` alone. The time that decides
@@ -54,7 +54,7 @@ _SPACE = struct.Struct(">QQQQ")
 
 
 class Held(NamedTuple):
-    """What a slot holds. `expires_at_ms` 0: never. Bytes: revision u64 | created u64 | expires u64 | version u64
+    """The content of a slot. `expires_at_ms` 0: never. Bytes: revision u64 | created u64 | expires u64 | version u64
     | ordinal u16 | value, big-endian.
     """
 
@@ -71,16 +71,16 @@ class Held(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> "Held":
-        """What `pack` made."""
+        """Decodes what `pack` has encoded."""
         number, created, expires_at_ms, version, ordinal = _HELD.unpack_from(data)
         return cls(number, created, expires_at_ms, version, ordinal, data[_HELD.size :])
 
     def live(self, now_ms: int) -> bool:
-        """Whether it is there, and its time is not over."""
+        """Returns whether the slot holds a value that has not expired."""
         return self.revision != 0 and not 0 < self.expires_at_ms <= now_ms
 
     def entry(self, at: bytes) -> Entry:
-        """What a reader is given of the slot `at`."""
+        """Returns what a reader is given of the slot `at`."""
         namespace, key = split(at)
         return Entry(key, self.value, self.revision, self.created, self.version, self.expires_at_ms or None, namespace)
 
@@ -89,7 +89,7 @@ GONE: Final = Held(0, 0, 0, 0, 0, b"")
 
 
 class Space(NamedTuple):
-    """What a namespace holds, expired keys included until they are swept, and may hold (0: no limit)."""
+    """The use of a namespace, expired keys included until they are swept, and its limits (0: no limit)."""
 
     keys: int = 0
     size_bytes: int = 0  # of keys and values
@@ -102,7 +102,7 @@ class Space(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> "Space":
-        """What `pack` made."""
+        """Decodes what `pack` has encoded."""
         return cls(*_SPACE.unpack(data))
 
     def grown(self, keys: int, size_bytes: int) -> "Space":
@@ -110,17 +110,17 @@ class Space(NamedTuple):
         return Space(self.keys + keys, self.size_bytes + size_bytes, self.keys_max, self.size_bytes_max)
 
     def over(self, before: "Space") -> bool:
-        """Whether it has grown beyond a limit."""
+        """Returns whether the keys or the bytes have grown since `before`, and are beyond their limit."""
         return (self.keys > before.keys and 0 < self.keys_max < self.keys) or (
             self.size_bytes > before.size_bytes and 0 < self.size_bytes_max < self.size_bytes
         )
 
 
 class State(Protocol):
-    """What records are applied to."""
+    """The state that records are applied to."""
 
     def get(self, at: bytes) -> Held | None:
-        """What a slot holds, expired or not."""
+        """Returns what a slot holds, expired or not."""
 
     def put(self, at: bytes, held: Held, before: Held | None) -> None:
         """A slot that held `before` holds this from now on."""
@@ -129,15 +129,17 @@ class State(Protocol):
         """A slot is empty from now on."""
 
     def space(self, namespace: str) -> Space:
-        """What a namespace holds and may hold."""
+        """Returns what a namespace holds and may hold."""
 
     def set_space(self, namespace: str, space: Space) -> None:
         """The same, changed."""
 
 
 class Verdict(NamedTuple):
-    """What a record came to. `void` says which of its operations changed nothing: None when all of them did
-    something, b"" when none did, else a bit for each, lowest first, set where it did nothing.
+    """The outcome of a record, and which of its operations changed nothing.
+
+    `void` is None when all of them did something, b"" when none did, else a bit for each, lowest first, set where it
+    did nothing.
     """
 
     outcome: int | bool | Transacted | StoreError | None
@@ -345,7 +347,7 @@ def _store(
 
 
 def _growth(where: bytes, value: bytes | None, before: Held | None) -> tuple[int, int]:
-    """How many keys and bytes more a namespace has once a slot's content has changed."""
+    """Returns how many keys and bytes a namespace gains when a slot's content changes (negative: it loses them)."""
     size = len(where) - 1 - where[0]
     keys, size_bytes = (0, 0) if value is None else (1, size + len(value))
     return (keys, size_bytes) if before is None else (keys - 1, size_bytes - size - len(before.value))
@@ -368,7 +370,7 @@ def _bits(void: Sequence[bool]) -> bytes | None:
 
 
 def changes_of(at: int, record: KvRecord, void: bytes | None) -> Iterator[tuple[str, Change]]:
-    """What a record changed at revision `at`, with its namespace, in the record's order; `void` as in `Verdict`."""
+    """Yields what a record changed at revision `at`, each with its namespace, in order; `void` as in `Verdict`."""
     if void == b"":
         return
     nothing = int.from_bytes(void or b"", "little")

@@ -42,7 +42,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     native: dict[str, Any] | None = None  # by protocol name: what only that protocol understands, kept as it came
 
     def expired(self, now_ms: int) -> bool:
-        """Whether its time to live is over at `now_ms`."""
+        """Returns whether its time to live is over at `now_ms`."""
         return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
 
 

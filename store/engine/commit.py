@@ -52,7 +52,7 @@ class _Append(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    """What is written with one call, on its way from one thread to the other."""
+    """The appends that are written with one call, on their way from one thread to the other."""
 
     outcomes: list[tuple[OnAppended, Appended | StoreError]] = field(default_factory=list)
     size: int = 0

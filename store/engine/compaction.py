@@ -80,11 +80,11 @@ class RowWatch:
         self.spoiled = self._queues is not None
 
     def newer(self, key: CompactKey) -> bool:
-        """Whether a key got a record since."""
+        """Returns whether a key has got a record since."""
         return key in self._keys
 
     def newer_at(self, address_hash: int) -> bool:
-        """Whether an address did."""
+        """Returns whether an address has got a record since."""
         return address_hash in self._addresses
 
 
@@ -98,7 +98,7 @@ class Copy(NamedTuple):
 
 
 class Compaction:
-    """What compacted queues need of the log's oldest segments, as the views know it."""
+    """The part of the log's oldest segments that compacted queues need, as the views know it."""
 
     def __init__(
         self,

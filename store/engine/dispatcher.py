@@ -78,7 +78,7 @@ class Dispatcher:
 
     @property
     def owed_bytes(self) -> int:
-        """What the views will take, at most, for the runs they lack."""
+        """Returns the bytes that the views will take, at most, for the runs they lack."""
         return self._given_bytes - self._applied_bytes
 
     def hurry(self, until: LogOffset) -> None:
@@ -97,7 +97,7 @@ class Dispatcher:
             lag = self._ahead() - self._views.dispatched
 
     def wake(self) -> None:
-        """What `wait_until_near` waits for may be no use any more."""
+        """Lets `wait_until_near` check again whether waiting is of any use."""
         self._progress.set()
 
     def end(self) -> None:

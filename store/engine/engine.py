@@ -251,19 +251,22 @@ class Engine:
 
     @property
     def error(self) -> StoreError | None:
-        """Why nothing is stored any more, None while all is well."""
+        """Returns why nothing is stored any more, None while all is well."""
         if self._error is None or isinstance(self._error, ViewsDamaged):
             return self._error
         return StoreFailed(str(self._error))
 
     @property
     def full(self) -> StoreFull | None:
-        """Why nothing is stored while the disk has no room, None while it has."""
+        """Returns why nothing is stored while the disk has no room, None while it has."""
         return self._space.refusal
 
     @property
     def filling(self) -> ReplicaIncomplete | None:
-        """Why nothing can be read yet on a slave that began with a snapshot; None as soon as its log has caught up."""
+        """Returns why nothing can be read yet on a slave that began with a snapshot.
+
+        None as soon as its log has caught up.
+        """
         at, whole_at = self.log.confirmed, self._directory.whole_at
         if self.role == "slave":
             whole_at = max(whole_at, self._views_at)  # a log that has lost its end
@@ -271,7 +274,7 @@ class Engine:
 
     @property
     def dropped(self) -> StoreFull | None:
-        """Why a slave has dropped what its master sent, and takes nothing until it is opened again; or None."""
+        """Returns why a slave has dropped what its master sent, and takes nothing until it is opened again; or None."""
         return self._receiver.dropped if self.role == "slave" else None
 
     def _repaired(self, on_repaired: Callable[[], None]) -> None:
@@ -356,7 +359,7 @@ class Engine:
 
     @property
     def _ahead(self) -> LogOffset:
-        """How far the views could have come, or will: on a slave what is not confirmed does not count."""
+        """Returns how far the views could have come, or will: on a slave what is not confirmed does not count."""
         return self.log.confirmed if self.role == "slave" else self.log.end
 
     def _look_for_files(self) -> None:

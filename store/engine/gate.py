@@ -37,7 +37,10 @@ class Gate:
         self._pass()
 
     def confirm(self, end: LogOffset, acknowledged: LogOffset) -> None:
-        """What lies before these log offsets is where it has to be. Neither ever goes back."""
+        """Records that what lies before these log offsets is where it has to be.
+
+        Neither offset ever goes back.
+        """
         self._confirmed = max(self._confirmed, end)
         self._acknowledged = max(self._acknowledged, acknowledged, end)
         self._pass()
@@ -65,7 +68,7 @@ class Gate:
             self._empty.set()
 
     def _next(self) -> Committed | None:
-        """What can be let through now."""
+        """Returns what can be let through now."""
         if self._given_up:
             return _unknown(self._held.popleft()) if self._held else None
         if self._answered and self._answered[0].end <= self._confirmed:

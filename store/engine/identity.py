@@ -1,4 +1,4 @@
-"""Which store group a data directory belongs to, and which log it has: the file `group` in it.
+"""The identity of a data directory: its store group and its log. It is the file `group` in the directory.
 
 A directory opened as another group's would have its offsets taken for those of another log. Logs of one number look
 alike, whoever wrote them; so each has an id by chance. The log of a single node has it from the beginning; a replica is

@@ -32,7 +32,7 @@ class DataDir(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the log holds what the views are made of, as far as it was ever to hold it."""
+        """Returns whether the log holds what the views are made of, as far as it was ever to hold it."""
         return self.log.end >= self.whole_at
 
 

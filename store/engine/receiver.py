@@ -138,7 +138,7 @@ class Receiver:
         self._go_on.set()
 
     def _drop(self, full: StoreFull) -> None:
-        """What is not written has no place here any more: the master sends it again when the log is open again."""
+        """Drops what is not written, for want of room: the master sends it again when the log is open again."""
         logger.warning("what the master sends has no room: %s", full)
         self.dropped = full
         self._flushed(self._log.flushed)
@@ -176,7 +176,11 @@ class Receiver:
         return True
 
     def _read(self, at: LogOffset, end: LogOffset) -> list[Placed]:
-        """What the log has there, or nothing for now: no file descriptor for it says nothing of the disk's health."""
+        """Returns what the log has there, or nothing for now.
+
+        Running out of file descriptors says nothing of the disk's health, so it is tried again later. What is damaged
+        waits for its repair.
+        """
         try:
             return [Placed.of(one) for one in self._log.frames(at, end, RUN_BYTES)]
         except OSError as error:

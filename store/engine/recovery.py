@@ -95,7 +95,7 @@ def recover(
 
 
 def _durable(log: CommitLog, old: OldViews | None) -> LogOffset:
-    """How far the log is known to have been on disk; of one that has lost its end nothing is."""
+    """Returns how far the log is known to have been on disk; 0 where that is unknown or it has lost its end."""
     return old.dispatched if old is not None and old.dispatched <= log.end else LogOffset(0)
 
 

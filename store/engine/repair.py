@@ -1,4 +1,4 @@
-"""What can be done to a data directory that nobody has open: verify it, look into it, rebuild its views.
+"""The operations on a data directory that nobody has open: verify it, look into it, rebuild its views.
 
 Everything here takes the lock that a running store holds, so it raises `DataDirLocked` while one runs. Only
 `rebuild_views` changes anything.
@@ -46,7 +46,7 @@ class NoDataDir(StoreError):
 
 
 class Verified(NamedTuple):
-    """What was read of a log. `torn` is what a crash has left at its end; the next start cuts it off."""
+    """The result of reading a log. `torn` is what a crash has left at its end; the next start cuts it off."""
 
     frames: int
     records: int
@@ -57,12 +57,12 @@ class Verified(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is wrong but what a crash has left."""
+        """Returns whether nothing is wrong but what a crash has left."""
         return not self.damages and not self.longer
 
 
 class ViewsVerified(NamedTuple):
-    """How views compare with a rebuild from the log: entries that are the same, and by view those that differ.
+    """The comparison of views with a rebuild from the log: entries that are the same, and by view those that differ.
 
     With a `problem` they could not be compared.
     """
@@ -73,7 +73,7 @@ class ViewsVerified(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Whether they are what a rebuild makes."""
+        """Returns whether they are what a rebuild makes."""
         return not self.different and self.problem is None
 
 
@@ -86,7 +86,7 @@ class ViewStats(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """What a data directory holds, without reading its log. `views` is empty where they cannot be opened."""
+    """The content of a data directory, without reading its log. `views` is empty where they cannot be opened."""
 
     first: LogOffset
     end: LogOffset
@@ -121,12 +121,12 @@ class StoppedStore:
 
     @property
     def first(self) -> LogOffset:
-        """Where the log begins."""
+        """Returns where the log begins."""
         return self._log.first
 
     @property
     def end(self) -> LogOffset:
-        """Where the log's last file ends."""
+        """Returns where the log's last file ends."""
         return self._log.end
 
     @property
@@ -149,7 +149,7 @@ class StoppedStore:
 
     @property
     def _durable(self) -> LogOffset:
-        """How far the log is known to have been on disk."""
+        """Returns how far the log is known to have been on disk."""
         found = [read_marks(path) for path in (self._views_path, old_path(self._views_path))]
         floor = read_floor(OsFiles(), self._data_dir / FLOOR_FILE)
         return max([floor, *(marks.dispatched for marks in found if marks is not None)], default=self.first)

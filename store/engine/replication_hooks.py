@@ -1,4 +1,4 @@
-"""What a store tells whoever replicates it (docs/decisions/0011)."""
+"""The hooks by which a store tells its replication of the log (docs/decisions/0011)."""
 
 from typing import Protocol
 
@@ -31,10 +31,10 @@ class StoreListener(Protocol):
 
 
 class ReplicationHooks(StoreListener, Protocol):
-    """What a store with replicas is given: it is told of the log, and asked of damage."""
+    """The hooks of a store with replicas: it is told of the log, and asked of damage."""
 
     def lost(self, at: LogOffset) -> bool:
-        """Whether no replica has what is damaged at a log offset: readers get an error then, instead of waiting.
+        """Returns whether no replica has what is damaged at a log offset: readers get an error then and do not wait.
 
         Any thread may ask.
         """

@@ -57,7 +57,7 @@ _INCOMING, _INSTALLED = "incoming", "installed"
 
 
 class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a snapshot is of: the views up to `dispatched`, of a log that has all from `first` on."""
+    """The description of a snapshot: the views up to `dispatched`, of a log that has all from `first` on."""
 
     group: int
     first: int
@@ -125,7 +125,7 @@ def _copy(views: Views, path: Path, abandoned: Callable[[], bool]) -> int:
 
 
 def _dispatched(path: Path) -> LogOffset:
-    """How far the views in a file are. Raises `SnapshotUnusable`."""
+    """Returns how far the views in a file are. Raises `SnapshotUnusable`."""
     try:
         if is_cut_short(path):
             raise SnapshotUnusable(f"{path} is cut short")
@@ -138,7 +138,7 @@ def _dispatched(path: Path) -> LogOffset:
 
 
 def snapshot_info(directory: Path) -> SnapshotInfo:
-    """What a snapshot is of. Raises `SnapshotUnusable`."""
+    """Returns what a snapshot is of. Raises `SnapshotUnusable`."""
     info = read_small_file(OsFiles(), directory / _INFO, SnapshotInfo) if directory.is_dir() else None
     if info is None:
         raise SnapshotUnusable(f"{directory} holds no snapshot")

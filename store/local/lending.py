@@ -30,7 +30,7 @@ RETRY_MS = 1_000  # what could not be given up is tried again after that
 
 
 class StoredLeases(NamedTuple):
-    """What the views know of a group and queue."""
+    """The views' knowledge of a group and queue."""
 
     settled: Sequence[Range]
     policy: LeasePolicy
@@ -118,7 +118,7 @@ class Lending:
         return ()
 
     async def _grant(self, leases: LeaseQueue, owner: int, invisible_ms: int | None) -> Grant | None:
-        """What a take's messages are lent by; None: as long as their owner lives."""
+        """Returns the grant that a take's messages are lent by; None: they are lent as long as their owner lives."""
         if invisible_ms is None:
             invisible_ms = leases.policy.invisible_ms
         if not invisible_ms:

@@ -231,12 +231,12 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
 
     @property
     def error(self) -> StoreError | None:
-        """Why nothing can be stored any more, None while all is well."""
+        """Returns why nothing can be stored any more, None while all is well."""
         return self._engine.error
 
     @property
     def full(self) -> StoreError | None:
-        """Why nothing can be stored for now: the disk has no room. None as soon as it has."""
+        """Returns why nothing can be stored for now: the disk has no room. None as soon as it has."""
         return self._engine.full
 
     @property
@@ -252,7 +252,7 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
 
     @property
     def is_damaged(self) -> bool:
-        """Whether the log has open damages, or the views have: then it is no source of all it should hold."""
+        """Returns whether the log or the views have open damage; then the store is no source of all it should hold."""
         return self._engine.views.health.is_damaged or (bool(self._engine.log.damages.count) and bool(self.damages))
 
     @property
@@ -262,12 +262,12 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
 
     @property
     def views_rebuildable(self) -> bool:
-        """Whether the log has all of what the views are made from."""
+        """Returns whether the log has all of what the views are made from."""
         return self._engine.views.rebuildable
 
     @property
     def verifying(self) -> bool:
-        """Whether a log of up to `START_BYTES_MAX` is being read for the first time since the start."""
+        """Returns whether a log of up to `START_BYTES_MAX` is being read for the first time since the start."""
         return self._engine.scrub.verifying
 
     def verify(self) -> None:
@@ -277,7 +277,7 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
 
     @property
     def hastened(self) -> bool:
-        """Whether the whole log is being read now, after a start or because of `verify`."""
+        """Returns whether the whole log is being read now, after a start or because of `verify`."""
         return self._engine.scrub.hastened
 
     async def lost(self) -> Sequence[LostRange]:
@@ -306,7 +306,7 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
 
     @property
     def scrubbed(self) -> Scrubbed:
-        """How far the scrub is."""
+        """Returns how far the scrub has read."""
         return self._engine.scrub.progress
 
     @property

@@ -33,11 +33,11 @@ _frame = attrgetter("frame")
 
 
 class NotInMemory(Exception):
-    """What was asked for takes a disk; ask again from a thread that may wait."""
+    """Raised when a read needs the disk; ask again from a thread that may wait."""
 
 
 class Located(NamedTuple):
-    """Where records of a queue are: (offset, frame, row), ascending; and offsets whose frame is damaged or gone."""
+    """The places of a queue's records, (offset, frame, row), ascending; and offsets whose frame is damaged or gone."""
 
     records: Sequence[tuple[int, Frame, int]]
     unreadable: Sequence[Range]
@@ -135,7 +135,10 @@ class Reader:
                 yield chunk
 
     def _readable(self, txn: Any, queue: QueueNumber, recent: Sequence[Chunk], kept: Kept) -> Callable[[Chunk], bool]:
-        """Whether a chunk of a queue can be read. A transaction is needed only where a size counts and not `recent`."""
+        """Returns a test of whether a chunk of a queue can be read.
+
+        A transaction is needed only where a size counts and not `recent`.
+        """
         frame = max(kept.frame, self._log.first)
         end = 0
         if kept.size_bytes >= 0:
@@ -181,7 +184,7 @@ class Reader:
         raise OffsetOutOfRange(offset, bounds.first, bounds.next)
 
     def _gone(self, queue: QueueNumber, chunk: Chunk, recent: Sequence[Chunk], kept: Kept) -> bool:
-        """Whether a chunk cannot be read any more."""
+        """Returns whether a chunk cannot be read any more."""
         if kept.size_bytes < 0 or recent:
             return not self._readable(None, queue, recent, kept)(chunk)
         with self._views.reading() as txn:

@@ -54,7 +54,7 @@ class Recorder:
         return outcome
 
     def report(self, outcomes: Mapping[Position, Outcome]) -> None:
-        """What became of the records of the group whose appends are about to be answered."""
+        """Takes the outcomes of the records of the group whose appends are about to be answered."""
         self._outcomes = outcomes
 
     def flush(self) -> None:

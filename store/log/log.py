@@ -96,12 +96,12 @@ class CommitLog:
 
     @property
     def origin(self) -> LogOffset:
-        """Where the log of this store group began."""
+        """Returns where the log of this store group began."""
         return origin_of(group_of(self.first))
 
     @property
     def segment_size_bytes(self) -> int:
-        """How large a segment grows."""
+        """Returns the size that a segment may grow to."""
         return self._segment_size_bytes
 
     def sealed_ends(self) -> list[LogOffset]:
@@ -184,7 +184,7 @@ class CommitLog:
             self._add_segment(self.end)
 
     def fits(self, size: int) -> bool:
-        """Whether a frame of that size goes to the last segment; if not, placing it flushes and begins another."""
+        """Returns whether a frame of that size goes to the last segment; if not, placing it flushes and begins one."""
         used = self.end - self._segments[-1].start
         return not used or used + size <= self._segment_size_bytes
 
@@ -347,9 +347,9 @@ class CommitLog:
         return frame
 
     def _is_damaged(self, at: LogOffset, segment: Segment, *, suspicious: bool) -> bool:
-        """Whether the log is damaged at a log offset, which a reader has named; where it is not known, look.
+        """Returns whether the log is damaged at a log offset that a reader has named; scans where that is not known.
 
-        A record may hold the bytes of a frame, and who names that place is not to have sound bytes called damaged.
+        A record may hold the bytes of a frame: a reader that names that place must not have sound bytes called damaged.
         """
         if self.damages.overlapping(at, LogOffset(at + 1)):
             return True
@@ -504,6 +504,9 @@ class CommitLog:
             self._floor.raise_to(self.end)
 
     def _known_synced(self, at: LogOffset) -> LogOffset:
-        """How much was on disk, as far as the valid frames at and behind a log offset tell: none of it if 0."""
+        """Returns how much of the log was on disk, as far as the valid frames at and behind a log offset tell.
+
+        Returns 0 where they tell nothing.
+        """
         frames = (found for found in self.scan(at, self._segments[-1].end) if isinstance(found, Frame))
         return max((LogOffset(frame.start - frame.header.unsynced) for frame in frames), default=LogOffset(0))

@@ -27,7 +27,7 @@ class _Producer:
 
 
 class _Added(NamedTuple):
-    """What one `add` did."""
+    """The effect of one `add`, with which it can be taken back."""
 
     producer_id: int
     dropped: LogOffset | None  # the producer's oldest frame, when it had as many as are kept
@@ -52,7 +52,7 @@ class ProducerTable:
         return self._once if producer_id & ONCE_PRODUCER else self._producers
 
     def find(self, producer_id: int, sequence: int) -> LogOffset | None:
-        """Where the frame is stored, None when it is new. Raises `SequenceOutOfOrder`."""
+        """Returns where the frame is stored, None when it is new. Raises `SequenceOutOfOrder`."""
         producer = self._table(producer_id).get(producer_id)
         if producer is None or sequence == producer.last + 1:
             return None
@@ -86,7 +86,7 @@ class ProducerTable:
         self.restore(producer_id, sequence, [*producer.frames, frame] if producer is not None and goes_on else [frame])
 
     def keep(self) -> None:
-        """What was added is stored: it is not taken back any more."""
+        """Keeps what was added, as it is stored: it is not taken back any more."""
         self._added.clear()
 
     def take_back(self) -> None:

@@ -1,4 +1,4 @@
-"""How long records are kept: what a queue's configuration comes to, and which of its chunks can still be read.
+"""The retention of records: what a queue's configuration comes to, and which of its chunks can still be read.
 
 Limits are honoured twice. A reader does not see what is past its queue's limits, even while the segment is still
 there; and a segment is deleted only when all queues with records in it are past theirs (`store.engine.trimming`).
@@ -15,7 +15,7 @@ __all__ = ["ALL", "UNLIMITED", "Kept", "Limits", "LimitsTable", "limits_of"]
 
 
 class Limits(NamedTuple):
-    """What a queue's records may come to, -1: without end. Past either limit a record is gone."""
+    """The limits of a queue's records, -1: without end. Past either limit a record is gone."""
 
     age_ms: int = FOREVER
     size_bytes: int = FOREVER
@@ -24,14 +24,14 @@ class Limits(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Which chunks of a queue can be read: true from some chunk on, as everything in it grows together."""
+    """The readable chunks of a queue: all from some chunk on, as log offset, time and size grow together."""
 
     frame: LogOffset = LogOffset(0)  # where the log begins
     since_ms: int = 0  # stored then or later
     size_bytes: int = FOREVER  # of the queue's newest
 
     def test(self, end_bytes: int) -> Callable[[Chunk], bool]:
-        """Whether a chunk of a queue can be read that has had so many bytes in all."""
+        """Returns a test of whether a chunk can be read, of a queue that has had so many bytes in all."""
         frame, since_ms, size = self
         above = end_bytes - size if size >= 0 else -1
         return lambda chunk: chunk.frame >= frame and chunk.stored_at_ms >= since_ms and chunk.bytes_end > above
@@ -42,7 +42,7 @@ UNLIMITED = Limits()
 
 
 def limits_of(config: QueueConfig | None, default: Limits) -> Limits:
-    """What a configuration comes to.
+    """Returns the limits that a configuration comes to.
 
     A compacted queue without limits of its own keeps its history only until its segments are compacted, whatever the
     default is: its newest records stay without end.
@@ -82,7 +82,7 @@ class LimitsTable:
         return self._configs.get(queue)
 
     def kept(self, queue: QueueNumber, log_first: LogOffset, now_ms: int) -> Kept:
-        """What can be read of a queue at a time. The store's own queues have no limits but the log's."""
+        """Returns what can be read of a queue at a time. The store's own queues have no limits but the log's."""
         if queue < FIRST_QUEUE:
             return Kept(log_first)
         limits = limits_of(self._configs.get(queue), self._default)

@@ -61,22 +61,22 @@ class Run:
 
     @property
     def ends(self) -> npt.NDArray[np.int64]:
-        """Where in `rows` the rows of each frame end."""
+        """Returns where in `rows` the rows of each frame end."""
         if self._ends is None:
             self._ends = np.cumsum([p.frame.row_count for p in self.placed])
         return self._ends
 
     def position(self, row: int) -> Position:
-        """Where `rows[row]` is in the log."""
+        """Returns the position of `rows[row]` in the log."""
         i = int(np.searchsorted(self.ends, row, side="right"))
         return Position(self.placed[i].start, row - (int(self.ends[i - 1]) if i else 0))
 
     def frame_stored_at_ms(self, frame: LogOffset) -> int:
-        """When the frame at a log offset was stored, which is one of this run's."""
+        """Returns when the frame at a log offset, one of this run's, was stored."""
         return self.placed[bisect_left(self.placed, frame, key=_start)].stored_at_ms
 
     def stored_at_ms(self, row: int) -> int:
-        """When `rows[row]` was stored."""
+        """Returns when `rows[row]` was stored."""
         return self.placed[int(np.searchsorted(self.ends, row, side="right"))].stored_at_ms
 
     def counted(self) -> npt.NDArray[np.int64]:
@@ -87,7 +87,7 @@ class Run:
         )
 
     def last(self, address_hash: int) -> Position | None:
-        """Where the newest record of an address is in this run."""
+        """Returns the position of the newest record of an address in this run."""
         for row in reversed(np.flatnonzero(self.rows["address_hash"] == address_hash).tolist()):
             found = self.rows[row]
             if found["queue"] >= FIRST_QUEUE and not found["flags"] & _NOT_LAST:
@@ -128,7 +128,7 @@ class RunBuilder:
         return Run(placed, rows, Chunks(columns=self._columns(placed, keys, counts)), records)
 
     def end(self, queue: QueueNumber) -> QueueEnd:
-        """Where a queue ends, as far as was built."""
+        """Returns where a queue ends, as far as was built."""
         return QueueEnd(*(self._ends.get(queue) or self._look_up(queue)))
 
     def pass_over(self, chunks: Iterable[tuple[QueueNumber, Chunk]]) -> None:
@@ -220,7 +220,7 @@ def _records(placed: Placed) -> list[tuple[Position, Record]]:
 def _counts(
     placed: Sequence[Placed], rows: npt.NDArray[np.void]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """How many rows each queue has in each frame: (frame index << 32 | queue), ascending, and their counts."""
+    """Counts the rows of each queue in each frame: (frame index << 32 | queue), ascending, and their counts."""
     keys = rows["queue"].astype(np.int64)
     if len(placed) > 1:
         keys |= np.repeat(np.arange(len(placed), dtype=np.int64) << 32, [p.frame.row_count for p in placed])

@@ -41,7 +41,7 @@ SAVE_BYTES = 64 << 20  # read again, at most, after a crash
 
 
 class Scrubbed(NamedTuple):
-    """How far a pass is: from the log's beginning to `to`, of which `at` is where it is. `passes` were finished."""
+    """The progress of a pass: from the log's beginning to `to`, now at `at`. `passes` were finished."""
 
     at: LogOffset
     to: LogOffset
@@ -103,17 +103,17 @@ class Scrub:
 
     @property
     def hastened(self) -> bool:
-        """Whether the whole log is being read now, or is about to be."""
+        """Returns whether the whole log is being read now, or is about to be."""
         return self._hastened or self._starting
 
     @property
     def progress(self) -> Scrubbed:
-        """Where the pass is. Any thread may ask."""
+        """Returns where the pass is. Any thread may ask."""
         return Scrubbed(self._at, self._to, self._passes, self._began_ms)
 
     @property
     def verifying(self) -> bool:
-        """Whether the first pass after a start is under way, over a log that is small enough to wait for."""
+        """Returns whether the first pass after a start is running, over a log that is small enough to wait for."""
         return self._starting and self._start_size <= START_BYTES_MAX
 
     def step(self) -> None:

@@ -84,7 +84,7 @@ def _write_parts(file: File, parts: Sequence[Buffer], at: int) -> int:
 
 
 class OpenFiles:
-    """Which sealed segments have their files open: those that were opened last. Any thread may call."""
+    """The sealed segments that have their files open: those that were opened last. Any thread may call."""
 
     def __init__(self, count_max: int = _OPEN_COUNT_MAX) -> None:
         self._count_max = count_max
@@ -129,7 +129,7 @@ class Segment:
 
     @property
     def lack(self) -> str:
-        """Why the file ends before the next segment begins."""
+        """Returns why the file ends before the next segment begins."""
         return "the segment's file is too short" if self.size_bytes else "the segment's file is missing"
 
     def seal(self) -> None:
@@ -279,7 +279,7 @@ class _Window:
         return frame, "cut short", resume
 
     def next_frame(self, at: LogOffset) -> LogOffset:
-        """Where the next valid frame begins, at or after a log offset; the end when there is none."""
+        """Returns where the next valid frame begins, at or after a log offset; the end when there is none."""
         while at + HEADER.size <= self._end:
             block = self.bytes_at(at, SCAN_BYTES)
             found = block.find(_MAGIC)

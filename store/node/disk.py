@@ -170,7 +170,7 @@ class Disk:
 
     @property
     def free_bytes(self) -> int:
-        """What the disk has left; 0 where that is not known."""
+        """Returns the disk's free space; 0 where that is not known."""
         try:
             return self.files.free_bytes(self.data_dir)
         except OSError:
@@ -178,7 +178,7 @@ class Disk:
 
     @property
     def full(self) -> bool:
-        """Whether nothing more is to be written here for now."""
+        """Returns whether nothing more is to be written here for now."""
         return self._no_room or self._unsaved or (self.store is not None and self.store.full is not None)
 
     # ---- what the store tells

@@ -1,11 +1,11 @@
-"""Which replica of its group a data directory is: the file `replica` in it.
+"""The identity of a data directory as a replica of its group: the file `replica` in it.
 
 An id is given once, and a crash may come between any two steps of being given one. So a node asks for the next id,
 keeps it in `replica.asked` with a check code of its own making, registers, and only then renames the file. After a
-crash it registers again by whichever file there is: the id is its own, or by another check code somebody else's; then
-the file is worth nothing.
+crash it registers again by whichever file there is. The id is then its own, or, by another check code, somebody else's;
+in that case the file is worth nothing.
 
-Logs of different clusters look alike: both begin with epoch 1. So a directory keeps of which cluster it is, and a log
+Logs of different clusters look alike: both begin with epoch 1. So a directory keeps the id of its cluster, and a log
 has an id (`store.engine.identity`), which the controllers compare. Besides, a directory with a log joins as the replica
 that the controllers know it as, or before its group has had a master: so the log of a single node becomes a group's.
 """
@@ -96,7 +96,7 @@ def _check(found: ReplicaIdentity, group: int, cluster: str, data_dir: Path) -> 
 
 
 def _check_epoch(files: Files, data_dir: Path, group: Group) -> None:
-    """What the controllers' leader says is not older than what this directory has heard. Raises `MetadataWentBack`."""
+    """Raises `MetadataWentBack` if the controllers' leader gives an epoch older than this directory knows."""
     try:
         kept = EpochFile(files, data_dir).load()
     except BadEpochs:

@@ -96,12 +96,12 @@ class MasterRole:
 
     @property
     def core(self) -> Master:
-        """What is known of the group; for looking at."""
+        """The replication core, which knows the group; for looking at."""
         return self._core
 
     @property
     def slow(self) -> bool:
-        """Whether its disk takes far too long to sync."""
+        """Returns whether its disk takes far too long to sync."""
         return self.strain.slow
 
     @property

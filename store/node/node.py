@@ -48,7 +48,7 @@ REOPEN_S = 1.0  # before a replica goes on for which the disk has no room
 
 
 class Beats(Protocol):
-    """Who carries heartbeats to the controllers; `controller.remote.heartbeats.Heartbeats` does."""
+    """The carrier of heartbeats to the controllers; `controller.remote.heartbeats.Heartbeats` is one."""
 
     def speak(self) -> None:
         """Say at once what is to be said."""
@@ -326,7 +326,7 @@ class StoreNode:
             task.add_done_callback(self._look_again)
 
     def _look_again(self, done: "asyncio.Task[None]") -> None:
-        """What was heard of while it stood aside counts too."""
+        """Looks at the group again after standing aside: what was heard meanwhile counts too."""
         found = self._controller.group(self.settings.group)
         if not done.cancelled() and found is not None:
             self._look_for_another(found)
@@ -404,14 +404,14 @@ class StoreNode:
             self._beats.speak()
 
     def _remember(self) -> None:
-        """How far the log is, while that is known."""
+        """Remembers how far the log is, while that is known."""
         role, epochs = self.role, self.disk.epochs
         if role is not None:
             flushed = role.core.flushed
             self._ends = epochs.cut(flushed).newest, flushed, role.core.confirmed
 
     def _said(self) -> list[Heartbeat]:
-        """What the controllers are told of this replica."""
+        """Returns the heartbeats that tell the controllers of this replica; none while it stands aside."""
         assert self.identity is not None
         if self.aside:
             return []  # the other one speaks

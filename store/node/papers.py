@@ -1,6 +1,6 @@
-"""What replicas show each other before one takes the other's frames: of which cluster, which log and which id they are.
+"""The checks before a replica takes another's frames: of which cluster, which log and which id it is.
 
-Who has an address may be another by now, of another cluster perhaps, whose groups have the same numbers.
+An address may meanwhile belong to another node, perhaps of another cluster, whose groups have the same numbers.
 """
 
 import msgspec
@@ -20,9 +20,9 @@ def sign(hello: Hello, identity: ReplicaIdentity, log: str) -> Hello:
 
 
 def stranger(hello: Hello, identity: ReplicaIdentity, log: str, group: Group) -> Refused | None:
-    """Why a slave is not one of the group of this master, which has that log; None: it is.
+    """Returns why a slave is not one of the group of this master, which has that log; None: it is.
 
-    What a slave does not say, because it is of an older version, is not held against it.
+    A slave of an older version leaves fields out; that is not held against it.
     """
     known = group.replica(hello.replica)
     if identity.cluster and hello.cluster not in {"", identity.cluster}:

@@ -1,4 +1,4 @@
-"""What both roles of a replica work with, and what they serve to others."""
+"""The things that both roles of a replica work with, and the services they offer to others."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ TICK_S = 0.05  # how often the cores are told the time
 
 
 class Leading(Protocol):
-    """What a node serves to slaves and operators while it is master."""
+    """The services of a node to slaves and operators while it is master."""
 
     async def attend(self, context: Any, hello: bytes) -> None:
         """Serve a slave's stream whose first message is given, until it ends. Raises `StoreError`."""
@@ -34,7 +34,7 @@ class Leading(Protocol):
 
 
 class Ranges(Protocol):
-    """What a node serves to replicas with damaged logs, in either role."""
+    """The services of a node to replicas with damaged logs, in either role."""
 
     async def send(self, request: bytes, context: Any) -> None:
         """Send the sound frames of a range. Raises `StoreError`, OSError."""
@@ -56,11 +56,11 @@ class Repairing(Protocol):
         """See which damages there are now, and begin with their repair."""
 
     def blocks(self, at: LogOffset) -> bool:
-        """Whether the log is damaged at a log offset."""
+        """Returns whether the log is damaged at a log offset."""
 
 
 class Front:
-    """What a node serves on its port, in the role that it has: nothing while it has none."""
+    """The services on a node's port, in the role that it has: none while it has no role."""
 
     def __init__(self, node: NodeService, timers: TimerLimits) -> None:
         self.rpc: StoreService | None = None  # once it listens
@@ -124,7 +124,7 @@ class Place:
         return self.identity.id
 
     def address_of_master(self, group: Group) -> str | None:
-        """Where the master of a group serves, if it is another replica."""
+        """Returns where the master of a group serves, if it is another replica."""
         if group.master in {None, self.replica}:
             return None
         found = group.replica(group.master) if group.master is not None else None

@@ -1,4 +1,4 @@
-"""What a node serves to the other nodes of its group, and to operators, on the port where it serves all else."""
+"""The services of a node to the other nodes of its group, and to operators, on the port where it serves all else."""
 
 import logging
 from collections.abc import Callable

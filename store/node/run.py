@@ -50,7 +50,7 @@ class StoreNodeFailed(HeadgateError):
 
 
 class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store node says of itself. `lag_bytes` are what each slave, or this one, does not have of the master's."""
+    """A store node's status. `lag_bytes`: how much of a master's log each replica does not have; empty on a slave."""
 
     version: str
     ready: bool
@@ -199,7 +199,7 @@ class _Process:
             raise StoreNodeFailed(cannot_listen("admin", f"{host}:{port}", error)) from error
 
     def ready(self) -> ReadyState:
-        """Whether it serves in a role, and if not, why."""
+        """Returns whether it serves in a role, and if not, why."""
         node, group = self._node, self._settings.group
         distrust = "" if self._controller is None else self._controller.distrust
         reasons = [distrust] * bool(distrust)
@@ -261,7 +261,7 @@ class _Process:
         )
 
     def lags(self) -> Mapping[int, int]:
-        """What each replica does not have, as far as this one knows it: a master all of them, a slave itself."""
+        """Returns the bytes of the log that each replica does not have, as the master knows; none on a slave."""
         role = None if self._node is None else self._node.role
         if isinstance(role, MasterRole):
             end = role.core.end
@@ -269,32 +269,32 @@ class _Process:
         return {}
 
     def damages(self) -> float:
-        """How many ranges of the log are damaged."""
+        """Returns how many ranges of the log are damaged."""
         store = None if self._node is None else self._node.disk.store
         return float(0 if store is None else len(store.damages))
 
     def view_damages(self) -> float:
-        """How many places of the views are damaged."""
+        """Returns how many places of the views are damaged."""
         store = None if self._node is None else self._node.disk.store
         return float(0 if store is None else len(store.view_damages))
 
     def repaired(self) -> float:
-        """How many damaged ranges of the log were repaired."""
+        """Returns how many damaged ranges of the log were repaired."""
         store = None if self._node is None else self._node.disk.store
         return float(0 if store is None else store.damages_repaired)
 
     def lost(self) -> float:
-        """How many messages consumers were led past."""
+        """Returns how many messages consumers were led past."""
         store = None if self._node is None else self._node.disk.store
         return float(0 if store is None else store.messages_lost)
 
     def scrubbed(self) -> float:
-        """How far the scrub is."""
+        """Returns the log offset up to which the scrub has read."""
         store = None if self._node is None else self._node.disk.store
         return float(0 if store is None else store.scrubbed.at)
 
     def is_full(self) -> float:
-        """Whether nothing is written for now, as the disk is full."""
+        """Returns whether nothing is written for now, as the disk is full (1 or 0)."""
         return float(self._node is not None and self._node.disk.full)
 
     def value(self, name: str) -> float:
@@ -318,7 +318,7 @@ def _role_reason(node: StoreNode) -> str:
 
 
 def _is_behind(node: StoreNode) -> bool:
-    """Whether a slave is to be in the SyncStateSet and is not."""
+    """Returns whether a slave is to be in the SyncStateSet and is not."""
     group, identity = node.group, node.identity
     if group is None or identity is None:
         return True
@@ -327,7 +327,7 @@ def _is_behind(node: StoreNode) -> bool:
 
 
 def _warnings(node: StoreNode) -> tuple[str, ...]:
-    """What no replica has, which waiting does not bring back; at the master, replicas that do not count."""
+    """Returns what no replica has, and waiting does not bring back; at the master, also replicas that do not count."""
     repairer = node.repairer
     lost = (repairer.describe(),) if repairer and repairer.damages and not repairer.stands_aside else ()
     if not isinstance(node.role, MasterRole) or node.group is None:
@@ -357,7 +357,7 @@ _FIGURES = {
 
 
 def _metrics(process: _Process) -> CollectorRegistry:
-    """What Prometheus is told, asked of the node when somebody looks."""
+    """Returns the metrics for Prometheus, asked of the node at each scrape."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)

@@ -38,7 +38,7 @@ AGAIN_S = 1.0  # before a role begins anew that could not go on, and between wis
 
 
 class Ending(Enum):
-    """Why a replica is not a slave any more, or not this one. The store stays open as slave but after `INSTALL`."""
+    """The reasons why a slave's role ends or begins anew. The store stays open as slave, except after `INSTALL`."""
 
     ELECTED = auto()
     ANEW = auto()  # what the core believes of the log is not so, or what it may do has changed
@@ -94,22 +94,22 @@ class SlaveRole:
 
     @property
     def core(self) -> Slave:
-        """What is known of the log; for looking at."""
+        """The replication core, which knows the log; for looking at."""
         return self._core
 
     @property
     def complaint(self) -> Complaint | None:
-        """What it says of its master to the controllers."""
+        """Returns its complaint about its master to the controllers."""
         return self._reach.complaint
 
     @property
     def slow(self) -> bool:
-        """Whether its disk takes far too long to sync."""
+        """Returns whether its disk takes far too long to sync."""
         return self._syncs.slow
 
     @property
     def streaming(self) -> bool:
-        """Whether the log follows the master's."""
+        """Returns whether the log follows the master's."""
         return self._core.stage is Stage.STREAMING
 
     def heard(self, group: Group) -> None:

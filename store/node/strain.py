@@ -1,7 +1,7 @@
-"""What keeps a master from its work: too few replicas that answer, a full or slow disk, a log that stays damaged.
+"""The strains that keep a master from its work: too few replicas that answer, a full or slow disk, lasting damage.
 
-The first is said in the heartbeat, and mends itself or is an election's. For the others a master hands over, if another
-replica in sync has room, a faster disk, or a sound log: as planned, so that nothing is lost that was under way.
+The first is said in the heartbeat; it mends itself, or an election mends it. For the others a master hands over, if
+another replica in sync has room, a faster disk, or a sound log: as planned, so that nothing in flight is lost.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class Strain:
 
     @property
     def slow(self) -> bool:
-        """Whether the disk takes far too long to sync."""
+        """Returns whether the disk takes far too long to sync."""
         return self._syncs.slow
 
     def _relieve(self, able: _Able, slaves: Collection[int], why: str, what: str) -> None:

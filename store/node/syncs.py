@@ -1,4 +1,4 @@
-"""Whether a disk syncs far more slowly than it should: what no write says before it is done."""
+"""Detects a disk that syncs far more slowly than it should, which no write tells before it is done."""
 
 from store.format.frame import LogOffset
 

@@ -1,4 +1,4 @@
-"""What the nodes of a store group say to each other beside the messages of replication, as MessagePack.
+"""The messages between nodes of a store group beside those of replication, as MessagePack.
 
 Replicate   slave -> master      messages of `store.replication.messages`, both ways; a Hello comes first
 Snapshot    slave -> master      a `SnapshotRequest`; back come a `SnapshotHead` and the views in parts
@@ -80,7 +80,7 @@ class SnapshotRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
-    """What follows: views up to `dispatched` of a log that begins at `first`, in whose part `epochs` are the epochs.
+    """The head of a snapshot: views up to `dispatched` of a log that begins at `first`, in whose part `epochs` hold.
 
     `sound`: no damage is known of the master's log and views.
     """

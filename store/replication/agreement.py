@@ -1,4 +1,4 @@
-"""What the replicas of a set agree on: the arithmetic of acknowledgements, on its own.
+"""The arithmetic of acknowledgements, on its own: what the replicas of a set agree on.
 
 It serves offsets (how much every replica that may be elected has on disk) and rounds (whether each of them still
 follows this master) alike.
@@ -11,7 +11,7 @@ __all__ = ["Acknowledge", "agreed", "needed"]
 
 
 class Acknowledge(Enum):
-    """When a frame counts as safe; `store` configuration `acknowledge` of a group.
+    """The condition under which a frame counts as safe; `store` configuration `acknowledge` of a group.
 
     ALL_IN_SYNC: on disk on every replica of the SyncStateSet, any of which may be elected. QUORUM: on disk on a
     majority of it, and an election hears from a majority. MASTER: answered when it is on the master's disk, and lost
@@ -24,7 +24,7 @@ class Acknowledge(Enum):
 
 
 def needed(size: int, acknowledge: Acknowledge, min_in_sync: int) -> int:
-    """How many replicas of a set of `size` have to agree."""
+    """Returns how many replicas of a set of `size` have to agree."""
     if acknowledge is Acknowledge.QUORUM:
         return min(max(size // 2 + 1, min_in_sync), size)
     return size

@@ -20,7 +20,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SaveEpochs:
-    """What is to be in the epochs' file before anything that follows is done."""
+    """The content of the epochs' file, which must be saved before any later effect is carried out."""
 
     epochs: EpochList
     promised: int

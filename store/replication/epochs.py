@@ -44,14 +44,14 @@ class Epoch(NamedTuple):
 
 
 class Common(NamedTuple):
-    """How far two logs are the same: up to `at`, which lies in or at the end of `epoch`."""
+    """The common part of two logs: up to `at`, which lies in or at the end of `epoch`."""
 
     epoch: int
     at: LogOffset
 
 
 class Standing(NamedTuple):
-    """What a replica has on disk, as an election compares it: the newest epoch first, then the log's end."""
+    """A replica's log on disk, as an election compares it: the newest epoch first, then the log's end."""
 
     epoch: int
     end: LogOffset
@@ -135,12 +135,12 @@ class EpochList:
         return self.entries[index].epoch if index >= 0 else None
 
     def end_at(self, at: LogOffset, end: LogOffset) -> LogOffset:
-        """Where the epoch of a log offset ends, in a log that ends at `end`."""
+        """Returns where the epoch of a log offset ends, in a log that ends at `end`."""
         index = bisect_right(self.entries, at, key=_by_start)
         return self.entries[index].start if index < len(self.entries) else end
 
     def common(self, end: LogOffset, other: "EpochList", other_end: LogOffset) -> Common | None:
-        """How far the log of this list, which ends at `end`, is the same as another; None: they share no epoch."""
+        """Returns how far the log of this list, which ends at `end`, equals another; None: they share no epoch."""
         starts = dict(other.entries)
         for epoch, start in reversed(self.entries):
             if starts.get(epoch) == start:

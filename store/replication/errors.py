@@ -1,4 +1,4 @@
-"""What replication raises."""
+"""The errors that replication raises."""
 
 from store.base.errors import NotWritable, StoreError
 

@@ -45,7 +45,7 @@ __all__ = ["AlterSet", "Batch", "Master"]
 
 
 class Batch(NamedTuple):
-    """What a slave is to be sent: all frames that begin from `start` on and before `end`, all of one epoch."""
+    """The frames to send to a slave: all that begin from `start` on and before `end`, all of one epoch."""
 
     start: LogOffset
     end: LogOffset
@@ -132,7 +132,7 @@ class Master:
 
     @property
     def refusal(self) -> StoreError | None:
-        """Why an append is not taken now; None: it is. Nothing that is refused is stored."""
+        """Returns why an append is not taken now; None: it is. Nothing that is refused is stored."""
         if self.ended is not None:
             return NotMaster(f"store group {self.group} is at epoch {self.ended}, this is the master of {self.epoch}")
         if self.heir is not None:
@@ -149,7 +149,7 @@ class Master:
 
     @property
     def writable(self) -> bool:
-        """Whether an append is taken now."""
+        """Returns whether an append is taken now."""
         return self.refusal is None
 
     @property
@@ -159,15 +159,15 @@ class Master:
 
     @property
     def standing(self) -> Standing:
-        """What an election compares, which this master has been told of by `fenced` before."""
+        """Returns what an election compares; `fenced` has told this master of the election before."""
         return Standing(self.epoch, self.flushed)
 
     def is_damaged(self, replica: int) -> bool:
-        """Whether another replica has said that its log is damaged."""
+        """Returns whether another replica has reported that its log is damaged."""
         return replica in self._peers and self._peers[replica].damaged
 
     def positions(self) -> Mapping[int, LogOffset]:
-        """How much each replica has on disk, as far as it is known here."""
+        """Returns how much of the log each replica has on disk, as far as this master knows."""
         return {self.replica: self.flushed} | {replica: peer.acked for replica, peer in self._peers.items()}
 
     # ---- the log
@@ -225,7 +225,7 @@ class Master:
             self._peers[replica].stream = None
 
     def _hello(self, replica: int, peer: Peer | None, message: Hello) -> None:
-        """Whose word counts is looked at before what is said: an epoch from elsewhere would end this one."""
+        """Answers a Hello. Checks the sender before the epoch: an epoch from elsewhere would end this one."""
         if message.group != self.group:
             self._refuse(replica, message.session, Why.WRONG_GROUP, f"this is group {self.group}")
         elif peer is None or message.replica != replica:
@@ -291,9 +291,9 @@ class Master:
         self._out.append((peer.replica, message))
 
     def batch(self, replica: int) -> Batch | None:
-        """What to read from the log for a replica now; None: nothing, or it has enough under way.
+        """Returns the range of the log to read for a replica now; None: nothing is left, or enough is in flight.
 
-        To be asked until it is None, whenever something was written or acknowledged: no batch waits for the one before.
+        Call it until it returns None, after every write and acknowledgement: no batch waits for the one before.
         """
         peer = self._peers.get(replica)
         if peer is None or peer.stream is None or not peer.stream.ready or self.ended is not None:
@@ -415,7 +415,10 @@ class Master:
 
     @property
     def handover(self) -> int | None:
-        """Who is ready to take over: everything is acknowledged, and it has it. To be named to the controller."""
+        """Returns the replica that is ready to take over, to be named to the controller; None while there is none.
+
+        It is ready when everything is acknowledged and the replica has all of it.
+        """
         target = self.heir
         if target is None or self._set.pending is not None or target not in self._set.members:
             return None
@@ -426,7 +429,7 @@ class Master:
 
     @property
     def _least(self) -> int:
-        """How many replicas a set has to have for what is written in this epoch to be acknowledged."""
+        """Returns how many replicas a set must have for what is written in this epoch to be acknowledged."""
         return 1 if self._acknowledge is Acknowledge.MASTER else self._min_in_sync
 
     def _agreed(self, values: Mapping[int, int], members: Collection[int]) -> int:
@@ -450,7 +453,7 @@ class Master:
             self.confirmed = max(self.confirmed, LogOffset(reached))
 
     def _sound(self, replica: int) -> bool:
-        """Whether a member of the set answers and has a log without damage.
+        """Returns whether a member of the set answers and has a log without damage.
 
         A master from which one copy is enough counts all the same: its damage is in what was acknowledged before.
         """
@@ -462,7 +465,7 @@ class Master:
         return self._now_ms - self._peers[replica].caught_up_ms if replica in self._peers else 0
 
     def _stays(self, replica: int) -> bool:
-        """Whether a member of the set is to remain one."""
+        """Returns whether a member of the set is to remain one."""
         if replica == self.replica:
             return True
         peer = self._peers.get(replica)

@@ -1,4 +1,4 @@
-"""What master and slave say to each other, as MessagePack; frames travel as the bytes they are on disk.
+"""The messages between master and slave, as MessagePack; frames travel as the bytes they are on disk.
 
     slave                                   master
       Hello      ------------------------->            my epochs, my log: what do we have in common?
@@ -52,7 +52,7 @@ Epochs = Annotated[tuple[tuple[Number, Offset], ...], msgspec.Meta(max_length=EP
 
 
 class Why(Enum):
-    """Why a stream is refused or ended."""
+    """The reasons for which a stream is refused or ended."""
 
     SUPERSEDED = "superseded"  # there is a newer epoch; `epoch` says which
     NOT_MASTER = "not_master"  # the replica dialled is no master
@@ -111,7 +111,7 @@ class Data(msgspec.Struct, frozen=True, array_like=True, tag=3, kw_only=True):
 
 
 class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag=4, kw_only=True):
-    """What readers may see, how much was `sent` on this stream, and the newest `round` of questions.
+    """The offset up to which readers may see, how much was `sent` on this stream, and the newest `round` of questions.
 
     The answer is an `Ack` with that round: the slave still follows this epoch and no newer one.
     """
@@ -124,7 +124,7 @@ class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag=4, kw_only=Tru
 
 
 class Ack(msgspec.Struct, frozen=True, array_like=True, tag=5, kw_only=True):
-    """What the slave has on disk, and the newest `round` it was asked.
+    """The offset up to which the slave has the log on disk, and the newest `round` that it was asked.
 
     `damaged`: its log has damage in front of `flushed` that is not repaired yet, so it stands aside.
     """
@@ -154,7 +154,7 @@ _decode = msgspec.msgpack.Decoder(Message).decode
 
 
 def decode(data: bytes | memoryview) -> Message:
-    """What `encode` was given, its fields checked against each other. Raises `BadMessage`."""
+    """Decodes what `encode` was given, and checks its fields against each other. Raises `BadMessage`."""
     try:
         message: Message = _decode(data)
         if isinstance(message, Hello | Welcome):

@@ -1,4 +1,4 @@
-"""What a master knows of one other replica."""
+"""A master's knowledge of one other replica."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -25,7 +25,7 @@ class Stream:
 
 
 class _Mark(NamedTuple):
-    """Where the master's log ended at a time."""
+    """The end of the master's log at a time."""
 
     end: LogOffset
     at_ms: int
@@ -51,7 +51,7 @@ class Peer:
 
     @property
     def ready(self) -> bool:
-        """Whether it can be sent data."""
+        """Returns whether it can be sent data."""
         return self.stream is not None and self.stream.ready
 
     def greet(self, session: int, at: LogOffset, *, now_ms: int) -> None:

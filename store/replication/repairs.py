@@ -39,7 +39,7 @@ class Ask(NamedTuple):
 
 
 class Found(Enum):
-    """What has become of a request."""
+    """The outcome of a request."""
 
     ANSWERED = "answered"  # it has sent all that it has of the range, perhaps nothing
     FAILED = "failed"  # it was not reached, did not finish, or what it sent was not to be used
@@ -116,7 +116,7 @@ class Repairs:
 
     @property
     def due_ms(self) -> int | None:
-        """When there is something to ask; None: never, as it is now."""
+        """Returns when the next request is due; None: never, as things are now."""
         return min((hole.due_ms for hole in self._holes if self._peers), default=None)
 
     @property
@@ -126,7 +126,7 @@ class Repairs:
 
     @property
     def repairable(self) -> bool:
-        """Whether another replica may have something of what is damaged."""
+        """Returns whether another replica may have some of what is damaged."""
         return any(not hole.lost for hole in self._holes)
 
     def since_ms(self, start: LogOffset) -> int | None:

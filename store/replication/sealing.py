@@ -8,7 +8,7 @@ __all__ = ["Verdict", "judge"]
 
 
 class Verdict(Enum):
-    """What follows from the digests of one segment."""
+    """The conclusion from the digests of one segment."""
 
     UNKNOWN = "unknown"  # nobody else has said what it has
     SAME = "same"  # whoever has said it has the same

@@ -57,7 +57,7 @@ __all__ = [
 
 
 class Stage(Enum):
-    """What the slave is doing."""
+    """The stage of a slave's work."""
 
     IDLE = auto()
     GREETING = auto()
@@ -135,13 +135,13 @@ class Slave:
         self._effects: list[Effect] = []
 
     def take(self) -> list[Effect]:
-        """What is to be done, in order, since the last call."""
+        """Returns the effects to carry out, in order, that were added since the last call."""
         effects, self._effects = self._effects, []
         return effects
 
     @property
     def standing(self) -> Standing:
-        """What an election compares: only what is on disk counts."""
+        """Returns what an election compares: only what is on disk counts."""
         return Standing(self.epochs.cut(self.flushed).newest, self.flushed)
 
     # ---- the stream
@@ -240,7 +240,7 @@ class Slave:
             self._ack()
 
     def flushed_to(self, end: LogOffset) -> None:
-        """What was handed out in `Write` is on disk up to here, and so are the epochs saved before it."""
+        """Records that what `Write` handed out is on disk up to `end`, and so are the epochs saved before it."""
         if self._preparing is not None:
             end = min(end, self.end)  # it was synced before the cut
         assert end <= self.end
@@ -307,12 +307,12 @@ class Slave:
 
     @property
     def lacks_end(self) -> bool:
-        """Whether the log has lost its end."""
+        """Returns whether the log has lost its end."""
         return self._held > self.flushed
 
     @property
     def _gives_up(self) -> bool:
-        """Whether the group has accepted the loss of what this log has lost, and did not do so before."""
+        """Returns whether the group has accepted the loss of what this log has lost, and did not do so before."""
         return self.lacks_end and self._elected_uncleanly > self._unclean
 
     def _give_up(self, at: LogOffset, epoch: int) -> bool:

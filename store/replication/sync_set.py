@@ -44,13 +44,14 @@ class SyncSet:
         return self.members | (self.pending or frozenset())
 
     def may_change(self, *, now_ms: int) -> bool:
-        """Whether another set can be wanted now."""
+        """Returns whether another set can be wanted now."""
         return self.pending is None and now_ms >= self._not_before_ms
 
     def may_grow(self, *, now_ms: int) -> bool:
-        """Whether the controller was heard of lately: while a question stays without an answer, all wait for new ones.
+        """Returns whether the controller has answered lately.
 
-        A smaller set has nobody new to wait for.
+        While a request has no answer, every acknowledgement waits for the new members as well. A smaller set has no new
+        member to wait for.
         """
         return now_ms - self._heard_ms <= self._pace.fresh_ms
 
@@ -61,7 +62,7 @@ class SyncSet:
         self._asked_ms = NEVER_MS
 
     def due(self, *, now_ms: int) -> frozenset[int] | None:
-        """What is to be asked for now; None: nothing, or it was asked a moment ago."""
+        """Returns the set to ask the controller for now; None: there is none, or it was asked for a moment ago."""
         if self.pending is None or now_ms - self._asked_ms < self._pace.retry_ms:
             return None
         self._asked_ms = now_ms
@@ -79,7 +80,7 @@ class SyncSet:
         return True
 
     def refused(self, epoch: int, *, now_ms: int) -> None:
-        """What was asked for will never be in force; it is not wanted again for a while."""
+        """Drops the pending set, which will never be in force; no other one is wanted for a while."""
         if epoch == self.epoch and self.pending is not None:
             self.pending = None
             self._not_before_ms = now_ms + self._pace.refused_ms

@@ -1,4 +1,4 @@
-"""What all calls share: the engine, what is recent, and waiting for threads and views."""
+"""The base of all calls: the engine, what is recent, and waiting for threads and views."""
 
 import asyncio
 import logging
@@ -109,7 +109,7 @@ class Calls:
             self._repair_waiters.remove(waiter)
 
     def _is_lost(self, at: LogOffset) -> bool:
-        """Whether what is damaged at a log offset is nowhere else. Any thread may ask."""
+        """Returns whether what is damaged at a log offset exists nowhere else. Any thread may ask."""
         return self._hooks is None or self._hooks.lost(at)
 
     def _repaired(self) -> None:
@@ -121,7 +121,7 @@ class Calls:
 
     @property
     def _inherits(self) -> bool:
-        """Whether a new master has something in its log from before it was one that is not confirmed yet."""
+        """Returns whether part of a new master's log from before its election is not confirmed yet."""
         return self._recent.confirmed < self._inherited_end
 
     def _check_running(self) -> None:

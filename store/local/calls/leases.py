@@ -79,7 +79,7 @@ class LeaseCalls(KeyCalls):
             self._recent.leases.trim(queue, first)
 
     async def _handle_key(self) -> bytes:
-        """What handles are signed with: made once for the store group, and kept in its KV."""
+        """Returns the key that handles are signed with, made once for the store group and kept in its KV."""
         while not self._lease_key:
             entry = await self.kv_get("handles", namespace=_LEASES)
             if entry is not None:

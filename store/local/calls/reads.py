@@ -107,7 +107,7 @@ class ReadCalls(Calls):
         return await self._read(self._reader.bounds, queue, self._recent.chunks(queue), kept=self._kept(queue))
 
     def _kept(self, queue: QueueNumber) -> Kept:
-        """What can be read of a queue now."""
+        """Returns the limits within which a queue can be read now."""
         return self._recent.limits.kept(queue, self._recent.first, self._now_ms())
 
     async def offset_at_time(self, queue: QueueNumber, time_ms: int) -> QueueOffset:

@@ -1,4 +1,4 @@
-"""What the driver of replication asks of a store: of a master to stream its log, of a slave to take one in."""
+"""The calls that replication's driver makes to a store: a master streams its log, a slave takes one in."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,14 +73,15 @@ class ReplicaCalls(Calls):
 
     @property
     def writable(self) -> bool:
-        """Whether appends are taken, but for want of room or too many under way."""
+        """Returns whether appends are taken, but for want of room or too many in flight."""
         return self._closing is None and self._engine.refusal is None and self._engine.error is None
 
     def confirm(self, end: LogOffset, acknowledged: LogOffset | None = None) -> None:
-        """What lies before a log offset, at the end of a frame, is on all disks where it has to be, and can be read.
+        """Records that what lies before a log offset, at the end of a frame, is on all disks that must have it.
 
-        Of a master: this one's disk too; appends are answered as far as `acknowledged`, if that is further. Of a slave:
-        its master says so, perhaps of more than it has; it can be read when it is on this disk. Never goes back.
+        It can be read from then on. Of a master: this one's disk has it too; appends are answered as far as
+        `acknowledged`, if that is further. Of a slave: its master says so, perhaps of more than it has; it can be read
+        when it is on this disk. Never goes back.
         """
         if self._engine.role == "slave":
             self._engine.confirm(end)
@@ -133,7 +134,7 @@ class ReplicaCalls(Calls):
 
     @property
     def dropped(self) -> StoreFull | None:
-        """Why a slave has dropped some of what it took, for want of room; then it has to be opened again.
+        """Returns why a slave has dropped some of what it took, for want of room; then it has to be opened again.
 
         `flushed` is called when that happens.
         """

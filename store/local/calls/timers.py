@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class TimerCalls(LeaseCalls):
-    """What is for later."""
+    """The calls of timers, and the tick that does all that is due."""
 
     _timers: Timers
     _timers_left: bool  # some were due when the last tick ended

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Log(NamedTuple):
-    """What the key-value store asks of the rest of the store."""
+    """The calls by which the key-value store uses the rest of the store."""
 
     first: Callable[[], LogOffset]
     confirmed: Callable[[], LogOffset]
@@ -139,7 +139,7 @@ class KeyValue:
         return outcome
 
     def _expiry(self, ttl_ms: int | None, expires_at_ms: int | None) -> int:
-        """When a key expires, as records have it. Raises ValueError."""
+        """Returns when a key expires, as records have it (0: never). Raises ValueError."""
         if ttl_ms is not None:
             if ttl_ms <= 0:
                 raise ValueError(f"a time to live of {ttl_ms} ms")

@@ -28,7 +28,7 @@ class State(NamedTuple):
     now_ms: int
 
     def slots(self, txn: object, first: bytes, end: bytes) -> Iterator[tuple[bytes, Held]]:
-        """What is there and has not expired, from one slot to another."""
+        """Yields the slots from one to another that hold something and have not expired."""
         over, now_ms = self.over, self.now_ms
         stored = filterfalse(lambda item: item[0] in over, self.views.kv.slots(txn, first, end))
         added = sorted((at, held) for at, held in over.items() if first <= at < end)
@@ -49,7 +49,7 @@ class State(NamedTuple):
         return Page(entries, self.revision, more=False)
 
     def number(self, first: bytes, end: bytes) -> int:
-        """How many entries there are; may wait for a disk."""
+        """Returns how many entries there are; may wait for a disk."""
         with self.snapshot.reading() as txn:
             return sum(1 for _ in self.slots(txn, first, end))
 

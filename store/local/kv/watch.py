@@ -40,7 +40,7 @@ class Keys(NamedTuple):
 
 
 class LogSource(Protocol):
-    """What the history is read from."""
+    """The source from which the history is read."""
 
     @property
     def confirmed(self) -> LogOffset:
@@ -48,7 +48,7 @@ class LogSource(Protocol):
 
     @property
     def first(self) -> LogOffset:
-        """Where the log begins: what lies before is gone for readers, if not from the disk."""
+        """Returns where the log begins: what lies before is gone for readers, if not from the disk."""
 
     def fetch(self, queue: QueueNumber, offset: QueueOffset, *, max_bytes: int) -> Awaitable[Fetched]:
         """See `StoreClient.fetch`."""

@@ -62,7 +62,10 @@ async def fetch_range(
 
 
 def _check(part: RangePart, epochs: EpochList) -> LogOffset:
-    """Where a part ends. Raises `BadMessage`, `CorruptFrame`: its frames are not whole, or not of this log."""
+    """Returns where a part ends.
+
+    Raises `BadMessage`, `CorruptFrame`: its frames are not whole, or not of this log.
+    """
     at, skip = LogOffset(part.start), 0
     while skip < len(part.frames):
         header = parse_header(part.frames[skip : skip + HEADER.size], log_offset=at)

@@ -108,7 +108,7 @@ class Repairer:
             self._news.set()
 
     def blocks(self, at: LogOffset) -> bool:
-        """Whether the log is damaged at a log offset."""
+        """Returns whether the log is damaged at a log offset."""
         return any(one.start <= at < one.end for one in self.damages)
 
     @property
@@ -144,7 +144,7 @@ class Repairer:
         )
 
     def describe(self) -> str:
-        """What is damaged and what is done about it, in a sentence; empty where nothing is."""
+        """Returns a sentence on what is damaged and what is done about it; empty where nothing is."""
         if self.unusable:
             return f"damaged: {self._disk.unusable}; it starts over from a snapshot when a sound master serves"
         if not self.damages:
@@ -251,7 +251,10 @@ class Repairer:
         return Found.ANSWERED
 
     async def _mend(self, store: LocalStore, at: LogOffset, frames: bytes) -> bool:
-        """Whether frames were written. Raises `StoreError`: they are not fit for it, or the store is closed."""
+        """Writes frames into a damaged range; returns whether they were written.
+
+        Raises `StoreError`: they are not fit for it, or the store is closed.
+        """
         try:
             await store.mend(at, frames)
         except OSError as error:
