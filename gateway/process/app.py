@@ -25,7 +25,7 @@ from gateway.domain.errors import HeadgateError, cannot_listen
 from gateway.ops.metrics import Metrics
 from gateway.ops.status import Listening, Status, TopicStatus
 from gateway.port.adapter import AdapterFactory
-from gateway.process.footing import Footing, across, here
+from gateway.process.backend import Backend, cluster_backend, local_backend
 from gateway.process.roles import check_proxy, check_serve
 from gateway.publishing import topic_settings
 from gateway.runtime.connection import Connection
@@ -82,15 +82,15 @@ class Gateway:
     """A running gateway; made by `run`. A `worker` shares its ports with others and has its pages at a Unix socket."""
 
     def __init__(
-        self, config: Config, footing: Footing, tasks: asyncio.TaskGroup, *, worker: Path | None = None
+        self, config: Config, backend: Backend, tasks: asyncio.TaskGroup, *, worker: Path | None = None
     ) -> None:
         self.config = config
         self._worker = worker
-        self.footing = footing
-        self.store = footing.store
-        self.controller = footing.controller
+        self.backend = backend
+        self.store = backend.store
+        self.controller = backend.controller
         self.metrics = Metrics()
-        self.hub = Hub(config, self.store, self.controller, self.metrics, tasks, owners=footing.owners)
+        self.hub = Hub(config, self.store, self.controller, self.metrics, tasks, owners=backend.owners)
         self.listening: list[Listening] = []
         self._started = time.monotonic()
         self._open = False  # every listener is up
@@ -108,7 +108,7 @@ class Gateway:
 
     async def start(self) -> None:
         """Open everything. Raises `StartError`."""
-        self.footing.watch(self.metrics)
+        self.backend.watch(self.metrics)
         self.metrics.subscribers.set_function(lambda: self.hub.fanout.subscriber_count)
         self.metrics.subscribers_behind.set_function(lambda: self.hub.fanout.behind_count)
         self.metrics.damages_passed.set_function(lambda: self.hub.fanout.damages_passed)
@@ -258,12 +258,12 @@ class Gateway:
             reasons.append("shutting down")
         elif not self._open:
             reasons.append("starting")
-        reasons += self.footing.troubles()
+        reasons += self.backend.troubles()
         down = any(not server.is_serving() for server in self._servers) or any(one.gone for one in self._sockets)
         if down and not self._stopping:
             reasons.append("a listener is down")
-        warnings = tuple(self.footing.warnings())
-        return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=self.footing.alive, warnings=warnings)
+        warnings = tuple(self.backend.warnings())
+        return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=self.backend.alive, warnings=warnings)
 
     async def status(self) -> Status:
         """The document of /status."""
@@ -277,13 +277,13 @@ class Gateway:
             reasons=state.reasons,
             warnings=state.warnings,
             uptime_s=round(time.monotonic() - self._started, 3),
-            data_dir=self.footing.where,
-            log=self.footing.log(),
-            damages=tuple(self.footing.damages()),
-            lost=tuple(await self.footing.lost()),
-            damaged_views=tuple(self.footing.damaged_views()),
-            scrub=self.footing.scrub(),
-            groups=tuple(self.footing.groups()),
+            data_dir=self.backend.where,
+            log=self.backend.log(),
+            damages=tuple(self.backend.damages()),
+            lost=tuple(await self.backend.lost()),
+            damaged_views=tuple(self.backend.damaged_views()),
+            scrub=self.backend.scrub(),
+            groups=tuple(self.backend.groups()),
             listeners=tuple(self.listening),
             connections=connections,
             stored=self.metrics.stored_by_protocol(),
@@ -311,32 +311,32 @@ async def _topic_status(store: StoreClient, controller: ControllerClient, name: 
 
 async def run(
     config: Config,
-    footing: AbstractAsyncContextManager[Footing],
+    backend: AbstractAsyncContextManager[Backend],
     *,
     on_ready: Callable[[Gateway], None] | None = None,
     worker: Path | None = None,
     news: Callable[[], AsyncIterator[Config]] | None = None,
 ) -> None:
-    """Run a gateway on a footing until SIGTERM or SIGINT; a second signal ends the process at once.
+    """Run a gateway on a backend until SIGTERM or SIGINT; a second signal ends the process at once.
 
     One that is a `worker` listens on ports that others share, and has its pages at a Unix socket of this path. `news`
     brings configurations whose users and access rules are to count in place of those before. Raises `StartError`, and
-    what the footing raises.
+    what the backend raises.
     """
     stopped = stop_on_signals()
     following = None if news is None else news()
     async with contextlib.AsyncExitStack() as stack:
-        standing = await unless(stopped, stack.enter_async_context(footing))
-        if standing is None:
+        opened = await unless(stopped, stack.enter_async_context(backend))
+        if opened is None:
             return
         async with asyncio.TaskGroup() as tasks:
-            gateway = Gateway(config, standing, tasks, worker=worker)
+            gateway = Gateway(config, opened, tasks, worker=worker)
             stack.push_async_callback(gateway.stop_admin)
             try:
                 await gateway.start()
                 gc.collect()
                 gc.freeze()  # what a start leaves behind stays; a full collection need not walk it
-                log.info("ready", data=standing.where)
+                log.info("ready", data=opened.where)
                 if on_ready is not None:
                     on_ready(gateway)
                 if following is not None:
@@ -375,7 +375,9 @@ def serve(config: Config, *, load: Load, on_ready: Callable[[Gateway], None] | N
     `load` reads the configuration again, which is asked for by SIGHUP.
     """
     check_serve(config)
-    return run_process(run(config, here(config), on_ready=on_ready, news=lambda: reread(config, hangups(), load)))
+    return run_process(
+        run(config, local_backend(config), on_ready=on_ready, news=lambda: reread(config, hangups(), load))
+    )
 
 
 def serve_proxy(config: Config, *, load: Load, on_ready: Callable[[Gateway], None] | None = None) -> int:
@@ -384,12 +386,14 @@ def serve_proxy(config: Config, *, load: Load, on_ready: Callable[[Gateway], Non
     `load` is as in `serve`.
     """
     check_proxy(config)
-    return run_process(run(config, across(config), on_ready=on_ready, news=lambda: reread(config, hangups(), load)))
+    return run_process(
+        run(config, cluster_backend(config), on_ready=on_ready, news=lambda: reread(config, hangups(), load))
+    )
 
 
 def serve_worker(config: Config, pages: Path, news: Callable[[], AsyncIterator[Config]]) -> int:
     """Run one of several gateways on the same ports in this process; the exit status. Raises `StartError`."""
-    return run_process(run(config, across(config), worker=pages, news=news))
+    return run_process(run(config, cluster_backend(config), worker=pages, news=news))
 
 
 def run_process(running: Coroutine[Any, Any, None]) -> int:

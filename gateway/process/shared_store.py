@@ -21,7 +21,7 @@ from controller.node.node import ControllerNode
 from controller.node.service import ControllerService
 from gateway.config.config import Config
 from gateway.domain.errors import ConfigError
-from gateway.process.footing import StoreFigures, metadata_limits
+from gateway.process.backend import StoreFigures, metadata_limits
 from gateway.process.store_options import store_options
 from store.base.clock import now_ms
 from store.local.local import LocalStore

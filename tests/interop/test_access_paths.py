@@ -28,7 +28,7 @@ from controller.api.client import User
 from gateway.config.config import load
 from gateway.domain.access_settings import own_access, rights_of
 from gateway.process.app import Gateway
-from gateway.process.footing import here
+from gateway.process.backend import local_backend
 from gateway.security.passwords import hash_password
 
 pytestmark = pytest.mark.slow
@@ -82,8 +82,8 @@ class Served:
             "access": {"default": "deny", "rules": RULES},
         }
         try:
-            async with here(load(None, {}, overrides)) as footing, asyncio.TaskGroup() as tasks:
-                self.gateway = gateway = Gateway(load(None, {}, overrides), footing, tasks)
+            async with local_backend(load(None, {}, overrides)) as backend, asyncio.TaskGroup() as tasks:
+                self.gateway = gateway = Gateway(load(None, {}, overrides), backend, tasks)
                 await gateway.start()
                 self.ports = {one.name: one.port for one in gateway.listening}
                 for name in ("admin", "ada"):

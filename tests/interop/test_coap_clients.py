@@ -16,7 +16,7 @@ from aiocoap.numbers.codes import DELETE, GET, POST, PUT
 from adapters.coap import FACTORY
 from gateway.config.config import load
 from gateway.process.app import Gateway
-from gateway.process.footing import here
+from gateway.process.backend import local_backend
 
 pytestmark = pytest.mark.anyio
 
@@ -37,8 +37,8 @@ async def serving(data_dir: Path) -> AsyncIterator[str]:
         "admin": {"port": 0},
     }
     config = load(None, {}, overrides, factories={"coap": FACTORY})
-    async with here(config) as footing, asyncio.TaskGroup() as tasks:
-        gateway = Gateway(config, footing, tasks)
+    async with local_backend(config) as backend, asyncio.TaskGroup() as tasks:
+        gateway = Gateway(config, backend, tasks)
         await gateway.start()
         port = next(listening.port for listening in gateway.listening if listening.name == "coap")
         try:

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from controller.node import run as controller_process
 from gateway.config.config import load
 from gateway.ops.metrics import Metrics
-from gateway.process.footing import ClusterFooting, StoreFigures
+from gateway.process.backend import ClusterBackend, StoreFigures
 from gateway.process.nodes import store_settings
 from store.log.scrub import Scrubbed
 from store.node import run as store_process
@@ -51,7 +51,7 @@ def exported():
     alone.damages_repaired = alone.messages_lost = 0
     StoreFigures(alone, tuple).watch(one)
     cluster = SimpleNamespace(_groups=tuple, log=lambda: alone, store=alone)
-    ClusterFooting.watch(cluster, proxy)
+    ClusterBackend.watch(cluster, proxy)
     store = store_process._metrics(store_process._Process(store_settings(load(environ={}))))
     return {
         "serve": names(one.registry),

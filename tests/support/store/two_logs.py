@@ -13,7 +13,7 @@ from controller.api.client import GroupConfig
 from controller.node.local import Limits, LocalController
 from gateway.config.config import adapter_factories, load
 from gateway.process.app import Gateway
-from gateway.process.footing import ClusterFooting
+from gateway.process.backend import ClusterBackend
 from store.api.client import OnAppended, StoreClient, TailListener
 from store.base.errors import StoreUnreachable
 from store.cluster.cluster import ClusterStore
@@ -156,7 +156,7 @@ class Served:
         self._stop = asyncio.Event()
         async with Machine(self._directory, groups=self.groups) as self.machine, asyncio.TaskGroup() as tasks:
             controller: Any = self.machine.controller
-            self._gateway = Gateway(config, ClusterFooting(config, self.machine.store, controller), tasks)
+            self._gateway = Gateway(config, ClusterBackend(config, self.machine.store, controller), tasks)
             await self._gateway.start()
             ready.set_result(None)
             await self._stop.wait()

@@ -9,7 +9,7 @@ from controller.node.local import LocalController
 from controller.remote.remote import RemoteController
 from gateway.config.config import load
 from gateway.domain.errors import ConfigError
-from gateway.process.footing import here
+from gateway.process.backend import local_backend
 from gateway.process.shared_store import shared_store
 from store.api.client import Put
 from store.base.clock import now_ms
@@ -24,7 +24,7 @@ def config(tmp_path):
 
 
 async def test_workers_go_on_with_what_one_process_has_left_and_the_other_way_round(config):
-    async with here(config) as alone:
+    async with local_backend(config) as alone:
         await alone.controller.create_topic("a", queues=2)
         await alone.store.kv_put("k", b"1")
     for _ in range(2):
@@ -39,7 +39,7 @@ async def test_workers_go_on_with_what_one_process_has_left_and_the_other_way_ro
             await controller.close()
             assert not base.troubles()
             assert base.alive
-    async with here(config) as alone:
+    async with local_backend(config) as alone:
         assert [topic.name for topic in alone.controller.topics()] == ["a", "b"]
         assert (await alone.store.kv_get("l")).value == b"2"
         await alone.controller.create_topic("c", queues=1)

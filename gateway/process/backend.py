@@ -1,4 +1,4 @@
-"""What a gateway process stands on: a store and a controller, in this process or across a network."""
+"""The backend of a gateway process: a store and a controller, in this process or across a network."""
 
 import asyncio
 import time
@@ -29,13 +29,21 @@ from store.format.frame import LogOffset
 from store.local.local import LocalStore
 from store.reach.reporter import Reporter
 
-__all__ = ["ClusterFooting", "Footing", "LocalFooting", "StoreFigures", "across", "here", "metadata_limits"]
+__all__ = [
+    "Backend",
+    "ClusterBackend",
+    "LocalBackend",
+    "StoreFigures",
+    "cluster_backend",
+    "local_backend",
+    "metadata_limits",
+]
 
 log = logs.get(__name__)
 
 
-class Footing(Protocol):
-    """Where messages go and metadata comes from, and what is to be said of both."""
+class Backend(Protocol):
+    """The store and the controller of a gateway process, and their status."""
 
     @property
     def store(self) -> StoreClient:
@@ -93,13 +101,13 @@ class StoreFigures:
         self._topics = topics
 
     def troubles(self) -> Sequence[str]:
-        """See `Footing`."""
+        """See `Backend`."""
         if self.store.error is not None:
             return [f"the store has failed: {self.store.error}"]
         return [] if self.store.full is None else [f"the store takes nothing: {self.store.full}"]
 
     def warnings(self) -> Sequence[str]:
-        """See `Footing`."""
+        """See `Backend`."""
         damages, views = self.store.damages, self.store.view_damages
         size = sum(one.end - one.start for one in damages)
         said = []
@@ -112,16 +120,16 @@ class StoreFigures:
         return said
 
     def log(self) -> LogStatus:
-        """See `Footing`."""
+        """See `Backend`."""
         store = self.store
         return LogStatus(end=store.end, confirmed=store.confirmed, pending_bytes=store.pending_bytes)
 
     def damages(self) -> Sequence[DamageStatus]:
-        """See `Footing`."""
+        """See `Backend`."""
         return [DamageStatus(**damage._asdict()) for damage in self.store.damages]
 
     async def lost(self) -> Sequence[LostStatus]:
-        """See `Footing`."""
+        """See `Backend`."""
         found = await self.store.lost()
         names = {queue: topic.name for topic in self._topics() for queue in topic.queues} if found else {}
         return [
@@ -129,15 +137,15 @@ class StoreFigures:
         ]
 
     def damaged_views(self) -> Sequence[ViewDamageStatus]:
-        """See `Footing`."""
+        """See `Backend`."""
         return [ViewDamageStatus(**damage._asdict()) for damage in self.store.view_damages]
 
     def scrub(self) -> ScrubStatus:
-        """See `Footing`."""
+        """See `Backend`."""
         return ScrubStatus(**self.store.scrubbed._asdict())
 
     def watch(self, metrics: Metrics) -> None:
-        """See `Footing`."""
+        """See `Backend`."""
         store = self.store
         metrics.watch_log(end=lambda: store.end, confirmed=lambda: store.confirmed, pending=lambda: store.pending_bytes)
         metrics.watch_views(damages=lambda: len(store.view_damages))
@@ -148,7 +156,7 @@ class StoreFigures:
         metrics.watch_repairs(repaired=lambda: store.damages_repaired, lost=lambda: store.messages_lost)
 
 
-class LocalFooting(StoreFigures):
+class LocalBackend(StoreFigures):
     """Everything in this process."""
 
     def __init__(self, config: Config, store: LocalStore, controller: LocalController) -> None:
@@ -159,20 +167,20 @@ class LocalFooting(StoreFigures):
 
     @property
     def alive(self) -> bool:
-        """See `Footing`."""
+        """See `Backend`."""
         return self.store.error is None and self.controller.error is None
 
     def troubles(self) -> Sequence[str]:
-        """See `Footing`."""
+        """See `Backend`."""
         metadata = self.controller.trouble
         return [*([] if metadata is None else [metadata]), *super().troubles()]
 
     def groups(self) -> Sequence[GroupStatus]:
-        """See `Footing`: there is one, and nobody else in it."""
+        """See `Backend`: there is one, and nobody else in it."""
         return ()
 
 
-class ClusterFooting:
+class ClusterBackend:
     """Store groups and controllers elsewhere: this process keeps nothing."""
 
     def __init__(
@@ -194,7 +202,7 @@ class ClusterFooting:
         self.where = ", ".join(config.cluster.controllers.values())
 
     def troubles(self) -> Sequence[str]:
-        """See `Footing`: without controllers all goes on, without a group what lies in it does not.
+        """See `Backend`: without controllers all goes on, without a group what lies in it does not.
 
         One group of several that takes nothing is no reason to send clients to another proxy: it takes nothing there.
         """
@@ -206,7 +214,7 @@ class ClusterFooting:
         return found
 
     def warnings(self) -> Sequence[str]:
-        """See `Footing`."""
+        """See `Backend`."""
         unfollowed = [] if self.controller.connected else ["no controller answers: nobody is elected, no topic is made"]
         return [*self._health().warnings, *unfollowed]
 
@@ -227,7 +235,7 @@ class ClusterFooting:
         ]
 
     def log(self) -> LogStatus:
-        """See `Footing`."""
+        """See `Backend`."""
         try:
             confirmed = self.store.confirmed
         except StoreError:  # never reached yet
@@ -235,23 +243,23 @@ class ClusterFooting:
         return LogStatus(end=confirmed, confirmed=confirmed, pending_bytes=self.store.pending_bytes)
 
     def damages(self) -> Sequence[DamageStatus]:
-        """See `Footing`: store nodes say what is theirs."""
+        """See `Backend`: store nodes say what is theirs."""
         return ()
 
     async def lost(self) -> Sequence[LostStatus]:
-        """See `Footing`."""
+        """See `Backend`."""
         return ()
 
     def damaged_views(self) -> Sequence[ViewDamageStatus]:
-        """See `Footing`: store nodes say what is theirs."""
+        """See `Backend`: store nodes say what is theirs."""
         return ()
 
     def scrub(self) -> ScrubStatus:
-        """See `Footing`."""
+        """See `Backend`."""
         return ScrubStatus()
 
     def groups(self) -> Sequence[GroupStatus]:
-        """See `Footing`."""
+        """See `Backend`."""
         gone = set(self.store.unreachable)
         return [
             GroupStatus(
@@ -268,7 +276,7 @@ class ClusterFooting:
         ]
 
     def watch(self, metrics: Metrics) -> None:
-        """See `Footing`."""
+        """See `Backend`."""
         metrics.watch_log(
             end=lambda: self.log().end,
             confirmed=lambda: self.log().confirmed,
@@ -279,20 +287,20 @@ class ClusterFooting:
 
 
 @asynccontextmanager
-async def here(config: Config) -> AsyncIterator[LocalFooting]:
+async def local_backend(config: Config) -> AsyncIterator[LocalBackend]:
     """Open store and controller in the data directory. Raises `StoreError`, `ControllerError`, OSError."""
     said = config.store
     store = await LocalStore.open(said.data_dir, group=said.group, **store_options(said))
     async with store:
         controller = LocalController.open(said.data_dir / "controller", limits=metadata_limits(config), now_ms=now_ms)
         try:
-            yield LocalFooting(config, store, controller)
+            yield LocalBackend(config, store, controller)
         finally:
             await controller.close()
 
 
 @asynccontextmanager
-async def across(config: Config) -> AsyncIterator[ClusterFooting]:
+async def cluster_backend(config: Config) -> AsyncIterator[ClusterBackend]:
     """Reach a cluster; waits for its controllers and the master of its home group as long as that takes."""
     cluster, proxy = config.cluster, config.proxy
     credentials = node_credentials(cluster, host="localhost", key="cluster").channel
@@ -317,7 +325,7 @@ async def across(config: Config) -> AsyncIterator[ClusterFooting]:
             )
             reporting = asyncio.create_task(reporter.run(), name="which masters are reached")
             try:
-                yield ClusterFooting(config, store, controller, watch)
+                yield ClusterBackend(config, store, controller, watch)
             finally:
                 reporting.cancel()
                 await asyncio.gather(reporting, return_exceptions=True)
