@@ -12,7 +12,7 @@ from gateway.domain.errors import Refusal
 from gateway.port.adapter import DONE, Adapter, ConnectionInfo, Outcome, Publish
 from gateway.port.single import Single, SingleAdapter
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint
-from gateway.security.limits import Guest, Pace, network_of
+from gateway.security.limits import ConnectionAdmission, Pace, network_of
 from gateway.sockets.transport import SocketTransport
 from store.base import logs
 from store.base.clock import now_ms
@@ -54,11 +54,11 @@ class Connection(asyncio.Protocol, Endpoint):
         "_timer_ms",
         "_transport",
         "_writable",
-        "guest",
+        "admission",
     )
 
     adapter: Adapter
-    guest: Guest
+    admission: ConnectionAdmission
 
     def __init__(self, hub: "Hub", listener: "ListenerContext") -> None:
         self._hub = hub
@@ -87,8 +87,8 @@ class Connection(asyncio.Protocol, Endpoint):
         info = _info(transport, listener.name, self._hub)
         self._secure = info.secure
         host, now = str(info.peer[0]), now_ms()
-        guest = self._hub.door.enter("" if info.forwarding else host, now_ms=now)
-        if guest is None:
+        admission = self._hub.connection_limiter.admit("" if info.forwarding else host, now_ms=now)
+        if admission is None:
             self.gone = True
             self._hub.metrics.errors(listener.protocol, "cut_off").inc()
             transport.abort()
@@ -98,9 +98,9 @@ class Connection(asyncio.Protocol, Endpoint):
         self._single = adapter if isinstance(adapter, SingleAdapter) else None
         self.host, self.certificate = host, info.certificate
         self._network = network_of(host).encode()
-        self.guest, self.turned_away = guest, guest.refusal
+        self.admission, self.turned_away = admission, admission.refusal
         self.pace = Pace.of(self._hub.limits, now_ms=now)
-        if guest.refusal is not None:
+        if admission.refusal is not None:
             self._hub.later(TURNED_AWAY_S, self._turn_away)
         transport.set_write_buffer_limits(high=self._hub.write_buffer_bytes_max)
         self._hub.joined(self)
@@ -287,7 +287,7 @@ class Connection(asyncio.Protocol, Endpoint):
     def comes_from(self, address: str) -> None:
         """A proxy of ours has said who comes by this connection. Raises `Refusal` where enough are from there."""
         super().comes_from(address)
-        self.guest = self._hub.door.place(self.guest, address)
+        self.admission = self._hub.connection_limiter.place(self.admission, address)
 
     @property
     def writable(self) -> bool:

@@ -35,7 +35,7 @@ from gateway.port.adapter import (
     Unsubscribe,
 )
 from gateway.security.limits import Pace, network_of
-from gateway.security.offences import Offender
+from gateway.security.reconnect_penalty import ReconnectingClient
 from store.base import logs
 from store.base.clock import now_ms
 
@@ -108,9 +108,9 @@ class Endpoint:
         """A proxy of ours has said who comes by this connection. Raises `Refusal`."""
         self.host, self.loopback = address, is_loopback(address)
 
-    def offender(self, client: str) -> Offender:
+    def reconnecting_client(self, client: str) -> ReconnectingClient:
         """Returns what this endpoint's client is known by when it is closed for the same again and again."""
-        return Offender(self.protocol, network_of(self.host), self.principal.name, client)
+        return ReconnectingClient(self.protocol, network_of(self.host), self.principal.name, client)
 
     # ---- what a shell provides
 
@@ -194,7 +194,7 @@ class Endpoint:
 
     def _close(self, effect: Close) -> None:
         if effect.again and (client := self.principal.badge.identity.client_id):
-            self.hub.offences.note(self.offender(client), effect.reason, now_ms=now_ms())
+            self.hub.reconnect_penalty.note(self.reconnecting_client(client), effect.reason, now_ms=now_ms())
         self.close(effect.reason)
 
     # ---- to the adapter

@@ -46,8 +46,8 @@ from gateway.runtime.requests import answer, outcome
 from gateway.runtime.sys_topics import SAMPLE_INTERVAL_MS, SysTopics
 from gateway.security.access_control import AccessControl
 from gateway.security.auth import Authenticator
-from gateway.security.limits import Door
-from gateway.security.offences import Offences
+from gateway.security.limits import ConnectionLimiter
+from gateway.security.reconnect_penalty import ReconnectPenalty
 from gateway.sessions.record import session_key
 from gateway.sessions.sessions import COMMIT_INTERVAL_MS, SWEEP_INTERVAL_MS, Sessions
 from gateway.sessions.will_rights import WaitingWills
@@ -124,8 +124,8 @@ class Hub:
         self.owners = owners or LocalOwners(store)
         self.awake = Awake(self.owners.beat)
         self.limits, self.forwarding = config.limits, Forwarding.of(config.forwarding)
-        self.offences = Offences()
-        self.door = Door(config.limits, config.gateway.connections_max, now_ms=now_ms())
+        self.reconnect_penalty = ReconnectPenalty()
+        self.connection_limiter = ConnectionLimiter(config.limits, config.gateway.connections_max, now_ms=now_ms())
         self.connections: dict[int, Connection] = {}
         self._config = config
         self._tasks = tasks
@@ -240,7 +240,7 @@ class Hub:
         if self.connections.pop(connection.id, None) is None:
             return
         connection.flow.open -= 1
-        self.door.leave(connection.guest)
+        self.connection_limiter.release(connection.admission)
         self._paused.pop(connection, None)
         self._releasing += 1
         if self.owners.alone and not self.calls_under_way(connection):  # which come first

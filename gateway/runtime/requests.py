@@ -122,7 +122,7 @@ async def _open_session(hub: "Hub", endpoint: Endpoint, request: OpenSession) ->
         badge.check_message(request.will.message)
         request = msgspec.structs.replace(request, will=msgspec.structs.replace(request.will, who=badge.identity))
     endpoint.has_session = True
-    delay_ms = hub.offences.delay_ms(endpoint.offender(request.session_id), now_ms=now_ms())
+    delay_ms = hub.reconnect_penalty.delay_ms(endpoint.reconnecting_client(request.session_id), now_ms=now_ms())
     if delay_ms:
         await asyncio.sleep(delay_ms / 1_000)
     return await hub.sessions.open(endpoint, request, hub.authenticator.session_user(endpoint.principal))

@@ -1,4 +1,4 @@
-"""How fast a peer may send, and how many may come: token buckets, and the door that connections come in by.
+"""Limits of a peer's rate and of the number of connections: token buckets and the connection limiter.
 
 No clock and no sockets: `now_ms` is passed in. Whatever the peer does costs a few additions a read, not a message.
 """
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from gateway.domain.errors import Cause, Refusal
 from gateway.security.limits_settings import LimitsConfig
 
-__all__ = ["TOLD_COUNT_MAX", "Bucket", "Door", "Guest", "Pace"]
+__all__ = ["TOLD_COUNT_MAX", "Bucket", "ConnectionAdmission", "ConnectionLimiter", "Pace"]
 
 TOLD_COUNT_MAX: Final = 256  # connections at a time that are turned away in their protocol's words; more are cut off
 
@@ -91,18 +91,18 @@ class Pace:
         return max([bucket.wait_ms(now_ms=now_ms) for bucket in (self._messages, self._bytes) if bucket is not None])
 
 
-class Guest(NamedTuple):
-    """A connection at the door. `refusal` is why it is only let in to be told why it is not."""
+class ConnectionAdmission(NamedTuple):
+    """The outcome for a new connection. One with a `refusal` is open only until its protocol has said why."""
 
     network: str  # "" where addresses are not counted
     refusal: Refusal | None
 
 
-_ANYBODY = Guest("", None)
+_UNCOUNTED = ConnectionAdmission("", None)
 
 
-class Door:
-    """Which connections may come in: so many in all, from one address, and a second."""
+class ConnectionLimiter:
+    """Limits the connections: in all, from one address, and new ones a second."""
 
     def __init__(self, config: LimitsConfig, connections_max: int, *, now_ms: int) -> None:
         self._connections_max = connections_max
@@ -114,8 +114,8 @@ class Door:
         self._inside = 0
         self._told = 0  # <= TOLD_COUNT_MAX
 
-    def enter(self, address: str, *, now_ms: int) -> Guest | None:
-        """A connection has come; None: it is to be cut off without a word, for many are being told already.
+    def admit(self, address: str, *, now_ms: int) -> ConnectionAdmission | None:
+        """Admits a new connection; None: it is to be cut off without a word, for many are being told already.
 
         "" is the address of one that comes from a proxy of ours: `place` will tell.
         """
@@ -125,39 +125,39 @@ class Door:
             if self._told >= TOLD_COUNT_MAX:
                 return None
             self._told += 1
-            return Guest(network, refusal)
+            return ConnectionAdmission(network, refusal)
         self._inside += 1
         if self._rate is not None:
             self._rate.take(1, now_ms=now_ms)
         if not network:
-            return _ANYBODY
+            return _UNCOUNTED
         self._by_network[network] = self._by_network.get(network, 0) + 1
-        return Guest(network, None)
+        return ConnectionAdmission(network, None)
 
-    def place(self, guest: Guest, address: str) -> Guest:
+    def place(self, admission: ConnectionAdmission, address: str) -> ConnectionAdmission:
         """A connection turns out to be from an address. Raises `Refusal` (QUOTA) where enough are from there."""
-        if not self._per_address or guest.network or guest.refusal is not None:
-            return guest
+        if not self._per_address or admission.network or admission.refusal is not None:
+            return admission
         network = network_of(address)
         count = self._by_network.get(network, 0)
         if count >= self._per_address:
             raise self._crowded()
         self._by_network[network] = count + 1
-        return Guest(network, None)
+        return ConnectionAdmission(network, None)
 
     def _crowded(self) -> Refusal:
         return Refusal(Cause.QUOTA, f"{self._per_address} connections of this address are open")
 
-    def leave(self, guest: Guest) -> None:
-        """A connection that had come has ended."""
-        if guest.refusal is not None:
+    def release(self, admission: ConnectionAdmission) -> None:
+        """Frees the place of a connection that has ended."""
+        if admission.refusal is not None:
             self._told -= 1
             return
         self._inside -= 1
-        if guest.network:
-            left = self._by_network.pop(guest.network) - 1
+        if admission.network:
+            left = self._by_network.pop(admission.network) - 1
             if left:
-                self._by_network[guest.network] = left
+                self._by_network[admission.network] = left
 
     def _judge(self, network: str, now_ms: int) -> Refusal | None:
         if self._inside >= self._connections_max:

@@ -9,7 +9,7 @@ from gateway.publishing.timer_secrets import TimerSecrets
 from gateway.runtime.connection import LINGERING_MAX, LONG_READ_S, Connection
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX
 from gateway.runtime.hub import ListenerContext
-from gateway.security.limits import TOLD_COUNT_MAX, Door
+from gateway.security.limits import TOLD_COUNT_MAX, ConnectionLimiter
 from gateway.security.limits_settings import LimitsConfig
 from store.api.message import Message
 from store.base.listening import StrangersBudget
@@ -37,7 +37,7 @@ class Hub:
         self.waiting = []
         self.limits, self.forwarding = LimitsConfig(), None
         self.timer_secrets = TimerSecrets()
-        self.door = Door(self.limits, 1, now_ms=0)
+        self.connection_limiter = ConnectionLimiter(self.limits, 1, now_ms=0)
         self.crowded = False
         self.calls = 0
         self.ingest = self.fanout = self.queues = self.access = self
@@ -203,7 +203,7 @@ def test_what_strangers_have_sent_in_vain_counts_in_one_budget_of_the_process(hu
     monkeypatch.setattr("gateway.runtime.connection.STRANGERS", budget)
     nobody = Principal(name="")
     hub.stranger = lambda _: nobody
-    hub.door = Door(LimitsConfig(), 100, now_ms=0)
+    hub.connection_limiter = ConnectionLimiter(LimitsConfig(), 100, now_ms=0)
     found = []
     for _ in range(20):
         one = Shown(hub, ListenerContext("test", "test", Factory(), None))

@@ -56,7 +56,7 @@ class MqttHub(Hub):
         self.awake = Awake()
         self.singles = []
         self.principal = Principal(name="")
-        self.offences = SimpleNamespace(note=lambda *_, **__: None)
+        self.reconnect_penalty = SimpleNamespace(note=lambda *_, **__: None)
 
     def call(self, endpoint, effect):
         match effect.request:

@@ -8,7 +8,7 @@ from gateway.ops.flow import Flow
 from gateway.port.adapter import Principal
 from gateway.publishing.timer_secrets import TimerSecrets
 from gateway.runtime.connection import Connection
-from gateway.security.limits import Door
+from gateway.security.limits import ConnectionLimiter
 from gateway.security.limits_settings import LimitsConfig
 
 
@@ -63,7 +63,7 @@ class Adapter:
 
 def connected(adapter: Adapter, transport: Transport) -> Connection:
     hub: Any = SimpleNamespace(
-        door=Door(LimitsConfig(), 1, now_ms=0),
+        connection_limiter=ConnectionLimiter(LimitsConfig(), 1, now_ms=0),
         limits=LimitsConfig(),
         forwarding=None,
         timer_secrets=TimerSecrets(),

@@ -1,11 +1,11 @@
-"""Token buckets and the door, with a clock of the test's own."""
+"""Token buckets and the connection limiter, with a clock of the test's own."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.errors import Cause, Refusal
-from gateway.security.limits import TOLD_COUNT_MAX, Bucket, Door, Pace, network_of
+from gateway.security.limits import TOLD_COUNT_MAX, Bucket, ConnectionLimiter, Pace, network_of
 from gateway.security.limits_settings import LimitsConfig
 
 NOW_MS = 1_700_000_000_000
@@ -72,67 +72,67 @@ def test_what_is_refused_costs_nothing():
     assert pace.publish(1, 1, now_ms=NOW_MS + 1_000).retry_after_ms == 400
 
 
-# ---- the door
+# ---- the connection limiter
 
 
-def causes(door, *addresses, now_ms=NOW_MS):
-    guests = [door.enter(address, now_ms=now_ms) for address in addresses]
-    return [guest.refusal and guest.refusal.cause for guest in guests]
+def causes(limiter, *addresses, now_ms=NOW_MS):
+    admissions = [limiter.admit(address, now_ms=now_ms) for address in addresses]
+    return [admission.refusal and admission.refusal.cause for admission in admissions]
 
 
 def test_so_many_connections():
-    door = Door(LimitsConfig(), 2, now_ms=NOW_MS)
-    first = door.enter("10.0.0.1", now_ms=NOW_MS)
-    assert causes(door, "10.0.0.2", "10.0.0.3") == [None, Cause.QUOTA]
-    door.leave(first)
-    assert causes(door, "10.0.0.3", "10.0.0.4") == [None, Cause.QUOTA]
+    limiter = ConnectionLimiter(LimitsConfig(), 2, now_ms=NOW_MS)
+    first = limiter.admit("10.0.0.1", now_ms=NOW_MS)
+    assert causes(limiter, "10.0.0.2", "10.0.0.3") == [None, Cause.QUOTA]
+    limiter.release(first)
+    assert causes(limiter, "10.0.0.3", "10.0.0.4") == [None, Cause.QUOTA]
 
 
 def test_so_many_are_told_and_others_are_cut_off():
-    door = Door(LimitsConfig(), 0, now_ms=NOW_MS)
-    told = [door.enter("10.0.0.1", now_ms=NOW_MS) for _ in range(TOLD_COUNT_MAX)]
-    assert all(guest.refusal is not None for guest in told)
-    assert door.enter("10.0.0.1", now_ms=NOW_MS) is None
-    door.leave(told[0])
-    assert door.enter("10.0.0.1", now_ms=NOW_MS) is not None
+    limiter = ConnectionLimiter(LimitsConfig(), 0, now_ms=NOW_MS)
+    told = [limiter.admit("10.0.0.1", now_ms=NOW_MS) for _ in range(TOLD_COUNT_MAX)]
+    assert all(admission.refusal is not None for admission in told)
+    assert limiter.admit("10.0.0.1", now_ms=NOW_MS) is None
+    limiter.release(told[0])
+    assert limiter.admit("10.0.0.1", now_ms=NOW_MS) is not None
 
 
 def test_so_many_connections_of_one_address():
-    door = Door(LimitsConfig(connections_per_address=1), 10, now_ms=NOW_MS)
-    first = door.enter("10.0.0.1", now_ms=NOW_MS)
-    assert causes(door, "10.0.0.1", "10.0.0.2", "") == [Cause.QUOTA, None, None]
-    door.leave(first)
-    assert causes(door, "10.0.0.1") == [None]
-    assert first.network in door._by_network
+    limiter = ConnectionLimiter(LimitsConfig(connections_per_address=1), 10, now_ms=NOW_MS)
+    first = limiter.admit("10.0.0.1", now_ms=NOW_MS)
+    assert causes(limiter, "10.0.0.1", "10.0.0.2", "") == [Cause.QUOTA, None, None]
+    limiter.release(first)
+    assert causes(limiter, "10.0.0.1") == [None]
+    assert first.network in limiter._by_network
 
 
 def test_who_comes_by_a_proxy_is_counted_where_he_comes_from():
-    door = Door(LimitsConfig(connections_per_address=1), 10, now_ms=NOW_MS)
-    unknown, other = [door.enter("", now_ms=NOW_MS) for _ in range(2)]
-    placed = door.place(unknown, "10.0.0.1")
-    assert door.place(placed, "10.0.0.1") is placed  # it proves again who it is
+    limiter = ConnectionLimiter(LimitsConfig(connections_per_address=1), 10, now_ms=NOW_MS)
+    unknown, other = [limiter.admit("", now_ms=NOW_MS) for _ in range(2)]
+    placed = limiter.place(unknown, "10.0.0.1")
+    assert limiter.place(placed, "10.0.0.1") is placed  # it proves again who it is
     with pytest.raises(Refusal) as refused:
-        door.place(other, "10.0.0.1")
+        limiter.place(other, "10.0.0.1")
     assert refused.value.cause is Cause.QUOTA
-    assert causes(door, "10.0.0.1", "") == [Cause.QUOTA, None]
-    for guest in (placed, other):
-        door.leave(guest)
-    assert causes(door, "10.0.0.1") == [None]
+    assert causes(limiter, "10.0.0.1", "") == [Cause.QUOTA, None]
+    for admission in (placed, other):
+        limiter.release(admission)
+    assert causes(limiter, "10.0.0.1") == [None]
 
 
 def test_nothing_is_remembered_of_who_has_left():
-    door = Door(LimitsConfig(connections_per_address=3), 10, now_ms=NOW_MS)
-    guests = [door.enter(f"10.0.0.{n}", now_ms=NOW_MS) for n in (1, 1, 2)]
-    for guest in guests:
-        door.leave(guest)
-    assert (door._by_network, door._inside, door._told) == ({}, 0, 0)
+    limiter = ConnectionLimiter(LimitsConfig(connections_per_address=3), 10, now_ms=NOW_MS)
+    admissions = [limiter.admit(f"10.0.0.{n}", now_ms=NOW_MS) for n in (1, 1, 2)]
+    for admission in admissions:
+        limiter.release(admission)
+    assert (limiter._by_network, limiter._inside, limiter._told) == ({}, 0, 0)
 
 
 def test_so_many_new_connections_a_second():
-    door = Door(LimitsConfig(connections_per_s=2, connections_burst=2), 10, now_ms=NOW_MS)
-    assert causes(door, "a", "a", "a") == [None, None, Cause.RATE]
-    assert causes(door, "a", "a", now_ms=NOW_MS + 500) == [None, Cause.RATE]
-    assert causes(door, "a", "a", "a", now_ms=NOW_MS + 60_000) == [None, None, Cause.RATE]
+    limiter = ConnectionLimiter(LimitsConfig(connections_per_s=2, connections_burst=2), 10, now_ms=NOW_MS)
+    assert causes(limiter, "a", "a", "a") == [None, None, Cause.RATE]
+    assert causes(limiter, "a", "a", now_ms=NOW_MS + 500) == [None, Cause.RATE]
+    assert causes(limiter, "a", "a", "a", now_ms=NOW_MS + 60_000) == [None, None, Cause.RATE]
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,21 @@
 """Clients that are closed for the same again and again."""
 
-from gateway.security import offences
-from gateway.security.offences import CLIENTS_COUNT_MAX, DELAY_MS_MAX, FORGET_MS, FREE_COUNT, Offences, Offender
+from gateway.security import reconnect_penalty
+from gateway.security.reconnect_penalty import (
+    CLIENTS_COUNT_MAX,
+    DELAY_MS_MAX,
+    FORGET_MS,
+    FREE_COUNT,
+    ReconnectingClient,
+    ReconnectPenalty,
+)
 
 NOW_MS = 1_700_000_000_000
-C = Offender("mqtt", "192.0.2.1", "ada", "c")
+C = ReconnectingClient("mqtt", "192.0.2.1", "ada", "c")
 
 
-def noted(count: int, who: Offender = C, now_ms: int = NOW_MS) -> Offences:
-    found = Offences()
+def noted(count: int, who: ReconnectingClient = C, now_ms: int = NOW_MS) -> ReconnectPenalty:
+    found = ReconnectPenalty()
     for _ in range(count):
         found.note(who, "a packet of 9 bytes; at most 8", now_ms=now_ms)
     return found
@@ -46,6 +53,6 @@ def test_so_many_clients_are_remembered():
 
 def test_a_client_is_logged_once_with_the_reason(monkeypatch):
     lines = []
-    monkeypatch.setattr(offences.log, "warning", lambda event, **fields: lines.append(fields), raising=False)
+    monkeypatch.setattr(reconnect_penalty.log, "warning", lambda event, **fields: lines.append(fields), raising=False)
     noted(20)
     assert lines == [{**C._asdict(), "why": "a packet of 9 bytes; at most 8"}]

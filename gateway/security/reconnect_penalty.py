@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 from store.base import logs
 
-__all__ = ["Offences", "Offender"]
+__all__ = ["ReconnectPenalty", "ReconnectingClient"]
 
 FREE_COUNT = 3  # ends in a row before a client is slowed down
 FORGET_MS = 600_000  # after so long without another, a client begins anew
 FIRST_DELAY_MS = 250  # doubled with every further one
 DELAY_MS_MAX = 4_000  # clients give up waiting for a CONNACK after 5 s and more
-CLIENTS_COUNT_MAX = 10_000  # remembered; of more, those are forgotten that have offended longest ago
+CLIENTS_COUNT_MAX = 10_000  # remembered; of more, those are forgotten that ended longest ago
 
 log = logs.get(__name__)
 
 
-class Offender(NamedTuple):
+class ReconnectingClient(NamedTuple):
     """A client: of one protocol, one network, one user ("" without a name), and one client identifier."""
 
     protocol: str
@@ -37,13 +37,13 @@ class _Record(NamedTuple):
     last_ms: int
 
 
-class Offences:
+class ReconnectPenalty:
     """Counts, by client, connections that ended for what their client is likely to send again."""
 
     def __init__(self) -> None:
-        self._records: OrderedDict[Offender, _Record] = OrderedDict()  # the latest last
+        self._records: OrderedDict[ReconnectingClient, _Record] = OrderedDict()  # the latest last
 
-    def note(self, who: Offender, reason: str, *, now_ms: int) -> None:
+    def note(self, who: ReconnectingClient, reason: str, *, now_ms: int) -> None:
         """A connection of a client ends."""
         count = self._count(who, now_ms) + 1
         self._records[who] = _Record(count, now_ms)
@@ -53,11 +53,11 @@ class Offences:
         if count == FREE_COUNT:
             log.warning("a client is closed for the same again and again", **who._asdict(), why=reason)
 
-    def delay_ms(self, who: Offender, *, now_ms: int) -> int:
+    def delay_ms(self, who: ReconnectingClient, *, now_ms: int) -> int:
         """How long a client waits before it is let in."""
         beyond = self._count(who, now_ms) - FREE_COUNT
         return 0 if beyond < 0 else min(FIRST_DELAY_MS << min(beyond, 16), DELAY_MS_MAX)
 
-    def _count(self, who: Offender, now_ms: int) -> int:
+    def _count(self, who: ReconnectingClient, now_ms: int) -> int:
         record = self._records.get(who)
         return 0 if record is None or now_ms - record.last_ms >= FORGET_MS else record.times
