@@ -321,7 +321,7 @@ class Connection:
         principal: Principal = outcome.value
         self._link.anonymous = principal.anonymous
         self._link.device = terms.client_id if principal.anonymous else principal.device
-        self._link.badge = principal.badge
+        self._link.permissions = principal.permissions
         self._final, self._expires_ms = principal.final, principal.expires_at_ms
         self.phase = _NEXT[self.phase]
         request = OpenSession(

@@ -18,7 +18,7 @@ from gateway.delivery.catch_up import RETRY_MAX_S, RETRY_MIN_S, CatchUp
 from gateway.delivery.interest import Interest
 from gateway.delivery.lanes import Lane, Receiver, Subscriber, Tail, rewind
 from gateway.delivery.sifting import sift
-from gateway.domain.access import OPEN, Badge
+from gateway.domain.access import OPEN, Permissions
 from gateway.domain.batch import Batch
 from gateway.domain.cursor import Cursor, beginning_of, by_log, cursor_of, end_of
 from gateway.domain.filters import FilterTrie, first_level
@@ -104,12 +104,13 @@ class Fanout:
         start: Cursor | None,
         *,
         where: str | None = None,
-        badge: Badge = OPEN,
+        permissions: Permissions = OPEN,
     ) -> Cursor:
         """Add a subscription, or replace the one of that id; where it begins in each log.
 
         With a start, a log that it says nothing of is read from its beginning. A start beyond a log's end, of another
-        log, is now. What `badge` may not read is passed over. Raises `Refusal` for a `where` that is no condition.
+        log, is now. What `permissions` do not let be read is passed over. Raises `Refusal` for a `where` that is no
+        condition.
         """
         condition = compile_where(where) if where is not None else None
         self._listen()
@@ -120,8 +121,8 @@ class Fanout:
         subscriber.patterns[sub] = pattern
         if condition is not None:
             subscriber.conditions[sub] = condition
-        if badge.matters:
-            subscriber.badges[sub] = badge
+        if permissions.matters:
+            subscriber.permissions[sub] = permissions
         self._trie.add(pattern, (subscriber, sub))
         reach = _reach(pattern)
         before = self._reaches.get(reach, 0)
@@ -154,12 +155,13 @@ class Fanout:
         self._remove(subscriber, sub)
         self._resubscribed()
 
-    def restrict(self, badge_of: Callable[[Receiver], Badge]) -> None:
-        """What nothing could restrict so far may be restricted from now on: whose badge its receivers show."""
+    def restrict(self, permissions_of: Callable[[Receiver], Permissions]) -> None:
+        """Restricts what nothing could restrict so far; `permissions_of` returns the permissions of a receiver."""
         for subscriber in self._subscribers:
             for sub in subscriber.patterns:
-                if sub not in subscriber.badges and (badge := badge_of(subscriber.receiver)) is not OPEN:
-                    subscriber.badges[sub] = badge
+                permissions = OPEN if sub in subscriber.permissions else permissions_of(subscriber.receiver)
+                if permissions is not OPEN:
+                    subscriber.permissions[sub] = permissions
         self.changed()
 
     def leave(self, subscriber: Subscriber) -> None:
@@ -362,7 +364,7 @@ class Fanout:
         if plan is None:
             grouped: dict[Subscriber, list[SubscriptionId]] = {}
             for subscriber, sub in self._trie.match(address):
-                if subscriber.badges and not subscriber.may_read(sub, address):
+                if subscriber.permissions and not subscriber.may_read(sub, address):
                     continue
                 grouped.setdefault(subscriber, []).append(sub)
             plan = tuple((subscriber, tuple(sorted(ids))) for subscriber, ids in grouped.items())
@@ -427,7 +429,7 @@ class Fanout:
         for lane in subscriber.lanes.values():
             lane.since.pop(sub, None)
         subscriber.conditions.pop(sub, None)
-        subscriber.badges.pop(sub, None)
+        subscriber.permissions.pop(sub, None)
         reach = _reach(pattern)
         self._reaches[reach] -= 1
         if not self._reaches[reach]:

@@ -7,7 +7,7 @@ and a log that cannot be read holds up nobody in another.
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from gateway.domain.access import Badge
+from gateway.domain.access import Permissions
 from gateway.domain.sql92 import Where
 from gateway.port.adapter import Deliveries, SubscriptionId
 from store.api.client import StoreClient
@@ -72,20 +72,20 @@ class Tail:
 class Subscriber:
     """One connection's subscriptions."""
 
-    __slots__ = ("badges", "behind", "conditions", "lanes", "patterns", "receiver")
+    __slots__ = ("behind", "conditions", "lanes", "patterns", "permissions", "receiver")
 
     def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
         self.patterns: dict[SubscriptionId, str] = {}
         self.conditions: dict[SubscriptionId, Where] = {}  # what messages have to pass, of subscriptions that ask it
-        self.badges: dict[SubscriptionId, Badge] = {}  # who reads, of subscriptions of which that is known
+        self.permissions: dict[SubscriptionId, Permissions] = {}  # who reads, of subscriptions of which that is known
         self.lanes: dict[int, Lane] = {}  # by group; whichever was served last is last
         self.behind = 0  # how many of the lanes are
 
     def may_read(self, sub: SubscriptionId, address: str) -> bool:
         """Whether what is published to an address is for a subscription's reader."""
-        badge = self.badges.get(sub)
-        return badge is None or badge.access is None or badge.access.may("subscribe", address)
+        permissions = self.permissions.get(sub)
+        return permissions is None or permissions.access is None or permissions.access.may("subscribe", address)
 
 
 class Lane:

@@ -27,7 +27,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.named import denied_name
 from store.api.message import Message
 
-__all__ = ["NOTHING", "OPEN", "Access", "Badge", "Decision", "Identity", "Rules"]
+__all__ = ["NOTHING", "OPEN", "Access", "Decision", "Identity", "Permissions", "Rules"]
 
 REMEMBERED_COUNT_MAX = 8_192  # addresses of one client and action whose answer is remembered
 REMEMBERED_CHARS_MAX = 256  # longer addresses are looked at each time: what is remembered is bounded in bytes too
@@ -267,15 +267,15 @@ def _value(identity: Identity, name: str) -> str:
             return ""
 
 
-def _uncounted(_badge: "Badge", _action: Action, _address: str, _count: int) -> None:
+def _uncounted(_permissions: "Permissions", _action: Action, _address: str, _count: int) -> None:
     """Nobody wants to know."""
 
 
-class Badge:
+class Permissions:
     """A principal's identity and its current rights, checked at every entry point.
 
     `access` is replaced when the rules of its user change; None restricts nothing. `on_denied` is called for every
-    refusal, with the badge, the action, an address or filter, and the count.
+    refusal, with the permissions, the action, an address or filter, and the count.
     """
 
     __slots__ = ("__weakref__", "_on_denied", "access", "identity")
@@ -284,7 +284,7 @@ class Badge:
         self,
         identity: Identity,
         access: Access | None,
-        on_denied: Callable[["Badge", Action, str, int], Any] = _uncounted,
+        on_denied: Callable[["Permissions", Action, str, int], Any] = _uncounted,
     ) -> None:
         self.identity = identity
         self.access = access
@@ -357,4 +357,4 @@ class Badge:
         return [message for message in messages if access.may("subscribe", message.address)]
 
 
-OPEN: Final = Badge(Identity(), None)  # of whom nobody has asked anything, and of this process itself
+OPEN: Final = Permissions(Identity(), None)  # of whom nobody has asked anything, and of this process itself

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.domain.access import OPEN, Badge
+from gateway.domain.access import OPEN, Permissions
 
 __all__ = ["Principal"]
 
@@ -25,7 +25,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     expires_at_ms: int | None = None
     final: bytes = b""  # the last word of the mechanism, for the client
     secret: bytes = b""  # known to gateways alone: what is said to this principal is signed with it
-    badge: Badge = OPEN  # what it may do
+    permissions: Permissions = OPEN  # what it may do
 
     def __post_init__(self) -> None:
         if not self.device:

@@ -187,11 +187,11 @@ class ConsumerGroups:
 
         What a member may not read it could only pass over, for the whole group; and offsets count it.
         """
-        badge = asker.principal.badge
-        if badge.access is not None:
+        permissions = asker.principal.permissions
+        if permissions.access is not None:
             try:
                 for pattern in self._patterns_of(topic):
-                    badge.check_all("subscribe", pattern)
+                    permissions.check_all("subscribe", pattern)
             except Refusal:
                 raise Refusal(Cause.FORBIDDEN, f"not allowed: to read what the group {group!r} reads") from None
 
@@ -315,8 +315,8 @@ class ConsumerGroups:
                 await self._reader.wait(read.positions, woken, min(left_s, ttl_s / RENEWALS, look_s))
 
     def _wanted(self, asker: Asker, limit: int) -> Wanted:
-        badge = asker.principal.badge
-        reads = badge.reads if badge.access is not None else None
+        permissions = asker.principal.permissions
+        reads = permissions.reads if permissions.access is not None else None
         return Wanted(limit, self._config.response_bytes_max, self._now_ms(), reads)
 
     async def _set_back(self, group: Group, member: str, read: Reading) -> None:

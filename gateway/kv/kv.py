@@ -5,7 +5,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Protocol
 
-from gateway.domain.access import OPEN, Badge
+from gateway.domain.access import OPEN, Permissions
 from gateway.domain.errors import Cause, Refusal
 from gateway.kv.settings import NAMESPACE_PATTERN, KvConfig
 from gateway.port.adapter import Request
@@ -85,16 +85,16 @@ class KeyValues:
         except StoreError as error:  # a full disk; what there is can still be read
             log.error("namespaces are not limited before the next start", error=str(error))
 
-    async def answer(self, asker: Asker, request: Request, badge: Badge = OPEN) -> Any:
-        """The answer to a request of `gateway.port.kv`, as far as `badge` reads. Raises `Refusal`, `StoreError`."""
+    async def answer(self, asker: Asker, request: Request, permissions: Permissions = OPEN) -> Any:
+        """Answers a request of `gateway.port.kv`, as far as `permissions` allow. Raises `Refusal`, `StoreError`."""
         namespace = getattr(request, "namespace", None)
         if namespace is not None:
             self._check(namespace)
         try:
             if isinstance(request, ListKeys):
-                return await self._list(request, badge)
+                return await self._list(request, permissions)
             if isinstance(request, WatchKeys):
-                return await self._watch(asker, request, badge)
+                return await self._watch(asker, request, permissions)
             return await _HANDLERS[type(request)](self, asker, request)
         except StoreError as error:
             raise _refusal(error) from error
@@ -150,9 +150,9 @@ class KeyValues:
 
     # ---- ranges
 
-    async def _list(self, request: ListKeys, badge: Badge) -> Page:
+    async def _list(self, request: ListKeys, permissions: Permissions) -> Page:
         """A page of what may be read: it is full, and others follow, by that alone."""
-        if badge.access is None:
+        if permissions.access is None:
             return await self._range(request, request.after, request.limit, request.at_revision)
         found: list[Entry] = []
         after, size, revision = request.after, 0, 0
@@ -160,7 +160,7 @@ class KeyValues:
             page = await self._range(request, after, max(request.limit, LOOKED_AT_ONCE), request.at_revision)
             revision = revision or page.revision  # the first one's: what changed since is in a watch from there on
             for one in page.entries:
-                if not badge.reads(key_address(request.namespace, one.key)):
+                if not permissions.reads(key_address(request.namespace, one.key)):
                     continue
                 if len(found) == request.limit or size >= LISTED_BYTES_MAX:
                     return Page(entries=found, revision=revision, more=True)
@@ -199,7 +199,7 @@ class KeyValues:
 
     # ---- watches
 
-    async def _watch(self, asker: Asker, request: WatchKeys, badge: Badge) -> None:
+    async def _watch(self, asker: Asker, request: WatchKeys, permissions: Permissions) -> None:
         watches = self._watches.get(asker.id, {})
         if len(watches) >= WATCHES_COUNT_MAX:
             raise Refusal(Cause.QUOTA, f"a connection has at most {WATCHES_COUNT_MAX} watches")
@@ -208,7 +208,7 @@ class KeyValues:
         changes = self._store.kv_watch(
             request.start, request.end, namespace=request.namespace, from_revision=request.from_revision
         )
-        self._watches.setdefault(asker.id, watches)[request.watch] = _Watch(changes, request.namespace, badge)
+        self._watches.setdefault(asker.id, watches)[request.watch] = _Watch(changes, request.namespace, permissions)
 
     async def _next(self, asker: Asker, request: NextChanges) -> Changes:
         watch = self._watches.get(asker.id, {}).get(request.watch)
@@ -228,10 +228,10 @@ class KeyValues:
 class _Watch:
     """A watch of the store that can be ended while it is read."""
 
-    def __init__(self, changes: AsyncGenerator[Changes, None], namespace: str, badge: Badge) -> None:
+    def __init__(self, changes: AsyncGenerator[Changes, None], namespace: str, permissions: Permissions) -> None:
         self._changes = changes
         self._namespace = namespace
-        self._badge = badge  # whose it is
+        self._permissions = permissions  # whose it is
         self._reading: asyncio.Task[Changes] | None = None
         self._closed = False
 
@@ -252,10 +252,10 @@ class _Watch:
     async def _next(self) -> Changes:
         while True:
             found = await anext(self._changes)
-            badge = self._badge
-            if badge.access is None:
+            permissions = self._permissions
+            if permissions.access is None:
                 return found
-            kept = [one for one in found.changes if badge.reads(key_address(self._namespace, one.key))]
+            kept = [one for one in found.changes if permissions.reads(key_address(self._namespace, one.key))]
             if kept:
                 return found._replace(changes=kept)
 

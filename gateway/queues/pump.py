@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from gateway.domain.access import OPEN, Access, Badge
+from gateway.domain.access import OPEN, Access, Permissions
 from gateway.port.adapter import ConsumerId, Leased
 from gateway.port.queues import ConsumerCancelled, queue_address
 from store.api.client import Lease, StoreClient
@@ -50,7 +50,6 @@ class Consumer:
 
     __slots__ = (
         "_allowed",
-        "badge",
         "blocked",
         "conn",
         "credit",
@@ -58,6 +57,7 @@ class Consumer:
         "gone",
         "id",
         "pattern",
+        "permissions",
         "probe",
         "queue",
         "settle_on_delivery",
@@ -75,10 +75,10 @@ class Consumer:
         settle_on_delivery: bool,
         credit: int | None = None,
         pattern: str = "",
-        badge: Badge = OPEN,
+        permissions: Permissions = OPEN,
     ) -> None:
         self.conn = conn
-        self.badge = badge  # whose it is
+        self.permissions = permissions  # whose it is
         self._allowed: tuple[Access | None, bool] = (None, True)  # what `allowed` was, by the access of then
         self.id = consumer
         self.queue = queue
@@ -103,7 +103,7 @@ class Consumer:
 
         A member with fewer rights would take from others what it cannot have.
         """
-        access = self.badge.access
+        access = self.permissions.access
         if access is None:
             return True
         if not self.pattern:

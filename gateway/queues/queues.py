@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from controller.api.client import ControllerClient, ControllerError, TopicLimit
-from gateway.domain.access import OPEN, Badge
+from gateway.domain.access import OPEN, Permissions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.session_user import SessionUser
 from gateway.ownership.owners import LocalOwners, Owned, Owners
@@ -169,15 +169,15 @@ class NamedQueues:
         except ControllerError as error:
             raise Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=1_000) from error
 
-    async def consume(self, conn: Connection, effect: Consume, badge: Badge = OPEN) -> None:
-        """Begin to deliver a queue to a connection, as long as `badge` may read it. Raises `Refusal`.
+    async def consume(self, conn: Connection, effect: Consume, permissions: Permissions = OPEN) -> None:
+        """Begin to deliver a queue to a connection, as long as `permissions` let it be read. Raises `Refusal`.
 
         Nothing is delivered before the caller's next await, so that it can tell the connection first.
         """
         queue = await self._registry.look_up(effect.queue, conn)
         if queue.shared:
             if not conn.gone:
-                self._begin(queue, conn, effect, badge)
+                self._begin(queue, conn, effect, permissions)
             return
         self._check_consumers(queue, effect)
         await self._counts.join(effect.queue, exclusive=effect.exclusive)
@@ -191,9 +191,9 @@ class NamedQueues:
             if isinstance(why, _Gone):
                 return
             raise
-        self._begin(queue, conn, effect, badge)
+        self._begin(queue, conn, effect, permissions)
 
-    def _begin(self, queue: Queue, conn: Connection, effect: Consume, badge: Badge) -> None:
+    def _begin(self, queue: Queue, conn: Connection, effect: Consume, permissions: Permissions) -> None:
         consumer = Consumer(
             conn,
             effect.consumer,
@@ -202,7 +202,7 @@ class NamedQueues:
             settle_on_delivery=effect.settle_on_delivery,
             credit=effect.credit,
             pattern=queue.definition.pattern,
-            badge=badge,
+            permissions=permissions,
         )
         self._consumers.setdefault(conn.id, {})[effect.consumer] = consumer
         queue.pump.add(consumer)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from controller.api.client import ControllerError, TopicLimit
-from gateway.domain.access import OPEN, Badge
+from gateway.domain.access import OPEN, Permissions
 from gateway.domain.address import hash64
 from gateway.domain.errors import Cause, Refusal
 from gateway.ownership.owner_keys import owner_key
@@ -109,22 +109,23 @@ class SharedSubscriptions:
             except StoreError as error:
                 log.warning("shared subscriptions are looked through later", error=str(error))
 
-    async def join(self, conn: Member, request: JoinShared, badge: Badge = OPEN) -> Sequence[str | Refusal]:
-        """See `JoinShared`; `badge` says what the member may read. Raises `Refusal` (FORBIDDEN) without a session."""
+    async def join(self, conn: Member, request: JoinShared, permissions: Permissions = OPEN) -> Sequence[str | Refusal]:
+        """See `JoinShared`; `permissions` are the member's. Raises `Refusal` (FORBIDDEN) without a session."""
         session = self._session_of(conn)
         if not conn.gone:
             self._joined[session] = conn.id
             self._here.setdefault(conn.id, _Here(session))
-        answers = await asyncio.gather(*(self._join(conn, session, shared, badge) for shared in request.names))
+        answers = await asyncio.gather(*(self._join(conn, session, shared, permissions) for shared in request.names))
         if conn.gone and not await self._is_there(session):  # it has ended meanwhile, without this membership
             await self.ended(session)
         return answers
 
-    async def _join(self, conn: Member, session: str, shared: SharedName, badge: Badge) -> str | Refusal:
+    async def _join(self, conn: Member, session: str, shared: SharedName, permissions: Permissions) -> str | Refusal:
         name = shared.queue
         self._joining[name] += 1
         try:
-            badge.check_all("subscribe", shared.pattern)  # or it would take what it cannot have from other members
+            # Or it would take what it cannot have from other members.
+            permissions.check_all("subscribe", shared.pattern)
             for _ in range(TRIES_COUNT_MAX):
                 queue = await self._registry.share(shared, groups_max=self._groups_max)
                 try:

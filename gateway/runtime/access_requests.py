@@ -11,7 +11,7 @@ import msgspec
 from gateway.delivery.find import find_messages
 from gateway.delivery.last_value import last_values
 from gateway.delivery.search_cursors import CursorSeal
-from gateway.domain.access import Badge
+from gateway.domain.access import Permissions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.filters import is_sys
 from gateway.groups.admin import list_groups
@@ -89,122 +89,124 @@ __all__ = ["ON_GRID", "SIFTED", "check", "check_consume"]
 GROUPS_AT_ONCE = 1_000  # names asked of the store at a time
 _CURSORS: Final = "\0cursors of "  # with a user's name, what its cursors are sealed by; no user has such a name
 
-_Check: TypeAlias = Callable[["Hub", Badge, Any], None]
+_Check: TypeAlias = Callable[["Hub", Permissions, Any], None]
 
 
-def check(hub: "Hub", badge: Badge, request: Request) -> None:
+def check(hub: "Hub", permissions: Permissions, request: Request) -> None:
     """Raise `Refusal` (FORBIDDEN) unless a request may be made by who is restricted."""
     needs = _NEEDS.get(type(request))
     if needs is None:
         raise Refusal(Cause.FORBIDDEN, f"not allowed: {type(request).__name__}")
-    needs(hub, badge, request)
+    needs(hub, permissions, request)
 
 
-def check_consume(badge: Badge, effect: Consume) -> None:
+def check_consume(permissions: Permissions, effect: Consume) -> None:
     """Raise `Refusal` (FORBIDDEN) unless a queue may be read. Of a shared subscription the pump looks at the filter."""
     if not effect.queue.startswith(SHARED_PREFIX):
-        badge.check("subscribe", queue_address(effect.queue))
+        permissions.check("subscribe", queue_address(effect.queue))
 
 
 # ---- what requests need
 
 
-def _nothing(_hub: "Hub", _badge: Badge, _request: Request) -> None:
+def _nothing(_hub: "Hub", _permissions: Permissions, _request: Request) -> None:
     """It is about what the asker itself has or has done."""
 
 
-def _reads_address(_hub: "Hub", badge: Badge, request: LastValue) -> None:
-    badge.check("subscribe", request.address)
+def _reads_address(_hub: "Hub", permissions: Permissions, request: LastValue) -> None:
+    permissions.check("subscribe", request.address)
 
 
-def _reads_filter(_hub: "Hub", badge: Badge, request: LastValues | Retained) -> None:
-    badge.check_filter(request.pattern)
+def _reads_filter(_hub: "Hub", permissions: Permissions, request: LastValues | Retained) -> None:
+    permissions.check_filter(request.pattern)
 
 
-def _finds(_hub: "Hub", badge: Badge, request: FindMessages) -> None:
+def _finds(_hub: "Hub", permissions: Permissions, request: FindMessages) -> None:
     if request.address is not None:
-        badge.check("subscribe", request.address)
+        permissions.check("subscribe", request.address)
 
 
-def _manages_exchange(_hub: "Hub", badge: Badge, request: DeclareExchange | DeleteExchange) -> None:
-    _manages(badge, exchange_address(request.name), passive=isinstance(request, DeclareExchange) and request.passive)
+def _manages_exchange(_hub: "Hub", permissions: Permissions, request: DeclareExchange | DeleteExchange) -> None:
+    _manages(
+        permissions, exchange_address(request.name), passive=isinstance(request, DeclareExchange) and request.passive
+    )
 
 
-def _declares_queue(_hub: "Hub", badge: Badge, request: DeclareQueue) -> None:
-    _manages(badge, queue_address(request.name), passive=request.passive)
+def _declares_queue(_hub: "Hub", permissions: Permissions, request: DeclareQueue) -> None:
+    _manages(permissions, queue_address(request.name), passive=request.passive)
 
 
-def _manages(badge: Badge, address: str, *, passive: bool) -> None:
+def _manages(permissions: Permissions, address: str, *, passive: bool) -> None:
     """Whether something is there may be asked by whoever may do anything with it."""
-    access = badge.access
+    access = permissions.access
     if passive and access is not None and (access.may("subscribe", address) or access.may("publish", address)):
         return
-    badge.check("manage", address)
+    permissions.check("manage", address)
 
 
-def _manages_queue(_hub: "Hub", badge: Badge, request: DeleteQueue | PurgeQueue) -> None:
-    badge.check("manage", queue_address(request.name))
+def _manages_queue(_hub: "Hub", permissions: Permissions, request: DeleteQueue | PurgeQueue) -> None:
+    permissions.check("manage", queue_address(request.name))
 
 
-def _unbinds(_hub: "Hub", badge: Badge, request: UnbindQueue) -> None:
-    badge.check("manage", queue_address(request.queue))
+def _unbinds(_hub: "Hub", permissions: Permissions, request: UnbindQueue) -> None:
+    permissions.check("manage", queue_address(request.queue))
 
 
-def _binds(hub: "Hub", badge: Badge, request: BindQueue) -> None:
+def _binds(hub: "Hub", permissions: Permissions, request: BindQueue) -> None:
     """Who binds a queue has to be allowed to read all that gets into it: whoever reads the queue then reads that."""
-    badge.check("manage", queue_address(request.queue))
+    permissions.check("manage", queue_address(request.queue))
     exchange = hub.queues.exchange(request.exchange)
     if exchange is None:  # or one that is not known here yet: then all that may be published to it
         exchange = Exchange(name=request.exchange, kind="fanout")
     for pattern in patterns(exchange, request.routing_key):
-        badge.check_all("subscribe", pattern)
+        permissions.check_all("subscribe", pattern)
 
 
-def _gets(_hub: "Hub", badge: Badge, request: GetMessage) -> None:
-    badge.check("subscribe", queue_address(request.queue))
+def _gets(_hub: "Hub", permissions: Permissions, request: GetMessage) -> None:
+    permissions.check("subscribe", queue_address(request.queue))
 
 
-def _reads_key(_hub: "Hub", badge: Badge, request: GetKey) -> None:
-    badge.check("subscribe", key_address(request.namespace, request.key))
+def _reads_key(_hub: "Hub", permissions: Permissions, request: GetKey) -> None:
+    permissions.check("subscribe", key_address(request.namespace, request.key))
 
 
-def _writes_key(_hub: "Hub", badge: Badge, request: StoreKey | RemoveKey) -> None:
-    badge.check("publish", key_address(request.namespace, request.key))
+def _writes_key(_hub: "Hub", permissions: Permissions, request: StoreKey | RemoveKey) -> None:
+    permissions.check("publish", key_address(request.namespace, request.key))
 
 
-def _transacts(_hub: "Hub", badge: Badge, request: TransactKeys) -> None:
+def _transacts(_hub: "Hub", permissions: Permissions, request: TransactKeys) -> None:
     """A compare tells something of its key; of one that is written besides, no more than writing it does."""
     written = {operation.key for operation in request.operations}
     for key in written:
-        badge.check("publish", key_address(request.namespace, key))
+        permissions.check("publish", key_address(request.namespace, key))
     for key in request.compares.keys() - written:
-        badge.check("subscribe", key_address(request.namespace, key))
+        permissions.check("subscribe", key_address(request.namespace, key))
 
 
-def _reads_keys(_hub: "Hub", badge: Badge, request: ListKeys | WatchKeys) -> None:
-    badge.check_filter(key_address(request.namespace, "#"))
+def _reads_keys(_hub: "Hub", permissions: Permissions, request: ListKeys | WatchKeys) -> None:
+    permissions.check_filter(key_address(request.namespace, "#"))
 
 
-def _counts_keys(_hub: "Hub", badge: Badge, request: CountKeys) -> None:
+def _counts_keys(_hub: "Hub", permissions: Permissions, request: CountKeys) -> None:
     """A number tells of all keys in its range: of those below a level, or of the whole namespace."""
     start = request.start
     below = start if start.endswith("/") and request.end == end_of_prefix(start) else ""
-    badge.check_all("subscribe", key_address(request.namespace, f"{below}#"))
+    permissions.check_all("subscribe", key_address(request.namespace, f"{below}#"))
 
 
 def _reads_by_group(
-    _hub: "Hub", badge: Badge, request: JoinGroup | PollGroup | CommitOffsets | RenewMember | LeaveGroup
+    _hub: "Hub", permissions: Permissions, request: JoinGroup | PollGroup | CommitOffsets | RenewMember | LeaveGroup
 ) -> None:
     """The right to the topic is looked at where the group is read, which knows its topic."""
-    badge.check("subscribe", group_address(request.group))
+    permissions.check("subscribe", group_address(request.group))
 
 
-def _describes_group(_hub: "Hub", badge: Badge, request: DescribeGroup) -> None:
-    _manages(badge, group_address(request.group), passive=True)
+def _describes_group(_hub: "Hub", permissions: Permissions, request: DescribeGroup) -> None:
+    _manages(permissions, group_address(request.group), passive=True)
 
 
-def _manages_group(_hub: "Hub", badge: Badge, request: ResetGroup | DeleteGroup) -> None:
-    badge.check("manage", group_address(request.group))
+def _manages_group(_hub: "Hub", permissions: Permissions, request: ResetGroup | DeleteGroup) -> None:
+    permissions.check("manage", group_address(request.group))
 
 
 _NEEDS: dict[type[Request], _Check] = {
@@ -257,39 +259,39 @@ _NEEDS: dict[type[Request], _Check] = {
 # ---- answers of which something is left out
 
 
-async def _retained(hub: "Hub", badge: Badge, request: Retained) -> RetainedPage:
+async def _retained(hub: "Hub", permissions: Permissions, request: Retained) -> RetainedPage:
     if is_sys(request.pattern):
-        return hub.sys_topics.page(request, readable=badge.reads)
-    return await retained_page(hub.store, request, now_ms=now_ms(), readable=badge.reads)
+        return hub.sys_topics.page(request, readable=permissions.reads)
+    return await retained_page(hub.store, request, now_ms=now_ms(), readable=permissions.reads)
 
 
-async def _last_values(hub: "Hub", badge: Badge, request: LastValues) -> LastValuesPage:
-    return await last_values(hub.store, request, now_ms=now_ms(), readable=badge.reads)
+async def _last_values(hub: "Hub", permissions: Permissions, request: LastValues) -> LastValuesPage:
+    return await last_values(hub.store, request, now_ms=now_ms(), readable=permissions.reads)
 
 
-async def _list_addresses(hub: "Hub", badge: Badge, request: ListAddresses) -> Any:
+async def _list_addresses(hub: "Hub", permissions: Permissions, request: ListAddresses) -> Any:
     return await hub.directory.list(
-        request.prefix, request.limit, router=hub.router, controller=hub.controller, readable=badge.reads
+        request.prefix, request.limit, router=hub.router, controller=hub.controller, readable=permissions.reads
     )
 
 
-async def _find_messages(hub: "Hub", badge: Badge, request: FindMessages) -> FoundMessages:
-    seal = CursorSeal(hub.timer_secrets.of(f"{_CURSORS}{badge.identity.name}"))
+async def _find_messages(hub: "Hub", permissions: Permissions, request: FindMessages) -> FoundMessages:
+    seal = CursorSeal(hub.timer_secrets.of(f"{_CURSORS}{permissions.identity.name}"))
 
     async def find() -> FoundMessages:
         return await find_messages(
-            hub.store, request, now_ms=now_ms(), indexed=hub.router.indexed, readable=badge.reads, cursors=seal
+            hub.store, request, now_ms=now_ms(), indexed=hub.router.indexed, readable=permissions.reads, cursors=seal
         )
 
     return await hub.finds.find(request, find)
 
 
-async def _list_groups(hub: "Hub", badge: Badge, request: ListGroups) -> GroupsPage:
+async def _list_groups(hub: "Hub", permissions: Permissions, request: ListGroups) -> GroupsPage:
     found: list[GroupName] = []
     asked = msgspec.structs.replace(request, limit=GROUPS_AT_ONCE)
     while True:  # until it is known whether more than a page may be read
         page = await list_groups(hub.store, asked)
-        found += [one for one in page.groups if badge.reads(group_address(one.group))]
+        found += [one for one in page.groups if permissions.reads(group_address(one.group))]
         if len(found) > request.limit:
             return GroupsPage(groups=found[: request.limit], after=found[request.limit - 1].group)
         if page.after is None:
@@ -297,7 +299,7 @@ async def _list_groups(hub: "Hub", badge: Badge, request: ListGroups) -> GroupsP
         asked = msgspec.structs.replace(asked, after=page.after)
 
 
-SIFTED: dict[type[Request], Callable[["Hub", Badge, Any], Awaitable[Any]]] = {
+SIFTED: dict[type[Request], Callable[["Hub", Permissions, Any], Awaitable[Any]]] = {
     Retained: _retained,
     LastValues: _last_values,
     ListAddresses: _list_addresses,

@@ -131,12 +131,12 @@ class Connection(asyncio.Protocol, Endpoint):
             return True
         if single is None:
             return False
-        size_bytes, badge = len(data), self.principal.badge
+        size_bytes, permissions = len(data), self.principal.permissions
         self.flow.bytes_in += size_bytes
         self.outstanding_count = 1
         self.outstanding_bytes += size_bytes
         self._alone = single
-        if badge.access is not None and (denied := badge.refused((single.message,))):
+        if permissions.access is not None and (denied := permissions.refused((single.message,))):
             self.hub.ingest.publish(self, self.publish_of(single), size_bytes, denied)
             self.flush()
             return True

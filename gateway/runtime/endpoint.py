@@ -137,7 +137,7 @@ class Endpoint:
                     size_bytes = max(size_bytes, sum([len(message.body) for message in effect.messages]))
                 self.outstanding_count += 1
                 self.outstanding_bytes += size_bytes
-                badge = (effect.who or self.principal).badge
+                permissions = (effect.who or self.principal).permissions
                 excess = None
                 if self.pace is not None:
                     excess = self.pace.publish(len(effect.messages), size_bytes, now_ms=now_ms())
@@ -145,10 +145,10 @@ class Endpoint:
                     self.hub.ingest.publish(
                         self, effect, size_bytes, dict.fromkeys(range(len(effect.messages)), excess)
                     )
-                elif badge.access is None:
+                elif permissions.access is None:
                     self.hub.ingest.publish(self, effect, size_bytes)
                 else:
-                    self.hub.ingest.publish(self, effect, size_bytes, badge.refused(effect.messages))
+                    self.hub.ingest.publish(self, effect, size_bytes, permissions.refused(effect.messages))
                 size_bytes = 0
             else:
                 _HANDLERS[type(effect)](self, effect)
@@ -160,9 +160,9 @@ class Endpoint:
         self.act(self.adapter.completed(token, outcome, now_ms=now_ms()))
 
     def _subscribe(self, effect: Subscribe) -> None:
-        badge = (effect.who or self.principal).badge
+        permissions = (effect.who or self.principal).permissions
         begun = self.hub.fanout.subscribe(
-            self.subscriber, effect.sub, effect.pattern, effect.start, where=effect.where, badge=badge
+            self.subscriber, effect.sub, effect.pattern, effect.start, where=effect.where, permissions=permissions
         )
         if effect.token is not None:
             self.guard(partial(self._tell, effect.token, Outcome(value=begun)))
@@ -193,7 +193,7 @@ class Endpoint:
         self.hub.call(self, effect)
 
     def _close(self, effect: Close) -> None:
-        if effect.again and (client := self.principal.badge.identity.client_id):
+        if effect.again and (client := self.principal.permissions.identity.client_id):
             self.hub.reconnect_penalty.note(self.reconnecting_client(client), effect.reason, now_ms=now_ms())
         self.close(effect.reason)
 

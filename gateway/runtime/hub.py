@@ -323,9 +323,9 @@ class Hub:
         self._ask(endpoint, effect.token, self._consume(endpoint, effect))
 
     async def _consume(self, endpoint: Endpoint, effect: Consume) -> None:
-        badge = endpoint.principal.badge
-        check_consume(badge, effect)
-        await self.queues.consume(endpoint, effect, badge)
+        permissions = endpoint.principal.permissions
+        check_consume(permissions, effect)
+        await self.queues.consume(endpoint, effect, permissions)
 
     def settle(self, endpoint: Endpoint, effect: SettleLeased) -> None:
         """Settle leased messages."""

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from gateway.delivery.lanes import Receiver
-from gateway.domain.access import OPEN, Badge
+from gateway.domain.access import OPEN, Permissions
 from gateway.domain.errors import ConfigError
 from gateway.runtime.endpoint import Endpoint
 from store.base import logs
@@ -71,7 +71,7 @@ def apply(hub: "Hub", config: "Config") -> int:
     """
     changed = hub.authenticator.reload(config.auth)
     hub.access.reload(config.access)
-    hub.fanout.restrict(lambda receiver: _badge_of(hub, receiver))
+    hub.fanout.restrict(lambda receiver: _permissions_of(hub, receiver))
     return _dismiss(hub, changed)
 
 
@@ -115,9 +115,9 @@ def _stands(hub: "Hub", endpoint: Endpoint, changed: frozenset[str]) -> bool:
     return hub.authenticator.admits(principal, loopback=endpoint.loopback)
 
 
-def _badge_of(hub: "Hub", receiver: Receiver) -> Badge:
-    """The badge of a subscriber whose subscription nothing restricted, and nothing could have: it has no name."""
+def _permissions_of(hub: "Hub", receiver: Receiver) -> Permissions:
+    """The permissions of a subscriber whose subscription nothing restricted, and nothing could have: it has no name."""
     if not isinstance(receiver, Endpoint):
         return OPEN
     principal = receiver.principal
-    return (principal if principal.anonymous else hub.access.stranger(receiver.protocol)).badge
+    return (principal if principal.anonymous else hub.access.stranger(receiver.protocol)).permissions

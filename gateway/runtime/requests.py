@@ -62,24 +62,24 @@ log = logs.get(__name__)
 
 async def answer(hub: "Hub", endpoint: Endpoint, call: Call) -> Any:
     """The answer to a request; its type stands in the request's docstring. Raises `Refusal` or `StoreError`."""
-    request, badge = call.request, (call.who or endpoint.principal).badge
-    if badge.access is None:
+    request, permissions = call.request, (call.who or endpoint.principal).permissions
+    if permissions.access is None:
         return await _answer(hub, endpoint, call)
-    access_requests.check(hub, badge, request)
+    access_requests.check(hub, permissions, request)
     sifted = access_requests.SIFTED.get(type(request))
-    work = _answer(hub, endpoint, call) if sifted is None else sifted(hub, badge, request)
+    work = _answer(hub, endpoint, call) if sifted is None else sifted(hub, permissions, request)
     return await (on_grid(work) if type(request) in access_requests.ON_GRID else work)
 
 
 async def _answer(hub: "Hub", endpoint: Endpoint, call: Call) -> Any:
-    request, badge = call.request, (call.who or endpoint.principal).badge
+    request, permissions = call.request, (call.who or endpoint.principal).permissions
     handler = _HANDLERS.get(type(request))
     if handler is not None:
         return await handler(hub, endpoint, request)
     if isinstance(request, CancelTimer):
         return await cancel_timer(hub.store, timer_of(call.who or endpoint.principal, request.timer))
     if isinstance(request, KV_REQUESTS):
-        return await hub.keys.answer(endpoint, request, badge)
+        return await hub.keys.answer(endpoint, request, permissions)
     if isinstance(request, GROUP_REQUESTS):
         return await hub.groups.answer(endpoint, request, call.who or endpoint.principal)
     return await hub.queues.request(endpoint, request)
@@ -102,11 +102,11 @@ async def _authenticate(hub: "Hub", endpoint: Endpoint, request: Authenticate) -
         return principal
     if endpoint.has_session and not same_principal(principal, endpoint.principal):
         raise Refusal(Cause.FORBIDDEN, "whoever has a session cannot become somebody else")
-    client_id = request.client_id or endpoint.principal.badge.identity.client_id
+    client_id = request.client_id or endpoint.principal.permissions.identity.client_id
     principal = msgspec.structs.replace(
         principal,
         secret=hub.timer_secrets.of(principal.name),
-        badge=hub.access.badge(principal, client_id=client_id, protocol=endpoint.protocol),
+        permissions=hub.access.permissions(principal, client_id=client_id, protocol=endpoint.protocol),
     )
     before, endpoint.principal = endpoint.principal, principal
     if before.name != principal.name and before is not hub.access.stranger(endpoint.protocol):
@@ -118,9 +118,9 @@ async def _open_session(hub: "Hub", endpoint: Endpoint, request: OpenSession) ->
     if endpoint.has_session:
         raise Refusal(Cause.CONFLICT, "this connection has a session already")
     if request.will is not None:
-        badge = endpoint.principal.badge
-        badge.check_message(request.will.message)
-        request = msgspec.structs.replace(request, will=msgspec.structs.replace(request.will, who=badge.identity))
+        permissions = endpoint.principal.permissions
+        permissions.check_message(request.will.message)
+        request = msgspec.structs.replace(request, will=msgspec.structs.replace(request.will, who=permissions.identity))
     endpoint.has_session = True
     delay_ms = hub.reconnect_penalty.delay_ms(endpoint.reconnecting_client(request.session_id), now_ms=now_ms())
     if delay_ms:
@@ -170,7 +170,7 @@ async def _list_addresses(hub: "Hub", endpoint: Endpoint, request: ListAddresses
 
 
 async def _join_shared(hub: "Hub", endpoint: Endpoint, request: JoinShared) -> Sequence[str | Refusal]:
-    return await hub.shared.join(endpoint, request, endpoint.principal.badge)
+    return await hub.shared.join(endpoint, request, endpoint.principal.permissions)
 
 
 async def _leave_shared(hub: "Hub", endpoint: Endpoint, request: LeaveShared) -> None:

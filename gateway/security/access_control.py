@@ -1,8 +1,8 @@
-"""Access at work in one process: who has which badge, and what becomes of badges when a user's rights change.
+"""Access at work in one process: the permissions of each principal, and their change when a user's rights change.
 
 The rules of the configuration stand until it is read again. Those of the cluster's users are metadata: when they
-change, every badge of that name is looked at again, and `changed` is told, so that what was remembered of who reads
-what is forgotten. A user with rules of its own that is removed leaves connections behind: they may do nothing any more.
+change, all permissions of that name are looked at again, and `changed` is told, so that what was remembered of who
+reads what is forgotten. A user with rules of its own that is removed leaves connections behind: they may do nothing any more.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from weakref import WeakSet
 import msgspec
 
 from controller.api.client import ControllerClient, User
-from gateway.domain.access import NOTHING, Access, Badge, Identity, Rules
+from gateway.domain.access import NOTHING, Access, Identity, Permissions, Rules
 from gateway.domain.access_settings import ACCESS, AccessConfig, Action, OwnAccess, own_access
 from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Principal
@@ -29,7 +29,7 @@ _Own: TypeAlias = OwnAccess | None
 
 
 class AccessControl:
-    """Gives badges out. It belongs to the event loop; `clock` counts seconds, `changed` is told after a change."""
+    """Gives permissions out. It belongs to the event loop; `clock` counts seconds, `changed` is told after a change."""
 
     def __init__(
         self,
@@ -45,43 +45,43 @@ class AccessControl:
         self._metrics = metrics
         self._clock = clock
         self._changed = changed
-        self._badges: WeakSet[Badge] = WeakSet()  # all that are shown by anybody
+        self._permissions: WeakSet[Permissions] = WeakSet()  # all that are in use
         self._strangers: dict[str, Principal] = {}  # by protocol
         self._ruled = self._users_with_rules()
         self._silent_until_s = 0.0
         self._unsaid = 0  # denials since the last line
-        self._on_denied = self._denied  # one object for all badges
+        self._on_denied = self._denied  # one object for all permissions
         controller.watch(self._look_again)
 
-    def badge(self, principal: Principal, *, client_id: str = "", protocol: str = "") -> Badge:
-        """The badge of a principal that was let in."""
+    def permissions(self, principal: Principal, *, client_id: str = "", protocol: str = "") -> Permissions:
+        """The permissions of a principal that was let in."""
         name = principal.name
         identity = Identity(
             name=name, client_id=client_id, device=principal.device, protocol=protocol, ruled=name in self._ruled
         )
-        badge = Badge(identity, self._access(identity), self._on_denied)
-        self._badges.add(badge)
-        return badge
+        permissions = Permissions(identity, self._access(identity), self._on_denied)
+        self._permissions.add(permissions)
+        return permissions
 
     def stranger(self, protocol: str) -> Principal:
         """Who a connection is before anybody has asked."""
         found = self._strangers.get(protocol)
         if found is None:
             found = self._strangers[protocol] = Principal(
-                name="", badge=self.badge(Principal(name=""), protocol=protocol)
+                name="", permissions=self.permissions(Principal(name=""), protocol=protocol)
             )
         return found
 
     def reload(self, config: AccessConfig) -> None:
-        """Have the rules of a new configuration count, at every door and for all who are there."""
+        """Applies the rules of a new configuration, in every protocol and to all who are connected."""
         self._rules = Rules(config)
-        for badge in self._badges:
-            badge.access = self._access(badge.identity)
+        for permissions in self._permissions:
+            permissions.access = self._access(permissions.identity)
         self._changed()
 
     def check_publisher(self, identity: Identity, message: Message) -> None:
         """Raise `Refusal` (FORBIDDEN) unless somebody, who may be gone, may now publish a message."""
-        Badge(identity, self._access(identity), self._on_denied).check_message(message)
+        Permissions(identity, self._access(identity), self._on_denied).check_message(message)
 
     def _access(self, identity: Identity) -> Access | None:
         user = self._ruled.get(identity.name)
@@ -105,16 +105,16 @@ class AccessControl:
             return
         names = {name for name in (*before, *self._ruled) if before.get(name) != self._ruled.get(name)}
         gone = {name for name in names if self._controller.user(name) is None}
-        for badge in self._badges:
-            if badge.identity.name in names:
-                if badge.identity.name in gone:
-                    badge.identity = msgspec.structs.replace(badge.identity, ruled=True)
-                badge.access = self._access(badge.identity)
+        for permissions in self._permissions:
+            if permissions.identity.name in names:
+                if permissions.identity.name in gone:
+                    permissions.identity = msgspec.structs.replace(permissions.identity, ruled=True)
+                permissions.access = self._access(permissions.identity)
         self._changed()
 
-    def _denied(self, badge: Badge, action: Action, address: str, count: int) -> None:
+    def _denied(self, permissions: Permissions, action: Action, address: str, count: int) -> None:
         """Count what was refused, and say so, not too often."""
-        who = badge.identity
+        who = permissions.identity
         self._metrics.access_denied(who.protocol, action).inc(count)
         now_s = self._clock()
         if now_s < self._silent_until_s:

@@ -5,7 +5,7 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.access import Badge, Identity, Rules
+from gateway.domain.access import Identity, Permissions, Rules
 from gateway.domain.access_settings import AccessConfig, AccessRule, access_mistakes, own_access, read_permission
 from gateway.domain.errors import Refusal
 from store.api.message import Message
@@ -29,11 +29,11 @@ RULES = st.lists(
 def test_any_rules_give_an_answer(rules, default, identity, address, pattern):
     config = AccessConfig(default=default, rules=rules)
     mistakes = list(access_mistakes(config, {"mqtt"}))
-    badge = Badge(identity, Rules(config).access(identity))
-    badge.reads(address)
-    assert len(badge.refused([Message(address, b""), Message(address, b"")])) in (0, 2)
+    permissions = Permissions(identity, Rules(config).access(identity))
+    permissions.reads(address)
+    assert len(permissions.refused([Message(address, b""), Message(address, b"")])) in (0, 2)
     if not mistakes:
-        for check in (badge.check_filter, lambda one: badge.check_all("subscribe", one)):
+        for check in (permissions.check_filter, lambda one: permissions.check_all("subscribe", one)):
             with contextlib.suppress(Refusal):
                 check(pattern or "a")
 

@@ -260,8 +260,8 @@ GRPC = {
 }
 ADMIN = {"/healthz", "/readyz", "/metrics", "/status"}  # by where it listens, and browsers by Host and Origin
 EFFECTS = {
-    "Publish": "Badge.refused",
-    "Subscribe": "Badge.check_filter by the adapter, and each address by the fan-out",
+    "Publish": "Permissions.refused",
+    "Subscribe": "Permissions.check_filter by the adapter, and each address by the fan-out",
     "Consume": "access_requests.check_consume, and the pump",
     "Call": "access_requests.check",
     **dict.fromkeys(["Unsubscribe", "Settled", "SettleLeased", "Ready", "Cancel", "Close"], "its own"),

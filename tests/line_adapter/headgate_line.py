@@ -39,7 +39,7 @@ class LineConnection:
     def __init__(self, info: port.ConnectionInfo, options: Options) -> None:
         self._options, self._phase = options, Phase.NEW
         self._device = str(info.peer[0])  # of messages whose sender has no name
-        self._badge = port.Principal(name="").badge
+        self._permissions = port.Principal(name="").permissions
         self._deadline_ms: int | None = 0  # of the first line, then of the principal; 0: the clock is not known yet
         self._input, self._output = bytearray(), bytearray()
         self._answers: list[bytes] = []  # to the lines of this turn; empty: its message's outcome is awaited
@@ -64,7 +64,7 @@ class LineConnection:
         elif outcome.error is not None:
             self._answers, self._last = [], reply(outcome.error)
         else:
-            self._badge, self._deadline_ms = outcome.value.badge, outcome.value.expires_at_ms
+            self._permissions, self._deadline_ms = outcome.value.permissions, outcome.value.expires_at_ms
             self._device = outcome.value.device or self._device
         self._phase = Phase.OPEN
         return self._turn(now_ms)
@@ -158,7 +158,7 @@ class LineConnection:
             self._messages.append(message)
             return b""
         if verb == b"SUB":
-            self._badge.check_filter(check_filter(word))
+            self._permissions.check_filter(check_filter(word))
             if len(self._subs) >= self._options.subscriptions_max:
                 raise Refusal(Cause.QUOTA, "there are subscriptions_max subscriptions")
             sub = self._subs.setdefault(word, port.SubscriptionId(len(self._subs)))

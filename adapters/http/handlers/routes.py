@@ -200,7 +200,7 @@ def subscribe(request: Request, context: Context) -> Action:
     if not 0 < len(patterns) <= context.options.max_filters:
         raise AttributeRefusal("filter", f"is given once to {context.options.max_filters} times")
     for pattern in patterns:
-        context.principal.badge.check_filter(pattern)
+        context.principal.permissions.check_filter(pattern)
     return Stream(tuple(patterns), _start(request), condition(asked.get("where"), asked.get("type")))
 
 

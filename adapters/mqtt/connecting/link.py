@@ -25,7 +25,6 @@ class Link:
         "_last_words",
         "_next_token",
         "anonymous",
-        "badge",
         "client_id",
         "device",
         "dialect",
@@ -34,6 +33,7 @@ class Link:
         "options",
         "out",
         "packet_bytes_max",
+        "permissions",
         "takes",
         "version",
     )
@@ -45,7 +45,7 @@ class Link:
         self.client_id = ""
         self.device = ""
         self.anonymous = True  # nobody has said who the client is: its device is its own name for itself
-        self.badge = OPEN  # what the client may do
+        self.permissions = OPEN  # what the client may do
         self.durable = False  # whether the session outlives the connection
         self.packet_bytes_max = VARINT_MAX + 5  # the largest packet the client takes (MQTT 5.0, 3.1.2.11.4)
         self.out: list[bytes] = []

@@ -296,7 +296,7 @@ class RetainedFeed:
         """
         assert one.record is not None
         message = decode(one.record)
-        if (one.qos == 1 and message.expired(now_ms)) or not self._link.badge.reads(message.address):
+        if (one.qos == 1 and message.expired(now_ms)) or not self._link.permissions.reads(message.address):
             return None
         dialect, ids = self._link.dialect, one.identifiers
         head, tail = publish_pieces(

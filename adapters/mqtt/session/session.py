@@ -279,14 +279,14 @@ class Session:
 
     def _denied(self, pattern: str) -> ReasonCode | None:
         """The code for a filter of which the client may read nothing, or shared by others, not all."""
-        badge = self.link.badge
-        if badge.access is not None:
+        permissions = self.link.permissions
+        if permissions.access is not None:
             shared = shared_name(pattern)
             try:
                 if shared is None:
-                    badge.check_filter(pattern)
+                    permissions.check_filter(pattern)
                 else:
-                    badge.check_all("subscribe", shared.pattern)
+                    permissions.check_all("subscribe", shared.pattern)
             except Refusal:
                 return ReasonCode.NOT_AUTHORIZED
         return None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.domain.access import NOTHING, OPEN, Badge, Decision, Identity, Rules
+from gateway.domain.access import NOTHING, OPEN, Decision, Identity, Permissions, Rules
 from gateway.domain.access_settings import (
     AccessConfig,
     AccessRule,
@@ -216,31 +216,31 @@ def test_answers_for_long_addresses_are_right_and_not_remembered():
     assert found._answers["publish"].cache_info().currsize <= 8_192
 
 
-def test_a_badge_refuses_messages_by_index_and_counts_them():
+def test_permissions_refuse_messages_by_index_and_count_them():
     denied = []
-    badge = Badge(
+    permissions = Permissions(
         Identity(name="ada", protocol="mqtt"),
         access(rule("allow", "a/#")),
         lambda *said: denied.append((said[0].identity.name, *said[1:])),
     )
     messages = [Message(address, b"") for address in ("a/1", "b", "a/2", "c", "b")]
-    refused = badge.refused(messages)
+    refused = permissions.refused(messages)
     assert sorted(refused) == [1, 3, 4]
     assert {one.cause for one in refused.values()} == {Cause.FORBIDDEN}
     assert sorted(denied) == [("ada", "publish", "b", 2), ("ada", "publish", "c", 1)]
-    assert badge.refused(messages[:1]) == {}
-    assert [message.address for message in badge.readable(messages)] == ["a/1", "a/2"]
+    assert permissions.refused(messages[:1]) == {}
+    assert [message.address for message in permissions.readable(messages)] == ["a/1", "a/2"]
     with pytest.raises(Refusal, match="to manage 'b'"):
-        badge.check("manage", "b")
+        permissions.check("manage", "b")
     with pytest.raises(Refusal):
-        badge.check_filter("b/#")
+        permissions.check_filter("b/#")
     with pytest.raises(Refusal):
-        badge.check_all("subscribe", "#")
-    badge.check_filter("#")
-    badge.check_all("subscribe", "a/#")
+        permissions.check_all("subscribe", "#")
+    permissions.check_filter("#")
+    permissions.check_all("subscribe", "a/#")
 
 
-def test_an_open_badge_asks_nothing():
+def test_open_permissions_ask_nothing():
     assert OPEN.refused([Message("a", b"")]) == {}
     assert OPEN.reads("a")
     OPEN.check("publish", "a")

@@ -110,7 +110,7 @@ async def test_who_has_gone_before_anybody_asked_is_counted_nowhere(gone):
     endpoint = SimpleNamespace(
         host="10.0.0.1", loopback=False, certificate=None, turned_away=None, gone=gone, comes_from=placed.append
     )
-    endpoint.principal = Principal(name="", badge=OPEN)
+    endpoint.principal = Principal(name="", permissions=OPEN)
     request = Authenticate(mechanism="anonymous", address="203.0.113.7", sole=True)
     hub = SimpleNamespace(authenticator=Authenticator())
     challenge = await answer(hub, endpoint, Call(request=request, token=Token(1)))

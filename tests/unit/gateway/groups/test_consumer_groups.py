@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from gateway.domain.access import Badge, Identity, Rules
+from gateway.domain.access import Identity, Permissions, Rules
 from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Cause
 from gateway.groups.settings import GroupsConfig
@@ -189,7 +189,8 @@ def who_reads(*filters):
     rules = tuple(AccessRule(effect="allow", filters=(one,)) for one in filters)
     identity = Identity(name="alice")
     return Principal(
-        name="alice", badge=Badge(identity, Rules(AccessConfig(default="deny", rules=rules)).access(identity))
+        name="alice",
+        permissions=Permissions(identity, Rules(AccessConfig(default="deny", rules=rules)).access(identity)),
     )
 
 
@@ -228,7 +229,7 @@ async def test_a_member_that_waits_for_messages_is_told_when_its_right_is_revoke
     me = await one.join(of=alice)
     waiting = asyncio.ensure_future(one.refused(PollGroup(group="g", member=me, wait_ms=60_000), alice))
     await asyncio.sleep(0)
-    alice.badge.access = who_reads().badge.access
+    alice.permissions.access = who_reads().permissions.access
     for listener in rig.topics.listeners:
         listener()
     async with asyncio.timeout(30):
@@ -242,7 +243,7 @@ async def test_a_member_that_loses_the_right_to_its_topic_commits_nothing(two):
     await rig.publish(bodies={A: [b"1"]}, address="t/secret")
     got = await one.ask(PollGroup(group="g", member=me), alice)
     assert bodies(got) == [(A, 0, b"1")]
-    alice.badge.access = who_reads("t/other").badge.access
+    alice.permissions.access = who_reads("t/other").permissions.access
     commit = CommitOffsets(group="g", member=me, cursor=got.after)
     for request in (PollGroup(group="g", member=me), commit):
         assert (await one.refused(request, alice)).cause is Cause.FORBIDDEN

@@ -4,7 +4,7 @@ import pytest
 from test_shared_subscriptions import SharedRig
 
 from controller.node.local import LocalController
-from gateway.domain.access import Badge, Identity, Rules
+from gateway.domain.access import Identity, Permissions, Rules
 from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Consume, ConsumerId, Token
@@ -16,9 +16,9 @@ pytestmark = pytest.mark.anyio
 ALL = SharedName("g", "a/#")
 
 
-def badge(*filters):
+def permissions(*filters):
     rules = (AccessRule(effect="allow", filters=filters),) if filters else ()
-    return Badge(Identity(name="x"), Rules(AccessConfig(default="deny", rules=rules)).access(Identity(name="x")))
+    return Permissions(Identity(name="x"), Rules(AccessConfig(default="deny", rules=rules)).access(Identity(name="x")))
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ async def consume(rig, conn, queue, who, **options):
 
 async def member(rig, *filters, **options):
     """A connection that is a member by its rights, and what it shows."""
-    conn, who = rig.conn(), badge(*filters)
+    conn, who = rig.conn(), permissions(*filters)
     rig.sessions.there.add(f"s{conn.id}")
     (name,) = await rig.shared.join(conn, JoinShared(names=[ALL]), who)
     if isinstance(name, str):
@@ -57,15 +57,15 @@ async def waiting(rig):
 
 
 async def test_a_consumer_gets_nothing_while_it_may_not_read(rig):
-    conn, who = rig.conn(), badge("$queue/q")
-    allowed, denied = who.access, badge().access
+    conn, who = rig.conn(), permissions("$queue/q")
+    allowed, denied = who.access, permissions().access
     await rig.declare(conn, "q")
     await consume(rig, conn, "q", who)
     await rig.publish("", "q", b"1")
     await conn.has(1)
     who.access = denied
     other = rig.conn()
-    await consume(rig, other, "q", badge("$queue/+"))
+    await consume(rig, other, "q", permissions("$queue/+"))
     await rig.publish("", "q", b"2", b"3")
     assert await other.has(2) == [b"2", b"3"]
     rig.cancel(other)
@@ -94,7 +94,7 @@ async def test_a_member_that_loses_a_part_of_its_rights_gets_nothing_and_others_
     before = who.access
     await rig.publish_to("a/1", b"1")
     await one.has(1)
-    for access in (badge("a/1").access, badge().access):
+    for access in (permissions("a/1").access, permissions().access):
         who.access = access
         await rig.publish_to("a/1", b"2")
         two, _ = await member(rig, "#")
@@ -111,7 +111,7 @@ async def test_members_of_a_shared_subscription_are_told_when_their_right_is_rev
     """They were lent nothing more, and waited."""
     one, who = await member(rig, "a/#")
     two, _ = await member(rig, "a/#")
-    who.access = badge("a/1").access
+    who.access = permissions("a/1").access
     rig.queues.wake()
     assert one.cancelled == one.denied == [1]
     assert two.cancelled == []
@@ -128,7 +128,7 @@ async def test_what_is_lent_while_a_right_is_revoked_is_kept(rig):
 
     async def take(*args, **options):
         found = await real(*args, **options)
-        who.access = badge("a/1").access
+        who.access = permissions("a/1").access
         return found
 
     rig.store.take = take

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.domain.access import Badge, Identity, Rules
+from gateway.domain.access import Identity, Permissions, Rules
 from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Consume, ConsumerId, FindMessages, LastValue, ListAddresses, Request, Token
@@ -38,19 +38,19 @@ class Hub:
         exchange = staticmethod(EXCHANGES.get)
 
 
-def badge(*allowed):
+def permissions(*allowed):
     """Who may do this, such as "subscribe:a/#", and nothing else."""
     rules = [
         AccessRule(effect="allow", actions=(action,), filters=(pattern,))
         for action, _, pattern in (one.partition(":") for one in allowed)
     ]
     config = AccessConfig(default="deny", rules=tuple(rules))
-    return Badge(Identity(name="ada"), Rules(config).access(Identity(name="ada")))
+    return Permissions(Identity(name="ada"), Rules(config).access(Identity(name="ada")))
 
 
 def may(request, *allowed):
     try:
-        access_requests.check(Hub, badge(*allowed), request)
+        access_requests.check(Hub, permissions(*allowed), request)
     except Refusal as refusal:
         return refusal.cause is not Cause.FORBIDDEN
     return True
@@ -167,7 +167,7 @@ def test_consuming():
     def consume(queue):
         return Consume(consumer=ConsumerId(1), queue=queue, token=Token(1))
 
-    access_requests.check_consume(badge("subscribe:$queue/q"), consume("q"))
+    access_requests.check_consume(permissions("subscribe:$queue/q"), consume("q"))
     with pytest.raises(Refusal):
-        access_requests.check_consume(badge("subscribe:$queue/q"), consume("other"))
-    access_requests.check_consume(badge(), consume("$share/g/a"))  # each filter is refused by itself
+        access_requests.check_consume(permissions("subscribe:$queue/q"), consume("other"))
+    access_requests.check_consume(permissions(), consume("$share/g/a"))  # each filter is refused by itself

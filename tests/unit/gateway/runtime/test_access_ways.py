@@ -12,7 +12,7 @@ from test_last_values import publish, store  # noqa: F401 - a fixture
 from gateway.delivery import last_value as last_value_module
 from gateway.delivery.fanout import Subscriber
 from gateway.delivery.last_value import last_values
-from gateway.domain.access import OPEN, Badge, Identity, Rules
+from gateway.domain.access import OPEN, Identity, Permissions, Rules
 from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import DONE, LastValues, Outcome, Publish, SubscriptionId, Token
@@ -28,9 +28,9 @@ NO = Refusal(Cause.FORBIDDEN, "no")
 FULL = Refusal(Cause.TOO_LARGE, "large")
 
 
-def badge(*filters):
+def permissions(*filters):
     rules = (AccessRule(effect="allow", filters=filters),) if filters else ()
-    return Badge(Identity(name="x"), Rules(AccessConfig(default="deny", rules=rules)).access(Identity(name="x")))
+    return Permissions(Identity(name="x"), Rules(AccessConfig(default="deny", rules=rules)).access(Identity(name="x")))
 
 
 # ---- publishing
@@ -93,8 +93,8 @@ def test_indexes_are_those_of_what_was_published(fates, spread):
 async def test_live_and_from_the_log_the_same_is_left_out():
     rig_ = FanoutRig()
     receiver = Receiver(credit=1)
-    subscriber, who = Subscriber(receiver), badge("a/+")
-    rig_.fanout.subscribe(subscriber, SubscriptionId(1), "#", None, badge=who)
+    subscriber, who = Subscriber(receiver), permissions("a/+")
+    rig_.fanout.subscribe(subscriber, SubscriptionId(1), "#", None, permissions=who)
     for n in range(3):
         rig_.log.write(Message("b/1", b"no"), Message("a/1", b"yes%d" % n), Message("a/1/x", b"no"))
     assert receiver.bodies == [b"yes0"]
@@ -110,8 +110,8 @@ async def test_each_subscription_of_a_connection_has_its_own_reader():
     rig_ = FanoutRig()
     receiver = Receiver()
     subscriber = Subscriber(receiver)
-    for number, who in enumerate((badge("a/#"), badge("b/#"), badge("#")), 1):
-        rig_.fanout.subscribe(subscriber, SubscriptionId(number), "#", None, badge=who)
+    for number, who in enumerate((permissions("a/#"), permissions("b/#"), permissions("#")), 1):
+        rig_.fanout.subscribe(subscriber, SubscriptionId(number), "#", None, permissions=who)
     rig_.log.write(Message("a", b"a"), Message("b", b"b"), Message("c", b"c"))
     assert receiver.got == [(b"a", (1, 3)), (b"b", (2, 3)), (b"c", (3,))]
 
@@ -119,10 +119,10 @@ async def test_each_subscription_of_a_connection_has_its_own_reader():
 async def test_rights_that_change_count_from_the_next_message_on():
     rig_ = FanoutRig()
     receiver = Receiver()
-    subscriber, who = Subscriber(receiver), badge("a")
-    rig_.fanout.subscribe(subscriber, SubscriptionId(1), "#", None, badge=who)
+    subscriber, who = Subscriber(receiver), permissions("a")
+    rig_.fanout.subscribe(subscriber, SubscriptionId(1), "#", None, permissions=who)
     before = who.access
-    for access in (before, badge("b").access, None, before):
+    for access in (before, permissions("b").access, None, before):
         who.access = access
         rig_.fanout.changed()
         rig_.log.write(Message("a", b"a"), Message("b", b"b"))
@@ -135,18 +135,18 @@ async def test_who_was_restricted_by_nothing_can_come_to_be():
     for one in (receiver, unknown):
         rig_.fanout.subscribe(Subscriber(one), SubscriptionId(1), "#", None)
     rig_.log.write(Message("b", b"before"))
-    rig_.fanout.restrict(lambda one: badge("a") if one is receiver else OPEN)
+    rig_.fanout.restrict(lambda one: permissions("a") if one is receiver else OPEN)
     rig_.log.write(Message("a", b"a"), Message("b", b"b"))
     assert receiver.bodies == [b"before", b"a"]
     assert unknown.bodies == [b"before", b"a", b"b"]
 
 
-async def test_a_subscription_that_ends_leaves_no_badge():
+async def test_a_subscription_that_ends_leaves_no_permissions():
     rig_ = FanoutRig()
     subscriber = Subscriber(Receiver())
-    rig_.fanout.subscribe(subscriber, SubscriptionId(1), "#", None, badge=badge("a"))
+    rig_.fanout.subscribe(subscriber, SubscriptionId(1), "#", None, permissions=permissions("a"))
     rig_.fanout.unsubscribe(subscriber, SubscriptionId(1))
-    assert subscriber.badges == {}
+    assert subscriber.permissions == {}
 
 
 # ---- lists
@@ -156,7 +156,7 @@ async def test_pages_of_last_values_name_nothing_that_may_not_be_read(store, mon
     await publish(store, *(Message(f"s/{n}/{kind}", b"%d" % n) for n in range(9) for kind in ("no", "yes")))
     monkeypatch.setattr(last_value_module, "PAGE", 2)
     monkeypatch.setattr(last_value_module, "LOOKED_MAX", 3)
-    reads = badge("s/+/yes").reads
+    reads = permissions("s/+/yes").reads
     found, after = [], ""
     for _ in range(20):
         page = await last_values(store, LastValues(pattern="s/#", after=after, limit=2), now_ms=50, readable=reads)
@@ -173,7 +173,7 @@ async def test_pages_of_keys_have_what_may_be_read_and_go_on(tmp_path):
         rig_ = KvRig(opened)
         for n in range(20):
             await rig_.put(f"{n:02}/{'yes' if n % 7 == 0 else 'no'}")
-        who = badge("$kv/default/+/yes")
+        who = permissions("$kv/default/+/yes")
         found, after = [], None
         while True:
             page = await rig_.keys.answer(rig_.one, ListKeys(limit=3, after=after), who)
@@ -187,13 +187,13 @@ async def test_pages_of_keys_have_what_may_be_read_and_go_on(tmp_path):
 async def test_a_watch_tells_what_may_be_read_when_it_happens(tmp_path):
     async with await LocalStore.open(tmp_path) as opened:
         rig_ = KvRig(opened)
-        who = badge("$kv/default/a/#")
+        who = permissions("$kv/default/a/#")
         await rig_.keys.answer(rig_.one, WatchKeys(watch=1), who)
         for key in ("b/1", "a/1", "b/2"):
             await rig_.put(key)
         changes = await rig_.ask(NextChanges(watch=1))
         assert [change.key for change in changes.changes] == ["a/1"]
-        who.access = badge("$kv/default/b/#").access
+        who.access = permissions("$kv/default/b/#").access
         for key in ("a/2", "b/3"):
             await rig_.put(key)
         keys = []

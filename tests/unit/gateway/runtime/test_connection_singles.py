@@ -35,7 +35,7 @@ class Awake:
         return b""
 
 
-class Badge:
+class Permissions:
     """The rights of a user: none to publish, where `denied` says so."""
 
     def __init__(self):
@@ -220,21 +220,21 @@ def test_a_half_closed_peer_gets_its_acknowledgement_and_then_the_end():
 @pytest.mark.parametrize("version", [4, 5])
 def test_what_may_not_be_published_is_asked_for_once_and_refused(version):
     peer = Peer(version)
-    badge = Badge()
-    peer.connection.principal = Principal(name="ada", badge=badge)
+    permissions = Permissions()
+    peer.connection.principal = Principal(name="ada", permissions=permissions)
     bytes_in = peer.connection.flow.bytes_in
     peer.publish()
     peer.acknowledge()
     assert peer.said(Puback(packet_id=2))
-    badge.denied = {0: Refusal(Cause.FORBIDDEN, "no")}
+    permissions.denied = {0: Refusal(Cause.FORBIDDEN, "no")}
     peer.publish(3)
     assert not peer.hub.singles
-    assert badge.asked == 2
-    assert peer.hub.denied == badge.denied
+    assert permissions.asked == 2
+    assert peer.hub.denied == permissions.denied
     assert peer.connection.flow.bytes_in - bytes_in == 2 * len(
         encode(Publish(topic="t", payload=b"x", qos=1, packet_id=3), version)
     )
-    peer.store(Outcome(refused=badge.denied))
+    peer.store(Outcome(refused=permissions.denied))
     assert peer.rests
     assert peer.transport.is_closing() is (version == 4)
 

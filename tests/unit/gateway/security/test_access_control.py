@@ -1,4 +1,4 @@
-"""Badges of a process: given out, changed with the rights of users, counted and said when they deny."""
+"""Permissions of a process: given out, changed with the rights of users, counted and said when they deny."""
 
 import gc
 
@@ -54,8 +54,8 @@ class Rig:
     def _changed(self):
         self.changes += 1
 
-    def badge(self, name="ada", **said):
-        return self.control.badge(Principal(name=name), protocol="mqtt", **said)
+    def permissions(self, name="ada", **said):
+        return self.control.permissions(Principal(name=name), protocol="mqtt", **said)
 
     def denied(self, action):
         return self.metrics.access_denied("mqtt", action)._value.get()
@@ -71,45 +71,50 @@ def rig():
 
 
 def test_nothing_restricts_anybody_where_nothing_is_said(rig):
-    assert rig.badge().access is rig.badge("").access is rig.control.stranger("mqtt").badge.access is None
+    assert (
+        rig.permissions().access
+        is rig.permissions("").access
+        is rig.control.stranger("mqtt").permissions.access
+        is None
+    )
 
 
 def test_a_stranger_is_an_anonymous_client():
     config = AccessConfig(default="deny", rules=(AccessRule(effect="allow", filters=("a",), anonymous=True),))
-    badge = Rig(config).control.stranger("mqtt").badge
-    assert badge.access.may("publish", "a")
-    assert not badge.access.may("publish", "b")
+    permissions = Rig(config).control.stranger("mqtt").permissions
+    assert permissions.access.may("publish", "a")
+    assert not permissions.access.may("publish", "b")
 
 
 def test_rules_of_a_user_count_when_they_change(rig):
     rig.controller.set("ada", [ALLOW_A])
-    badge, other = rig.badge(), rig.badge("bob")
-    assert badge.reads("a/b")
-    assert not badge.reads("c")
+    permissions, other = rig.permissions(), rig.permissions("bob")
+    assert permissions.reads("a/b")
+    assert not permissions.reads("c")
     changes = rig.changes
     rig.controller.set("ada", [ALLOW_A, DENY_B])
-    assert not badge.reads("a/b")
+    assert not permissions.reads("a/b")
     assert rig.changes == changes + 1
     rig.controller.set("ada")
-    assert badge.access is None
+    assert permissions.access is None
     rig.controller.set("bob", [ALLOW_A])
-    assert badge.access is None
+    assert permissions.access is None
     assert not other.reads("c")
 
 
 def test_metadata_that_changes_nobodys_rules_changes_nothing(rig):
     rig.controller.set("ada", [ALLOW_A])
-    access, changes = rig.badge().access, rig.changes
+    access, changes = rig.permissions().access, rig.changes
     rig.controller.set("bob")
     rig.controller.listener()
     assert rig.changes == changes
-    assert rig.badge().access is access
+    assert rig.permissions().access is access
 
 
 def test_a_user_with_rules_that_is_removed_may_do_nothing_any_more(rig):
     rig.controller.set("ada", [ALLOW_A])
     rig.controller.set("bob")
-    ada, bob = rig.badge(), rig.badge("bob")
+    ada, bob = rig.permissions(), rig.permissions("bob")
     rig.controller.remove("ada")
     rig.controller.remove("bob")
     assert ada.access is NOTHING
@@ -121,28 +126,28 @@ def test_a_user_with_rules_that_is_removed_may_do_nothing_any_more(rig):
 def test_rules_that_are_not_understood_allow_nothing(rig):
     rig.controller.found["ada"] = User(name="ada", password="", rights={"access": {"since": "v9"}})
     rig.controller.listener()
-    assert rig.badge().access is NOTHING
+    assert rig.permissions().access is NOTHING
     rig.controller.set("ada", [ALLOW_A])
-    badge = rig.badge()
+    permissions = rig.permissions()
     rig.controller.found["ada"] = User(name="ada", password="", rights={"access": {"since": "v9"}})
     rig.controller.listener()
-    assert badge.access is NOTHING
+    assert permissions.access is NOTHING
 
 
 def test_the_client_and_the_device_are_told_apart(rig):
     rig.controller.set("ada", [{"effect": "allow", "filters": ["${client_id}/${device}"]}])
-    badge = rig.control.badge(Principal(name="ada", device="d9"), client_id="c1", protocol="mqtt")
-    assert badge.reads("c1/d9")
-    assert not badge.reads("c1/ada")
-    assert badge.identity == Identity(name="ada", client_id="c1", device="d9", protocol="mqtt", ruled=True)
+    permissions = rig.control.permissions(Principal(name="ada", device="d9"), client_id="c1", protocol="mqtt")
+    assert permissions.reads("c1/d9")
+    assert not permissions.reads("c1/ada")
+    assert permissions.identity == Identity(name="ada", client_id="c1", device="d9", protocol="mqtt", ruled=True)
 
 
-def test_badges_are_forgotten_with_their_connections(rig):
-    badges = [rig.badge() for _ in range(10)]
-    assert len(rig.control._badges) == 10
-    del badges
+def test_permissions_are_forgotten_with_their_connections(rig):
+    granted = [rig.permissions() for _ in range(10)]
+    assert len(rig.control._permissions) == 10
+    del granted
     gc.collect()
-    assert len(rig.control._badges) == 0
+    assert len(rig.control._permissions) == 0
 
 
 def test_a_will_is_looked_at_by_the_rules_of_now(rig):
@@ -156,7 +161,7 @@ def test_a_will_is_looked_at_by_the_rules_of_now(rig):
 
 def test_a_will_of_a_user_with_rules_that_was_removed_is_denied(rig):
     rig.controller.set("ada", [ALLOW_A])
-    who = rig.badge().identity
+    who = rig.permissions().identity
     rig.control.check_publisher(who, Message("a/x"))
     rig.controller.set("ada")
     rig.control.check_publisher(who, Message("c"))
@@ -167,12 +172,12 @@ def test_a_will_of_a_user_with_rules_that_was_removed_is_denied(rig):
 
 def test_denials_are_counted_and_said_once_a_second(rig):
     rig.controller.set("ada", [ALLOW_A])
-    badge = rig.badge(client_id="c1")
+    permissions = rig.permissions(client_id="c1")
     with structlog.testing.capture_logs() as lines:
         for _ in range(5):
-            badge.refusal("publish", "secret")
+            permissions.refusal("publish", "secret")
         rig.now_s += 2
-        badge.refusal("subscribe", "x" * 1_000, 3)
+        permissions.refusal("subscribe", "x" * 1_000, 3)
     assert rig.denied("publish") == 5
     assert rig.denied("subscribe") == 3
     assert [(line["action"], line["user"], line["client"], line["more"]) for line in lines] == [
@@ -184,19 +189,19 @@ def test_denials_are_counted_and_said_once_a_second(rig):
 
 def test_rules_of_a_new_configuration_count_for_all_who_are_there():
     control = Rig(AccessConfig())
-    shown = [control.badge(), control.badge(""), control.control.stranger("mqtt").badge]
+    shown = [control.permissions(), control.permissions(""), control.control.stranger("mqtt").permissions]
     assert [one.access for one in shown] == [None] * 3
     control.control.reload(AccessConfig(default="deny", rules=(AccessRule(effect="allow", filters=("a",)),)))
-    assert [one.access.may("publish", "b") for one in (*shown, control.badge())] == [False] * 4
+    assert [one.access.may("publish", "b") for one in (*shown, control.permissions())] == [False] * 4
     assert control.changes == 1
     control.control.reload(AccessConfig())
     assert [one.access for one in shown] == [None] * 3
 
 
 def test_whose_user_is_gone_may_do_nothing_under_other_rules_either(rig):
-    badge = rig.badge()
+    permissions = rig.permissions()
     rig.controller.set("ada", [ALLOW_A])  # after it has come
     rig.controller.remove("ada")
-    assert badge.access is NOTHING
+    assert permissions.access is NOTHING
     rig.control.reload(AccessConfig(default="allow"))
-    assert badge.access is NOTHING
+    assert permissions.access is NOTHING

@@ -24,17 +24,17 @@ async def test_rules_that_change_count_at_all_proxies(tmp_path):
         await controllers.leader()
         operator, *proxies = [controllers.remote() for _ in range(3)]
         await operator.set_user(user(ALLOW_A))
-        badges = []
+        granted = []
         for proxy in proxies:
             await proxy.ready()
             await proxy.barrier()
             control = AccessControl(
                 AccessConfig(), proxy, Metrics(process=False), clock=lambda: 0.0, changed=lambda: None
             )
-            badges.append(control.badge(Principal(name="ada"), protocol="mqtt"))
-        assert [(one.reads("a/b"), one.reads("c")) for one in badges] == [(True, False)] * 2
+            granted.append(control.permissions(Principal(name="ada"), protocol="mqtt"))
+        assert [(one.reads("a/b"), one.reads("c")) for one in granted] == [(True, False)] * 2
         await operator.set_user(user(ALLOW_A, DENY_B))
-        await until(lambda: not any(one.reads("a/b") for one in badges))
-        assert all(one.reads("a/c") for one in badges)
+        await until(lambda: not any(one.reads("a/b") for one in granted))
+        assert all(one.reads("a/c") for one in granted)
         await operator.delete_user("ada")
-        await until(lambda: not any(one.reads("a/c") for one in badges))
+        await until(lambda: not any(one.reads("a/c") for one in granted))

@@ -13,7 +13,7 @@ from adapters.mqtt.codec.packets import (
     SubscriptionRequest,
 )
 from adapters.mqtt.codec.properties import Properties
-from gateway.domain.access import Badge, Identity, Rules
+from gateway.domain.access import Identity, Permissions, Rules
 from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
@@ -28,7 +28,7 @@ NO = Refusal(Cause.FORBIDDEN, "no")
 def principal(*filters):
     rules = (AccessRule(effect="allow", filters=filters),) if filters else ()
     access = Rules(AccessConfig(default="deny", rules=rules)).access(Identity(name="ada"))
-    return Principal(name="ada", badge=Badge(Identity(name="ada", protocol="mqtt"), access))
+    return Principal(name="ada", permissions=Permissions(Identity(name="ada", protocol="mqtt"), access))
 
 
 def connected(version=5, who=None, **fields):
@@ -61,7 +61,7 @@ def test_rights_that_come_later_count_for_the_next_filter():
     who = principal("a/#")
     driver = connected(who=who)
     assert subscribe(driver, "b/#") == [DENIED]
-    who.badge.access = principal("b/#").badge.access
+    who.permissions.access = principal("b/#").permissions.access
     assert subscribe(driver, "b/#") == [1]
 
 
