@@ -2,7 +2,8 @@
 
 The rules of the configuration stand until it is read again. Those of the cluster's users are metadata: when they
 change, all permissions of that name are looked at again, and `changed` is told, so that what was remembered of who
-reads what is forgotten. A user with rules of its own that is removed leaves connections behind: they may do nothing any more.
+reads what is forgotten. A user with rules of its own that is removed leaves connections behind: they may do nothing any
+more.
 """
 
 from collections.abc import Callable
