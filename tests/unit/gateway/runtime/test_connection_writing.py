@@ -73,6 +73,7 @@ def connected(adapter: Adapter, transport: Transport) -> Connection:
         left=lambda connection: None,
         metrics=SimpleNamespace(flow=lambda protocol: Flow()),
         fanout=SimpleNamespace(wake=lambda subscriber: None),
+        ingest=SimpleNamespace(message_bytes_max=1 << 20),
         write_buffer_bytes_max=1,
         random=None,
         access=SimpleNamespace(stranger=lambda protocol: Principal(name="")),
