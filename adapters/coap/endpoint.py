@@ -213,8 +213,7 @@ class CoapEndpoint:
         if exchanges is None:
             self._complete_read(token, outcome, now_ms)
             return self._ask_for_list()
-        value, error = outcome.value, outcome.error
-        messages = self._lookups.answered(token, value=value, refused=error is not None, now_ms=now_ms)
+        messages = self._lookups.answered(token, value=outcome.value, error=outcome.error, now_ms=now_ms)
         if messages is not None:
             token = self._token(now_ms)
             self._publishing[token] = exchanges

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from adapters.coap.exchanges import Exchange
 from adapters.coap.registry import CHANGED, CREATED, DELETED
+from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Token
 from store.api.message import Message
 
@@ -52,24 +53,28 @@ class Lookups:
         lookup.exchanges.append(exchange)
         return lookup.exchanges
 
-    def answered(self, token: Token, *, value: Message | None, refused: bool, now_ms: int) -> list[Message] | None:
+    def answered(
+        self, token: Token, *, value: Message | None, error: Refusal | None, now_ms: int
+    ) -> list[Message] | None:
         """Settle the codes of the responses, and return what to publish now; None for a token of something else.
 
-        A peer that may not read the address is not told whether there was a value.
+        A peer that may not read the address is not told whether there was a value, and is not asked for again at once:
+        each time counts as a denied read.
         """
         lookup = self._lookups.pop(token, None)
         if lookup is None:
             return None
         del self.waiting[lookup.address]
-        exists = refused or value is not None
-        if value is not None and value.expires_at_ms is None:
+        exists = error is not None or value is not None
+        denied = error is not None and error.cause is Cause.FORBIDDEN
+        if denied or (value is not None and value.expires_at_ms is None):
             if len(self._known) >= KNOWN_ADDRESSES_MAX:
                 self._known.clear()
             self._known[lookup.address] = now_ms + KNOWN_MS
         for exchange in lookup.exchanges:
             if exchange.head[1] == CHANGED and not exists:
                 exchange.head = bytes((exchange.head[0], CREATED))
-            exists = refused or exchange.head[1] != DELETED
+            exists = error is not None or exchange.head[1] != DELETED
             if not exists:
                 self._known.pop(lookup.address, None)
         return lookup.messages

@@ -56,6 +56,8 @@ def test_who_may_not_read_is_not_told_whether_there_was_a_value() -> None:
     (answer,) = driver.sent()
     assert is_ack(answer, "2.04")
     assert len(driver.stored) == 1
+    assert is_ack(driver.ask("t/a", PUT, mid=2), "2.04", mid=2)
+    assert driver.calls == []  # each time would count as a denied read
 
 
 def test_what_is_published_behind_a_put_keeps_its_order() -> None:
