@@ -299,12 +299,12 @@ class FaultRun:
     def check(self) -> None:
         """Everything acknowledged is there, in order and once, and keys and values are linearizable. To be called when
         nobody works any more."""
-        wrong = self.readiness.wrong
-        assert not wrong, f"seed {self.seed}: proxies said that they were ready and served nobody: {wrong}; {self.done}"
         self.check_stored()
         for page, recording in enumerate(self._recordings):
             broken = check_history(recording.history)
             assert not broken, f"seed {self.seed}, behind fault {page}: {broken} are not linearizable; {self.done}"
+        wrong = self.readiness.wrong
+        assert not wrong, f"seed {self.seed}: proxies said that they were ready and served nobody: {wrong}; {self.done}"
 
     def check_stored(self) -> None:
         """Everything acknowledged is read back, in order and once, from whoever are masters now."""
