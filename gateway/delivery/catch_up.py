@@ -46,7 +46,7 @@ class CatchUp:
         self.damages_passed = 0  # lost ranges of the log that lanes were led past
 
     def forget(self) -> None:
-        """What was read may not be in the logs any more."""
+        """Forgets the batches that were read: the logs may not have them any more."""
         self._batches.clear()
 
     async def run(self, lane: Lane) -> None:

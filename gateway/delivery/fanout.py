@@ -91,7 +91,7 @@ class Fanout:
 
     @property
     def subscriber_count(self) -> int:
-        """How many connections have a subscription."""
+        """Returns how many connections have a subscription."""
         return len(self._subscribers)
 
     # ---- what connections ask for
@@ -138,7 +138,7 @@ class Fanout:
     def _begin(
         self, subscriber: Subscriber, tail: Tail, sub: SubscriptionId, starts: dict[int, Position] | None
     ) -> Position:
-        """Where a subscription begins in one log, whose lane goes back there if it has passed it."""
+        """Returns the position where a subscription begins in one log; a lane that has passed it goes back there."""
         lane = subscriber.lanes.get(tail.group)
         if lane is None:
             lane = subscriber.lanes[tail.group] = Lane(subscriber, tail, tail.now)
@@ -197,7 +197,7 @@ class Fanout:
 
     @property
     def subscription_count(self) -> int:
-        """How many subscriptions there are."""
+        """Returns how many subscriptions there are."""
         return len(self._trie)
 
     def reached(self, subscriber: Subscriber) -> Cursor:
@@ -210,11 +210,11 @@ class Fanout:
         return tuple([lane.reached for _, lane in sorted(subscriber.lanes.items()) if lane.behind or lane.tail.reached])
 
     def now(self) -> Cursor:
-        """Where whoever begins now begins in each log."""
+        """Returns the position in each log where a subscription begins that is made now."""
         return cursor_of({group: self._unknown_end(group) for group in self._store.logs} | self._ends())
 
     def _ends(self) -> dict[int, Position]:
-        """Where the logs end, by group, as far as that is known."""
+        """Returns the ends of the logs, by group, as far as they are known."""
         ends: dict[int, Position] = {}
         for group, one in self._store.logs.items():
             with suppress(StoreError):

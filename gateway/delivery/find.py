@@ -31,7 +31,7 @@ log = logs.get(__name__)
 
 
 class Cursors(Protocol):
-    """How cursors are written; see `gateway.delivery.search_cursors`."""
+    """The format of cursors; see `gateway.delivery.search_cursors`."""
 
     def seal(self, position: Position) -> str:
         """Returns a cursor that stands for a position."""
@@ -119,7 +119,7 @@ def _asked(request: FindMessages) -> tuple[IndexKind, str]:
 
 
 def _is(kind: IndexKind, text: str, message: Message) -> bool:
-    """Whether a message is what was asked for and not another of the same hash."""
+    """Returns whether a message is one that was asked for, and not another of the same hash."""
     if kind is IndexKind.KEY:
         return (message.key or message.device) == text
     return text == (message.address if kind is IndexKind.ADDRESS else message.id)

@@ -25,11 +25,11 @@ class FindWaits:
         self._waits = 0  # <= WAITS_COUNT_MAX
 
     def stop(self) -> None:
-        """Who waits is answered now."""
+        """Ends all waits: each search is answered now."""
         self._stopped.set()
 
     async def find(self, request: FindMessages, find: Find) -> FoundMessages:
-        """What a search finds, or comes to find in as long as it says. Raises what `find` raises."""
+        """Returns what a search finds, at once or within the time that the request waits. Raises what `find` raises."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + request.wait_ms / 1_000
         ends, next_s = self._ends() if request.wait_ms else (), loop.time() + FIND_S
@@ -58,7 +58,7 @@ class FindWaits:
             return
 
     def _ends(self) -> tuple[int, ...]:
-        """Where the logs end, as far as is known: what has not grown has nothing new."""
+        """Returns the ends of the logs, as far as they are known: a log that has not grown has nothing new."""
         return tuple([_end(log) for _, log in sorted(self._store.logs.items())])
 
 

@@ -20,7 +20,7 @@ class Receiver(Protocol):
     """A connection, as its subscriber sees it."""
 
     def deliver(self, deliveries: Deliveries) -> int:
-        """How many it took; fewer than offered means: not now."""
+        """Returns how many deliveries it took; fewer than offered means: not now."""
 
 
 class _Nobody:
@@ -56,13 +56,13 @@ class Tail:
 
     @property
     def now(self) -> Position:
-        """What comes next."""
+        """Returns the position of the next message."""
         return Position(self.position, 0)
 
     def is_rewound(self, frame: Frame) -> bool:
-        """Whether a frame that lies before the position is no repeat: its log has lost its end, and goes on with it.
+        """Returns whether a frame before the position is new: its log has lost its end, and goes on with this frame.
 
-        That is what an unclean election does. What the new master writes is of a later epoch.
+        That is what an unclean election does. The new master writes frames of a later epoch.
         """
         if self.epoch:
             return frame.header.epoch > self.epoch
@@ -83,7 +83,7 @@ class Subscriber:
         self.behind = 0  # how many of the lanes are
 
     def may_read(self, sub: SubscriptionId, address: str) -> bool:
-        """Whether what is published to an address is for a subscription's reader."""
+        """Returns whether a subscription's reader may read messages of an address."""
         permissions = self.permissions.get(sub)
         return permissions is None or permissions.access is None or permissions.access.may("subscribe", address)
 
@@ -105,7 +105,7 @@ class Lane:
 
     @property
     def current(self) -> bool:
-        """Whether it is still what its subscriber has in this log, and serves anything."""
+        """Returns whether it is still its subscriber's lane in this log, and serves any subscription."""
         subscriber = self.subscriber
         return bool(subscriber.patterns) and subscriber.lanes.get(self.tail.group) is self
 

@@ -68,7 +68,7 @@ async def last_values(
 
 
 def _fixed_part(pattern: str) -> str:
-    """What every address that a filter matches begins with."""
+    """Returns the prefix that all addresses share that a filter matches."""
     fixed: list[str] = []
     for level in pattern.split("/"):
         if level == "#":  # stands for no level too

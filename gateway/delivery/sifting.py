@@ -1,4 +1,4 @@
-"""What of a batch passes the conditions of subscriptions."""
+"""Sifts a batch by the conditions of subscriptions."""
 
 from collections.abc import Mapping, Sequence
 

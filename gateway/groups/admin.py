@@ -1,4 +1,4 @@
-"""What operators ask of consumer groups: lists, where they are, to be somewhere else, and their end."""
+"""The operators' requests about consumer groups: list, describe, reset and delete them."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -88,7 +88,7 @@ async def reset(
 
 
 async def _places(store: StoreClient, queues: Sequence[int], request: ResetGroup) -> dict[int, int]:
-    """Where a group is to be in each queue, inside of its bounds or not. Raises `Refusal`."""
+    """Returns the offset a group is to have in each queue, inside of its bounds or not. Raises `Refusal`."""
     given = (bool(request.to), request.time_ms is not None, request.offsets is not None)
     if sum(given) != 1 or (request.offsets is not None and request.queues):
         raise Refusal(Cause.MALFORMED, "a group is reset to one of earliest, latest, a time, and offsets of queues")

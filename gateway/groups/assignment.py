@@ -1,7 +1,7 @@
-"""Which member of a group reads which queues of its topic: pure, and the same wherever it is computed.
+"""Assigns the queues of a topic to the members of a consumer group: pure, with the same result wherever it is computed.
 
-Members and queues are sorted before anything else, so that their order says nothing. Each queue has one member, as long
-as there is any.
+Members and queues are sorted before anything else, so that their order has no effect. Each queue has one member, as
+long as the group has any.
 """
 
 from bisect import bisect_left
@@ -59,7 +59,7 @@ def _ring(names: tuple[str, ...], virtual_nodes: int) -> tuple[list[int], list[s
 
 @lru_cache(maxsize=PLACES_COUNT_MAX)
 def _place(queue: int) -> int:
-    """Where a queue is on any ring."""
+    """Returns the place of a queue on any ring."""
     return hash64(f"queue#{queue}")
 
 

@@ -80,11 +80,11 @@ class Connected(Protocol):
 
     @property
     def gone(self) -> bool:
-        """Whether nobody is there to be answered."""
+        """Returns whether the connection is gone, so that nobody can be answered."""
 
 
 class Asker(NamedTuple):
-    """Who asks, and by which connection: over some, one after the other may."""
+    """A client that asks, and its connection; one connection may carry the requests of several clients in turn."""
 
     connection: Connected
     principal: Principal
@@ -137,7 +137,7 @@ class ConsumerGroups:
         controller.watch(self._wakes.wake_all)
 
     def stop(self) -> None:
-        """Who waits for messages is answered now."""
+        """Answers all who wait for messages now."""
         self._stopping = True
         self._wakes.wake_all()
 
@@ -251,7 +251,7 @@ class ConsumerGroups:
         self._heard = {key: one for key, one in self._heard.items() if one.until_s > now_s}
 
     def _is_there(self, group: str, id_: str) -> bool:
-        """Whether a member is there for certain, by the time that it was asked for."""
+        """Returns whether a member is certainly still a member, by the time of its last request."""
         heard = self._heard.get((group, id_))
         return heard is not None and self._clock() < heard.until_s
 
@@ -320,7 +320,7 @@ class ConsumerGroups:
         return Wanted(limit, self._config.response_bytes_max, self._now_ms(), reads)
 
     async def _set_back(self, group: Group, member: str, read: Reading) -> None:
-        """Where a log has lost its end, the group is at the new end: cursors and commits of before count no more."""
+        """Sets a group back to the new end of a log that lost its end: earlier cursors and commits are void."""
         own = group.of(member)
         for queue in read.positions.keys() - read.beyond.keys() - read.failed.keys():
             self._lost_ends.seen(group.name, queue)
@@ -400,7 +400,7 @@ def _check_member(asker: Asker, group: Group, member: str) -> None:
 
 
 def _kept_ms(member: MemberRecord) -> int:
-    """How long a member's key lasts: so it is there for its time to live after each request, renewed by it or not."""
+    """Returns how long a member's key lasts: its time to live after each request, even one that does not renew it."""
     return member.ttl_ms + member.ttl_ms // RENEWALS
 
 

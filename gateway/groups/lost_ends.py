@@ -46,7 +46,7 @@ class LostEnds:
 
     @property
     def any(self) -> bool:
-        """Whether there is something to be seen."""
+        """Returns whether any end has been noted as too low."""
         return bool(self._seen)
 
     def _may_lose(self, queue: int) -> bool:

@@ -31,9 +31,9 @@ log = logs.get(__name__)
 
 
 class Wanted(NamedTuple):
-    """What is to be read: up to `limit` messages of about `max_bytes`, of those that have not expired at `now_ms`.
+    """The limits of a read: up to `limit` messages of about `max_bytes`, of those that have not expired at `now_ms`.
 
-    Those at an address of which `reads` says no are passed over.
+    Messages at an address for which `reads` returns False are passed over.
     """
 
     limit: int
@@ -44,7 +44,7 @@ class Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class Reading:
-    """What has been read: messages with queue and offset, and where to go on in each queue."""
+    """The result of a read: messages with queue and offset, and the next offset of each queue."""
 
     positions: dict[int, int]
     messages: list[tuple[int, int, Message]] = field(default_factory=list)

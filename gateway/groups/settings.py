@@ -1,4 +1,4 @@
-"""What an operator says of consumer groups: `[groups]`."""
+"""The settings of consumer groups: `[groups]`."""
 
 from typing import Annotated
 

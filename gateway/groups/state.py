@@ -50,7 +50,7 @@ encode = msgspec.msgpack.encode
 
 
 class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
-    """What a group reads, and how its queues are allocated."""
+    """A group's topic, and the strategy that allocates its queues."""
 
     topic: str
     strategy: str
@@ -65,7 +65,7 @@ class MemberRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
-    """Where a group is in a queue, and who has it: `member` since `generation`, or nobody."""
+    """A group's offset in a queue, and the queue's owner: `member` since `generation`, or nobody."""
 
     offset: int
     member: str = ""
@@ -111,7 +111,7 @@ class Group(NamedTuple):
         return found
 
     def puts(self, changes: Mapping[int, QueueRecord]) -> list[Put]:
-        """What writes records."""
+        """Returns the changes that write records."""
         return queue_puts(self.name, changes)
 
     def changed(self, done: Mapping[int, QueueRecord], revision: int) -> "Group":
@@ -126,7 +126,7 @@ class Group(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a member is to change of its queues."""
+    """The changes that a member is to make of its queues."""
 
     changes: dict[int, QueueRecord]
     gone: dict[int, str]  # of queues that are taken from members that are gone
@@ -143,10 +143,10 @@ class Plan(NamedTuple):
 def plan(
     group: Group, member: str, queues: Sequence[int], cursor: GroupCursor | None, *, now_ms: int, release_ms: int
 ) -> Plan:
-    """What a member lets go of, marks as revoked, and takes.
+    """Returns the queues that a member releases, marks as revoked, and takes.
 
-    `cursor` is how far it has read; None: nobody knows, so that nothing is let go of before its time. Queues that the
-    topic does not have any more are let go of like others.
+    `cursor` is the member's position; None: it is unknown, so that nothing is released before its time. Queues that the
+    topic does not have any more are released like others.
     """
     wanted = group.assigned(queues, member)
     changes: dict[int, QueueRecord] = {}
@@ -178,7 +178,7 @@ def owned(group: Group, member: str) -> tuple[list[int], list[int]]:
 
 
 def positions_of(group: Group, member: str, cursor: GroupCursor) -> dict[int, int]:
-    """Where a member reads on in its queues, those left out that are to be another's."""
+    """Returns the offsets at which a member reads on in its queues, without those that are to be another's."""
     return {
         queue: max(record.offset, cursor.offsets.get(queue, 0) if record.generation <= cursor.generation else 0)
         for queue, record in group.of(member).items()
@@ -187,7 +187,7 @@ def positions_of(group: Group, member: str, cursor: GroupCursor) -> dict[int, in
 
 
 def cursor_of(group: Group, member: str, before: GroupCursor, positions: Mapping[int, int]) -> GroupCursor:
-    """Where a member goes on: what it has read and not committed, of queues that it still has."""
+    """Returns the cursor of a member: the offsets it has read to and not committed, of queues that it still has."""
     own = group.of(member)
     kept = {queue: at for queue, at in before.offsets.items() if queue in own}
     valid = {queue: at for queue, at in kept.items() if own[queue].generation <= before.generation}
@@ -196,7 +196,7 @@ def cursor_of(group: Group, member: str, before: GroupCursor, positions: Mapping
 
 
 def _outstanding(record: QueueRecord, queue: int, cursor: GroupCursor | None) -> bool:
-    """Whether a member has read of a queue what it may still commit."""
+    """Returns whether a member has read messages of a queue that it may still commit."""
     if cursor is None:
         return True
     return record.generation <= cursor.generation and cursor.offsets.get(queue, 0) > record.offset
@@ -210,27 +210,27 @@ def _revision(held: Versioned[QueueRecord] | None) -> int:
 
 
 def name_key(group: str) -> str:
-    """Where a group is listed."""
+    """Returns the key under which a group is listed."""
     return f"{NAMES}/{group}"
 
 
 def group_key(group: str) -> str:
-    """Where the group itself is."""
+    """Returns the key of the group's own record."""
     return f"{STATE}/{group}/group"
 
 
 def member_key(group: str, member: str) -> str:
-    """Where a member is."""
+    """Returns the key of a member."""
     return f"{STATE}/{group}/m/{member}"
 
 
 def queue_key(group: str, queue: int) -> str:
-    """Where the record of a queue is."""
+    """Returns the key of a queue's record."""
     return f"{STATE}/{group}/q/{queue}"
 
 
 def queue_puts(group: str, changes: Mapping[int, QueueRecord]) -> list[Put]:
-    """What writes records of queues."""
+    """Returns the changes that write records of queues."""
     return [Put(queue_key(group, queue), encode(record)) for queue, record in changes.items()]
 
 

@@ -1,4 +1,4 @@
-"""Who waits on a consumer group is told when its members or the owners of its queues have changed."""
+"""Wakes those who wait on a consumer group when its members or the owners of its queues have changed."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -53,7 +53,7 @@ class GroupWakes:
                 self._waited.pop(group, None)
 
     def know(self, group: str, members: Iterable[str]) -> None:
-        """Who waits on a group has seen these members."""
+        """Notes that those who wait on a group have seen these members."""
         waited = self._waited.get(group)
         if waited is not None:
             waited.members.update(members)
@@ -87,7 +87,7 @@ class GroupWakes:
 
 
 def _tells(members: set[str], key: str, change: Change) -> bool:
-    """Whether a change concerns others than who made it. Members say again and again that they are there."""
+    """Returns whether a change concerns others than its author. A member that only renews itself concerns nobody."""
     kind, _, member = key.partition("/")
     if kind == "m":
         if change.kind != "put":

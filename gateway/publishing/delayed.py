@@ -80,7 +80,7 @@ def _timer(log: StoreClient | None, due_ms: int, rows: bytes, payload: bytes) ->
 
 
 async def cancel_timer(store: StoreClient, timer: str) -> bool:
-    """Whether a message was still waiting by this id; it is not any more. Raises `Refusal` or `StoreError`."""
+    """Cancels a message by this id and returns whether it was still waiting. Raises `Refusal` or `StoreError`."""
     parts = timer.split(_JOINT, TIMERS_OF_MESSAGE_MAX)
     try:
         return any([await store.cancel_timer(part) for part in parts])

@@ -110,7 +110,7 @@ class Ingest:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits and nothing is under way."""
+        """Returns whether nothing waits and nothing is in flight."""
         return not self._waiting and not self._singles and self._outgoing.idle
 
     def publish(
@@ -364,7 +364,7 @@ class Ingest:
         return None
 
     def _refusal(self, message: Message, route: Route, group: int) -> Refusal | None:
-        """Why a message is not stored that goes to several groups; None if all of them take it, or it goes to one."""
+        """Returns the refusal of a message for several groups; None if all take it, or it goes to one group only."""
         if not (route.extra or route.asking or message.retain):
             return None
         groups = {group, *(self._router.groups[queue] for queue in route.named(message))}

@@ -48,7 +48,7 @@ class Outgoing:
 
     @property
     def idle(self) -> bool:
-        """Whether every publisher is answered."""
+        """Returns whether every publisher has been answered."""
         return not self._last and not self.alone
 
     def expect(self, receipt: Receipt) -> None:

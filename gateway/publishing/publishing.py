@@ -1,4 +1,4 @@
-"""What is on its way from publishers to the store groups: frames being built, and receipts that wait for them."""
+"""Frames that are being built or in flight to the store groups, and the receipts that wait for them."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ NONE_DENIED: Final[Mapping[int, Refusal]] = {}
 
 
 class Publisher(Protocol):
-    """Who published: told how it ended, in order. Its `principal`, if it has one, is whose the topics are it makes."""
+    """The source of a `Publish`, told of outcomes in order. Its `principal`, if any, owns the topics it creates."""
 
     def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
         """The outcome of one `Publish`; `size_bytes` of it are no longer held."""
@@ -67,7 +67,7 @@ class Waiting(NamedTuple):
 
 
 class Producer:
-    """Who this process is to one store group, so that what is sent twice is stored once."""
+    """The identity of this process at one store group, by which a frame that is sent twice is stored once."""
 
     __slots__ = ("id", "sequence")
 
@@ -115,7 +115,7 @@ class Building:
         self._before = (0, 0, 0, False)
 
     def enter(self, receipt: "Receipt") -> None:
-        """What comes next is a part of this effect."""
+        """Begins the part of an effect: the rows that follow belong to it."""
         self._before = (len(self.rows), len(self.records), self.pos, self.sync)
         receipt.parts[self] = len(self.rows)
 
@@ -187,7 +187,7 @@ class Receipt:
 
     @property
     def guarded(self) -> bool:
-        """Whether its frames say on what condition they are stored, or what they bring of that."""
+        """Returns whether its messages are stored with a session's marks or under a key."""
         return self.marks is not None or self.key is not None
 
     def count(self, topic: str, messages: int) -> None:
@@ -240,7 +240,7 @@ def add_key(receipt: Receipt, key: OnceKey) -> None:
 
 
 def outcome_of(receipt: Receipt) -> Outcome:
-    """How a `Publish` ended. Where its frames are in several logs, of each message by itself."""
+    """Returns the outcome of a `Publish`; where its frames are in several logs, of each message by itself."""
     refused = receipt.refused
     if receipt.failed:
         if receipt.marks is not None:
@@ -307,7 +307,7 @@ def _in_part(refusal: Refusal) -> Refusal:
 
 
 def refusal_of(error: StoreError) -> Refusal:
-    """What a store's error means to whoever published."""
+    """Returns the refusal that a publisher gets for a store's error."""
     if isinstance(error, StoreOverloaded):
         return Refusal(Cause.OVERLOAD, str(error), retry_after_ms=1000)
     if isinstance(error, StoreFull):

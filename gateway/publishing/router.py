@@ -171,14 +171,14 @@ class Router:
         return route
 
     def _near(self, topic: Topic) -> tuple[int, ...]:
-        """Where messages without a key go: to the queues of this zone, where the topic prefers them and has some."""
+        """Returns the queues for messages without a key: this zone's, where the topic prefers them and has some."""
         if not self._zone or not prefers_zone(topic.config):
             return topic.open
         here = {group.number for group in self._controller.groups() if _zone_of(group) == self._zone}
         return tuple([queue for queue in topic.open if self.groups[queue] in here]) or topic.open
 
     def indexed(self, kind: IndexKind, text: str) -> bool:
-        """Whether messages can be found by a key or an address; by their ids they can always."""
+        """Returns whether messages can be found by a key or an address; by their ids they always can."""
         if kind is IndexKind.ID:
             return True
         if kind is IndexKind.KEY:  # which topic it is in nobody knows

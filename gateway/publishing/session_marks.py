@@ -29,7 +29,7 @@ _decode = msgspec.msgpack.Decoder(tuple[_Said, ...]).decode
 
 
 def marks_key(session: str) -> str:
-    """What the keys of a session's marks begin with; of no two sessions is one the beginning of the other."""
+    """Returns the prefix of the keys of a session's marks; no session's prefix begins with another's."""
     size = len(session.encode("utf-8", "surrogatepass"))
     if size > _NAME_BYTES_MAX:
         return f"{NAMESPACE}/~{hash64(session):016x}{hash64(session[::-1]):016x}/"

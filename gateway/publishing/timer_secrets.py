@@ -1,7 +1,7 @@
-"""What tickets of delayed messages are signed with (`gateway.publishing.delayed`): a secret for each principal.
+"""The secrets that sign tickets of delayed messages (`gateway.publishing.delayed`), one for each principal.
 
-The key that they are made with is the same for all gateways of a cluster and after a restart; so is the id that is made
-with it, which other gateways know this one by.
+All gateways of a cluster derive them from the same key, which survives a restart. The id that other gateways know this
+one by is derived from it too.
 """
 
 import hmac
@@ -31,7 +31,7 @@ class TimerSecrets:
 
     @property
     def gateway_id(self) -> str:
-        """What other gateways know this one by, or the cluster it belongs to."""
+        """Returns the id that other gateways know this one by, or the cluster it belongs to."""
         return self.of(_GATEWAY)[:_ID_BYTES].hex()
 
     async def load(self, store: StoreClient) -> None:

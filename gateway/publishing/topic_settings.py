@@ -1,7 +1,7 @@
-"""What can be said of a topic: in `[[topics.configure]]`, kept by the controller, and what follows from it elsewhere.
+"""The settings of a topic: read from `[[topics.configure]]`, kept by the controller, and applied elsewhere.
 
-The controller holds a topic's configuration as plain values, so that every node can read it; what the store has to know
-is said to it queue by queue, as records of its log.
+The controller holds a topic's configuration as plain values, so that every node can read it. The store gets its part
+queue by queue, as records of its log.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,22 +56,22 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_async(config: Mapping[str, Any]) -> bool:
-    """Whether a topic's messages may be acknowledged before they are on disk."""
+    """Returns whether a topic's messages may be acknowledged before they are on disk."""
     return config.get("flush") == "async"
 
 
 def is_compacted(config: Mapping[str, Any]) -> bool:
-    """Whether a topic keeps the newest message of each key."""
+    """Returns whether a topic keeps the newest message of each key."""
     return config.get("compact") is True
 
 
 def prefers_zone(config: Mapping[str, Any]) -> bool:
-    """Whether a topic's messages without a key stay in the zone they are published in."""
+    """Returns whether a topic's messages without a key stay in the zone they are published in."""
     return config.get("prefer") == "zone"
 
 
 def queue_configs(topic: Topic) -> Sequence[QueueConfig]:
-    """What the store is told of a topic's queues; those of a topic that says nothing have nothing said of them, too."""
+    """Returns the store's settings of a topic's queues; a topic without settings has empty ones."""
     config = topic.config
     size = config.get("retention_bytes")
     if size is not None and size >= 0:

@@ -1,4 +1,4 @@
-"""Whose a topic is that publishing makes: each user has a share of the topics that there may be."""
+"""The owner of a topic that publishing creates: each user has a share of the topics that there may be."""
 
 from collections.abc import Callable
 from typing import Final
@@ -14,7 +14,7 @@ REMEMBERED_COUNT_MAX: Final = 1_000  # creators; beyond, all are forgotten
 
 
 class UsedShares:
-    """Who may make no more topics, for a moment: all of a process's input waits while the controllers are asked.
+    """Creators refused a topic a moment ago: all of a process's input waits while the controllers are asked again.
 
     `clock` counts seconds.
     """

@@ -137,7 +137,7 @@ def _declares_queue(_hub: "Hub", permissions: Permissions, request: DeclareQueue
 
 
 def _manages(permissions: Permissions, address: str, *, passive: bool) -> None:
-    """Whether something is there may be asked by whoever may do anything with it."""
+    """Checks the right to manage an address; with `passive`, which only asks for existence, any right is enough."""
     access = permissions.access
     if passive and access is not None and (access.may("subscribe", address) or access.may("publish", address)):
         return
@@ -153,7 +153,7 @@ def _unbinds(_hub: "Hub", permissions: Permissions, request: UnbindQueue) -> Non
 
 
 def _binds(hub: "Hub", permissions: Permissions, request: BindQueue) -> None:
-    """Who binds a queue has to be allowed to read all that gets into it: whoever reads the queue then reads that."""
+    """Checks that a client may read all that it binds to a queue: whoever reads the queue then reads that."""
     permissions.check("manage", queue_address(request.queue))
     exchange = hub.queues.exchange(request.exchange)
     if exchange is None:  # or one that is not known here yet: then all that may be published to it

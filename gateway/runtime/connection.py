@@ -291,7 +291,7 @@ class Connection(asyncio.Protocol, Endpoint):
 
     @property
     def writable(self) -> bool:
-        """Whether the peer takes what is written."""
+        """Returns whether the peer takes the bytes that are written."""
         return self._writable
 
     def flush(self) -> None:
@@ -331,7 +331,7 @@ class Connection(asyncio.Protocol, Endpoint):
                 transport.pause_reading()
 
     def _in_pace(self, pace: Pace) -> bool:
-        """Whether it has not sent too much; it is looked at again when that is over."""
+        """Returns whether the peer keeps to its rate; if not, schedules another look for when the excess is over."""
         if wait_ms := pace.wait_ms(now_ms=now_ms()):
             self._pause = self.hub.later(wait_ms / 1_000, self._rested)
         return self._pause is None

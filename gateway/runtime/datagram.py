@@ -67,7 +67,7 @@ class DatagramEndpoint(Endpoint):
 
     @property
     def address(self) -> Peer:
-        """Where the socket is bound."""
+        """Returns the address that the socket is bound to."""
         return tuple(self._socket.getsockname())
 
     def flush(self) -> None:

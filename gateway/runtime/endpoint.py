@@ -1,4 +1,4 @@
-"""What stream and datagram shells have in common: one adapter, and the carrying out of its effects."""
+"""The common part of the stream and datagram shells: holds one adapter and carries out its effects."""
 
 import asyncio
 from abc import abstractmethod
@@ -124,7 +124,7 @@ class Endpoint:
 
     @property
     def writable(self) -> bool:
-        """Whether the peer takes what is written."""
+        """Returns whether the peer takes the bytes that are written."""
         return True
 
     # ---- from the adapter
@@ -287,7 +287,7 @@ _HANDLERS: dict[type, Any] = {
 
 
 def _by_topic(hub: "Hub", batch: Batch, picks: Sequence[int]) -> list[tuple[str, int]]:
-    """How many of the picked messages belong to each topic; a batch of one topic is counted at a glance."""
+    """Counts the picked messages of each topic; a batch of one topic is counted at a glance."""
     topics = batch.memo.get("topics")
     if topics is None:
         name = hub.controller.topic_of_queue

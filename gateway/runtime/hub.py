@@ -69,7 +69,7 @@ log = logs.get(__name__)
 
 
 class ListenerContext(NamedTuple):
-    """What a connection needs of the listener it came by."""
+    """The attributes of a listener that its connections need."""
 
     name: str
     protocol: str  # the adapter's entry point
@@ -276,7 +276,7 @@ class Hub:
 
     @property
     def crowded(self) -> bool:
-        """Whether so much waits to be durable that nobody should be read from."""
+        """Returns whether so many bytes wait to be durable that no connection should be read."""
         return self.store.pending_bytes + self.ingest.waiting_bytes > self._pending_bytes_high
 
     def paused(self, endpoint: Endpoint) -> None:
@@ -311,7 +311,7 @@ class Hub:
         endpoint.answers.append((call.token, begun.value))
 
     def _begins_at_once(self, endpoint: Endpoint, request: Request) -> bool:
-        """Whether it may overtake what was asked before: by the connection that has its session, its last words."""
+        """Returns whether a request begins at once and may overtake earlier ones; all of a superseded connection do."""
         if endpoint.superseded or not self.owners.alone:
             return endpoint.superseded  # whose session is about to be taken: it can be saved now, or never
         if isinstance(request, OpenSession):
@@ -349,7 +349,7 @@ class Hub:
             self.metrics.errors(endpoint.protocol, outcome.error.cause.value).inc()
 
     def calls_under_way(self, endpoint: Endpoint) -> int:
-        """How many requests of an endpoint have no answer yet."""
+        """Returns how many requests of an endpoint have no answer yet."""
         return self._calls.get(endpoint.id, 0)
 
     async def _answer(self, endpoint: Endpoint, token: Any, work: Coroutine[Any, Any, Outcome]) -> None:

@@ -91,7 +91,7 @@ def watch_users(hub: "Hub") -> None:
 
 
 def _passwords(hub: "Hub") -> dict[str, str]:
-    """What the passwords of the cluster's users are compared with."""
+    """Returns the password hashes of the cluster's users, by name."""
     return {user.name: user.password for user in hub.controller.users()}
 
 
@@ -104,7 +104,7 @@ def _dismiss(hub: "Hub", changed: frozenset[str]) -> int:
 
 
 def _stands(hub: "Hub", endpoint: Endpoint, changed: frozenset[str]) -> bool:
-    """Whether a connection would be let in as who it is. One that nobody has asked yet will be asked."""
+    """Returns whether a connection would still be accepted as its principal, or has not authenticated yet."""
     principal = endpoint.principal
     if endpoint.several and changed:  # who else it has been is not known here
         return False

@@ -32,7 +32,7 @@ log = logs.get(__name__)
 
 
 class Load:
-    """How much there is of something a minute, averaged over some minutes, the older the less."""
+    """The rate of something per minute, averaged over several windows in which older samples weigh less."""
 
     __slots__ = ("_averages", "_before")
 
