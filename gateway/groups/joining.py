@@ -46,7 +46,7 @@ def check_same(group: Group, request: JoinGroup, *, members_max: int) -> None:
 async def new_group(
     store: StoreClient, controller: ControllerClient, request: JoinGroup, *, groups_max: int
 ) -> list[Put]:
-    """Returns the changes that create a group, with a record for each queue if it begins at the end. Raises `Refusal`."""
+    """Returns the changes that create a group; one that begins at the end has queue records. Raises `Refusal`."""
     if await store.kv_count(*names_range()) >= groups_max:
         raise Refusal(Cause.QUOTA, f"there are {groups_max} groups already (groups.groups_max)")
     record = encode(GroupRecord(request.topic, request.strategy))
