@@ -43,7 +43,7 @@ _GATED = 1 << 62  # more bytes than ever come: nothing is parsed
 
 
 class Phase(Enum):
-    """How far a connection has got."""
+    """The phases of a connection."""
 
     AWAITING_CONNECT = "awaiting CONNECT"
     AUTHENTICATING = "authenticating"
@@ -171,7 +171,7 @@ class Connection:
         return self._finish(now_ms)
 
     def deadline_ms(self) -> int | None:
-        """When `tick` is wanted next: 0 is at once."""
+        """Returns when `tick` is due next; 0: at once."""
         if self.phase in _UNPROVEN:
             return self._connect_by_ms or 0
         if self.phase is not Phase.CONNECTED:
@@ -205,7 +205,7 @@ class Connection:
         return self._link.take_effects()
 
     def take_output(self) -> bytes:
-        """What to write to the client now."""
+        """Returns the bytes to write to the client now."""
         return self._link.take_output()
 
     # ---- input
@@ -251,7 +251,7 @@ class Connection:
         return True
 
     def _finish(self, now_ms: int) -> Sequence[Effect]:
-        """What every input ends with: progress, saves, back-pressure, and the effects of it all."""
+        """Ends every input: makes progress, saves, sets back-pressure, and returns the effects of it all."""
         session = self._session
         if self.phase is Phase.CONNECTED:
             if session.intake.held_up and not session.exact.waits:
@@ -262,7 +262,7 @@ class Connection:
         return self._link.take_effects()
 
     def _silence_limit_ms(self) -> int | None:
-        """When a client that goes on saying nothing is given up: one and a half keep alives (MQTT-3.1.2-22)."""
+        """Returns when a silent client is given up: after one and a half keep alives (MQTT-3.1.2-22)."""
         if self.phase is not Phase.CONNECTED or self._terms is None or not self._terms.keep_alive_s:
             return None
         return self._heard_ms + self._terms.keep_alive_s * 1_500
@@ -401,7 +401,7 @@ class Connection:
             self._ends_ms = by_ms if self._expires_ms is None else min(by_ms, self._expires_ms)
 
     def _proven(self, outcome: Outcome, now_ms: int) -> None:
-        """What the gateway makes of an AUTH of a connected client. Raises `ProtocolError`."""
+        """Acts on the gateway's answer to an AUTH of a connected client. Raises `ProtocolError`."""
         if outcome.error is not None:
             raise disproven(outcome.error)
         if isinstance(outcome.value, Challenge):
@@ -434,7 +434,7 @@ class Connection:
             self._link.call(DropWill())
 
     def _not_saved(self, why: Refusal) -> None:
-        """What waited for the save can never be said: the client has to try again on a new connection."""
+        """Fails the connection: its save failed, so the client has to try again on a new one."""
         self._fail(DISCONNECTING.get(why.cause, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR), why.detail)
 
     def _fail(self, code: int, detail: str) -> None:

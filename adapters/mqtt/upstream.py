@@ -59,7 +59,7 @@ _RETURNED = {  # return codes of 3.1.1 (3.2.2.3)
 
 
 class _Ack(NamedTuple):
-    """What a message is to be answered with, in its turn."""
+    """The answer that a message gets in its turn."""
 
     qos: int
     identifier: bytes
@@ -68,7 +68,7 @@ class _Ack(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What a topic name says."""
+    """The place and the Sparkplug meaning of a topic name."""
 
     place: Place | None
     sparkplug: Sparkplug | None
@@ -315,7 +315,7 @@ class MqttUpstream:
         self._bytes += end - start + _MESSAGE_COST_BYTES
 
     def _topic(self, name: bytes) -> _Known:
-        """What a topic name says, remembered. Raises `ProtocolError`."""
+        """Returns what a topic name says, and remembers it. Raises `ProtocolError`."""
         topic = check_topic_name(decode_text(name))
         known = _Known(self._terms.placing(topic), sparkplug_of(topic) if self._sparkplug else None)
         if len(name) <= TOPIC_BYTES_MAX:
@@ -325,9 +325,9 @@ class MqttUpstream:
         return known
 
     def _template(self, reader: Reader) -> Template | None:
-        """What the properties of a PUBLISH make of a message, remembered by their bytes. Raises `ProtocolError`.
+        """Returns the template that a PUBLISH's properties make, remembered by their bytes. Raises `ProtocolError`.
 
-        None: they say that the message has been here before.
+        Returns None when they say that the message has been here before.
         """
         start = reader.at
         length = reader.varint()

@@ -1,4 +1,4 @@
-"""What everybody else can ask of the controller, in process or over the network.
+"""The controller's interface for everybody else, in process or over the network.
 
 A cluster is store groups; a group is replicas of one log, of which one is master. Words and fences are RocketMQ's: an
 epoch is the term of a master, and the SyncStateSet (`sync_set`) names the replicas that have everything the master has
@@ -60,7 +60,7 @@ class ControllerError(Exception):
 
 
 class ControllerDamaged(ControllerError):
-    """What the controller keeps cannot be read, and it cannot be made from anything else."""
+    """The controller's stored state cannot be read, and it cannot be made from anything else."""
 
 
 class ControllerClosed(ControllerError):
@@ -187,9 +187,9 @@ class NamedQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a group keeps its log.
+    """A group's settings for keeping its log.
 
-    `replicas` is how many it is meant to have, learners not counted. A write is acknowledged when all of the
+    `replicas` is the intended number of replicas, learners not counted. A write is acknowledged when all of the
     SyncStateSet have it, a majority of it, or the master alone, and never while fewer than `min_in_sync` are in it.
     `unclean_election` lets a replica outside the set become master when there is no other: what was acknowledged can
     be lost.
@@ -262,9 +262,9 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a group takes and answers writes, as the controllers hear. For `sure_ms` nobody was told that not.
+    """A group's service, as the controllers hear of it: whether it takes and answers writes.
 
-    `room` are the replicas in sync that have room on their disks.
+    For `sure_ms` nobody was told that it does not. `room` are the replicas in sync that have room on their disks.
     """
 
     number: int
@@ -433,7 +433,7 @@ class ControllerClient(Protocol):
         """
 
     async def service(self, group: int) -> Service:
-        """Whether a group is served, by the word of the controllers' leader. Raises `ControllerUnreachable`."""
+        """Returns a group's service, by the word of the controllers' leader. Raises `ControllerUnreachable`."""
 
     # ---- users and controllers
 

@@ -1,4 +1,4 @@
-"""What can be asked of the state machine: values that carry everything they need, the time and the limits included.
+"""The commands of the state machine: values that carry everything they need, the time and the limits included.
 
 Each one names what it was decided on. Applied again it changes nothing and answers the same; applied too late it is
 refused.
@@ -199,7 +199,7 @@ class AlterSyncSet(msgspec.Struct, frozen=True, kw_only=True, tag="alter_sync_se
 
 
 class LogEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a replica's log ended on its disk when it knew of `master_epoch` and took nothing of older masters.
+    """The end of a replica's log on its disk when it knew of `master_epoch` and took nothing of older masters.
 
     `log_epoch` is the newest epoch that begins there or before: a log that is only longer, by frames of an older epoch,
     may lack what was acknowledged in the newer one (Raft, 5.4.1 and 5.4.2).

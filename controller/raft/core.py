@@ -108,7 +108,7 @@ class Raft:
             handler(self, message)
 
     def witness(self, node_id: int) -> Witness | None:
-        """How far a node was, by the latest that this one has heard from it since it was started."""
+        """Returns a node's progress as last heard since this node started; None when nothing was heard."""
         return self._witnesses.get(node_id)
 
     def form(self, membership: Membership, data: bytes = b"") -> None:
@@ -124,7 +124,7 @@ class Raft:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether this node has never had to do with any cluster."""
+        """Returns whether this node has never taken part in any cluster."""
         return (self._node.term, self._node.log.last_index) == (0, 0)
 
     def renew(self, incarnation: str) -> None:
@@ -199,14 +199,17 @@ class Raft:
         self._compaction = Snapshot(index=index, term=term, membership=membership, data=data), keep
 
     def unreachable(self, node_id: int) -> None:
-        """What was sent to a node lately is lost, a snapshot included. A hint: without it, it is found out later."""
+        """Notes that what was sent to a node lately is lost, a snapshot included.
+
+        A hint: without it, the core finds out later.
+        """
         if self._leader is not None:
             self._leader.unreachable(node_id)
 
     # ---- what goes out
 
     def ready(self) -> Ready | None:
-        """What is to be done now; None when there is nothing. `advance` has to be called before the next."""
+        """Returns the work to do now; None when there is none. `advance` has to be called before the next call."""
         assert self._out is None, "the last Ready is not done"
         if self._leader is not None:
             self._leader.flush()

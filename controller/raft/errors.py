@@ -1,4 +1,4 @@
-"""What the Raft core refuses, and what its storage finds."""
+"""Errors for inputs that the Raft core refuses, and for failures that its storage finds."""
 
 from controller.api.client import ControllerDamaged, ControllerError
 
@@ -67,4 +67,4 @@ class StorageFull(StorageFailed):
 
 
 class StorageDamaged(StorageFailed, ControllerDamaged):
-    """What the storage keeps cannot be read. The node must come back with an empty directory, as another one."""
+    """The storage's contents cannot be read. The node must come back with an empty directory, as another one."""

@@ -1,4 +1,4 @@
-"""What tells a file from a copy of it, whatever both hold: its inode, and when that was made.
+"""A mark that tells a file from a copy of it, whatever both hold: its inode and its creation time.
 
 An inode's number is given again as soon as its file is gone, so that a file put in the place of another often has it.
 Where the file system does not keep when a file was made, the number has to do.
@@ -27,7 +27,7 @@ def mark_of(path: Path) -> FileMark:
 
 
 def _made_ns(path: Path) -> int:
-    """When a file was made, in nanoseconds; 0 where nobody knows (statx(2); Python has no call for it)."""
+    """Returns when a file was created, in nanoseconds; 0 where nobody knows (statx(2); Python has no call for it)."""
     statx = getattr(ctypes.CDLL(None), "statx", None)
     if statx is None:
         return 0

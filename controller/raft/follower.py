@@ -1,4 +1,4 @@
-"""What a follower does with its leader's messages, and any node with a candidate's."""
+"""Handling of a leader's messages by a follower, and of a candidate's by any node."""
 
 from controller.raft.errors import BadMessage, WentBack
 from controller.raft.messages import (

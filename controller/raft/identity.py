@@ -1,4 +1,4 @@
-"""Which node a message is by and for: ids may be given again, incarnations never (see membership.py)."""
+"""Checks of the node that a message is by and for: ids may be given again, incarnations never (see membership.py)."""
 
 from collections.abc import Sequence
 
@@ -15,10 +15,11 @@ _COUNTED = (VoteReply, AppendReply, HeartbeatReply, ReadRequest)  # only by memb
 
 
 def is_heard(node: Node, message: Message) -> bool:
-    """Whether a message is for this very node, and by the one that the membership names, where that counts.
+    """Returns whether a message is for this very node and, where that counts, by the one that the membership names.
 
-    Answers count for majorities, so those of another incarnation than the member's are nothing. Leaders and candidates
-    are heard whoever they are: they have counted by themselves, and may be members of whom this node has not read yet.
+    Replies count for majorities, so replies by another incarnation than the member's are ignored. Leaders and
+    candidates are heard whoever they are: they count majorities themselves, and may be members that this node has not
+    read of yet.
     """
     if message.addressee != node.incarnation and (message.addressee or not node.legacy):
         return False
@@ -43,13 +44,13 @@ def signed(node: Node, messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 class Witnesses:
-    """How far other nodes were when they spoke last: an older copy of a node's directory knows less."""
+    """The progress of other nodes when they last spoke: an older copy of a node's directory knows less."""
 
     def __init__(self) -> None:
         self._held: dict[int, Witness] = {}  # by id; no more than WITNESSES_MAX
 
     def get(self, node_id: int) -> Witness | None:
-        """What was heard of a node since this one was started."""
+        """Returns a node's progress as last heard since this node started; None when nothing was heard."""
         return self._held.get(node_id)
 
     def heard(self, message: Message) -> None:

@@ -78,7 +78,7 @@ class Leader:
         return True
 
     def _has_quorum(self) -> bool:
-        """Whether a majority was active since the last time."""
+        """Returns whether a majority was active since the last call."""
         active = [self._is_me(id) or (id in self.peers and self.peers[id].active) for id in self._voters]
         for progress in self.peers.values():
             progress.begin_look()
@@ -198,7 +198,7 @@ class Leader:
             return
 
     def unreachable(self, node_id: int) -> None:
-        """What is under way to a node is lost."""
+        """Treats everything in flight to a node as lost."""
         progress = self.peers.get(node_id)
         if progress is not None and progress.state is not ProgressState.PROBE:
             progress.become_probe()
@@ -216,7 +216,7 @@ class Leader:
         self._uncommitted_bytes = max(0, self._uncommitted_bytes - own)
 
     def is_gone(self) -> bool:
-        """Whether this node's removal is committed: until then it leads, and does not count (thesis, 4.2.2)."""
+        """Returns whether this node's removal is committed: until then it leads, and does not count (thesis, 4.2.2)."""
         return not self._node.votes and self._change <= self._node.log.committed
 
     @property
@@ -364,5 +364,5 @@ class Leader:
 
 
 def _match(progress: Progress | None) -> Index:
-    """What a follower has on disk; nothing, where its id is another incarnation's."""
+    """Returns the last index that a follower has on disk; 0 where its id is another incarnation's."""
     return 0 if progress is None else progress.match

@@ -60,7 +60,7 @@ _snapshot_decoder = msgspec.msgpack.Decoder(Snapshot)
 
 
 class Identity(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """Which memory this is. `file` marks the file it was written to: a copy of that is another one."""
+    """The identity of a node's memory. `file` marks the file it was written to: a copy of that is another memory."""
 
     incarnation: str
     legacy: bool = False  # it was given to a directory that held something already
@@ -71,7 +71,7 @@ _identity_decoder = msgspec.msgpack.Decoder(Identity)
 
 
 class Held(NamedTuple):
-    """What is on disk, in short. Replaced as a whole, so that readers in other threads see the old or the new."""
+    """A summary of what is on disk. Replaced as a whole, so that readers in other threads see the old or the new."""
 
     hard: HardState
     base_index: Index  # of the entry before the first
@@ -108,7 +108,7 @@ def begin(txn: lmdb.Transaction, node_id: int, identity: Identity, first: Snapsh
 
 
 def read_identity(txn: lmdb.Transaction) -> Identity | None:
-    """Which memory this is; None: it is of a version that did not say. Raises `StorageDamaged`, `MsgspecError`."""
+    """Returns the memory's identity; None: its version did not keep one. Raises `StorageDamaged`, `MsgspecError`."""
     return None if txn.get(_IDENTITY) is None else _identity_decoder.decode(_get(txn, _IDENTITY))
 
 
@@ -135,7 +135,7 @@ def check_number(txn: lmdb.Transaction, path: Path, *, sealed: bool) -> int:
 
 
 def is_new(txn: lmdb.Transaction) -> bool:
-    """Whether nothing has ever been written."""
+    """Returns whether nothing has ever been written."""
     return int(txn.stat()["entries"]) == 0
 
 

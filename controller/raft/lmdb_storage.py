@@ -103,11 +103,11 @@ class LmdbStorage:
     # ---- which memory this is
 
     def incarnation(self) -> str:
-        """What tells this directory from any other one of the same node."""
+        """Returns the name that tells this directory from any other one of the same node."""
         return self._identity.incarnation
 
     def legacy(self) -> bool:
-        """Whether the directory is older than its incarnation: others may not know that one yet."""
+        """Returns whether the directory is older than its incarnation: others may not know that one yet."""
         return self._identity.legacy
 
     def keep(self) -> None:
@@ -205,7 +205,7 @@ def _file_of(env: lmdb.Environment) -> FileMark:
 
 
 def _identity(env: lmdb.Environment) -> Identity:
-    """Which memory this is; a directory of an older version is told now."""
+    """Returns the memory's identity; gives one to a directory of an older version."""
     with env.begin() as txn:
         found = lmdb_records.read_identity(txn)
     if found is None:
@@ -218,7 +218,7 @@ def _identity(env: lmdb.Environment) -> Identity:
 
 @contextlib.contextmanager
 def _failures(path: Path | str, kind: type[StorageFailed]) -> Iterator[None]:
-    """What LMDB and its records' decoding raise, as ours."""
+    """Raises our errors for those of LMDB and of its records' decoding."""
     try:
         yield
     except StorageDamaged as error:

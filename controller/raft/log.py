@@ -137,24 +137,24 @@ class Log:
         return low, found
 
     def is_up_to_date(self, index: Index, term: Term) -> bool:
-        """Whether a log that ends with this entry is at least as up to date as ours (paper, 5.4.1)."""
+        """Returns whether a log that ends with this entry is at least as up to date as ours (paper, 5.4.1)."""
         return (term, index) >= (self.last_term, self.last_index)
 
     # ---- to disk, and to the state machine
 
     def unstable(self) -> tuple[Entry, ...]:
-        """What is not on disk yet."""
+        """Returns the entries that are not on disk yet."""
         return tuple(self._tail[self.stable + 1 - self._offset :])
 
     def to_apply(self) -> tuple[Entry, ...]:
-        """What is committed and not applied, as much as one `Ready` may hold."""
+        """Returns the entries that are committed and not applied, as many as one `Ready` may hold."""
         low = max(self.applied, self.pending.index if self.pending is not None else 0) + 1
         if low > self.committed:
             return ()
         return tuple(self.entries(low, self.committed + 1, self._settings.apply_bytes_max))
 
     def saved(self, ready: Ready) -> None:
-        """What a `Ready` had to keep is on disk now. Some of it may have been replaced in the meantime."""
+        """Records that a `Ready` is on disk now. Some of it may have been replaced in the meantime."""
         if ready.compaction is not None:
             self.history.forget(ready.compaction.snapshot.index)
         if ready.snapshot is not None and ready.snapshot is self.pending:

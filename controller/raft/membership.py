@@ -1,4 +1,4 @@
-"""Who is in the cluster, and the changes of it: one server at a time (thesis, 4.1 and 4.2).
+"""The members of the cluster, and the changes of them: one server at a time (thesis, 4.1 and 4.2).
 
 Any majority before a change of one server and any majority after it have a member in common, so no joint configuration
 is needed.
@@ -34,7 +34,7 @@ INCARNATION_CHARS_MAX = 64
 
 
 class ChangeKind(enum.Enum):
-    """What one change can do."""
+    """The kinds of changes."""
 
     ADD_LEARNER = "add_learner"  # gets the log, does not count (thesis, 4.2.1)
     PROMOTE = "promote"  # a learner becomes a voter
@@ -64,7 +64,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: str = ""
 
     def is_(self, incarnation: str) -> bool:
-        """Whether a node of this id with that incarnation is this member."""
+        """Returns whether a node of this id with that incarnation is this member."""
         return self.incarnation in {"", incarnation}
 
 
@@ -93,7 +93,7 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return next((member for member in self.members if member.id == node), None)
 
     def votes(self, node: int, incarnation: str) -> bool:
-        """Whether a node counts for majorities: its id votes, and it is the node that is meant."""
+        """Returns whether a node counts for majorities: its id votes, and it is the node that is meant."""
         there = self.get(node)
         return there is not None and not there.learner and there.is_(incarnation)
 
@@ -103,7 +103,7 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return "" if there is None else there.incarnation
 
     def problem(self) -> str | None:
-        """Why this is no membership that a cluster can have, or None."""
+        """Returns why no cluster can have this membership; None when one can."""
         if list(self.ids) != sorted(set(self.ids)):
             return "ids are not ascending"
         if len(self.members) > MEMBERS_MAX:

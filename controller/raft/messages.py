@@ -1,8 +1,8 @@
-"""What Raft nodes keep and say to each other, and its bytes: msgpack arrays, beginning with the message's number.
+"""The state and the messages of Raft nodes, and their bytes: msgpack arrays, beginning with the message's number.
 
-`decode` raises `BadMessage` for bytes that are none, `check` for a message that contradicts itself: entries that do
-not follow each other, an entry from a later term than its sender's. `Raft.step` calls it, and adds what only a node can
-judge.
+`decode` raises `BadMessage` for bytes that are no message, `check` for a message that contradicts itself: entries that
+do not follow each other, an entry from a later term than its sender's. `Raft.step` calls it, and adds what only a node
+can judge.
 """
 
 import enum
@@ -57,7 +57,7 @@ Index: TypeAlias = _Number  # of an entry: the first one is 1, and 0 lies before
 
 
 class EntryKind(enum.IntEnum):
-    """What an entry is for."""
+    """The purposes of entries."""
 
     COMMAND = 0  # the state machine's
     CHANGE = 1  # of the membership; applied by the core, shown to the driver
@@ -74,14 +74,14 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class EntryId(msgspec.Struct, frozen=True, gc=False):
-    """Which entry a proposal became. It is committed when an entry of this index and this term is applied."""
+    """The entry that a proposal became. It is committed when an entry of this index and this term is applied."""
 
     term: Term
     index: Index
 
 
 class HardState(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """What a node must not forget (paper, figure 2). `commit` may be older than what was known: it is learned again."""
+    """A node's durable state (paper, figure 2). `commit` may be older than what was known: it is learned again."""
 
     term: Term = 0
     vote: _Number = NOBODY
@@ -131,7 +131,7 @@ class Append(_Message, frozen=True, array_like=True, kw_only=True, gc=False, tag
 
 
 class AppendReply(_Message, frozen=True, array_like=True, kw_only=True, gc=False, tag=4):
-    """What a follower has on disk: all up to `index`; or, refused, that it lacks the entry of `index` the leader named.
+    """A follower has all up to `index` on disk; or, refused, it lacks the entry of `index` that the leader named.
 
     A refusal hints at the greatest entry that may be equal in both logs (paper, 5.3, last but one paragraph).
     """
@@ -237,7 +237,7 @@ def _check_entries(message: Append) -> None:
 
 
 def entry_bytes(entry: Entry) -> int:
-    """What an entry counts in the limits that are in bytes."""
+    """Returns an entry's size as the limits in bytes count it."""
     return len(entry.data) + ENTRY_OVERHEAD_BYTES
 
 

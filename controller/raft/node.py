@@ -1,4 +1,4 @@
-"""What a node is whatever its role: identity, term, vote, log, members, and what it has to say."""
+"""A node's state, whatever its role: identity, term, vote, log, members and the messages it has to send."""
 
 from controller.raft.log import Log
 from controller.raft.membership import Membership
@@ -33,7 +33,7 @@ class Node:
         self.saved = hard  # the hard state on disk
 
     def hard_state(self) -> HardState:
-        """What is not to be forgotten."""
+        """Returns the state that must not be forgotten."""
         return HardState(term=self.term, vote=self.vote, commit=self.log.committed)
 
     @property
@@ -43,15 +43,15 @@ class Node:
 
     @property
     def votes(self) -> bool:
-        """Whether this very node counts for majorities: its id may be another incarnation's."""
+        """Returns whether this very node counts for majorities: its id may be another incarnation's."""
         return self.membership.votes(self.id, self.incarnation)
 
     def may_lead(self) -> bool:
-        """Whether this node may be elected: until its removal is committed, it may be needed (thesis, 4.2.2)."""
+        """Returns whether this node may be elected: it may be needed until its removal is committed (thesis 4.2.2)."""
         agreed = self.log.history.at(self.log.committed)
         named = self.votes or agreed.votes(self.id, self.incarnation)
         return named and self.trusts(self.log.last_term, self.log.last_index)
 
     def trusts(self, last_term: Term, last_index: Index) -> bool:
-        """Whether a log that ends with this entry may be voted for, by what this node may have forgotten."""
+        """Returns whether a log that ends here may be voted for, by what this node may have forgotten."""
         return self.proven and (last_term, last_index) >= self.floor

@@ -1,4 +1,4 @@
-"""What a leader knows of one follower, and how much it may send it."""
+"""A leader's knowledge of one follower, and how much it may send it."""
 
 import enum
 from collections import deque
@@ -12,7 +12,7 @@ __all__ = ["Progress", "ProgressState", "ProgressStatus"]
 
 
 class ProgressState(enum.Enum):
-    """How a follower is sent entries."""
+    """The ways to send entries to a follower."""
 
     PROBE = "probe"  # where its log ends is not known: one message at a time
     REPLICATE = "replicate"  # as fast as it takes them (thesis, 10.2.2)
@@ -56,7 +56,7 @@ class Progress:
 
     @property
     def full(self) -> bool:
-        """Whether as much is under way as may be."""
+        """Returns whether as much is in flight as may be."""
         settings = self._settings
         return len(self._inflight) >= settings.inflight_max or self._inflight_bytes >= settings.inflight_bytes_max
 

@@ -7,7 +7,7 @@ __all__ = ["Tally", "majority_index", "tally"]
 
 
 class Tally(enum.Enum):
-    """How a vote stands."""
+    """The result of a vote so far."""
 
     OPEN = "open"
     WON = "won"
@@ -20,7 +20,7 @@ def majority_index(indexes: Collection[int]) -> int:
 
 
 def tally(voters: Collection[int], votes: Mapping[int, bool]) -> Tally:
-    """How a vote of these voters stands; votes of others do not count, and nobody wins without voters."""
+    """Returns the result of a vote so far. Only the votes of these voters count, and nobody wins without voters."""
     needed = len(voters) // 2 + 1
     granted = sum(1 for voter in voters if votes.get(voter) is True)
     refused = sum(1 for voter in voters if votes.get(voter) is False)

@@ -1,4 +1,4 @@
-"""What the core wants done."""
+"""The work that the core hands to its driver."""
 
 import enum
 
@@ -12,7 +12,7 @@ __all__ = ["Compaction", "ReadState", "Ready", "Role", "Status", "Witness"]
 
 
 class Role(enum.Enum):
-    """What a node is in its term (paper, 5.1; the pre-candidate: thesis, 9.6)."""
+    """The roles of a node in its term (paper, 5.1; the pre-candidate: thesis, 9.6)."""
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre-candidate"
@@ -35,7 +35,7 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done now, in the order of the fields; then `Raft.advance` is called with it.
+    """Work to be done now, in the order of the fields; then `Raft.advance` is called with it.
 
     1. `early` may be sent at once, so that followers' disks work while the leader's does (thesis, 10.2.1).
     2. `Storage.save` keeps `hard_state`, `entries`, `snapshot` and `compaction`.
@@ -62,7 +62,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Witness(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a node was when it spoke last: its term, and what it had acknowledged to the leader of that term."""
+    """A node's progress when it spoke last: its term, and what it had acknowledged to the leader of that term."""
 
     incarnation: str
     term: Term

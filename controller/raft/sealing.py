@@ -30,7 +30,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Seal(msgspec.Struct, frozen=True, array_like=True):
-    """What a transaction has left: its number, and in short what is held."""
+    """The trace a transaction leaves: its number, and a summary of what is held."""
 
     transaction: int
     term: int
@@ -119,7 +119,7 @@ class SealFile:
 
 
 def _parse(slot: bytes) -> Seal | None:
-    """What a slot says; None where it says nothing."""
+    """Returns the seal in a slot; None where there is no valid one."""
     if len(slot) < _HEAD.size:
         return None
     crc, size = _HEAD.unpack_from(slot)

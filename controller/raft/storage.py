@@ -1,4 +1,4 @@
-"""What the core reads its past from, and where the driver keeps what the core gives out."""
+"""The storage from which the core reads its past, and in which the driver keeps what the core gives out."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -12,7 +12,7 @@ __all__ = ["MemoryStorage", "Storage", "bounded", "first_snapshot"]
 
 
 def first_snapshot(membership: Membership, data: bytes = b"") -> Snapshot:
-    """What every one of a new cluster's first members begins with, all with the same; later ones begin with nothing.
+    """Returns the snapshot with which all of a new cluster's first members begin; later ones begin with nothing.
 
     It stands at index 1, so a node that begins with nothing is sent it (or a newer one) and never has to guess the
     first members. They are named with their incarnations, so one of them has asked all others for these.
@@ -29,10 +29,10 @@ class Storage(Protocol):
     """
 
     def incarnation(self) -> str:
-        """What tells this memory of a node from any other one of the same id; made with it, and never given again."""
+        """Returns the name that tells this memory from any other of the same id; made with it, never given again."""
 
     def legacy(self) -> bool:
-        """Whether it held something before it had an incarnation: others may not know that one yet."""
+        """Returns whether it held something before it had an incarnation: others may not know that one yet."""
 
     def renew(self, incarnation: str) -> None:
         """Be another incarnation, which nobody knows yet, with the same log. Raises `StorageFailed`."""
@@ -78,11 +78,11 @@ class MemoryStorage:
         self._entries: list[Entry] = []
 
     def incarnation(self) -> str:
-        """What tells this memory from others of the same id."""
+        """Returns the name that tells this memory from others of the same id."""
         return self._incarnation
 
     def legacy(self) -> bool:
-        """Whether others may not know the incarnation yet."""
+        """Returns whether others may not know the incarnation yet."""
         return self._legacy
 
     def renew(self, incarnation: str) -> None:

@@ -38,7 +38,7 @@ _OPENINGS: tuple[tuple[bytes, Version], ...] = ((encode_text("MQTT"), 0), (encod
 
 
 class Frame(NamedTuple):
-    """Where a packet is in a buffer: its first byte, and where its body begins and ends."""
+    """A packet's place in a buffer: its first byte, and where its body begins and ends."""
 
     first: int
     start: int

@@ -156,7 +156,7 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """How many bytes are left."""
+        """Returns the number of bytes left."""
         return self.end - self.at
 
     def finish(self) -> None:

@@ -58,7 +58,7 @@ NO_PROPERTIES = Properties()
 
 
 class _WillScope(Enum):
-    """Where will properties stand: in a CONNECT, but not among its own."""
+    """The place of will properties: in a CONNECT, but not among its own."""
 
     WILL = "will"
 

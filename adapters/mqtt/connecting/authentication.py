@@ -20,7 +20,7 @@ ROUNDS_COUNT_MAX = 8  # challenges of one exchange
 
 
 class Turn(Enum):
-    """Whose turn it is."""
+    """The side whose turn it is."""
 
     NOBODY = "no exchange is under way"
     GATEWAY = "the gateway's answer is awaited"
@@ -48,7 +48,7 @@ class Authentication:
         self._rounds = 0  # <= ROUNDS_COUNT_MAX
 
     def begin(self, data: bytes | None) -> Authenticate:
-        """What the client says first. Raises `ProtocolError` (0x87)."""
+        """Begins an exchange with the client's first data. Raises `ProtocolError` (0x87)."""
         self._rounds = 0
         self._challenge = None
         return self._ask(data)
@@ -112,6 +112,6 @@ class Authentication:
 
 
 def disproven(refusal: Refusal) -> ProtocolError:
-    """Why a connection ends whose client could not prove again who it is (MQTT-4.12.1-2)."""
+    """Returns the error for a client that could not prove again who it is (MQTT-4.12.1-2)."""
     busy = refusal.cause is Cause.OVERLOAD
     return ProtocolError(ReasonCode.SERVER_BUSY if busy else ReasonCode.NOT_AUTHORIZED, refusal.detail)

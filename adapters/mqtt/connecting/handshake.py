@@ -52,7 +52,7 @@ def whole(data: bytes, options: Options) -> tuple[Frame | None, int]:
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What client and gateway have agreed on."""
+    """The terms that client and gateway have agreed on."""
 
     version: int
     client_id: str
@@ -105,7 +105,7 @@ def _check_will(will: Will) -> None:
 
 
 def granted_expiry(asked_s: int | None, options: Options) -> int | None:
-    """How long a session may outlive its connection, of what was asked for; None: for ever."""
+    """Returns how long a session may outlive its connection, of what was asked for; None: for ever."""
     most = options.session_expiry_max_s
     if asked_s is None or asked_s == NEVER_EXPIRES_S:
         return most
@@ -163,7 +163,7 @@ def agree(connect: Connect, options: Options, random: Random, gateway: str = "")
 
 
 def _response_information(client_id: str, options: Options) -> str | None:
-    """What topics for a client's responses begin with; None where its identifier cannot be a level of one."""
+    """Returns the topic prefix for a client's responses; None: none is set, or its identifier cannot be a level."""
     prefix = options.response_topic_prefix
     if not prefix or (_CLIENT_ID in prefix and not {"/", "+", "#"}.isdisjoint(client_id)):
         return None
@@ -210,7 +210,7 @@ def welcome(terms: Terms, options: Options, *, session_present: bool, final: byt
 
 
 def explanation(code: int, detail: str, options: Options) -> Properties:
-    """What a CONNACK or a DISCONNECT says besides its code: why, and where else to go (4.11)."""
+    """Returns the properties of a CONNACK or a DISCONNECT: why, and where else to go (4.11)."""
     return Properties(
         reason=clean_text(detail),
         server_reference=(options.server_reference or None) if code in _REFERRING else None,
@@ -218,7 +218,7 @@ def explanation(code: int, detail: str, options: Options) -> Properties:
 
 
 def leaving(options: Options, *, connected: bool, dismissed: bool) -> tuple[ReasonCode, str]:
-    """What clients are told when the gateway goes down, or when they are to go: CONNACK has not all the codes."""
+    """Returns code and reason for clients when the gateway stops, or dismisses them: CONNACK has not all the codes."""
     if dismissed:
         code = ReasonCode.ADMINISTRATIVE_ACTION if connected else ReasonCode.NOT_AUTHORIZED
         return code, "the user has been removed, or changed"

@@ -1,4 +1,4 @@
-"""What the parts of one connection share: who is at the other end, and where output and effects go."""
+"""State that the parts of one connection share: who is at the other end, and where output and effects go."""
 
 from collections.abc import Callable
 
@@ -100,7 +100,7 @@ class Link:
             self.send(shorter)
 
     def close(self) -> None:
-        """What is in `out` now is the last that the client hears."""
+        """Makes what is in `out` now the last that the client receives."""
         if self._last_words is None:
             self._last_words, self.out = self.out, []
 

@@ -39,12 +39,12 @@ _MARK = "specversion"
 
 
 def is_event(properties: Properties) -> bool:
-    """Whether a PUBLISH says that it is an event, well-formed or not."""
+    """Returns whether a PUBLISH says that it is an event, well-formed or not."""
     return is_structured(properties) or any(name == _MARK for name, _ in properties.user)
 
 
 def is_structured(properties: Properties) -> bool:
-    """Whether a PUBLISH says that its payload is an event in JSON."""
+    """Returns whether a PUBLISH says that its payload is an event in JSON."""
     content_type = properties.content_type
     return content_type is not None and content_type.partition(";")[0].strip().lower() == STRUCTURED_JSON
 

@@ -1,4 +1,4 @@
-"""What a client's messages may be like. Each limit is an option, and has its reason code."""
+"""Limits on a client's messages. Each limit is an option, and has its reason code."""
 
 from adapters.mqtt.codec.packets import Will
 from adapters.mqtt.codec.properties import Properties
@@ -12,7 +12,7 @@ _CHARACTER_BYTES_MAX = 4  # of UTF-8
 
 
 def fits(address: str, options: Options) -> bool:
-    """Whether an address is within the limits on topics."""
+    """Returns whether an address is within the limits on topics."""
     if address.count("/") >= options.topic_levels_max:
         return False
     short = len(address) * _CHARACTER_BYTES_MAX <= options.topic_bytes_max

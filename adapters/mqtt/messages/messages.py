@@ -64,7 +64,7 @@ _Pairs = tuple[tuple[str, str], ...]
 
 
 class Dialect(NamedTuple):
-    """What a client understands."""
+    """The protocol version and the form of events that a client understands."""
 
     version: int
     plain_events: bool = False  # a client of 3.1.1 is sent an event's data instead of the event as JSON
@@ -77,7 +77,7 @@ def dialect_of(version: int, *, plain_events: bool = False) -> Dialect:
 
 
 class Template(msgspec.Struct, frozen=True):
-    """What the properties of a PUBLISH make of a message: worked out once, used for all that carry the same."""
+    """The part of a message that a PUBLISH's properties make: worked out once, used for all that carry the same."""
 
     properties: Properties
     event: bool
@@ -205,7 +205,7 @@ def publisher_of(message: Message) -> str | None:
 
 
 def says_more(native: dict[str, Any]) -> bool:
-    """Whether `native` has anything that a PUBLISH to a client of 5.0 shows."""
+    """Returns whether `native` has anything that a PUBLISH to a client of 5.0 shows."""
     return len(native) != 1 or not native.get(PROTOCOL, native).keys() <= _HIDDEN
 
 
@@ -313,7 +313,7 @@ def _text_property(identifier: bytes, text: str) -> bytes:
 
 
 def _tail(message: Message, dialect: Dialect, now_ms: int, ids: tuple[int, ...]) -> bytes:
-    """What stands behind the packet identifier: properties and payload."""
+    """Returns the bytes behind the packet identifier: properties and payload."""
     event = message.native is not None and CLOUDEVENT in message.native
     if dialect.version < 5 and (not event or dialect.plain_events):
         return message.body

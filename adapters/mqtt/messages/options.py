@@ -1,4 +1,4 @@
-"""What an operator can set for MQTT: the section `[adapters.mqtt]` of the configuration."""
+"""An operator's settings for MQTT: the section `[adapters.mqtt]` of the configuration."""
 
 from typing import Annotated, Literal
 

@@ -22,7 +22,7 @@ _PROTOBUF = "application/x-protobuf"  # of all payloads but STATE's, which are J
 
 
 class Sparkplug(NamedTuple):
-    """What a topic name says."""
+    """The type, content type and device that a topic name says."""
 
     type: str  # "sparkplug.NDATA"
     content_type: str
@@ -30,7 +30,7 @@ class Sparkplug(NamedTuple):
 
 
 def sparkplug_of(topic: str) -> Sparkplug | None:
-    """What a topic name says of its messages, None when it is not one of Sparkplug's."""
+    """Returns the meaning of a topic name for its messages; None when it is not one of Sparkplug's."""
     if not topic.startswith(_NAMESPACE):
         return None
     return _remembered(topic) if len(topic) <= NAME_CHARS_MAX else _read(topic)

@@ -23,7 +23,7 @@ _ENDED = Plan(0)  # of a message whose subscriptions have all ended
 
 
 def is_own(message: Message, link: Link) -> bool:
-    """Whether this very client published it (MQTT 5.0, 3.8.3.1)."""
+    """Returns whether this very client published a message (MQTT 5.0, 3.8.3.1)."""
     return publisher_of(message) == link.client_id
 
 
@@ -183,7 +183,7 @@ class Delivery:
             self._settle_at_ms = now_ms + SETTLE_INTERVAL_MS
 
     def deadline_ms(self) -> int | None:
-        """When `report` is due although the client has said nothing."""
+        """Returns when `report` is due although the client has sent nothing."""
         return self._settle_at_ms
 
     def report(self, now_ms: int) -> None:

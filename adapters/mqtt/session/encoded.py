@@ -84,7 +84,7 @@ class Encoded:
 
     @classmethod
     def of(cls, batch: Batch, plan: Plan, dialect: Dialect, now_ms: int) -> "Encoded | None":
-        """What there is of it for subscribers of this kind; None where there are too many kinds: see `Passing`."""
+        """Returns the encoding for subscribers of this kind; None where there are too many kinds: see `Passing`."""
         memo = batch.memo
         key = (PROTOCOL, dialect, plan.qos, plan.retain_as_published, plan.identifiers)
         found = memo.get(key)
@@ -198,7 +198,7 @@ class Passing:
 
 
 def _has_properties(m: Message) -> bool:
-    """Whether a PUBLISH of 5.0 says more of a message than its topic and its body."""
+    """Returns whether a PUBLISH of 5.0 says more of a message than its topic and its body."""
     return (
         m.protocol != PROTOCOL  # its time
         or m.content_type is not None

@@ -77,7 +77,7 @@ class Exact:
     # ---- PUBLISH
 
     def admit(self) -> bool:
-        """Whether messages can be stored. A session's first one has to wait until it is known that there are marks."""
+        """Returns whether messages can be stored. A session's first one waits until its marks are known to exist."""
         if self._marking or not self._key:
             return True
         if not self.waits:
@@ -89,11 +89,11 @@ class Exact:
         self._marking, self.waits = True, False
 
     def is_received(self, identifier: bytes) -> bool:
-        """Whether the log has the message of this identifier."""
+        """Returns whether the log has the message of this identifier."""
         return identifier in self._received
 
     def is_storing(self, identifier: bytes) -> bool:
-        """Whether the message of this identifier is under way to the log."""
+        """Returns whether the message of this identifier is on its way to the log."""
         return identifier in self._storing and identifier not in self.halves
 
     def use(self, identifier: bytes) -> None:
@@ -144,7 +144,7 @@ class Exact:
         return received, tuple([(int.from_bytes(i, "big"), use) for i, use in self._storing.items()]), self._uses
 
     def saved(self) -> None:
-        """What `save` returned last is durable."""
+        """Records that what `save` returned last is durable."""
         for slot in self._covering:
             if self._slots.pop(slot, None) is not None:
                 heappush(self._free, slot)

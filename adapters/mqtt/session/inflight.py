@@ -25,7 +25,7 @@ def group_of(place: Place) -> int:
 
 
 class Recall(NamedTuple):
-    """What a session remembers of a place in the log: delivered for good, or sent with an identifier."""
+    """A session's record of a place in the log: delivered for good, or sent with an identifier."""
 
     done: bool = False
     packet_id: int = 0
@@ -49,7 +49,7 @@ class Lent(NamedTuple):
 
 
 class Resume:
-    """What a session that is taken up again remembers of deliveries that the log will bring once more."""
+    """Deliveries that a resumed session remembers, and that the log will bring once more."""
 
     __slots__ = ("_done", "_last", "_sent", "_settled", "reserved")
 
@@ -66,16 +66,16 @@ class Resume:
 
     @property
     def done_count(self) -> int:
-        """How many QoS 2 deliveries an earlier connection has brought, not before the oldest that was under way."""
+        """Returns the number of QoS 2 deliveries by an earlier connection, not before the oldest that was in flight."""
         return len(self._done)
 
     @property
     def nothing(self) -> bool:
-        """Whether nothing is remembered any more."""
+        """Returns whether nothing is remembered any more."""
         return not self._last
 
     def recall(self, place: Place) -> Recall | None:
-        """What is remembered of a place; None when it is new."""
+        """Returns the record of a place; None when the place is new."""
         if place < self._settled.get(group_of(place), place) or place in self._done:
             return Recall(done=True)
         found = self._sent.pop(place, None)
@@ -99,7 +99,7 @@ class Resume:
         return self._sent.values()
 
     def over(self, place: Place) -> bool:
-        """Whether nothing is remembered of what lies behind `place`, nor of another log."""
+        """Returns whether nothing is remembered of what lies behind `place`, nor of another log."""
         last = self._last.get(group_of(place))
         if last is not None and place >= last:
             del self._last[group_of(place)]
@@ -165,14 +165,14 @@ class Inflight:
 
     @property
     def next_id(self) -> int:
-        """Where the search for a free identifier begins."""
+        """Returns the identifier at which the search for a free one begins."""
         return self._next_id
 
     @property
     def room(self) -> int:
-        """How many more QoS 1 and 2 deliveries may be under way, each with an identifier that is free.
+        """Returns how many more QoS 1 and 2 deliveries may be in flight, each with an identifier that is free.
 
-        As many of `done` as an earlier connection has left do not count until the logs have brought those again: they
+        The entries of `done` that an earlier connection left do not count until the logs have brought those again: they
         may be more than the limit by now, and what was acknowledged in between comes before them once more.
         """
         reserved = left = 0
@@ -183,7 +183,7 @@ class Inflight:
 
     @property
     def room_again(self) -> int:
-        """How many that an earlier connection has sent may be sent again.
+        """Returns how many deliveries that an earlier connection has sent may be sent again.
 
         `done` does not count: it may be as long as that one's limit, and ends only behind what is sent again.
         """
@@ -191,7 +191,7 @@ class Inflight:
 
     @property
     def ready(self) -> bool:
-        """Whether there is room for what comes next."""
+        """Returns whether there is room for what comes next."""
         return (self.room if self.resume is None else self.room_again) > 0
 
     def ids(self) -> Iterator[int]:
@@ -290,7 +290,7 @@ class Inflight:
         return None
 
     def settled(self) -> tuple[Place, ...]:
-        """What everything before has been delivered for good, in each log from which something was taken."""
+        """Returns the place before which all is delivered for good, in each log from which something was taken."""
         settled = dict(self.taken)
         settled.update((group_of(place), place) for place in self.oldest())
         for place in [place for place in self.done if place < settled.get(group_of(place), place)]:
@@ -298,7 +298,7 @@ class Inflight:
         return tuple(settled.values())
 
     def saved(self) -> tuple[SavedDelivery, ...]:
-        """What `Exchanges.sent` keeps."""
+        """Returns the deliveries for `Exchanges.sent`."""
         self.unsaved = False
         exact, kept, lent, nothing = self.exact, self._kept, self.lent, (None, ())
         sent = [

@@ -1,4 +1,4 @@
-"""What a client sends: PUBLISH packets by the read, everything else handed on.
+"""A client's input: PUBLISH packets by the read, everything else handed on.
 
 An acknowledgement leaves only when the gateway has said that the message is durable (`stored`).
 """
@@ -357,7 +357,7 @@ class Intake:
             (self._link.out if before is None else before.trailer).append(packet)
 
     def _template(self, reader: Reader) -> Template:
-        """What the properties of a PUBLISH make of a message, remembered by their bytes. Raises `ProtocolError`."""
+        """Returns the template that a PUBLISH's properties make, remembered by their bytes. Raises `ProtocolError`."""
         start = reader.at
         length = reader.varint()
         raw = reader.data[start : reader.at + length]

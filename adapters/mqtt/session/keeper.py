@@ -110,12 +110,12 @@ class Keeper:
 
     @property
     def owes(self) -> bool:
-        """Whether `flush` would begin a save."""
+        """Returns whether `flush` would begin a save."""
         return (self._state_changed or self._exchanges_changed) and self._saving is None
 
     @property
     def behind(self) -> bool:
-        """Whether something has changed that no save under way covers."""
+        """Returns whether something has changed that no save in progress covers."""
         return self._state_changed or self._exchanges_changed or self._state_late
 
     def flush(self) -> None:

@@ -57,7 +57,7 @@ class _Feed:
 
     @property
     def over(self) -> bool:
-        """Whether all is sent."""
+        """Returns whether all is sent."""
         return not self.messages and (self.after is None or self.left <= 0)
 
 
@@ -136,7 +136,7 @@ class RetainedFeed:
         self._saved = self.progress()
 
     def progress(self) -> tuple[int, SavedFeed | None]:
-        """What `Exchanges` keeps: `fed` and `feed`."""
+        """Returns the values of `Exchanges.fed` and `Exchanges.feed`."""
         feed = self._feed
         return self._fed, None if feed is None else SavedFeed(feed.ticket, feed.page, feed.last)
 
@@ -147,19 +147,19 @@ class RetainedFeed:
 
     @property
     def unsaved(self) -> bool:
-        """Whether a later connection would begin further back than it has to."""
+        """Returns whether a later connection would begin further back than it has to."""
         return self._saved != self.progress()
 
     # ---- live messages meanwhile
 
     @property
     def active(self) -> bool:
-        """Whether a wish is not fulfilled: then `heard` wants to know what is delivered."""
+        """Returns whether a wish is not fulfilled: then `heard` wants to know what is delivered."""
         return self._feed is not None or bool(self._wanted)
 
     @property
     def holds(self) -> bool:
-        """Whether live messages have to wait."""
+        """Returns whether live messages have to wait."""
         return self._newer_bytes >= NEWER_BYTES_MAX
 
     def heard(self, deliveries: Deliveries, taken: int) -> None:
@@ -184,7 +184,7 @@ class RetainedFeed:
 
     @property
     def due(self) -> bool:
-        """Whether `pump` would ask for a page."""
+        """Returns whether `pump` would ask for a page."""
         feed = self._feed
         if feed is None and not self._wanted:
             return False
@@ -272,7 +272,7 @@ class RetainedFeed:
         feed.turn()
 
     def _send_again(self, now_ms: int) -> None:
-        """What an earlier connection has sent and got no acknowledgement for (MQTT-4.4.0-1)."""
+        """Sends again what an earlier connection has sent and got no acknowledgement for (MQTT-4.4.0-1)."""
         inflight, link = self._inflight, self._link
         while inflight.again and inflight.room_again > 0:
             one = next(iter(inflight.again.values()))

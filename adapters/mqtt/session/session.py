@@ -116,7 +116,7 @@ class Session:
         return self.shared is not None and self.shared.revoked
 
     def deadline_ms(self) -> int | None:
-        """When `advance` is due although nothing has happened: 0 is at once."""
+        """Returns when `advance` is due without further input; 0: at once."""
         if self.keeper.owes or self.retained.due or self.intake.tired:
             return 0
         due_ms = self.delivery.deadline_ms()

@@ -1,4 +1,4 @@
-"""What of a session must outlive the gateway, besides its cursor in the log: the two parts of `SaveSession`.
+"""The parts of a session that outlive the gateway, besides its cursor in the log: the two parts of `SaveSession`.
 
 `Exchanges` changes with every message of QoS 2 and is small, whatever the session subscribes to; `SessionState` is the
 rest. They are stored one after the other: neither relies on the other being of the same moment.
@@ -45,7 +45,7 @@ class SavedSubscription(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SessionState(msgspec.Struct, frozen=True, array_like=True):
-    """What the client has subscribed to. Fields are only ever added at the end."""
+    """A client's subscriptions. Fields are only ever added at the end."""
 
     subscriptions: tuple[SavedSubscription, ...] = ()
 
@@ -68,7 +68,7 @@ class SavedDelivery(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SavedFeed(msgspec.Struct, frozen=True, array_like=True):
-    """How far the retained messages of one wish have been sent: a page, and the address of the last one sent of it."""
+    """The progress of one wish's retained messages: a page, and the address of the last one sent of it."""
 
     ticket: int
     after: str
@@ -97,7 +97,7 @@ class Exchanges(msgspec.Struct, frozen=True, array_like=True):
     uses: int = 0  # QoS 2 messages there have been from the client
 
     def settled_places(self) -> tuple[Place, ...]:
-        """How far it has got, in each log."""
+        """Returns the settled place in each log."""
         return self.settled_elsewhere if self.settled is None else (self.settled, *self.settled_elsewhere)
 
 

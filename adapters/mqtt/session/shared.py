@@ -115,7 +115,7 @@ class SharedFeed:
 
     @property
     def wanted(self) -> bool:
-        """Whether `join` has anything to do."""
+        """Returns whether `join` has anything to do."""
         return bool(self._wanted)
 
     def join(self, answer: Callable[[Refused], None]) -> None:
@@ -155,7 +155,7 @@ class SharedFeed:
             self._rejoin()
 
     def claimed(self) -> tuple[tuple[int, int], ...]:
-        """What `Exchanges` keeps."""
+        """Returns the claims for `Exchanges`."""
         return tuple(self._claimed)[-CLAIMED_COUNT_MAX:]
 
     def _rejoin(self) -> None:
@@ -366,7 +366,7 @@ class SharedFeed:
         self._link.effects.append(SettleLeased(queue=queue, dispositions=done, token=token, number=number))
 
     def deadline_ms(self) -> int | None:
-        """When `report` is due although nothing has happened: 0 is at once."""
+        """Returns when `report` is due without further input; 0: at once."""
         return 0 if self._due or self.revoked else self._rejoin_at_ms
 
     def report(self, now_ms: int) -> None:

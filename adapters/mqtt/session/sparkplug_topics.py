@@ -13,7 +13,7 @@ _NO_ID = b"\0\0"
 
 
 class SparkplugTopics:
-    """What a client's topics say of its messages; of up to `topics_max` topics that is remembered."""
+    """The meaning of a client's topics for its messages, remembered for up to `topics_max` topics."""
 
     __slots__ = ("_known", "_link", "_topics_max")
 

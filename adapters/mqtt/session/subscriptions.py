@@ -33,7 +33,7 @@ class Subscription(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How a message that some subscriptions matched is delivered, once (3.3.4)."""
+    """The way to deliver, once, a message that some subscriptions matched (3.3.4)."""
 
     qos: int  # the highest granted (MQTT-3.3.4-2)
     retain_as_published: bool = False
@@ -67,7 +67,7 @@ class Subscriptions:
         return self._by_id.get(sub)
 
     def refusal(self, request: SubscriptionRequest) -> ReasonCode | None:
-        """Why a filter cannot be subscribed to; None when it can.
+        """Returns why a filter cannot be subscribed to; None when it can.
 
         Raises `ProtocolError` (0x82) for No Local on a shared subscription (MQTT-3.8.3-4).
         """
@@ -141,11 +141,11 @@ class Subscriptions:
             self._ticket = max(self._ticket, one.ticket)
 
     def saved(self) -> tuple[SavedSubscription, ...]:
-        """What `restore` takes."""
+        """Returns the subscriptions as `restore` takes them."""
         return tuple(SavedSubscription(*one[1:8]) for one in self)  # not `sub`, nor what follows from the pattern
 
     def plan(self, subs: tuple[SubscriptionId, ...]) -> Plan | None:
-        """How to deliver what these subscriptions matched; None when none of them is left."""
+        """Returns how to deliver what these subscriptions matched; None when none of them is left."""
         try:
             return self._plans[subs]
         except KeyError:

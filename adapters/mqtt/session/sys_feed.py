@@ -1,7 +1,7 @@
-"""What the gateway says of itself, `$SYS/broker/...`, to a client that has subscribed to it.
+"""The gateway's own topics, `$SYS/broker/...`, for a client that has subscribed to them.
 
-It is not in the log: what is there now comes as retained messages do, and every `sys_interval_s` what has changed since
-is sent as live messages are, at QoS 0. A client that does not read is sent nothing meanwhile.
+Their messages are not in the log: what is there now comes as retained messages do, and every `sys_interval_s` what has
+changed since is sent as live messages are, at QoS 0. A client that does not read is sent nothing meanwhile.
 """
 
 from adapters.mqtt.connecting.link import Link
@@ -43,7 +43,7 @@ class SysFeed:
             self._due_ms = self._said = None
 
     def deadline_ms(self) -> int | None:
-        """When `pump` is due: 0 is at once."""
+        """Returns when `pump` is due; 0: at once."""
         return None if self._awaiting else self._due_ms
 
     def pump(self, now_ms: int) -> None:

@@ -18,7 +18,7 @@ CLOSING_MS = 1_000  # how long the client's close frame is awaited that answers 
 
 
 class Stage(Enum):
-    """How far a WebSocket has got."""
+    """The stages of a WebSocket."""
 
     UPGRADING = "awaiting the HTTP request"
     OPEN = "open"
@@ -51,7 +51,7 @@ class WebSocket:
 
     @property
     def wants_data(self) -> bool:
-        """Whether more may be read. While it is closing, what comes is read and dropped."""
+        """Returns whether more may be read. While it is closing, what comes is read and dropped."""
         return self._stage is not Stage.OPEN or self._connection.wants_data
 
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
@@ -93,7 +93,7 @@ class WebSocket:
         return (self._end(),) if self._by_ms is not None and now_ms >= self._by_ms else ()
 
     def deadline_ms(self) -> int | None:
-        """When `tick` is wanted next: 0 is at once."""
+        """Returns when `tick` is due next; 0: at once."""
         if self._stage is Stage.CLOSED:
             return None
         return self._by_ms if self._stage is Stage.CLOSING else self._connection.deadline_ms()
@@ -114,7 +114,7 @@ class WebSocket:
         return self._connection.lost(now_ms=now_ms)
 
     def take_output(self) -> bytes:
-        """What to write to the client now."""
+        """Returns the bytes to write to the client now."""
         out, self._out = self._out, []
         if self._stage is Stage.OPEN and (said := self._connection.take_output()):
             out.append(data_frames(said))
@@ -136,7 +136,7 @@ class WebSocket:
     def _heard(
         self, effects: Sequence[Effect], now_ms: int, *, code: CloseCode | None = None, status: int = 408
     ) -> Sequence[Effect]:
-        """What the connection asks for, but that its end is made the end of the WebSocket first."""
+        """Returns the connection's effects; when it has closed, ends the WebSocket (or refuses its upgrade) first."""
         if self._address:
             effects = [_from(self._address, effect) for effect in effects]
         if self._connection.phase is not Phase.CLOSED or self._stage in {Stage.CLOSING, Stage.CLOSED}:
@@ -165,7 +165,7 @@ class WebSocket:
         return self._end()
 
     def _say_all(self) -> None:
-        """What the connection has to say comes before any close frame."""
+        """Queues the connection's remaining output, which comes before any close frame."""
         if said := self._connection.take_output():
             self._out.append(data_frames(said))
 

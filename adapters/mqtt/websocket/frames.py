@@ -22,7 +22,7 @@ _CODE = Struct(">H")
 
 
 class Opcode(IntEnum):
-    """What a frame is (5.2)."""
+    """The kinds of frames (5.2)."""
 
     CONTINUATION = 0
     TEXT = 1
@@ -33,7 +33,7 @@ class Opcode(IntEnum):
 
 
 class CloseCode(IntEnum):
-    """Why a connection is closed (7.4.1)."""
+    """The reasons to close a connection (7.4.1)."""
 
     NORMAL = 1000
     GOING_AWAY = 1001

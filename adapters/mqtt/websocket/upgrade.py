@@ -23,7 +23,10 @@ _UPGRADE: Final = (("Connection", "close, Upgrade"), ("Upgrade", "websocket"), (
 
 
 class Visitors(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pages may connect. `local`: this connection is from this machine, and may be let in without a name."""
+    """The pages that may connect, by origin and host.
+
+    `local`: this connection is from this machine, and may be let in without a name.
+    """
 
     origins: Collection[str]
     hosts: Collection[str]
@@ -179,7 +182,7 @@ def _check_page(headers: dict[str, list[str]], visitors: Visitors) -> None:
 
 
 def _tokens(headers: dict[str, list[str]], name: str, *, fold: bool = False) -> Sequence[str]:
-    """What a header lists, over all its lines; in lower case where case means nothing."""
+    """Returns the items of a header, over all its lines; with `fold`, in lower case."""
     items = [item.strip() for value in headers.get(name, ()) for item in value.split(",")]
     return [item.lower() for item in items] if fold else items
 
