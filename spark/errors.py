@@ -1,4 +1,4 @@
-"""What the analytics side raises on purpose."""
+"""Errors that the analytics side raises on purpose."""
 
 __all__ = ["BadOption", "DataLoss", "MissingJdk", "OutputBusy", "OutputMismatch", "SparkError"]
 

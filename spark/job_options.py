@@ -10,7 +10,7 @@ __all__ = ["TelemetryOptions"]
 
 
 class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What `headgate spark telemetry` can be told."""
+    """The options of `headgate spark telemetry`."""
 
     output: Path  # where the tables are written (`spark.tables`)
     checkpoint: Path | None = None  # Spark's; None: `checkpoint` below the output
@@ -36,5 +36,5 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def checkpoint_dir(self) -> Path:
-        """Where Spark keeps its positions."""
+        """Returns where Spark keeps its positions."""
         return self.checkpoint if self.checkpoint is not None else self.output / "checkpoint"

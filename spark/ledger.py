@@ -80,7 +80,7 @@ class Ledger:
         return self.manifest.progress.batch
 
     def check(self, batch: int) -> bool:
-        """Whether this batch is to be done; False when it was. Raises `OutputMismatch` when one is missing."""
+        """Returns whether this batch is to be done; False when it was. Raises `OutputMismatch` when one is missing."""
         if batch > self.batch + 1:
             raise OutputMismatch(
                 f"batch {batch} follows {self.batch} in {self.output}: batches between them are missing"
@@ -125,7 +125,7 @@ class Ledger:
         self._tidy(batch)
 
     def _write_settled(self, batch: int, settled: pa.Table) -> None:
-        """What a batch settled, a file for each day."""
+        """Writes the windows that a batch settled, a file for each day."""
         if not settled.num_rows:
             return
         days = pc.strftime(settled["start"], "%Y-%m-%d")
@@ -207,7 +207,7 @@ def _replace_parts(merged: Path) -> None:
 
 
 def _finish_merging(merged: Path) -> None:
-    """What an earlier batch merged has its last name alone, or if that batch was interrupted, has it now."""
+    """Finishes an earlier batch's merge: the file gets its last name or, where it had that already, has it alone."""
     named = (merged.parent / f"{merged.stem[1:]}.parquet").exists()
     _replace_parts(merged)
     if named:

@@ -1,4 +1,4 @@
-"""Where a query is: queue offsets, as plain dictionaries from queue number to the next offset to read.
+"""The positions of a query: queue offsets, as plain dictionaries from queue number to the next offset to read.
 
 Arithmetic alone, so that every rule of resuming can be tested without Spark. A queue that a position does not
 name was not there when the position was taken: it begins at 0, never before and never in the middle.
@@ -28,7 +28,7 @@ def encode(offsets: Mapping[int, int]) -> dict[str, int]:
 
 
 def decode(offsets: Mapping[str, int]) -> dict[int, int]:
-    """What `encode` was given."""
+    """Returns the position that `encode` was given."""
     return {int(queue): offset for queue, offset in offsets.items()}
 
 
@@ -67,7 +67,7 @@ def place(where: Place, bounds: Mapping[int, Bounds], *, default: str) -> dict[i
 
 
 def advance(start: Mapping[int, int], bounds: Mapping[int, Bounds], limit: int | None) -> dict[int, int]:
-    """How far the micro-batch after `start` goes: to the end of every queue, or about `limit` records in all.
+    """Returns the end of the micro-batch after `start`: that of every queue, or about `limit` records in all.
 
     A limit is shared out in proportion to what each queue has waiting, so that no queue runs ahead of the others in
     time, and at least one each, so that none stands still: it may be exceeded by one record a queue. A queue of
@@ -93,7 +93,7 @@ def advance(start: Mapping[int, int], bounds: Mapping[int, Bounds], limit: int |
 
 
 def ranges(start: Mapping[int, int], end: Mapping[int, int], *, records_max: int) -> list[Range]:
-    """What to read between two positions, by queue, no range longer than `records_max`."""
+    """Returns the ranges to read between two positions, by queue, none longer than `records_max`."""
     found = []
     for queue in sorted(end):
         at, until = start.get(queue, 0), end[queue]

@@ -67,7 +67,7 @@ def _java_version(home: Path) -> int | None:
 
 
 def _complete(home: Path) -> bool:
-    """Whether the runtime has the module Spark needs; one that does not list its modules is believed to."""
+    """Returns whether the runtime has the module Spark needs; one that does not list its modules is believed to."""
     modules = _release(home).get("MODULES")
     return modules is None or _MODULE in modules.strip('"').split()
 

@@ -53,7 +53,7 @@ class HeadgateDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` takes."""
+        """Returns the name that `format` takes."""
         return "headgate"
 
     def schema(self) -> StructType:
@@ -71,7 +71,7 @@ class HeadgateDataSource(DataSource):
 
 @dataclass
 class QueueRange(InputPartition):
-    """What one task reads; pickled to where the task runs."""
+    """The records that one task reads; pickled to where the task runs."""
 
     queue: int
     start: int
@@ -80,7 +80,10 @@ class QueueRange(InputPartition):
 
 
 class _Reader:
-    """What batch and streaming share: options, and reading one range. Pickled to the executors, without connections."""
+    """The common part of batch and streaming: options, and reading one range.
+
+    Pickled to the executors, without connections.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -111,7 +114,7 @@ class _Reader:
         return offsets.chosen_queues(self._store.topics(), self._options.topic, must_exist=must_exist)
 
     def _starting(self, bounds: Mapping[int, Bounds]) -> dict[int, int]:
-        """Where a query without a checkpoint begins."""
+        """Returns where a query without a checkpoint begins."""
         if (time_ms := self._options.startingTimestamp) is not None:
             return {queue: self._store.offset_at_time(queue, time_ms) for queue in bounds}
         return offsets.place(self._options.startingOffsets, bounds, default=EARLIEST)
@@ -173,7 +176,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._newest: dict[int, int] = {}
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
-        """Where a query begins that has no checkpoint."""
+        """Returns where a query begins that has no checkpoint."""
         return offsets.encode(self._starting(self._bounds()))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
@@ -186,7 +189,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target = self._bounds()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802  # Spark's name
-        """Where the micro-batch that begins at `start` ends."""
+        """Returns where the micro-batch that begins at `start` ends."""
         bounds = self._bounds() if self._target is None else self._target
         begin = offsets.decode(start)
         if self._options.failOnDataLoss:

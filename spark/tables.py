@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the job is. Times are ms since 1970, by the clock of who stored or committed."""
+    """The progress of the job. Times are ms since 1970, by the clock of who stored or committed."""
 
     batch: int = -1  # the last one committed; -1: none yet
     records: int = 0  # counted in all
@@ -84,7 +84,7 @@ class WindowsFile(msgspec.Struct, frozen=True, order=True):
 
 
 def state_dir(output: Path, batch: int) -> Path:
-    """Where the state as of a batch is."""
+    """Returns the directory of the state as of a batch."""
     return output / "state" / f"{batch:010d}"
 
 
@@ -111,7 +111,7 @@ class Tables:
         self.path = Path(path)
 
     def progress(self) -> Progress:
-        """How far the job is."""
+        """Returns the progress of the job."""
         return self._manifest().progress
 
     def counts(self) -> dict[str, int]:
@@ -180,7 +180,7 @@ class Tables:
         return Manifest.load(self.path) or Manifest(job="")
 
     def _whole(self, read: Callable[[Manifest], T]) -> T:
-        """What `read` answers, all of it as of one batch, however often batches are committed meanwhile."""
+        """Returns what `read` answers, all of it as of one batch, however often batches are committed meanwhile."""
         for _ in range(_ATTEMPTS):
             try:
                 return read(self._manifest())

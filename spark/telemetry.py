@@ -54,7 +54,7 @@ _ERROR_LINE = re.compile(r"[A-Za-z_][\w.]*: .")
 
 
 def run_telemetry(options: TelemetryOptions) -> None:
-    """What `spark.job.run` says."""
+    """Runs the telemetry job, as `spark.job.run` says."""
     find_java_home()  # a missing JDK is said before anything is written
     ledger = Ledger.open(options.output, options.checkpoint_dir)
     try:
@@ -139,7 +139,7 @@ class Signals:
 
 
 class _Job:
-    """What is done with one micro-batch."""
+    """The work on one micro-batch."""
 
     def __init__(self, ledger: Ledger, *, watermark_ms: int) -> None:
         self._ledger = ledger
@@ -247,10 +247,10 @@ def _counts(groups: pa.Table) -> Mapping[str, Mapping[str, int]]:
 
 
 def _progress(groups: pa.Table, settled_ms: int, watermark_ms: int) -> Progress:
-    """Where the batch brings the job.
+    """Returns the progress that the batch brings.
 
-    Up to which time every queue has been read: a queue with records in the batch, up to its newest; a queue without
-    had none waiting when the batch was planned, and what comes later is stored later. So it is the least of the
+    The job has read every queue up to a time: a queue with records in the batch, up to its newest; a queue without had
+    none waiting when the batch was planned, and what comes later is stored later. So this time is the least of the
     newest; it never goes back.
     """
     queues = groups.group_by("queue").aggregate([("offset", "max"), ("stored_at", "max"), ("records", "sum")])

@@ -1,4 +1,4 @@
-"""What the context attributes of an event may be (CloudEvents 1.0.2, 3), and how they name an address."""
+"""The context attributes of an event (CloudEvents 1.0.2, 3), and how they name an address."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -55,7 +55,7 @@ malformed = AttributeRefusal
 
 
 def is_name(name: str) -> bool:
-    """Whether an attribute may be called so: lower-case letters and digits (CloudEvents 1.0.2, 3.1)."""
+    """Returns whether an attribute may be called so: lower-case letters and digits (CloudEvents 1.0.2, 3.1)."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -117,7 +117,7 @@ def escape_level(text: str, *, whole: bool = False) -> str:
 
 
 def address_of(attributes: Mapping[str, str], route: Route | None = None) -> str:
-    """Where an event belongs: what the route rule says, else its subject, else `events/{type}`.
+    """Returns where an event belongs: what the route rule says, else its subject, else `events/{type}`.
 
     What an address may not hold is escaped: `+` is `%2B`, `#` is `%23` and, within the type, `/` is `%2F`; a text that
     looks escaped already is escaped once more, so that no two subjects share an address. Raises `Refusal`

@@ -53,7 +53,7 @@ class BatchRefusal(Refusal):
 
 
 def is_json(content_type: str | None) -> bool:
-    """Whether a media type declares JSON; an event without one does (JSON Event Format 1.0.2, 3.1)."""
+    """Returns whether a media type declares JSON; an event without one does (JSON Event Format 1.0.2, 3.1)."""
     return content_type is None or _JSON_TYPE.match(content_type) is not None
 
 

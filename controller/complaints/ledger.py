@@ -61,12 +61,12 @@ class Damping:
             self.moved_ms, self.epoch = now_ms, epoch
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long the next election by complaint has to wait."""
+        """Returns how long the next election by complaint has to wait."""
         if not self.count:
             return 0
         backoff_ms = min(BACKOFF_MIN_MS << min(self.count - 1, 8), BACKOFF_MAX_MS)
         return max(0, self.moved_ms + backoff_ms - now_ms)
 
     def is_calm(self, now_ms: int) -> bool:
-        """Whether there is nothing to remember any more."""
+        """Returns whether there is nothing to remember any more."""
         return now_ms - max(self.complained_ms, self.moved_ms) >= CALM_MS

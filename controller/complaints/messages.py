@@ -1,4 +1,4 @@
-"""What replicas and proxies say of a master that they cannot reach."""
+"""Complaints of replicas and proxies about a master that they cannot reach."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""When a master that is heard is replaced because others cannot reach it (docs/decisions/0035).
+"""The policy that replaces a master that is heard, because others cannot reach it (docs/decisions/0035).
 
 `Complaints.judge` is a function of the metadata, the newest heartbeats, the proxies' reports and the time. It elects
 nobody: it names those who may be elected, and `controller.elections.elections` proposes the ordinary command with its
@@ -33,15 +33,15 @@ class Said(Protocol):
 
     @property
     def stalled(self) -> bool:
-        """Whether this master cannot confirm writes."""
+        """Returns whether this master cannot confirm writes."""
 
     @property
     def slow(self) -> bool:
-        """Whether its disk is."""
+        """Returns whether its disk is slow."""
 
     @property
     def full(self) -> bool:
-        """Whether its disk is."""
+        """Returns whether its disk is full."""
 
 
 class _Standing(NamedTuple):
@@ -98,7 +98,7 @@ class Complaints:
         )
 
     def is_out_of_reach(self, group: Group, said: Mapping[int, Said], now_ms: int) -> bool:
-        """Whether the complaints about a group's master are enough to replace it."""
+        """Returns whether the complaints about a group's master are enough to replace it."""
         if group.master is None or group.master not in said:
             return False
         found = self._standing(group, group.master, said, now_ms)
@@ -133,7 +133,7 @@ class Complaints:
         return tuple(able)
 
     def keeps(self, group: Group, removed: Collection[int], said: Mapping[int, Said]) -> bool:
-        """Whether slaves are to stay in the set for now, because it may be the master that is cut off.
+        """Returns whether slaves stay in the set for now, because it may be the master that is cut off.
 
         With a set of the master and few others nobody could be elected in its place.
         """
@@ -170,7 +170,7 @@ class Complaints:
         return _Standing(master, tuple(others), replicas, proxies, len(reports), said[master].slow)
 
     def _by_replicas(self, found: _Standing, master: Said) -> bool:
-        """Whether most replicas complain, and neither the master nor the proxies contradict.
+        """Returns whether most replicas complain, and neither the master nor the proxies contradict.
 
         A master that confirms writes without its slaves serves those proxies that reach it.
         """
@@ -178,7 +178,7 @@ class Complaints:
         return 2 * len(found.replicas) > len(found.others) and (master.stalled or not contradicted)
 
     def _by_proxies(self, found: _Standing) -> bool:
-        """Whether most proxies complain. One alone is not believed so soon while replicas reach the master."""
+        """Returns whether most proxies complain. One alone is not believed so soon while replicas reach the master."""
         if len(found.proxies) == found.proxies_heard == 1:
             (one,) = found.proxies.values()
             alone = len(found.replicas) < len(found.others)
@@ -216,7 +216,7 @@ def _is_fit(said: Said) -> bool:
 
 
 def _is_reached(candidate: int, found: _Standing) -> bool:
-    """Whether most of the replicas that complain reach a candidate, and most of the proxies."""
+    """Returns whether most of the replicas that complain reach a candidate, and most of the proxies."""
     for complaints in (
         [one for id_, one in found.replicas.items() if id_ != candidate],
         list(found.proxies.values()),
@@ -228,7 +228,7 @@ def _is_reached(candidate: int, found: _Standing) -> bool:
 
 
 def _could_write(candidate: int, found: _Standing, group: Group, *, slow: bool) -> bool:
-    """Whether enough replicas would be in sync with a candidate, as far as is known."""
+    """Returns whether enough replicas would be in sync with a candidate, as far as is known."""
     mine = found.replicas.get(candidate)
     with_it = [id_ for id_ in found.others if id_ != candidate]
     with_it = [id_ for id_ in with_it if (one := found.replicas.get(id_)) is None or candidate in one.reaches]

@@ -1,4 +1,4 @@
-"""Which cluster a controller's directory belongs to: the file `cluster` beside its log, with the cluster's id.
+"""The file `cluster` beside a controller's log: the id of the cluster that the directory belongs to.
 
 The log has it too; but a controller that was started again speaks to others before it knows how much of its log is
 committed, and has to know by then to whom it may.

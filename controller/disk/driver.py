@@ -52,7 +52,7 @@ class OutcomeUnknown(RaftError):
 
 
 class Machine(Protocol):
-    """What the log is for."""
+    """The state machine that the log is for."""
 
     def apply(self, entry: Entry) -> Any:
         """Apply a committed command; its answer. Raises `ControllerError`: refused, on every node alike.
@@ -181,11 +181,11 @@ class Driver:
 
     @property
     def legacy(self) -> bool:
-        """Whether the storage is older than its incarnation."""
+        """Returns whether the storage is older than its incarnation."""
         return self._storage.legacy()
 
     def witness(self, node_id: int) -> Witness | None:
-        """How far a node has been heard to be."""
+        """Returns a node's progress as last heard; None when nothing was heard."""
         return self._raft.witness(node_id)
 
     def form(self, membership: Membership) -> None:
@@ -224,7 +224,7 @@ class Driver:
             self._wake.set()
 
     def unreachable(self, node_id: int) -> None:
-        """What was sent to a peer lately is lost."""
+        """Notes that what was sent to a peer lately is lost."""
         self._raft.unreachable(node_id)
 
     def propose(self, data: bytes, *, term: int | None = None) -> "asyncio.Future[Any]":
@@ -340,7 +340,7 @@ class Driver:
                 return
 
     def _finish(self, ready: Ready) -> None:
-        """What is to be done with a `Ready` when it is on disk."""
+        """Does what is left to do with a `Ready` when it is on disk."""
         self._send(ready.messages)
         if ready.snapshot is not None:
             self._restore(ready.snapshot)

@@ -1,6 +1,7 @@
-"""Where controllers were last, kept by a node beside its data: its configuration may name some that are gone.
+"""The controllers' last addresses, kept by a node beside its data.
 
-The file `controllers` holds an address a line. It may be lost: then the configuration has to name one that is there.
+A node's configuration may name controllers that are gone. The file `controllers` holds an address a line. It may be
+lost: then the configuration has to name one that is there.
 """
 
 import logging

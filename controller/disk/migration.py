@@ -54,7 +54,7 @@ def open_storage(directory: Path, node_id: int, members: Mapping[int, str]) -> L
 
 
 def _read(path: Path) -> MetadataState | None:
-    """What is in a file of before; None: there is none. Raises `ControllerDamaged`."""
+    """Returns the state in an older version's file; None without one. Raises `ControllerDamaged`, `StorageFailed`."""
     if not path.exists():
         return None
     if is_cut_short(path):  # LMDB would find out by a signal that kills the process

@@ -1,4 +1,4 @@
-"""What the controllers' leader refuses by what it hears, before it is proposed: the metadata alone would allow it."""
+"""Refusals by what the controllers' leader hears, before a proposal: the metadata alone would allow it."""
 
 from collections.abc import Mapping
 

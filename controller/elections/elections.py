@@ -1,4 +1,4 @@
-"""When to elect whom: the policy of the controllers' leader, from the metadata, the heartbeats and the time.
+"""The policy of elections: the controllers' leader elects by the metadata, the heartbeats and the time.
 
 It proposes commands that name the epochs they were decided on, so whatever is decided late, twice, or by two who both
 think that they lead, has no effect when it is applied.
@@ -64,7 +64,7 @@ class Elections:
             table.clear()
 
     def tick(self, now_ms: int, time_ms: int) -> list[ElectMaster]:
-        """What to propose now."""
+        """Returns the commands to propose now."""
         if self._registry.tick(now_ms):
             logger.warning("this controller has slept: replicas have the whole time again to be heard")
             self._registry.complaints.began(now_ms)
@@ -300,7 +300,7 @@ class Elections:
         return self._command(group, None, time_ms) if self._heard(group, group.voters, now_ms) else None
 
     def _others_in_sync(self, group: Group, now_ms: int) -> Collection[int]:
-        """Whom an operator can have instead of a master that is heard. Raises `NotElectable`, saying why nobody."""
+        """Returns whom an operator can have in place of a heard master. Raises `NotElectable`, saying why not."""
         found = self._heard(group, group.sync_set, now_ms).keys() - {group.master}
         if not found:
             rest = [id_ for id_ in group.voters if id_ != group.master]
@@ -422,12 +422,12 @@ class Elections:
         return command
 
     def _damaged(self, command: ElectMaster) -> Heartbeat | None:
-        """What a candidate has said, where its log is damaged."""
+        """Returns a candidate's last heartbeat where its log is damaged; None otherwise."""
         said = self._registry.last(command.group, command.candidate) if command.candidate is not None else None
         return said if said is not None and said.damaged else None
 
     def _is_proposed(self, command: ElectMaster, now_ms: int) -> bool:
-        """Whether something on these epochs was proposed a moment ago, and may be on its way."""
+        """Returns whether something on these epochs was proposed a moment ago, and may be on its way."""
         before = self._proposed.get(command.group)
         return (
             before is not None

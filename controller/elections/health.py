@@ -23,7 +23,7 @@ class GroupHealth(NamedTuple):
 
     @property
     def writable(self) -> bool:
-        """Whether what is published is stored."""
+        """Returns whether what is published is stored."""
         return not self.refusals
 
 
@@ -35,7 +35,10 @@ class ClusterHealth(NamedTuple):
 
 
 def cluster_health(groups: Sequence[GroupHealth], *, home: int) -> ClusterHealth:
-    """What a proxy says: it serves while sessions and keys, which are in the home group, and any group take writes."""
+    """Returns a proxy's answer for all groups.
+
+    It serves while sessions and keys, which are in the home group, and any group take writes.
+    """
     refusals = tuple(refusal for group in groups for refusal in group.refusals)
     warnings = tuple(warning for group in groups for warning in group.warnings)
     refused = {group.number for group in groups if not group.writable}
@@ -45,7 +48,7 @@ def cluster_health(groups: Sequence[GroupHealth], *, home: int) -> ClusterHealth
 
 
 def group_health(group: Group, route: Route | None, *, reached: bool = True, refused: str = "") -> GroupHealth:
-    """What is known of a group: from the metadata, from heartbeats (`route`), and from whoever writes to it.
+    """Returns a group's health: from the metadata, from heartbeats (`route`), and from whoever writes to it.
 
     `reached`: a connection to its master stands. `refused`: what the master answered to the newest writes.
     """
@@ -61,7 +64,7 @@ def group_health(group: Group, route: Route | None, *, reached: bool = True, ref
 
 
 def _refusals(group: Group, heard: dict[int, RouteReplica], *, reached: bool, refused: str) -> Sequence[str]:
-    """Why a write would not be stored now: the first of these that is so, as it explains the others."""
+    """Returns why a write would not be stored now: the first reason that holds, as it explains the others."""
     if group.master is None:
         alive = [one for one in heard.values() if one.alive]
         return [f"it has no master; {len(alive)} of {len(group.replicas)} replicas are heard of"]
@@ -83,7 +86,7 @@ def _refusals(group: Group, heard: dict[int, RouteReplica], *, reached: bool, re
 
 
 def _warnings(group: Group, route: Route | None, heard: dict[int, RouteReplica]) -> Sequence[str]:
-    """What is wrong with single replicas."""
+    """Returns the problems that refuse no writes: of replicas, of their number, and of a master that stays."""
     found = []
     for replica in group.replicas:
         said = heard.get(replica.id)

@@ -1,4 +1,4 @@
-"""Who is alive and who says it is master, from heartbeats: the part of a controller that is not agreed upon.
+"""Liveness and mastership of replicas, from heartbeats: the part of a controller that is not agreed upon.
 
 Every store node tells every controller about each of its replicas, every `HEARTBEAT_MS` and at once when it has
 connected or anything in it about epochs and roles has changed. So each controller answers where the masters are, with a
@@ -48,7 +48,7 @@ class RegistryFull(ControllerError):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica says of itself.
+    """A replica's statement about itself.
 
     `master_epoch` is the newest epoch it knows of, kept on its disk before it says so: from then on it takes nothing
     from masters of older ones. `master`: it is the master of that epoch, and serves as such. `log_end` is where its log
@@ -118,9 +118,9 @@ class RouteReplica(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a group is served: the master of the newest epoch that anybody has said, and all replicas, by id.
+    """A group's master of the newest epoch that anybody has said, and all its replicas, by id.
 
-    `master` None: there is none in that epoch, as far as is known here. `trouble`: the complaints about it.
+    `master` None: there is none in that epoch, as far as is known here. `trouble`: the complaints about the master.
     """
 
     group: int
@@ -236,11 +236,11 @@ class Registry:
         return self.heard(group, replica, now_ms)
 
     def alive(self, group: int, replica: int, now_ms: int) -> bool:
-        """Whether a replica spoke in time, or there was no time yet to hear it."""
+        """Returns whether a replica spoke in time, or there was no time yet to hear it."""
         return now_ms < self.dies_ms(group, replica)
 
     def dies_ms(self, group: int, replica: int) -> int:
-        """When a replica is dead, or has been since, if nothing more is heard of it."""
+        """Returns when a replica is dead, or has been since, if nothing more is heard of it."""
         heard = self._heard.get((group, replica))
         if heard is None:
             return self.since_ms + self.dead_after_ms
@@ -255,7 +255,7 @@ class Registry:
         return 0 if heard is None else heard.served
 
     def restarted(self, group: int, replica: int, since_ms: int) -> bool:
-        """Whether a replica's process has been started again since then, as far as was heard here."""
+        """Returns whether a replica's process has been started again since then, as far as was heard here."""
         heard = self._heard.get((group, replica))
         return heard is not None and heard.restarted_ms is not None and heard.restarted_ms > since_ms
 
@@ -264,7 +264,7 @@ class Registry:
         return sorted(self._groups)
 
     def route(self, group: int, known: Group | None, now_ms: int) -> Route | None:
-        """Where a group is served; None when neither the metadata nor any heartbeat knows of it.
+        """Returns where a group is served; None when neither the metadata nor any heartbeat knows of it.
 
         `known` is the metadata as this controller has it, which without a majority may be old. The newest epoch counts,
         wherever it is said, and a master of an older one never does.

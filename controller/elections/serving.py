@@ -1,12 +1,13 @@
-"""Whether a group is served: the word of the controllers' leader, by which proxies decide what neither side can see.
+"""The word of the controllers' leader on whether a group is served; proxies decide by it what neither side can see.
 
 A proxy that cannot reach the keys that say who owns what does not know whether others can. One that reaches them does
-not know whether another that it does not hear of goes on. So both ask here. Who was told that a group is not served may
-go on for `WARRANT_MS` from when it asked; who was told that it is, and has been said to be for as long, may take over:
-nobody's warrant holds any more then. It does not matter for that whether what is said is true, only in which order.
+not know whether another that it does not hear of goes on. So both ask here. A proxy that was told that a group is not
+served may go on for `WARRANT_MS` from when it asked. A proxy that was told that the group is served, and has been said
+to be for as long, may take over: nobody's warrant holds any more then. For that, only the order of the answers counts,
+not whether they are true.
 
-A leader that is new does not know what the one before has said, so it is sure of nothing for that time. What a leader
-has to say is sent when it is confirmed that it still leads: so the next one begins later than that.
+A new leader does not know what the one before has said, so it is sure of nothing for that time. A leader's answer is
+sent when it is confirmed that it still leads: so the next leader begins later than that.
 """
 
 from controller.api.client import Group, Service
@@ -16,7 +17,7 @@ __all__ = ["Serving"]
 
 
 class Serving:
-    """What one leader has said. `now_ms` is the registry's clock."""
+    """The answers of one leader. `now_ms` is the registry's clock."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -29,7 +30,7 @@ class Serving:
         self._denied_ms.clear()
 
     def ask(self, number: int, group: Group | None, now_ms: int) -> Service:
-        """Whether a group is served, and for how long nobody was told otherwise."""
+        """Returns whether a group is served, and for how long nobody was told otherwise."""
         served = self._is_served(group, now_ms)
         if not served:
             self._denied_ms[number] = now_ms

@@ -21,7 +21,7 @@ ANSWER_S = 1.0  # for one controller to answer
 async def ask_all(
     addresses: Mapping[int, str], introduction: Introduction, *, credentials: Any
 ) -> dict[int, Acquaintance | ControllerError]:
-    """What each of these controllers says, by id. Raises nothing: an error is an answer too."""
+    """Returns the answer of each of these controllers, by id. Raises nothing: an error is an answer too."""
     found = await asyncio.gather(*(_ask(id_, at, introduction, credentials) for id_, at in addresses.items()))
     return dict(zip(addresses, found, strict=True))
 

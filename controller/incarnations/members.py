@@ -1,4 +1,4 @@
-"""Who the controllers are: where each of them serves, who is to vote, and that this one is known to the others."""
+"""The controllers: where each of them serves, who is to vote, and that this one is known to the others."""
 
 import asyncio
 import logging
@@ -35,14 +35,14 @@ class Members:
         self._driver = driver
 
     def address_of(self, id_: int) -> str | None:
-        """Where a controller serves, as far as anybody has said."""
+        """Returns where a controller serves, as far as anybody has said."""
         member = self._driver.status.membership.get(id_) if self._driver is not None else None
         if member is not None and member.address:
             return member.address
         return self._heard.get(id_) or self._configured.get(id_)
 
     def others(self) -> Sequence[str]:
-        """Where other controllers may be."""
+        """Returns the addresses where other controllers may be."""
         assert self._driver is not None
         found = {one.address: None for one in self._driver.status.membership.members if one.id != self._id}
         found |= {at: None for id_, at in self._configured.items() if id_ != self._id}

@@ -24,7 +24,7 @@ READ_BYTES = 16 << 20  # of entries at a time
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What a controller's directory holds. Of two, the one with the greater (last_term, last_index) knows more."""
+    """The content of a controller's directory. Of two, the one with the greater (last_term, last_index) knows more."""
 
     id: int
     cluster: str
@@ -60,7 +60,7 @@ class Survivor:
 
     @property
     def found(self) -> Found:
-        """What there is to go on from."""
+        """Returns the content that there is to go on from."""
         storage, state = self._storage, self._state
         return Found(
             id=self._id,

@@ -1,4 +1,4 @@
-"""Whether a controller counts with the memory it has, and what it does where it does not.
+"""The standing of a controller: whether it counts with its memory, and what it does where it does not.
 
 A memory is a directory with its incarnation. Three are in doubt:
 
@@ -43,7 +43,7 @@ STRANGERS_MAX = 64  # controllers remembered that are not who the membership say
 
 
 class Doubt(Enum):
-    """Why a memory may not be the newest."""
+    """The reasons why a memory may not be the newest."""
 
     NONE = auto()
     STARTED = auto()  # every memory that was not in use until now
@@ -77,7 +77,7 @@ class Home(Protocol):
 
     @property
     def state(self) -> MetadataState:
-        """What is applied."""
+        """Returns the applied state."""
 
     async def set_member(self, member: Member) -> Member:
         """Say where a controller is."""
@@ -113,7 +113,7 @@ class Standing:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why this controller does not count, or, where nobody leads, who of the others does not."""
+        """Returns why this controller does not count or, where nobody leads, which of the others do not."""
         status = self._driver.status
         if self.reason:
             return (self.reason,)
@@ -272,7 +272,7 @@ class Standing:
         return {id_: at for id_, at in found.items() if at}
 
     def _lacks(self, one: Acquaintance) -> str:
-        """What another one knows this controller to have had, and it has not; empty: nothing."""
+        """Returns what another controller knows this one to have had, and it has not; empty: nothing."""
         status = self._driver.status
         if (one.witness_term, one.witness_index) > (status.term, status.last_index):
             return (

@@ -1,4 +1,4 @@
-"""What an operator is told of a controller that does not vote; docs/cluster.md has the same sentences."""
+"""The sentences that tell an operator of a controller that does not vote; docs/cluster.md has the same."""
 
 __all__ = ["ANOTHER", "COPIED", "EMPTY", "FORGOTTEN", "FORMING", "LOST", "MISSING", "RECOVERED", "REPLACED", "WAITING"]
 

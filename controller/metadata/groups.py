@@ -67,7 +67,7 @@ GroupCommand: TypeAlias = (
 
 
 def majority(count: int) -> int:
-    """How many of `count` are more than half."""
+    """Returns how many of `count` are more than half."""
     return count // 2 + 1
 
 
@@ -94,7 +94,7 @@ class GroupTable:
         return after
 
     def plan(self, command: GroupCommand) -> Group | None:
-        """What a command makes of its group; None: it is gone. Raises `ControllerError`."""
+        """Returns the group as a command makes it; None: it is gone. Raises `ControllerError`."""
         match command:
             case AddGroup():
                 return self._added(command)
@@ -237,7 +237,7 @@ def _retired(group: Group, command: RetireReplica) -> Group:
 
 
 def _check_left(group: Group, id_: int, in_sync: tuple[int, ...], *, forced: bool) -> None:
-    """Whether the rest of a set has everything and can go on. Raises `ReplicaInSync`."""
+    """Checks that the rest of a set has everything and can go on. Raises `ReplicaInSync`."""
     if not in_sync or (group.master is None and group.config.acknowledge != "all_in_sync"):
         raise ReplicaInSync(
             f"replica {id_} of group {group.number} may have what no other one has: the group needs a master before it "
@@ -302,7 +302,7 @@ def _elected(group: Group, command: ElectMaster) -> Group:
 
 
 def _check_candidate(group: Group, candidate: int, command: ElectMaster) -> bool:
-    """Whether the set stays as it is with this new master. Raises `UnknownReplica`, `NotElectable`."""
+    """Returns whether the set stays as it is with this new master. Raises `UnknownReplica`, `NotElectable`."""
     if group.replica(candidate) is None:
         raise UnknownReplica(f"{candidate} of group {group.number}")
     if candidate not in group.voters:

@@ -25,7 +25,7 @@ def check_growth(before: MetadataState, after: MetadataState) -> None:
 
 
 def _owners(state: MetadataState) -> dict[int, str]:
-    """Whom each queue belongs to."""
+    """Returns the owner of each queue, in words."""
     named = {queue.number: f"named queue {name!r}" for name, queue in state.named.items()}
     return named | {number: f"topic {name!r}" for number, name in state.owner.items()}
 

@@ -143,7 +143,7 @@ class MetadataState:
         self.digest = self.digest or blake2b(self.cluster.encode(), digest_size=DIGEST_BYTES).digest()
 
     def check(self, command: Command) -> None:
-        """Whether a command can be applied now. Raises `ControllerError`, as `apply` would."""
+        """Checks that a command can be applied now. Raises `ControllerError`, as `apply` would."""
         match command:
             case SetUser():
                 self._check_user(command.user)

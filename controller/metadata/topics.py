@@ -90,7 +90,7 @@ class TopicTable:
         return after
 
     def plan(self, command: TopicCommand) -> Topic | NamedQueue | None:
-        """What a command makes of its topic or queue; None: it is gone. Raises `ControllerError`."""
+        """Returns the topic or queue as a command makes it; None: it is gone. Raises `ControllerError`."""
         match command:
             case CreateTopic():
                 return self._created(command)
@@ -141,7 +141,7 @@ class TopicTable:
             self.next_queue = max(self.next_queue, queue.number + 1)
 
     def lies_in(self, group: int) -> bool:
-        """Whether any queue lies in a group, closed ones included."""
+        """Returns whether any queue lies in a group, closed ones included."""
         return bool(self.load.get(group)) or group in self.group_of.values()
 
     def _remove_topic(self, topic: Topic) -> None:

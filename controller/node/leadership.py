@@ -1,4 +1,4 @@
-"""What a controller does while it leads: it answers requests, and elects masters."""
+"""The work of a controller that leads: it answers requests, and elects masters."""
 
 import asyncio
 import logging
@@ -102,7 +102,7 @@ class Leadership:
 
     @property
     def leader_address(self) -> str:
-        """Where the leader serves; empty when that is not known."""
+        """Returns where the leader serves; empty when that is not known."""
         leader = self._driver.status.leader
         return "" if leader is None else self._members.address_of(leader) or ""
 
@@ -179,7 +179,10 @@ class Leadership:
         return None
 
     async def _say_whether_served(self, group: int) -> Answer:
-        """What is so here, if this node leads still when that is to be sent: the next one may have said otherwise."""
+        """Returns whether a group is served. Raises `NotLeading` if this node leads no more when that is to be sent.
+
+        The next leader may have said otherwise by then.
+        """
         term = self.term
         found = self._serving.ask(group, self._state.groups.get(group), self._clock_ms())
         await self._driver.barrier()

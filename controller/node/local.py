@@ -110,7 +110,7 @@ class LocalController(StateClient):
 
     @property
     def trouble(self) -> str | None:
-        """Why commands are refused."""
+        """Returns why commands are refused; None: they are not."""
         if self.error is not None:
             return f"the metadata's log has failed: {self.error}"
         return None if self._driver.full is None else f"the metadata cannot be written: {self._driver.full}"

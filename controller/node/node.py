@@ -248,7 +248,7 @@ class ControllerNode(StateClient):
 
     @property
     def state(self) -> MetadataState:
-        """What is applied. For reading; another object after a snapshot was installed."""
+        """Returns the applied state. For reading; another object after a snapshot was installed."""
         return self._metadata.state
 
     @property
@@ -258,12 +258,12 @@ class ControllerNode(StateClient):
 
     @property
     def membership(self) -> Membership:
-        """Who votes, and who is to."""
+        """Returns the controllers that vote, and those that are to."""
         return self._driver.status.membership
 
     @property
     def leader_address(self) -> str:
-        """Where the leader serves, or empty."""
+        """Returns where the leader serves, or an empty string."""
         return self._leadership.leader_address
 
     @property
@@ -285,12 +285,12 @@ class ControllerNode(StateClient):
 
     @property
     def has_leader(self) -> bool:
-        """Whether a leader is known."""
+        """Returns whether a leader is known."""
         return self._driver.status.leader is not None
 
     @property
     def is_member(self) -> bool:
-        """Whether this node belongs to the cluster, as far as it knows, with the directory that it has."""
+        """Returns whether this node belongs to the cluster, as far as it knows, with the directory that it has."""
         member, status = self.membership.get(self.id), self._driver.status
         return member is not None and member.is_(status.incarnation)
 
@@ -445,7 +445,7 @@ class ControllerNode(StateClient):
         self.registry.disconnected(group, replica, self._clock_ms())
 
     def routes(self, group: int | None) -> list[Route]:
-        """Where this group is served, or all are, as far as this controller has heard."""
+        """Returns where this group is served, or all are, as far as this controller has heard."""
         now_ms = self._clock_ms()
         numbers = [group] if group is not None else sorted({*self._state.groups, *self.registry.groups()})
         found = (self.registry.route(number, self._state.groups.get(number), now_ms) for number in numbers)

@@ -151,7 +151,7 @@ def _ready(node: ControllerNode) -> ReadyState:
 
 
 def _metrics(node: ControllerNode) -> CollectorRegistry:
-    """What Prometheus is told, asked of the node when somebody looks."""
+    """Returns the metrics for Prometheus, which ask the node when somebody looks."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)

@@ -59,7 +59,7 @@ class Heartbeats:
 
     @property
     def connected(self) -> int:
-        """How many controllers hear this node."""
+        """Returns the number of controllers that hear this node."""
         return sum(controller.connected for controller in self._controllers.values())
 
     async def close(self) -> None:
@@ -85,7 +85,7 @@ class Heartbeats:
         return encode(BeatHello(self._groups, self._cluster()))
 
     def message(self) -> bytes:
-        """What is to be said now."""
+        """Returns the message to send now."""
         return encode(list(self._said()))
 
     def take(self, pushed: Sequence[Pushed]) -> None:
@@ -106,7 +106,7 @@ class Heartbeats:
 
     @property
     def interval_s(self) -> float:
-        """How often something is said."""
+        """Returns the interval between messages."""
         return self._interval_s
 
 

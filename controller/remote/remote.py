@@ -124,7 +124,7 @@ class RemoteController(StateClient):
                 future.set_exception(ControllerClosed("the connection to the controllers is closed"))
 
     def addresses(self) -> Sequence[str]:
-        """Where controllers are: those of the state, and those that were named."""
+        """Returns the controllers' addresses: those of the state, and those that were named."""
         return tuple(dict.fromkeys([*(member.address for member in self.members()), *self._given]))
 
     # ---- commands
@@ -179,9 +179,9 @@ class RemoteController(StateClient):
     # ---- questions that every controller answers by itself
 
     async def routes(self, group: int | None = None) -> list[Route]:
-        """Where groups are served, by what any controller has heard that can be reached; the newest epochs count.
+        """Returns where groups are served, as heard by any controller that can be reached; the newest epochs count.
 
-        With a majority of the controllers or without. Raises `ControllerUnreachable`: none of them answers.
+        Works with a majority of the controllers or without. Raises `ControllerUnreachable`: none of them answers.
         """
         asked = encode(RoutesRequest(group))
         answers = await self._ask_all(ROUTES, asked, list[Route])
@@ -193,7 +193,7 @@ class RemoteController(StateClient):
         return [newest[number] for number in sorted(newest)]
 
     async def controllers(self) -> dict[str, ControllerStatus]:
-        """What every controller that answers says of itself, by address. Raises `ControllerUnreachable`: none does."""
+        """Returns the status of each controller that answers, by address. Raises `ControllerUnreachable`: none does."""
         return await self._ask_all(STATUS, b"", ControllerStatus)
 
     async def _ask_all(self, method: str, request: bytes, kind: Any) -> dict[str, Any]:

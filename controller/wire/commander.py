@@ -290,7 +290,7 @@ class Commander:
 
 
 def settled(request: Request, error: ControllerError, *, unsure: bool) -> bool:
-    """Whether this refusal says that an earlier attempt, whose outcome is not known, has done it."""
+    """Returns whether a refusal says that an earlier attempt, whose outcome is not known, has done it."""
     return unsure and isinstance(request, DeleteTopic) and isinstance(error, UnknownTopic)
 
 
@@ -325,7 +325,7 @@ async def read(stream: Any) -> bytes:
 
 
 async def broken(stream: Any, error: Exception) -> ControllerError:
-    """Why a stream is over."""
+    """Returns why a stream is over."""
     if isinstance(error, grpc.aio.AioRpcError):
         trailing, code, details = error.trailing_metadata(), error.code(), error.details()
     elif stream.done():

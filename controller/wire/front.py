@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cluster may hold."""
+    """The limits on what a cluster may hold."""
 
     topics_max: int = 10_000
     topics_per_creator_max: int = 1_000  # of `topics_max`; 0: no share is smaller than that
@@ -236,7 +236,7 @@ class StateClient:
         return await self._ask(command, Group)
 
     async def service(self, group: int) -> Service:
-        """Whether a group is served, by the word of the controllers' leader."""
+        """Returns whether a group is served, by the word of the controllers' leader."""
         return await self._ask(AskService(group=group), Service)
 
     async def report(self, report: Report) -> None:

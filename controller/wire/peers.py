@@ -187,7 +187,7 @@ class _Peer:
             logger.error("controller %d at %s takes nothing from this one: %s", self._id, address, why)
 
     def _batches(self) -> Iterator[bytes]:
-        """What is waiting, in messages of a good size."""
+        """Yields the queue's content, in messages of a good size."""
         while self._queue:
             batch: list[bytes] = []
             size = 0

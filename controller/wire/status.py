@@ -1,4 +1,4 @@
-"""What an operator is shown of a controller."""
+"""The view that an operator is shown of a controller."""
 
 import msgspec
 

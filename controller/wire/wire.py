@@ -1,4 +1,4 @@
-"""What travels between controllers, and between them and everybody else: MessagePack in gRPC streams.
+"""The messages between controllers, and between them and everybody else: MessagePack in gRPC streams.
 
     Peer       controller -> controller   a `Hello`, then lists of Raft messages; nothing comes back
     Install    controller -> controller   a `Hello`, then a Raft message too large for the others, in parts
@@ -128,7 +128,7 @@ class _Wire(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class Hello(_Wire, frozen=True, array_like=True):
-    """Who speaks, and where it serves."""
+    """The speaker, and where it serves."""
 
     id: Number
     address: Text
@@ -136,7 +136,7 @@ class Hello(_Wire, frozen=True, array_like=True):
 
 
 class Introduction(_Wire, frozen=True, array_like=True):
-    """Who asks others who they are, and with which memory (see `controller.incarnations`)."""
+    """The controller that asks others who they are, and its memory (see `controller.incarnations`)."""
 
     id: Number
     address: Text
@@ -145,7 +145,7 @@ class Introduction(_Wire, frozen=True, array_like=True):
 
 
 class Acquaintance(_Wire, frozen=True, array_like=True):
-    """Who answers, how far its log is, and what it knows of who has asked.
+    """The controller that answers, how far its log is, and what it knows of the asker.
 
     `fresh`: it has never had to do with a cluster. `named` is the incarnation by which it knows the asker. The witness
     is how far it has heard this very incarnation to be: in which term, and what it had acknowledged to its leader.
@@ -238,7 +238,7 @@ class Barrier(msgspec.Struct, frozen=True, tag="barrier", kw_only=True):
 
 
 class AskService(msgspec.Struct, frozen=True, tag="ask_service", kw_only=True):
-    """Whether a group is served (see `controller.elections.serving`). Answer: `Service`."""
+    """A question whether a group is served (see `controller.elections.serving`). Answer: `Service`."""
 
     group: Number
 
@@ -248,7 +248,7 @@ Request: TypeAlias = Command | Elect | AddMember | RemoveMember | Transfer | Bar
 
 
 class CommandHello(_Wire, frozen=True, array_like=True):
-    """Whose commands these are: a client has one such stream, and a new one ends the one before."""
+    """The client whose commands these are: a client has one such stream, and a new one ends the one before."""
 
     client: Annotated[str, Meta(min_length=1, max_length=64)]
     cluster: Text = ""

@@ -50,7 +50,7 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Returns whether it has not ended."""
         return self.process.returncode is None
 
     def last_words(self) -> str:

@@ -28,7 +28,7 @@ TICK_S = 0.05
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """How far a fleet is."""
+    """The progress of a fleet."""
 
     phase: str = "starting"
     acked: int = 0  # acknowledged by the gateway
@@ -40,7 +40,7 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 class Fleet:
-    """What the clients of a fleet share. Its counters may be used from any thread."""
+    """The state that the clients of a fleet share. Its counters may be used from any thread."""
 
     def __init__(self, name: str, run: str, target: Target, rate: float) -> None:
         self.name, self.run, self.target, self.rate = name, run, target, rate
@@ -57,7 +57,7 @@ class Fleet:
             self._counts[what] += n
 
     def reader(self, name: str) -> Seen:
-        """What a reader, by its name in the summary, has seen."""
+        """Begins the record of what a reader, by its name in the summary, has seen."""
         seen = self._readers[name] = Seen(self.run)
         return seen
 

@@ -39,7 +39,7 @@ class Device:
 
     @property
     def full(self) -> bool:
-        """Whether enough is under way."""
+        """Returns whether enough is in flight."""
         return self._waiting >= WINDOW
 
     def drained(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the fleet is: who publishes, where to, how fast, and how every message can be told from every other.
+"""The plan of the fleet: who publishes, where to, how fast, and how every message can be told from every other.
 
 A fleet publishes to `telemetry/{site}/{device}/{metric}`, its own name being the site, so that what came by
 CloudEvents can be told from what else came by HTTP. Each body carries, beside its value, the text
@@ -30,7 +30,7 @@ METRICS = {fleet: _ENERGY if fleet == "cloudevents" else _CLIMATE for fleet in F
 
 
 class Target(NamedTuple):
-    """Where the gateway is."""
+    """The address of the gateway."""
 
     host: str = "127.0.0.1"
     port_offset: int = 0
@@ -95,7 +95,7 @@ class Readings:
 
 
 class Seen:
-    """Which messages of a run have been seen. Memory stays small while a device's messages come nearly in order."""
+    """The messages of a run that have been seen. Memory stays small while a device's messages come nearly in order."""
 
     def __init__(self, run: str) -> None:
         self._mark = re.compile(re.escape(run).encode() + rb"/([a-z]+)-(\d+)/(\d+)")

@@ -1,4 +1,4 @@
-"""What a session that goes away and comes back has read, and what it may have missed.
+"""The messages that a session which goes away and comes back has read, and those it may have missed.
 
 MQTT promises a session every message of QoS 1 and 2, also those of its absence. It promises nothing for QoS 0: what was
 written to a connection that the client had just left is sent once and lost (MQTT 5.0, 4.3.1). Such a message lies, in
@@ -43,7 +43,7 @@ class SessionSeen(Seen):
 
     @property
     def missed_by_fleet(self) -> dict[str, int]:
-        """How many messages of QoS 0 each fleet's devices lost to absences."""
+        """Returns how many messages of QoS 0 each fleet's devices lost to absences."""
         missed = dict(self._settled)
         for key, gap in list(self._gaps.items()):
             self._count(missed, key, len(self._missing(key, gap)))

@@ -38,7 +38,7 @@ class ShowFailed(Exception):
 
 
 class Options(NamedTuple):
-    """What the command line says. Without `seconds` it runs until it is stopped."""
+    """The options of the command line. Without `seconds` it runs until it is stopped."""
 
     root: Path
     target: Target
@@ -90,7 +90,7 @@ class Show:
 
     @property
     def _held(self) -> bool:
-        """Whether it must balance: not when it was stopped in the middle, for then nothing is waited for."""
+        """Returns whether it must balance: not when it was stopped in the middle, for then nothing is waited for."""
         return self._options.seconds is not None and not self._stopped.is_set()
 
     # ---- up
@@ -233,7 +233,7 @@ class Show:
         return any(child is not None and not child.running for child in children)
 
     def _excuses(self) -> list[str]:
-        """Why fleets are not ready: those that failed, or else those that are late."""
+        """Returns why fleets are not ready: those that failed, or else those that are late."""
         failed = {name: fleet.report.error for name, fleet in self._fleets.items() if fleet.report.error}
         late = {name: f"still {fleet.report.phase}" for name, fleet in self._fleets.items()}
         return [f"{name}: {why}" for name, why in (failed or late).items() if why != "still ready"]
@@ -267,7 +267,7 @@ class Show:
         return {name: missed for child in self._fleets.values() for name, missed in child.report.missed.items()}
 
     def _all_is_read(self) -> bool:
-        """Whether every reader has what it is owed."""
+        """Returns whether every reader has what it is owed."""
         logged, missed = self._logged(), self._missed_by_reader()
         return all(
             read[fleet] + missed.get(name, {}).get(fleet, 0) == logged[fleet]

@@ -1,4 +1,4 @@
-"""What the demonstration shows: a live table on a terminal, a line every few seconds elsewhere, and the summary."""
+"""The demonstration's display: a live table on a terminal, a line every few seconds elsewhere, and the summary."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
