@@ -48,7 +48,7 @@ class AdminPlace(NamedTuple):
 
 
 class ReadyState(NamedTuple):
-    """Whether a process can serve. `reasons` say why not; `alive` is False when only a restart helps.
+    """The readiness of a process to serve. `reasons` say why not; `alive` is False when only a restart helps.
 
     `warnings` are what some of its clients suffer from, or what is no longer there for the next failure.
     """

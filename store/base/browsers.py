@@ -21,12 +21,12 @@ _PORT: Final = re.compile(r":[0-9]*\Z")
 
 
 def allows_origin(origin: str, allowed: Collection[str]) -> bool:
-    """Whether an operator has allowed pages of this origin, or of all."""
+    """Returns whether an operator has allowed pages of this origin, or of all."""
     return origin in allowed or ANY in allowed
 
 
 def same_origin(origin: str, host: str | None) -> bool:
-    """Whether a page came from where its request goes; the scheme does not count, for a proxy may have changed it."""
+    """Returns whether a page came from where its request goes, whatever the scheme: a proxy may have changed it."""
     try:
         return host is not None and urlsplit(origin).netloc.lower() == host.lower()
     except ValueError:
@@ -34,13 +34,13 @@ def same_origin(origin: str, host: str | None) -> bool:
 
 
 def knows_host(host: str, known: Collection[str]) -> bool:
-    """Whether the Host of a request is an address, localhost or one of the `known` names, whatever its port."""
+    """Returns whether the Host of a request is an address, localhost or one of the `known` names, on any port."""
     name = _PORT.sub("", host).lower()
     return name == "localhost" or _is_address(name) or name in {one.lower() for one in known}
 
 
 def _is_address(name: str) -> bool:
-    """Whether a host is an address itself, an IPv6 one in brackets (RFC 3986, 3.2.2)."""
+    """Returns whether a host is an address itself, an IPv6 one in brackets (RFC 3986, 3.2.2)."""
     try:
         ip_address(name[1:-1] if name.startswith("[") and name.endswith("]") else name)
     except ValueError:

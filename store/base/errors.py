@@ -1,4 +1,4 @@
-"""What a store raises, and whether what was being written is stored, is not, or may be."""
+"""The errors of a store; each tells whether what was being written is stored, is not, or may be."""
 
 __all__ = [
     "AppendOutcomeUnknown",
@@ -193,7 +193,7 @@ class TimerTooFar(StoreError):
 
 
 class NoSuchTimer(StoreError):
-    """What was given as a timer's id is none."""
+    """The given id is not the id of a timer."""
 
     def __init__(self, timer: str) -> None:
         super().__init__(f"not a timer: {timer[:64]!r}")
@@ -229,7 +229,7 @@ class NotRebuildable(StoreError):
 
 
 class ViewsDamaged(StoreError):
-    """What was asked for lies in the views, and is not what was written there.
+    """The requested data lies in the views, and is not what was written there.
 
     It is never served. The views are made anew from the log when the store is opened again; a replica opens it again
     by itself.

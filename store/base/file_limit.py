@@ -1,4 +1,4 @@
-"""How many files this process may open."""
+"""The limit of files that this process may open."""
 
 import resource
 

@@ -93,7 +93,7 @@ def _rendering(*, terminal: bool) -> list[Processor]:
 
 
 def _printable(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """What clients have chosen tells a terminal nothing: it is written with its control characters escaped."""
+    """Escapes the control characters of what clients have chosen, so that it tells a terminal nothing."""
     for key, value in event.items():
         if isinstance(value, str) and not value.isprintable() and key not in _OURS:
             event[key] = "".join([one if one.isprintable() else ascii(one)[1:-1] for one in value])

@@ -67,7 +67,7 @@ class Groups:
 
     @property
     def troubles(self) -> Mapping[int, str]:
-        """Why groups do not take what they were sent, as they said last; of those that take it there is nothing."""
+        """Returns why groups do not take what they were sent, as they said last; groups that take it are left out."""
         said = {n: log.trouble for n, log in self._logs.items() if isinstance(log, RemoteStore)}
         return {n: trouble for n, trouble in said.items() if trouble}
 
@@ -114,7 +114,7 @@ class Groups:
         return self._log(self._controller.home)
 
     def _group(self, queue: QueueNumber) -> int:
-        """Where a queue lies, or lay before it was forgotten; of one that nobody knows the home group says so."""
+        """Returns where a queue lies, or lay before it was forgotten; the home group refuses one that nobody knows."""
         group = self._routes.get(queue)
         if group is None:
             group = self._controller.group_of_queue(queue)

@@ -10,7 +10,7 @@ __all__ = ["ClusterKeys"]
 
 
 class ClusterKeys(Groups):
-    """What is at home."""
+    """The keys, values and group offsets of a cluster, which are in its home group."""
 
     async def kv_get(self, key: str, *, namespace: str = "") -> Entry | None:
         """See `StoreClient.kv_get`."""

@@ -17,7 +17,7 @@ WINDOWS_MAX = 8  # readers of one file that are told apart
 
 
 class _Window(NamedTuple):
-    """What one reader has fetched and will fetch next; `ahead` is how much of it was not asked for."""
+    """The range that one reader has fetched and will fetch next; `ahead` is how much of it was not asked for."""
 
     start: int
     end: int
@@ -55,7 +55,7 @@ class ColdReads:
             os.posix_fadvise(self._fd, offset, size + ahead, os.POSIX_FADV_WILLNEED)
 
     def _cold(self, end: int) -> bool:
-        """Whether the last byte would have to be fetched (preadv2(2), RWF_NOWAIT)."""
+        """Returns whether the last byte would have to be fetched (preadv2(2), RWF_NOWAIT)."""
         try:
             os.preadv(self._fd, [bytearray(1)], max(end - 1, 0), os.RWF_NOWAIT)
         except BlockingIOError:

@@ -61,7 +61,7 @@ class Files(Protocol):
         """Return when names created in or removed from a directory are on disk."""
 
     def free_bytes(self, path: Path) -> int:
-        """What the file system of a path has room for, for a user without privileges."""
+        """Returns the bytes that the file system of a path has room for, for a user without privileges."""
 
 
 class OsFile:

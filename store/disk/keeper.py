@@ -32,7 +32,7 @@ class Keeper:
 
     @property
     def stopped(self) -> bool:
-        """Whether `stop` was called: a chore that takes long looks here."""
+        """Returns whether `stop` was called: a chore that takes long looks here."""
         return self._stopped.is_set()
 
     def wait(self, seconds: float) -> bool:

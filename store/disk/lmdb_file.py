@@ -1,4 +1,4 @@
-"""Whether an LMDB file has all its pages, found without mapping it: reading a page that is not there kills the process.
+"""Tells whether an LMDB file has all its pages without mapping it: reading a missing page kills the process.
 
 A file may lawfully end before its last page number: pages that a transaction took and gave back were never written. So
 where it does, the trees are walked and only pages in use count. The layout is LMDB's on a little-endian machine of
@@ -29,7 +29,7 @@ class _Short(Exception):
 
 
 def is_cut_short(path: Path) -> bool:
-    """Whether an LMDB data file lacks pages that its newest transaction uses.
+    """Returns whether an LMDB data file lacks pages that its newest transaction uses.
 
     False for no file, an empty one and one that is not LMDB's: LMDB itself is the judge of those. Raises OSError.
     """
@@ -75,7 +75,7 @@ def _newest_meta(fd: int) -> tuple[bytes, bytes, int, int] | None:
 
 
 def is_mapped_beyond(path: Path, size: int) -> bool:
-    """Whether an LMDB data file says that it needs more address space than `size` bytes. Raises OSError."""
+    """Returns whether an LMDB data file says that it needs more than `size` bytes of address space. Raises OSError."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

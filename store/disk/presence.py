@@ -1,4 +1,4 @@
-"""Whether an open data directory is still there: a process goes on writing to files that somebody has removed.
+"""Checks that an open data directory is still there: a process goes on writing to files that were removed.
 
 What it writes then is on no disk after its end, and every sync succeeds. So the names are looked at again and again:
 they have to lead to the files that are open.
@@ -29,7 +29,7 @@ class Presence:
         self._opened = {path: identity_of(path) for path in (data_dir / LOCK, data_dir / VIEWS)}
 
     def look(self) -> str | None:
-        """Why what is written now would be lost, None while all is in its place."""
+        """Returns why what is written now would be lost, None while all is in its place."""
         for path, opened in self._opened.items():
             if identity_of(path) != opened:
                 return self._said(path)
@@ -50,7 +50,7 @@ class Presence:
 
 
 def identity_of(path: Path) -> Identity:
-    """Which file a name leads to now."""
+    """Returns which file a name leads to now."""
     try:
         found = os.stat(path)  # noqa: PTH116 - of whatever the name leads to now
     except OSError:

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def read_small_file(files: Files, path: Path, kind: type[T]) -> T | None:
-    """What the file says, None where there is none or it is damaged, which is logged. Raises OSError."""
+    """Reads what the file says; None where there is none or it is damaged, which is logged. Raises OSError."""
     if path.name not in files.names(path.parent):
         return None
     file = files.open(path)

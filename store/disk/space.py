@@ -62,7 +62,7 @@ class Space:
         self._known = True  # the free space, when it was looked at last: that it is not is said once
 
     def before_write(self, size: int) -> StoreFull | None:
-        """Why that many bytes may not be written. Costs a subtraction, and now and then a look."""
+        """Returns why that many bytes may not be written. Costs a subtraction, and now and then a look."""
         self._allowed -= size
         if self._allowed < 0:
             self.look()
@@ -86,7 +86,7 @@ class Space:
 
     @property
     def free_bytes(self) -> int:
-        """What the file system has left; -1 when it does not say."""
+        """Returns what the file system has left; -1 when it does not say."""
         try:
             free = self._files.free_bytes(self._path)
         except OSError as error:

@@ -30,7 +30,7 @@ class Chunk(NamedTuple):
 
 
 class QueueEnd(NamedTuple):
-    """Where a queue ends: the offset of its next record, and the bytes it has ever had."""
+    """The end of a queue: the offset of its next record, and the bytes it has ever had."""
 
     next: QueueOffset = QueueOffset(0)
     size_bytes: int = 0

@@ -18,7 +18,7 @@ __all__ = ["Death", "dead_letters_frame", "death_of"]
 
 
 class Death(NamedTuple):
-    """Why a message is where it is. `origin` is where its record was: the id of one whose sender gave none."""
+    """The reason why a message is a dead letter. `origin` is where its record was: its id, if the sender gave none."""
 
     queue: QueueNumber  # that it came from
     group: str
@@ -56,7 +56,7 @@ def dead_letters_frame(
 
 
 def death_of(frame: Frame, row: int) -> Death | None:
-    """Why the record of a row is a dead letter; None for one that is none."""
+    """Returns why the record of a row is a dead letter; None for one that is none."""
     table = frame.rows
     if not int(table["flags"][row]) & ROW_DEAD:
         return None

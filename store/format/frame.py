@@ -78,7 +78,7 @@ GROUP_SHIFT = 48  # the log of store group g begins at g << 48: an offset says b
 
 
 def origin_of(group: int) -> LogOffset:
-    """Where the log of a store group begins."""
+    """Returns where the log of a store group begins."""
     return LogOffset(group << GROUP_SHIFT)
 
 
@@ -88,7 +88,7 @@ def group_of(at: LogOffset) -> int:
 
 
 class Position(NamedTuple):
-    """Where one record is: its frame's log offset and its row in the frame. Ordered as the log is."""
+    """The place of one record: its frame's log offset and its row in the frame. Ordered as the log is."""
 
     frame: LogOffset
     row: int
@@ -242,7 +242,7 @@ class UnplacedFrame(msgspec.Struct, frozen=True, kw_only=True, gc=False, eq=Fals
 
     @property
     def size_bytes(self) -> int:
-        """What the frame takes in the log, header included."""
+        """Returns the bytes that the frame takes in the log, header included."""
         return HEADER.size + len(self.rows) + len(self.payload)
 
     def header(self, *, log_offset: int, epoch: int, stored_at_ms: int, unsynced: int = 0) -> bytes:
@@ -308,7 +308,7 @@ def parse_header(data: Buffer, *, log_offset: int) -> Header | None:
 
 
 def looks_like_frame(data: Buffer, log_offset: int) -> bool:
-    """Whether bytes that are no sound header may have been one of a frame at a log offset."""
+    """Returns whether bytes that are no sound header may have been one of a frame at a log offset."""
     if len(data) < HEADER.size:
         return False
     header = Header._make(HEADER.unpack(data[: HEADER.size]))
@@ -326,7 +326,7 @@ def _plain_size(header: Header, payload: Buffer) -> int:
 
 
 def _reach(rows: Buffer, count: int) -> int:
-    """Where the record ends that lies furthest in the payload."""
+    """Returns where the record ends that lies furthest in the payload."""
     if count <= FEW_ROWS:
         return max([pos + size for _, pos, size, *_ in ROW.iter_unpack(rows)], default=0)
     table = np.frombuffer(rows, ROWS_DTYPE)
@@ -383,7 +383,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def payload_start(self) -> int:
-        """Where in `data` the payload begins: what a row's `pos` counts from."""
+        """Returns where in `data` the payload begins: a row's `pos` counts from there."""
         return HEADER.size + self.header.row_count * ROW.size
 
     @property
@@ -413,7 +413,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def memory_bytes(self) -> int:
-        """What the frame may come to hold in memory: its records a second time when they are compressed."""
+        """Returns what the frame may come to hold in memory: its records a second time when they are compressed."""
         return self.header.size_bytes + (self.plain_size if self.header.flags & FRAME_ZSTD else 0)
 
     def record(self, row: int) -> bytes:

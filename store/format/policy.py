@@ -1,4 +1,4 @@
-"""How messages are lent: the kinds of consumer groups, and their limits.
+"""The lending of messages: the kinds of consumer groups, and their limits.
 
 There are three kinds. A *cursor* group (`commit_offsets`) has one offset a queue; it costs a few bytes however long
 the queue is, and messages are done with in order. A *lease* group takes single messages and settles each on its own
@@ -30,7 +30,7 @@ _Milliseconds = Annotated[int, Meta(ge=0, le=BACKOFF_MS_MAX)]
 
 
 class LeasePolicy(msgspec.Struct, frozen=True, array_like=True):
-    """How a group's messages of one queue are lent. Stored with the queue: it outlives whoever set it.
+    """The rules by which a group's messages of one queue are lent. Stored with the queue: they outlive their author.
 
     A message that comes back `max_deliveries` times is given up: it goes to `dead_letter_queue`, or is settled where
     there is none. One that comes back is lent again after `backoff_ms`, twice that the next time, and so on up to
@@ -45,19 +45,19 @@ class LeasePolicy(msgspec.Struct, frozen=True, array_like=True):
     ordered: bool = False
 
     def delay_ms(self, deliveries: int) -> int:
-        """How long a message is kept back that has come back `deliveries` times."""
+        """Returns how long a message is kept back that has come back `deliveries` times."""
         if not self.backoff_ms or deliveries <= 0:
             return 0
         longest = max(self.backoff_ms, self.backoff_max_ms)
         return min(self.backoff_ms << min(deliveries - 1, 40), longest)
 
     def exhausted(self, deliveries: int) -> bool:
-        """Whether a message that has come back `deliveries` times is given up."""
+        """Returns whether a message that has come back `deliveries` times is given up."""
         return 0 < self.max_deliveries <= deliveries
 
     @property
     def target(self) -> QueueNumber | None:
-        """Where dead letters go."""
+        """Returns the queue to which dead letters go; None: there is none."""
         return QueueNumber(self.dead_letter_queue) if self.dead_letter_queue else None
 
 

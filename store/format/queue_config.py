@@ -1,4 +1,4 @@
-"""How a queue's records are kept: a record of the log, and what callers of `configure_queues` say."""
+"""The retention of a queue's records: a record of the log, and the argument of `configure_queues`."""
 
 from typing import Annotated
 
@@ -14,7 +14,7 @@ _Limit = Annotated[int, Meta(ge=FOREVER, le=(1 << 63) - 1)]
 
 
 class QueueConfig(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """How long a queue's records are kept, as of the end of the frame that says so; it replaces what was said before.
+    """The retention of a queue's records, from the end of its frame on; it replaces the configuration before.
 
     None: the store's default. -1: without end. With `compact` the newest record of each key is kept without end. With
     `until_settled` the default is to keep what the queue's own consumers (the group "") have not settled, only that.

@@ -40,7 +40,7 @@ class RangeSet:
         return iter(list(zip(self._starts, self._ends, strict=True)))
 
     def __len__(self) -> int:
-        """How many ranges."""
+        """Returns the number of ranges."""
         return len(self._starts)
 
     def __contains__(self, n: int) -> bool:
@@ -90,7 +90,7 @@ class RangeSet:
         return self._starts[0] if self._starts else None
 
     def count_below(self, below: int) -> int:
-        """How many integers under `below`."""
+        """Returns how many of the integers are less than `below`."""
         return sum(
             min(end, below) - start for start, end in zip(self._starts, self._ends, strict=True) if start < below
         )

@@ -96,7 +96,7 @@ class KvExpired(msgspec.Struct, frozen=True, array_like=True, tag=20):
 
 
 class KvTransaction(msgspec.Struct, frozen=True, array_like=True, tag=21):
-    """Where every key compared has the revision expected, do all operations: (key, value or None, expires_at_ms)."""
+    """All operations, done if every key compared has the revision expected: (key, value or None, expires_at_ms)."""
 
     namespace: str
     compares: Annotated[tuple[tuple[str, int], ...], _Operations]
@@ -104,7 +104,7 @@ class KvTransaction(msgspec.Struct, frozen=True, array_like=True, tag=21):
 
 
 class KvLimits(msgspec.Struct, frozen=True, array_like=True, tag=22):
-    """What a namespace may hold from now on; 0: no limit."""
+    """The limits of a namespace from now on; 0: no limit."""
 
     namespace: str
     keys_max: _Offset = 0
@@ -112,7 +112,7 @@ class KvLimits(msgspec.Struct, frozen=True, array_like=True, tag=22):
 
 
 class GroupOffsets(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Where a group is in some queues."""
+    """The offsets of a group in some queues."""
 
     group: str
     offsets: Mapping[_Queue, _Cursor]
@@ -173,7 +173,7 @@ class TimerCancelled(msgspec.Struct, frozen=True, array_like=True, tag=31):
 
 
 class TimersFired(msgspec.Struct, frozen=True, array_like=True, tag=32):
-    """What these timers held is in the same frame as this record; `keys` are as `store.views.timers` packs them."""
+    """The timers whose content is in the same frame as this record; `keys` are as `store.views.timers` packs them."""
 
     keys: bytes
 
@@ -203,7 +203,7 @@ class DeadLettered(msgspec.Struct, frozen=True, array_like=True, tag=33):
 
 
 class LeasePolicySet(msgspec.Struct, frozen=True, array_like=True, tag=34):
-    """How a group's messages of a queue are lent from now on."""
+    """The policy by which a group's messages of a queue are lent from now on."""
 
     queue: _Queue
     group: str

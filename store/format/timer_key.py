@@ -1,4 +1,4 @@
-"""What names a timer: when it is due, and where in the log it was set."""
+"""The key of a timer: when it is due, and where in the log it was set."""
 
 import struct
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Which guards of a frame hold: what the views know, and what frames have said that the views do not have yet."""
+"""Decides which guards of a frame hold, from the views and from what frames have said that the views lack."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ FENCES_SEEN_MAX = 8_192  # epochs kept at hand: a look into the views takes 5 us
 
 
 class Kept(NamedTuple):
-    """How the views are asked."""
+    """The functions that query the views."""
 
     held: Callable[[bytes], Held | None]  # what a slot of the key-value view holds
     space: Callable[[str], Space]
@@ -31,7 +31,7 @@ class Admitted(NamedTuple):
 
 
 class _Ahead(NamedTuple):
-    """What a frame has said of a name. The views have it once they have come to the frame's end."""
+    """A frame's statement on a name. The views have it once they have come to the frame's end."""
 
     frame: LogOffset
     row: int
@@ -97,7 +97,7 @@ class GuardTable:
             self.keep()
 
     def keep(self) -> None:
-        """What was added is stored: it is not taken back any more."""
+        """Keeps what was added, as it is stored: it is not taken back any more."""
         self._added.clear()
 
     def take_back(self) -> None:

@@ -81,7 +81,7 @@ class Floor:
             files.sync_directory(path.parent)
 
     def belongs_to(self, first: LogOffset) -> bool:
-        """Whether it can be of a log that begins at `first`."""
+        """Returns whether it can be of a log that begins at `first`."""
         return self.at >= first and group_of(self.at) == group_of(first)
 
     def raise_to(self, at: LogOffset) -> None:

@@ -42,7 +42,7 @@ def read_around(file: File, size: int, at: int) -> bytes:
 
 
 def pieces(file: File, size: int, at: int) -> Iterator[tuple[int, bytes]]:
-    """What the disk can read of a stretch of a file, in order, each with where it is. Raises any other OSError."""
+    """Yields what the disk can read of a stretch of a file, in order, each with its place. Raises any other OSError."""
     try:
         yield at, file.pread(size, at)
         return

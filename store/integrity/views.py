@@ -40,7 +40,7 @@ _REMEDY = {
 
 
 class ViewDamage(NamedTuple):
-    """What is damaged in which view, and how that was found."""
+    """A damage in a view, and how it was found."""
 
     view: str
     why: str
@@ -53,7 +53,7 @@ class _Marker(msgspec.Struct, frozen=True):
 
 
 class ViewsHealth:
-    """What is known of the views of a data directory. Any thread may use it.
+    """The known state of a data directory's views. Any thread may use it.
 
     `on_damage` is called once, in the thread that met the damage first.
     """
@@ -93,24 +93,24 @@ class ViewsHealth:
 
     @property
     def condemned(self) -> str:
-        """Why the views are to be made anew before anybody reads them; empty: they are not."""
+        """Returns why the views are to be made anew before anybody reads them; empty: they are not."""
         if self.is_deadly:
             return f"{self.deaths} processes in a row have died while they opened or verified the views"
         return f"the views are damaged: {self._left}" if self._left else ""
 
     @property
     def is_deadly(self) -> bool:
-        """Whether nobody is to look into them."""
+        """Returns whether the views are not to be opened at all, as too many processes have died of them."""
         return self.deaths >= DEATHS_MAX
 
     @property
     def is_damaged(self) -> bool:
-        """Whether something that the views hold cannot be served."""
+        """Returns whether something that the views hold cannot be served."""
         return self.count > 0
 
     @property
     def damages(self) -> list[ViewDamage]:
-        """What is damaged, as far as it is kept, in the order in which it was met."""
+        """Returns the damages that are kept, in the order in which they were met."""
         with self._lock:
             return list(self._damages.values())
 

@@ -31,7 +31,7 @@ Schedule: TypeAlias = Callable[["LeaseQueue", int, int, int], None]
 
 
 class Claim(Enum):
-    """What became of asking for a message by its handle."""
+    """The outcome of asking for a message by its handle."""
 
     TAKEN = "taken"  # it is the asker's to settle or give back
     SETTLED = "settled"  # it was settled before
@@ -40,7 +40,7 @@ class Claim(Enum):
 
 
 class LeaseQueue:
-    """What one group has been lent of one queue."""
+    """The leases of one group in one queue."""
 
     __slots__ = (
         "_deliveries",
@@ -119,23 +119,23 @@ class LeaseQueue:
 
     @property
     def blocked(self) -> bool:
-        """Whether nothing may be lent for now: messages are out of which nobody knows the keys."""
+        """Returns whether nothing may be lent for now: messages are in flight whose keys nobody knows."""
         return self.gone or len(self._unmet) > 0
 
     def take_unblocked(self) -> bool:
-        """Whether it was blocked and is not any more; said once."""
+        """Returns whether it was blocked and is not any more; True only once."""
         said = self._was_blocked and not self.blocked
         self._was_blocked = self._was_blocked and not said
         return said
 
     @property
     def known(self) -> int:
-        """What `Settled.known` says of messages of this queue."""
+        """Returns the value of `Settled.known` for messages of this queue."""
         return self.deleted_at + 1
 
     @property
     def untouched(self) -> bool:
-        """Whether whoever loads it later loads the same."""
+        """Returns whether loading the queue again later would give the same."""
         return (
             not (self.kept or self._held or self._kept_back or self._given_up or self._deliveries)
             and self.policy is DEFAULT
@@ -201,7 +201,7 @@ class LeaseQueue:
         return mine
 
     def held(self, owner: int) -> frozenset[int] | set[int]:
-        """What an owner holds."""
+        """Returns the offsets that an owner holds."""
         return self._held.get(owner, frozenset())
 
     def grant(self, offset: int) -> Grant | None:
@@ -209,7 +209,7 @@ class LeaseQueue:
         return self._grants.get(offset)
 
     def deliveries(self, offset: int) -> int:
-        """How often a message had been lent before and counted."""
+        """Returns how often a message had been lent before and counted."""
         return self._deliveries.get(offset, 1 if offset < self._seen else 0)
 
     # ---- coming back
@@ -274,7 +274,7 @@ class LeaseQueue:
             self._unmet.remove(start, end)
 
     def take_given_up(self) -> list[Range]:
-        """What has come back too often. It is nobody's until `settle` or `restore`."""
+        """Takes what has come back too often. It is nobody's until `settle` or `restore`."""
         given_up, self._given_up = ranges_of(self._given_up), []
         self.transit.take_aside(given_up)
         return given_up
@@ -282,7 +282,7 @@ class LeaseQueue:
     # ---- settling
 
     def begin_settling(self, owner: int, offsets: Iterable[int]) -> list[Range]:
-        """What an owner holds of some offsets. It is nobody's until `settle`, or `restore` when that fails."""
+        """Takes what an owner holds of some offsets. It is nobody's until `settle`, or `restore` when that fails."""
         ranges = ranges_of(self._drop(owner, offsets))
         self.transit.settle(ranges)
         return ranges
@@ -370,7 +370,7 @@ class LeaseQueue:
                 self.order.settle(((start, end),))
 
     def waiting(self, below: int) -> int:
-        """How many offsets under `below` are neither settled nor lent, those kept back included."""
+        """Returns how many offsets under `below` are neither settled nor lent, those kept back included."""
         known = self.order.waiting if self.order is not None else 0
         return self._lendable.count_below(below) + len(self._kept_back) + known
 
@@ -458,7 +458,7 @@ class LeaseTable:
         return list(self._groups)
 
     def trim(self, queue: QueueNumber, first: int) -> None:
-        """What lies in front of an offset is gone from the log, and so nobody's any more."""
+        """Settles what lies in front of an offset: it is gone from the log, and so nobody's any more."""
         for group in self._groups.get(queue, ()):
             self._queues[group, queue].settle([(0, first)])
 

@@ -1,4 +1,4 @@
-"""Which messages of a queue may be lent without two of one key being in flight, or one overtaking another."""
+"""Decides which messages of a queue may be lent: no two of one key in flight, and none overtakes another."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
@@ -30,12 +30,12 @@ class KeyOrder:
 
     @property
     def waiting(self) -> int:
-        """How many messages are not out."""
+        """Returns how many messages are neither lent, nor being settled, nor kept back for a time."""
         return len(self._key_of) - len(self._out)
 
     @property
     def passed_over(self) -> int:
-        """How many messages wait behind another one of their key."""
+        """Returns how many messages wait behind another one of their key."""
         return len(self._key_of) - len(self._out) - len(self._ready)
 
     def meet(self, offset: int, key: int) -> bool:

@@ -9,7 +9,7 @@ __all__ = ["Transit"]
 
 
 class Transit:
-    """What is being settled, what is taken aside to be buried or looked at, and what cannot be read and stays."""
+    """The messages being settled, those taken aside as dead letters or for a look, and unreadable ones, which stay."""
 
     __slots__ = ("_waiters", "aside", "settling", "unreadable")
 
@@ -20,13 +20,13 @@ class Transit:
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
     def __iter__(self) -> Iterator[Range]:
-        """What will arrive."""
+        """Yields the ranges that will arrive."""
         yield from self.settling
         yield from self.aside
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything here."""
+        """Returns whether there is anything here."""
         return bool(self.settling or self.aside or self.unreadable or self._waiters)
 
     def settle(self, ranges: Iterable[Range]) -> None:

@@ -107,7 +107,7 @@ class Call:
             raise
 
     def done(self) -> bool:
-        """Whether it has ended, as far as reading or writing has shown."""
+        """Returns whether it has ended, as far as reading or writing has shown."""
         return self._error is not None
 
     def cancel(self) -> bool:
@@ -122,6 +122,6 @@ class Call:
 
 
 def _look(opening: "asyncio.Task[Pipe]") -> None:
-    """What was not read or written to is not asked why it failed."""
+    """Retrieves the error of an opening, for which no reader or writer may ever ask."""
     if not opening.cancelled():
         opening.exception()

@@ -42,7 +42,7 @@ Metadata = Sequence[tuple[str, bytes]]
 
 
 class End(msgspec.Struct, frozen=True, array_like=True):
-    """How a stream has ended: a status of gRPC, and what belongs to it."""
+    """The end of a stream: a status of gRPC, and what belongs to it."""
 
     code: str
     details: str = ""
@@ -58,7 +58,7 @@ class End(msgspec.Struct, frozen=True, array_like=True):
 
 
 def broken(why: str) -> grpc.aio.AioRpcError:
-    """What is raised where a connection has broken, or cannot be made."""
+    """Returns the error to raise where a connection has broken, or cannot be made."""
     error = End(grpc.StatusCode.UNAVAILABLE.name, why).error()
     assert error is not None
     return error

@@ -30,7 +30,7 @@ METHOD_BYTES_MAX = 256
 
 
 class Context:
-    """What a handler of a stream is given: `grpc.aio.ServicerContext`, as far as streams use it."""
+    """The context of a stream's handler: `grpc.aio.ServicerContext`, as far as streams use it."""
 
     def __init__(self, pipe: Pipe) -> None:
         self.read = pipe.read

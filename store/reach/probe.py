@@ -12,7 +12,7 @@ PROBE_S = 1.0  # for a connection and one answer
 
 
 async def answers(address: str, group: int, *, cluster: str = "", credentials: Any = None) -> bool:
-    """Whether a replica of a group answers at `address`; a refusal is an answer."""
+    """Returns whether a replica of a group answers at `address`; a refusal is an answer."""
     hello = arguments.Hello(group, True, cluster)
     try:
         link = await Link.open(address, hello, credentials=credentials, timeout_s=PROBE_S)

@@ -13,7 +13,7 @@ WAIT_MS_MAX = 60_000
 
 
 class Arrivals:
-    """Who waits for which queue. Belongs to the thread of the event loop."""
+    """The waiters for each queue. Belongs to the thread of the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -15,13 +15,13 @@ __all__ = ["KvRecent", "Lookups", "Stored"]
 
 
 class Stored(Protocol):
-    """What the view has."""
+    """The content of the view."""
 
     def get(self, at: bytes) -> Held | None:
-        """What a slot holds."""
+        """Returns what a slot holds."""
 
     def space(self, namespace: str) -> Space:
-        """What a namespace holds and may hold."""
+        """Returns what a namespace holds and may hold."""
 
 
 class Lookups:
@@ -88,7 +88,7 @@ class KvRecent:
     # ---- State
 
     def get(self, at: bytes) -> Held | None:
-        """What a slot holds."""
+        """Returns what a slot holds."""
         held = self._slots.get(at)
         if held is None:
             return self._stored.get(at)
@@ -105,7 +105,7 @@ class KvRecent:
         self._slots.put(self._frame, at, GONE)
 
     def space(self, namespace: str) -> Space:
-        """What a namespace holds and may hold."""
+        """Returns what a namespace holds and may hold."""
         space = self._spaces.get(namespace)
         return space if space is not None else self._stored.space(namespace)
 
@@ -116,19 +116,19 @@ class KvRecent:
     # ---- reading
 
     def slot(self, at: bytes) -> Held | None:
-        """What a slot has become: `GONE` when it was emptied, None when the view has it."""
+        """Returns what a slot has become: `GONE` when it was emptied, None when the view has it."""
         return self._slots.get(at)
 
     def all_slots(self) -> dict[bytes, Held]:
-        """What all slots have become that the view may not have, `GONE` included."""
+        """Returns what all slots have become that the view may not have, `GONE` included."""
         return dict(self._slots.items())
 
     def next_due_ms(self) -> int | None:
-        """When the first of the keys expires that the view may not have."""
+        """Returns when the first of the keys expires that the view may not have."""
         return min((held.expires_at_ms for _, held in self._slots.items() if held.expires_at_ms), default=None)
 
     def spaces(self) -> dict[str, Space]:
-        """What namespaces have become."""
+        """Returns what namespaces have become."""
         return dict(self._spaces.items())
 
     def voids(self) -> dict[int, bytes]:

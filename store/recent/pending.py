@@ -29,7 +29,7 @@ class Pending(Generic[K, V]):
         return found[1] if found is not None else None
 
     def has(self, key: K) -> bool:
-        """Whether there is a value for a key."""
+        """Returns whether there is a value for a key."""
         return key in self._values
 
     def items(self) -> list[tuple[K, V]]:

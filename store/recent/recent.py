@@ -1,4 +1,4 @@
-"""What is confirmed and may not be in LMDB yet. Belongs to one thread, the event loop's.
+"""The confirmed changes that may not be in LMDB yet. Belongs to one thread, the event loop's.
 
 A read asks here first and then the views. Entries are let go only after the transaction that holds them, so whatever
 is missing here is there.
@@ -52,7 +52,7 @@ Outcome: TypeAlias = int | bool | Transacted | StoreError | None
 
 
 class GroupChange(NamedTuple):
-    """What a group has become: with `cleared`, `offsets` are all it has."""
+    """The change of a group: with `cleared`, `offsets` are all it has."""
 
     cleared: bool
     offsets: Mapping[QueueNumber, int]
@@ -193,7 +193,7 @@ class Recent:
         return self._groups.get(group)
 
     def deletion(self, queue: QueueNumber) -> LogOffset | None:
-        """Where a queue was deleted, while the view may still hold what it had."""
+        """Returns where a queue was deleted, while the view may still hold what it had."""
         return self._deleted.get(queue)
 
     def runs(self) -> Sequence[Run]:
@@ -209,7 +209,7 @@ class Recent:
         return {address for address, _ in self._addresses.items() if address.startswith(prefix) and address > after}
 
     def last(self, address_hash: int) -> Position | None:
-        """Where the newest record of an address is, among what the view may lack."""
+        """Returns the position of the newest record of an address, among what the view may lack."""
         for run in reversed(self._runs):
             found = run.last(address_hash)
             if found is not None:

@@ -180,7 +180,7 @@ class Appender:
         self._wake()
 
     def _is_kept(self, pending: _Pending, error: StoreError) -> bool:
-        """Whether a frame that was refused is sent again."""
+        """Returns whether a frame that was refused is sent again."""
         if pending.since is not None and self._now_s() - pending.since > self._budget_s:
             return False
         if isinstance(error, AppendOutcomeUnknown):
@@ -197,7 +197,7 @@ class Appender:
         self._held.append(pending)
 
     def _put_back(self) -> None:
-        """What was held goes in front of what was never sent."""
+        """Puts what was held in front of what was never sent."""
         self._round += 1
         held, self._held = sorted(self._held, key=lambda one: one.order), []
         self._waiting.extendleft(reversed(held))
@@ -278,13 +278,13 @@ class Appender:
 
     @property
     def trouble(self) -> str:
-        """Why the oldest frame that was refused is not stored yet; empty: none was."""
+        """Returns why the oldest frame that was refused is not stored yet; empty: none was."""
         oldest = self._held[0] if self._held else self._waiting[0] if self._waiting else None
         return "" if oldest is None or oldest.error is None else str(oldest.error)
 
     @property
     def unsure(self) -> bool:
-        """Whether the outcome of something would be unknown if the connection broke now."""
+        """Returns whether the outcome of something would be unknown if the connection broke now."""
         return any(not pending.idempotent for pending in self._sent.values())
 
     def _finish(self, pending: _Pending, outcome: Appended | StoreError) -> None:

@@ -55,7 +55,7 @@ class SessionLost(StoreError):
 
 
 class Mode(Enum):
-    """What becomes of a call when its connection breaks."""
+    """The ways to treat a call whose connection breaks."""
 
     AGAIN = "again"
     ONCE = "once"
@@ -228,7 +228,7 @@ class Caller:
         return None
 
     def _is_sent_again(self, pending: _Pending) -> bool:
-        """Whether a call that was refused by one who takes nothing is to be sent again."""
+        """Returns whether a call is to be sent again that was refused by a node that takes nothing."""
         return pending.mode not in _BOUND and not pending.future.done() and not self._is_late(pending)
 
     def _resume(self) -> None:
@@ -238,7 +238,7 @@ class Caller:
         self._wake()
 
     def _is_late(self, pending: _Pending) -> bool:
-        """Whether a call has been in trouble for too long; if not, it is from now on."""
+        """Returns whether a call has been in trouble for too long. Its trouble begins when this is first asked."""
         now_s = self._loop.time()
         if pending.since is None:
             pending.since = now_s
@@ -286,7 +286,7 @@ class Caller:
                 self._fail(pending, AppendOutcomeUnknown(f"{pending.method}: {within}"))
 
     def failed(self, error: StoreError) -> None:
-        """Why the last attempt to connect has failed."""
+        """Records why the last attempt to connect has failed."""
         self._last_error = error
 
     def _unreachable(self) -> StoreUnreachable:
@@ -307,12 +307,12 @@ class Caller:
 
     @property
     def unsure(self) -> bool:
-        """Whether the outcome of something would be unknown if the connection broke now."""
+        """Returns whether the outcome of something would be unknown if the connection broke now."""
         return any(pending.mode in {ONCE, HELD} for pending in self._sent.values())
 
     @property
     def busy(self) -> bool:
-        """Whether something that changes something has no answer."""
+        """Returns whether something that changes something has no answer."""
         return self.unsure or any(pending.mode in {ONCE, HELD} for pending in self._waiting)
 
     def _fail(self, pending: _Pending, error: Exception) -> None:

@@ -118,7 +118,7 @@ class RemoteStore(RemoteKeys, RemoteReads, RemoteLeases):
         await connection.close(self._closed)
 
     def moved(self) -> None:
-        """What `resolve` answers may have changed: look, and connect to there if it has."""
+        """Looks at what `resolve` answers, which may have changed, and connects to there if it has."""
         self._connection.moved()
 
     @property
@@ -133,12 +133,12 @@ class RemoteStore(RemoteKeys, RemoteReads, RemoteLeases):
 
     @property
     def target(self) -> str | None:
-        """Where it is connected to, or was tried last."""
+        """Returns the address that it is connected to, or tried last."""
         return self._connection.target
 
     @property
     def trouble(self) -> str:
-        """Why the master does not take what it was sent; empty: it does, as far as is known."""
+        """Returns why the master does not take what it was sent; empty: it does, as far as is known."""
         return self._connection.appender.trouble
 
     # ---- the log

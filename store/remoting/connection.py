@@ -33,7 +33,7 @@ Resolve = Callable[[], str | None]
 
 
 class _Listener:
-    """Who follows the log, and from where on; None: from where it is at the first connection."""
+    """A follower of the log, and where it begins; None: where the log is at the first connection."""
 
     def __init__(self, call: TailListener, since: LogOffset | None) -> None:
         self.call = call
@@ -109,7 +109,7 @@ class Connection:
 
     @property
     def busy(self) -> bool:
-        """Whether something is under way that is worth waiting for."""
+        """Returns whether something is in flight that is worth waiting for."""
         return self.appender.pending_bytes > 0 or self.caller.busy
 
     @property

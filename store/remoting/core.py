@@ -1,4 +1,4 @@
-"""What all calls of a store over the network share."""
+"""The common part of all calls of a store over the network."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def decoder(kind: Any) -> Callable[[Any], Any]:
-    """What decodes the body of an answer."""
+    """Returns the function that decodes the body of an answer."""
     return msgspec.msgpack.Decoder(kind).decode
 
 
@@ -66,7 +66,7 @@ class Remote:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a connection stands."""
+        """Returns whether a connection stands."""
         return self._connection.up.is_set()
 
     @property

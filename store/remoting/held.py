@@ -1,4 +1,4 @@
-"""What the owners of a client hold: so that what a broken connection has cost them can be said."""
+"""The leases that the owners of a client hold, so that they can be told what a broken connection has cost them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ OFFSETS_COUNT_MAX = 1 << 20  # named by one call: of a longer range only what th
 
 @dataclass(slots=True)
 class _Holding:
-    """What an owner holds of a group's messages of one queue. Leases that end by themselves are not counted."""
+    """An owner's leases of a group's messages of one queue. Leases that end by themselves are not counted."""
 
     held: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)  # with an earlier connection; they are lent to others by now
@@ -55,7 +55,7 @@ class Held:
         return True
 
     def has_taken(self, owner: int) -> bool:
-        """Whether the store knows an owner."""
+        """Returns whether the store knows an owner."""
         return owner in self._taken
 
     def drop(

@@ -177,5 +177,5 @@ class RemoteKeys(Remote):
 
 
 def _guards(expected_revision: int | None) -> bool:
-    """Whether a change that expects this revision takes effect once at most."""
+    """Returns whether a change that expects this revision takes effect once at most."""
     return expected_revision is not None and expected_revision > 0

@@ -57,7 +57,7 @@ class RemoteLeases(Remote):
         return (leases or ()) if kept else []
 
     def _requeue(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], group: str) -> None:
-        """What nobody waits for any more."""
+        """Gives back messages that nobody waits for any more."""
         if offsets:
             self.requeue(queue, owner, offsets, delivered=False, group=group)
 
@@ -185,6 +185,6 @@ def _check_lost(queue: QueueNumber, lost: Sequence[int]) -> None:
 
 
 def _error(described: bytes) -> StoreError:
-    """What became of a handle."""
+    """Returns the error that a handle led to."""
     error = revive(described)
     return error if isinstance(error, StoreError) else failure_of(described, "a handle")

@@ -37,7 +37,7 @@ class NearStore(RemoteStore):
         self._near.moved()
 
     def _has(self, at: LogOffset) -> bool:
-        """Whether the slave has what lies in front of an offset of the log."""
+        """Returns whether the slave has what lies in front of an offset of the log."""
         return self._near.is_connected and self._near.confirmed >= at
 
     async def scan(

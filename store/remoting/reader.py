@@ -79,7 +79,7 @@ class RemoteReader:
         return {entry.name: entry.queues for entry in self._call(wire.TOPICS, b"", list[wire.TopicEntry])}
 
     def bounds(self, queues: Sequence[int]) -> dict[int, Bounds]:
-        """What can be read of each queue."""
+        """Returns what can be read of each queue."""
         found: dict[int, Bounds] = {}
         for i in range(0, len(queues), wire.QUEUES_MAX):
             some = tuple(queues[i : i + wire.QUEUES_MAX])
@@ -95,7 +95,7 @@ class RemoteReader:
         return QueueOffset(self._call(wire.OFFSET_AT_TIME, request, int))
 
     def health(self) -> wire.HealthAnswer:
-        """Whether the store answers, and how far its log is confirmed."""
+        """Asks whether the store answers, and how far its log is confirmed."""
         return self._call(wire.HEALTH, b"", wire.HealthAnswer)
 
     def fetch_chunks(self, queue: int, start: int, end: int | None = None) -> Iterator[Fetched]:
@@ -149,7 +149,7 @@ class RemoteReader:
 
 
 class _Patience:
-    """How long a reader goes on trying: the back-off doubles, and the time since the last success is bounded."""
+    """The limits of a reader's retries: the back-off doubles, and the time since the last success is bounded."""
 
     def __init__(self, target: str, retry_s: float) -> None:
         self._target, self._retry_s = target, retry_s

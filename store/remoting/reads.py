@@ -29,7 +29,7 @@ _configs: Callable[[Any], list[QueueConfig | None]] = decoder(list[QueueConfig |
 
 
 class RemoteReads(Remote):
-    """What is read of the log and its queues."""
+    """The reads of the log and its queues."""
 
     async def scan(
         self, start: Position, queues: Sequence[QueueNumber] | None, *, max_bytes: int

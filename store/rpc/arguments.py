@@ -1,4 +1,4 @@
-"""What the methods of a session take, by method (`store.rpc.calls`)."""
+"""The arguments of the methods of a session, by method (`store.rpc.calls`)."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -84,7 +84,7 @@ class ConfigureQueues(Arguments):
 
 
 class QueueConfigs(Arguments):
-    """What was said of these queues, None for those of which nothing was."""
+    """A request for the configurations of queues; the answer has None for those that have none."""
 
     queues: Annotated[tuple[Queue, ...], _Items]
 
@@ -413,7 +413,7 @@ def packed_operations(operations: Sequence[Put | Delete]) -> tuple[_Operation, .
 
 
 def operations_of(packed: Sequence[_Operation]) -> list[Put | Delete]:
-    """What `packed_operations` was given."""
+    """Returns the operations that `packed_operations` was given."""
     return [
         Delete(key) if value is None else Put(key, value, expires_at_ms, ttl_ms)
         for key, value, expires_at_ms, ttl_ms in packed

@@ -41,7 +41,7 @@ class Budget:
 
 
 class Share:
-    """What one call has of a budget. Empty until something is acquired."""
+    """The part of a budget that one call has. Empty until something is acquired."""
 
     __slots__ = ("_budget", "_held")
 

@@ -61,7 +61,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What became of a call."""
+    """The outcome of a call."""
 
     number: Offset
     kind: int
@@ -69,10 +69,10 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class News(msgspec.Struct, frozen=True, array_like=True):
-    """What nobody asked for: queues with something to lend (`StoreClient.watch_queues`), and what timers hold.
+    """News that the client did not ask for: queues with something to lend, and what timers hold.
 
-    With `leave` the node is about to serve nothing any more: nothing more is to be asked, and who has all answers goes,
-    to the master at that address if it is known.
+    The queues are those of `StoreClient.watch_queues`. With `leave` the node is about to serve nothing any more: the
+    client makes no more calls and, once it has all answers, goes to the master at that address if it is known.
     """
 
     queues: tuple[Queue, ...] = ()
@@ -114,7 +114,7 @@ def decode_answers(message: bytes) -> Answers:
 
 
 class Admission(NamedTuple):
-    """What `StoreClient.admit_timer` decides by: how much may be pending and how far ahead, and of what size one."""
+    """The limits by which `StoreClient.admit_timer` decides: of all that is pending, of time ahead, of one timer."""
 
     timers: int
     size_bytes: int

@@ -116,7 +116,7 @@ def parse_appends(message: bytes) -> tuple[int, list[UnplacedFrame | StoreError]
 
 
 class Ack(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What became of an appended frame: where it is, or the error."""
+    """The outcome of an appended frame: where it is, or the error."""
 
     number: Offset
     frame: Offset = 0
@@ -144,7 +144,7 @@ def ack_of(number: int, outcome: Appended | StoreError) -> Ack:
 
 
 def outcome_of(ack: Ack) -> Appended | StoreError:
-    """What `ack_of` was given."""
+    """Returns the outcome that `ack_of` was given; `AppendOutcomeUnknown` for an error that is not understood."""
     if ack.error is None:
         return Appended(LogOffset(ack.frame), ack.duplicate, ack.failed)
     error = revive(ack.error)
@@ -178,7 +178,7 @@ def encode_tailed(frames: Iterable[Frame], following: LogOffset, confirmed: LogO
 
 
 def parse_tailed(message: bytes, *, after: LogOffset) -> Tailed:
-    """What `encode_tailed` was given, every checksum verified; frames begin at `after` or behind it and ascend.
+    """Decodes what `encode_tailed` was given, every checksum verified; frames ascend from `after` or behind it.
 
     Raises `BadAnswer`, `CorruptFrame`.
     """
@@ -223,14 +223,14 @@ class FetchedAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ScannedAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """What a scan returns."""
+    """The answer to a scan."""
 
     frames: list[FrameAnswer]
     following: Offset
 
 
 class GrantAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """What the leases of one take have in common, when they end by themselves."""
+    """The common part of the leases of one take, when they end by themselves."""
 
     lease: Offset
     lent_at: Offset
@@ -247,7 +247,7 @@ class TakenAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Kept(OrderedDict[LogOffset, Any]):
-    """What a client keeps of the frames that it was sent, newest last, and how many bytes those are."""
+    """A client's cache of the frames that it was sent, newest last, and how many bytes those are."""
 
     def __init__(self) -> None:
         super().__init__()

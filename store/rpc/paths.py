@@ -25,7 +25,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
 
 
 class TailRequest(msgspec.Struct, frozen=True, array_like=True):
-    """Where a tail begins."""
+    """The start of a tail."""
 
     start: Offset
 

@@ -1,4 +1,4 @@
-"""What travels between `store.serving.rpc` and its clients: msgspec MessagePack requests, frames as the bytes they are
+"""The messages between `store.serving.rpc` and its clients: msgspec MessagePack requests, frames as the bytes they are
 on disk.
 
 A Fetch answers with a stream of chunks, each one gRPC message, little-endian:
@@ -153,7 +153,7 @@ class HealthAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChunkHeader(msgspec.Struct, frozen=True, array_like=True):
-    """What a chunk's frames are, and which of their rows are the queue's.
+    """The frames of a chunk, and which of their rows are the queue's.
 
     `frames` are (log offset, size in bytes, rows selected) of each frame; `rows` are the selected row numbers of all
     frames, back to back, as little-endian u32. The first of them has the queue offset `offset`.
@@ -181,7 +181,7 @@ def encode_chunk(fetched: Fetched) -> bytes:
 
 
 def decode_chunk(data: bytes, *, queue: int) -> Fetched:
-    """What `encode_chunk` was given, every checksum verified, every row checked to be of `queue`.
+    """Decodes what `encode_chunk` was given, every checksum verified, every row checked to be of `queue`.
 
     Raises `BadAnswer` when the bytes are no chunk and `CorruptFrame` when a frame is not what its producer built.
     """
@@ -288,7 +288,7 @@ def revive(described: bytes | memoryview | msgspec.Raw) -> StoreError | ValueErr
 
 
 def failure_of(described: bytes | memoryview | msgspec.Raw, asked: str) -> RemoteFailure:
-    """What to raise for an error that `revive` does not know; `asked` is what was asked for."""
+    """Returns what to raise for an error that `revive` does not know; `asked` is what was asked for."""
     try:
         name, values = _decode_error(described)
     except (msgspec.MsgspecError, UnicodeDecodeError):

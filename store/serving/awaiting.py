@@ -1,4 +1,4 @@
-"""Who waits for a queue to have something to lend: told when another client appends to it, or gives something back."""
+"""The waiters for a queue to have something to lend: told when another client appends to it or gives something back."""
 
 from collections.abc import Callable, Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""What each method of a session does with the store. Most of them are the `StoreClient` method of the same name."""
+"""The methods of a session, run on the store. Most of them are the `StoreClient` method of the same name."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from itertools import chain
@@ -31,7 +31,7 @@ def _offsets(ranges: Sequence[tuple[int, int]]) -> Sequence[QueueOffset]:
 
 
 def _errors(outcomes: Sequence[str | StoreError | None]) -> bytes:
-    """What became of handles: of each a text, or an error."""
+    """Encodes the outcomes of handles: of each a text, or an error."""
     return encode([(None, wire.describe(one)) if isinstance(one, StoreError) else (one, None) for one in outcomes])
 
 
@@ -43,7 +43,7 @@ _Run: TypeAlias = Callable[["Session", Any, int, Share], Awaitable[bytes]]
 
 
 class Method(NamedTuple):
-    """How the arguments of a method are decoded, and what it does."""
+    """A method of a session: the decoder of its arguments, and the function that runs it."""
 
     decode: Callable[[msgspec.Raw], Any]
     run: _Run

@@ -1,4 +1,4 @@
-"""What a store node serves to proxies: `store.remoting`'s three streams, over any `StoreClient`.
+"""The service of a store node to proxies: `store.remoting`'s three streams, over any `StoreClient`.
 
     Calls    a session: everything that is asked and answered (store.rpc.calls)
     Append   frames to the store, acknowledgements back (store.rpc.frames)
@@ -94,7 +94,7 @@ class _Term:
 
     @property
     def busy(self) -> bool:
-        """Whether something is under way, or was answered and not sent, that a client would have to call unknown."""
+        """Returns whether something is in flight, or answered but not sent, whose outcome a client could not know."""
         return any(intake.pending or intake.news.is_set() for intake in self.intakes) or any(
             session.busy for session in self.sessions
         )
@@ -275,7 +275,7 @@ async def _say(context: Any, session: Session) -> None:
 
 
 async def _whisper(session: Session, grown: asyncio.Event) -> None:
-    """How far the log is is said with every answer; alone it is not worth a message for each commit."""
+    """Sends the confirmed offset at intervals: every answer carries it too, so it is not worth a message per commit."""
     while True:
         await grown.wait()
         await asyncio.sleep(NEWS_INTERVAL_S)

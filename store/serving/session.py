@@ -40,7 +40,7 @@ _VOID = encode(None)
 
 
 class Terms(NamedTuple):
-    """What a node serves by: its store, whether it is the group's master, what timers it admits, and its cluster."""
+    """The terms of a node's service: its store, whether it is the group's master, its timer limits, and its cluster."""
 
     store: StoreClient
     master: bool
@@ -107,7 +107,7 @@ class Session:
 
     @property
     def busy(self) -> bool:
-        """Whether something is to be answered, or was and is not sent, that a client would have to call unknown."""
+        """Returns whether something is unanswered, or answered but not sent, whose outcome a client could not know."""
         return self.news.is_set() or len(self._tasks) + len(self._asides) > self._waits
 
     def received(self, message: bytes) -> None:

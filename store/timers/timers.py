@@ -45,7 +45,7 @@ RETRY_MS = 100  # after the store has refused to append what is due
 
 
 class TimerLimits(NamedTuple):
-    """How much may be pending, and how far ahead. What is on its way when a limit is reached may still pass it."""
+    """The limits of pending timers, and of how far ahead they are. What is on its way at a limit may still pass it."""
 
     timers: int = TIMERS_COUNT_MAX
     size_bytes: int = TIMERS_BYTES_MAX
@@ -53,7 +53,7 @@ class TimerLimits(NamedTuple):
 
 
 class TimerOverlay:
-    """What has become of timers that the view may lack; a part of `store.recent.recent.Recent`."""
+    """The changes of timers that the view may lack; a part of `store.recent.recent.Recent`."""
 
     def __init__(self) -> None:
         self.held = TimersHeld(0, 0)  # of everything confirmed, the view's part included
@@ -117,7 +117,7 @@ class TimerOverlay:
             heapify(self._due)
 
     def raise_floor(self, key: TimerKey) -> None:
-        """What the view has in front of a key has fired; what is still on its way into the view has not."""
+        """Moves the floor to a key: what the view has before it has fired; what is on its way to the view has not."""
         self.floor = min(key, self._due[0]) if self._due else key
 
     # ---- reading
@@ -133,7 +133,7 @@ class TimerOverlay:
             self.trim(self._trim_to)
 
     def is_gone(self, key: TimerKey) -> bool:
-        """Whether a timer has fired or was cancelled, and the view may not know yet. Any thread may ask."""
+        """Returns whether a timer has fired or was cancelled, and the view may not know yet. Any thread may ask."""
         found = self._changes.get(key)
         return found is not None and found[1] is None
 
@@ -143,7 +143,7 @@ class TimerOverlay:
         return found[1] if found is not None else None
 
     def size_bytes(self, key: TimerKey) -> int | None:
-        """What a pending timer counts for; None when it is not pending."""
+        """Returns the bytes that a pending timer counts for; None when it is not pending."""
         found = self._changes.get(key)
         if found is not None:
             return None if found[1] is None else size_of(found[1])
@@ -212,7 +212,7 @@ class Timers:
 
     @property
     def held(self) -> TimersHeld:
-        """How much is pending."""
+        """Returns how many timers are pending, and the bytes that they hold."""
         return self._overlay.held
 
     def admit(self, due_ms: int, size_bytes: int) -> None:
@@ -240,7 +240,7 @@ class Timers:
         return now_ms
 
     async def _gather(self, now_ms: int) -> tuple[list[tuple[TimerKey, TimerSet]], int | None]:
-        """What is due and goes into one frame, and otherwise when the next one is due."""
+        """Returns the due timers that go into one frame, and otherwise when the next one is due."""
         overlay = self._overlay
         new = overlay.take_due(now_ms, FIRED_COUNT_MAX)
         kept: dict[TimerKey, TimerSet] = {}

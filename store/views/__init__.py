@@ -148,7 +148,7 @@ class Views:
 
     @staticmethod
     def dispatched_of(path: Path) -> LogOffset:
-        """How far the views in a copied file are; changes nothing. Raises `lmdb.Error`, also for another format."""
+        """Returns how far a copied file's views are; changes nothing. Raises `lmdb.Error`, also for another format."""
         marks = read_marks(path, subdir=False)
         if marks is None:
             raise lmdb.InvalidError("the views are empty, or damaged")
@@ -316,12 +316,12 @@ class Views:
 
     @property
     def rebuildable(self) -> bool:
-        """Whether opening them again makes them anew, if they are damaged."""
+        """Returns whether opening the views again makes them anew, if they are damaged."""
         return self._rebuildable
 
     @property
     def growing(self) -> bool:
-        """Whether the map waits to grow, and everybody for that, until nobody reads: who reads for long should stop."""
+        """Returns whether the map, and so everybody, waits for the end of all reads to grow: long reads should stop."""
         return self._resizing
 
     def _grow(self) -> None:

@@ -16,7 +16,7 @@ _PREFIX = b"a"  # LMDB has no empty keys
 
 
 def listable(address: str) -> bool:
-    """Whether an address is short enough to be listed."""
+    """Returns whether an address is short enough to be listed."""
     return len(address.encode()) <= KEY_BYTES_MAX
 
 
@@ -35,7 +35,7 @@ class AddressesView:
                         txn.put(_PREFIX + address.encode(), at.frame.to_bytes(8, "big"), overwrite=False, db=self._db)
 
     def has(self, txn: Any, address: str) -> bool:
-        """Whether an address is known; it has to be `listable`."""
+        """Returns whether an address is known; it has to be `listable`."""
         return txn.get(_PREFIX + address.encode(), db=self._db) is not None
 
     def after(self, txn: Any, prefix: str, after: str) -> Iterator[str]:

@@ -1,10 +1,10 @@
-"""Where the newest record of each key of a compacted queue is.
+"""The position of the newest record of each key of a compacted queue.
 
 b"q" + queue u32 -> the log offset u64 behind which the queue's records are all here
 b"k" + (queue u32, key hash u64, address hash u64) -> (log offset u64, row u32, length u32)
 
-All big-endian. What is told apart is a key at an address: messages of one key that are published to several addresses
-say different things. Two that collide in both hashes, 128 bits, are taken for one.
+All big-endian. A key is told apart by its address: messages of one key that are published to several addresses say
+different things. Two keys that collide in both hashes, 128 bits, are taken for one.
 """
 
 import struct
@@ -27,7 +27,7 @@ _QUEUE, _ENTRY = b"q", b"k"
 
 
 class CompactKey(NamedTuple):
-    """What a compacted queue keeps the newest record of."""
+    """The key of which a compacted queue keeps the newest record."""
 
     queue: int
     key_hash: int
@@ -65,7 +65,7 @@ class CompactView:
 
     @staticmethod
     def _rows_to(run: Run, frame: LogOffset) -> int:
-        """Where in a run's rows those of a frame end."""
+        """Returns where in a run's rows those of a frame end."""
         starts = np.array([placed.start for placed in run.placed], np.int64)
         return int(run.ends[int(np.searchsorted(starts, frame))])
 
@@ -121,6 +121,6 @@ class CompactView:
                 found = cursor.next()
 
     def newest(self, txn: Any, key: CompactKey) -> Position | None:
-        """Where the newest record of a key is."""
+        """Returns the position of the newest record of a key."""
         value = txn.get(_ENTRY + _KEY.pack(*key), db=self._db)
         return None if value is None else Position(*_VALUE.unpack(value)[:2])

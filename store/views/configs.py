@@ -1,4 +1,4 @@
-"""How long the records of each configured queue are kept: queue u32, big-endian -> the `QueueConfig`, as in the log."""
+"""The retention of each configured queue: queue u32, big-endian -> the `QueueConfig`, as in the log."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -130,7 +130,7 @@ class ConsumeQueueView:
                 found = cursor.set_range(queue + _BEHIND)
 
     def end(self, txn: Any, queue: QueueNumber) -> QueueEnd:
-        """Where a queue ends; (0, 0) for one that was never written."""
+        """Returns where a queue ends; (0, 0) for one that was never written."""
         last = self.last_chunk(txn, queue)
         if last is not None:
             return QueueEnd(last.next, last.bytes_end)

@@ -69,7 +69,7 @@ def open_environment(path: Path, map_size_bytes: int) -> Any:
 
 
 def is_for_want_of_room(error: lmdb.Error, path: Path) -> bool:
-    """Whether LMDB could not write because the disk of the environment at `path` has no room."""
+    """Returns whether LMDB could not write because the disk of the environment at `path` has no room."""
     said = str(error)
     if isinstance(error, lmdb.DiskError) or any(reason in said for reason in _NO_ROOM):
         return True

@@ -1,4 +1,4 @@
-"""Where consumer groups are: (length of the group's name u16, name in UTF-8, queue u32) -> offset i64, big-endian."""
+"""The offsets of consumer groups: (length of the group's name u16, name in UTF-8, queue u32) -> i64, big-endian."""
 
 import struct
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class GroupsView:
                         found = cursor.delete()
 
     def get(self, txn: Any, group: str) -> dict[QueueNumber, int]:
-        """Where a group is; empty for one that never committed."""
+        """Returns the offsets of a group, by queue; empty for one that never committed."""
         prefix = _prefix(group)
         offsets = {}
         with txn.cursor(db=self._db) as cursor:

@@ -1,4 +1,4 @@
-"""Where the records of a key, an address or an id are: an entry for each frame that has some, not for each record.
+"""The index of records by key, address and id: an entry for each frame that has some, not for each record.
 
     part u32 | kind u8 | hash u64 | ~(the frame's place in its part) u32  ->  stored at u64 | rows u32, newest first
     part u32 | 0 u8                                                       ->  stored at u64 of its first entry
@@ -65,7 +65,7 @@ class Wanted(NamedTuple):
 
 
 def _indexed(rows: npt.NDArray[np.void], kind: IndexKind) -> npt.NDArray[np.bool_]:
-    """Which rows are in the index: no second row of a record, none of the store's own."""
+    """Returns which rows are in the index: no second row of a record, none of the store's own."""
     flags = rows["flags"]
     mask: npt.NDArray[np.bool_] = (rows["queue"] >= FIRST_QUEUE) & (rows[_COLUMN[kind]] != 0) & (flags & ROW_EXTRA == 0)
     flag = _FLAG[kind]
@@ -212,7 +212,7 @@ class IndexView:
             found = _seek(cursor, prefix, within - 1)
 
     def entries(self, txn: Any) -> int:
-        """How many entries there are."""
+        """Returns how many entries there are."""
         count: int = txn.entries(self._db)
         return count
 
@@ -228,14 +228,14 @@ class _Columns(NamedTuple):
     begins: npt.NDArray[np.int64]
 
     def heads(self, kept: npt.NDArray[np.int64]) -> dict[int, int]:
-        """When the first of some rows, which ascend, was stored in each part."""
+        """Returns when the first of some rows, which ascend, was stored in each part."""
         frames = self.frame[kept]
         parts, first = np.unique(self.starts[frames] >> np.uint64(PART_BITS), return_index=True)
         return dict(zip(parts.tolist(), self.stored[frames[first]].tolist(), strict=True))
 
 
 def _concerned(run: Run) -> bool:
-    """Whether a run has anything to index, at a glance."""
+    """Returns whether a run has anything to index, at a glance."""
     rows = run.rows
     return bool(len(rows) and ((rows["flags"] & (ROW_INDEX_KEY | ROW_INDEX_ADDRESS)).any() or rows["id_hash"].any()))
 

@@ -49,11 +49,11 @@ class KvView:
         state.finish()
 
     def state(self, txn: Any) -> "StoredState":
-        """What is stored, for looking up."""
+        """Returns what is stored, for looking up."""
         return StoredState(txn, self._entries, self._expiry, self._spaces)
 
     def held(self, txn: Any, at: bytes) -> Held | None:
-        """What a slot holds."""
+        """Returns what a slot holds."""
         data = txn.get(at, db=self._entries)
         return None if data is None else Held.unpack(data)
 
@@ -64,7 +64,7 @@ class KvView:
         return None if held is None else held.entry(at)
 
     def slots(self, txn: Any, first: bytes, end: bytes) -> Iterator[tuple[bytes, Held]]:
-        """What the slots from `first` to `end` (exclusive) hold, in order."""
+        """Yields what the slots from `first` to `end` (exclusive) hold, in order."""
         with txn.cursor(db=self._entries) as cursor:
             found = cursor.set_range(first)
             while found and (at := cursor.key()) < end:
@@ -83,7 +83,7 @@ class KvView:
                 found = cursor.next()
 
     def next_due_ms(self, txn: Any) -> int | None:
-        """When the first key expires."""
+        """Returns when the first key expires."""
         with txn.cursor(db=self._expiry) as cursor:
             return int.from_bytes(cursor.key()[:8], "big") if cursor.first() else None
 
@@ -120,7 +120,7 @@ class StoredState:
         self._changed: dict[str, Space] = {}
 
     def get(self, at: bytes) -> Held | None:
-        """What a slot holds."""
+        """Returns what a slot holds."""
         data = self._txn.get(at, db=self._entries)
         return None if data is None else Held.unpack(data)
 
@@ -142,7 +142,7 @@ class StoredState:
             self._txn.delete(_expiry_key(before), db=self._expiry)
 
     def space(self, namespace: str) -> Space:
-        """What a namespace holds and may hold."""
+        """Returns what a namespace holds and may hold."""
         space = self._changed.get(namespace)
         if space is None:
             data = self._txn.get(_space_key(namespace), db=self._spaces)

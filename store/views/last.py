@@ -18,7 +18,7 @@ assert _VALUE.size == _VALUE_DTYPE.itemsize
 
 
 class LastView:
-    """Where the newest record of an address is."""
+    """The position of the newest record of each address."""
 
     def __init__(self, db: Any) -> None:
         self._db = db

@@ -75,7 +75,7 @@ Entry: TypeAlias = tuple[bytes, bytes, bytes]  # view, key, value as it lies the
 
 
 class Marks(NamedTuple):
-    """What views say of themselves: how far they have followed the log, from where on they know it to be kept."""
+    """The marks of views: how far they have followed the log, and from where on they know it to be kept."""
 
     dispatched: LogOffset
     first: LogOffset
@@ -83,7 +83,7 @@ class Marks(NamedTuple):
 
     @property
     def is_current(self) -> bool:
-        """Whether they are of this format."""
+        """Returns whether they are of this format."""
         return self.format == FORMAT
 
 

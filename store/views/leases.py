@@ -1,4 +1,4 @@
-"""What is settled of each leased queue, and how its messages are lent, for each group.
+"""The settled ranges of each leased queue, and how its messages are lent, for each group.
 
 b"s" + (group, queue u32, first offset u64) -> end u64; b"p" + (group, queue u32) -> policy; b"g" + (queue u32, group)
 -> nothing, for the groups with a name, so that a queue's deletion finds them; b"d" + (queue u32) and b"e" + (group) ->
@@ -149,7 +149,7 @@ class SettledView:
             return QueueOffset(max(offset, _OFFSET.unpack(cursor.value())[0]))  # ranges do not touch: one is enough
 
     def deleted_at(self, txn: Any, queue: QueueNumber, group: str = "") -> int:
-        """Where in the log a queue or group was deleted; -1: never. What was lent before, or there, is not any more."""
+        """Returns where in the log a queue or group was deleted; -1: never. Leases up to there have ended."""
         return max(self._number(txn, _TRIMMED) - 1, self._deleted(txn, queue, group))
 
     def _deleted(self, txn: Any, queue: int, group: str) -> int:
@@ -159,7 +159,7 @@ class SettledView:
         )
 
     def policy(self, txn: Any, queue: QueueNumber, group: str = "") -> LeasePolicy:
-        """How a group's messages of a queue are lent."""
+        """Returns how a group's messages of a queue are lent."""
         value = txn.get(_POLICY + _key(group, queue), db=self._db)
         return DEFAULT if value is None else _decode(value)
 

@@ -61,7 +61,7 @@ def _seal_some(txn: Any, table: Table, number: int, after: bytes) -> tuple[int, 
 
 
 def _place(txn: Any, meta: Table) -> tuple[int, bytes]:
-    """Which table is being sealed, and behind which key."""
+    """Returns which table is being sealed, and behind which key."""
     found = txn.get(_PLACE, db=meta.handle)
     return (0, b"") if found is None else (found[0], found[1:])
 

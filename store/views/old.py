@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def old_path(path: Path) -> Path:
-    """Where the old views lie while those at `path` are made anew."""
+    """Returns where the old views lie while those at `path` are made anew."""
     return path.with_name(path.name + ".old")
 
 
@@ -56,16 +56,16 @@ class OldViews:
 
     @property
     def dispatched(self) -> LogOffset:
-        """How far they have followed the log, which was on disk so far; 0 where that is not known."""
+        """Returns how far they have followed the log, which was on disk so far; 0 where that is not known."""
         return LogOffset(0) if self._marks is None else self._marks.dispatched
 
     @property
     def is_readable(self) -> bool:
-        """Whether `chunks` can be asked for."""
+        """Returns whether `chunks` can be asked for."""
         return self._marks is not None and self._marks.format in {FORMAT, UNSEALED}
 
     def chunks(self, start: LogOffset, end: LogOffset) -> list[tuple[QueueNumber, Chunk]] | None:
-        """What the frames between two log offsets hold, by queue; None where that is not known.
+        """Returns what the frames between two log offsets hold, by queue; None where that is not known.
 
         Costs some searches a queue.
         """

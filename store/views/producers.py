@@ -20,7 +20,7 @@ _FIRST_ONCE = _U64.pack(ONCE_PRODUCER)
 
 
 class ProducersView:
-    """What a `ProducerTable` is restored from."""
+    """The records from which a `ProducerTable` is restored."""
 
     def __init__(self, db: Any) -> None:
         self._db = db

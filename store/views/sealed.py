@@ -70,7 +70,7 @@ def unseal(salt: int, key: bytes, held: bytes) -> bytes | None:
 
 
 def _is_in_value(salt: int, key: bytes, held: bytes) -> bool:
-    """Whether a single flipped bit of the value explains why the checksum is another: so the key is sound.
+    """Returns whether a single flipped bit of the value explains the wrong checksum: then the key is sound.
 
     CRC-32C tells all single flips apart; they are tried from the last bit on (Koopman, "32-bit cyclic redundancy
     codes for Internet applications", DSN 2002).
@@ -304,7 +304,7 @@ class ReadTxn:
         self._txn.abort()
 
     def entries(self, db: Table) -> int:
-        """How many entries there are."""
+        """Returns how many entries there are."""
         return int(self._txn.stat(db.handle)["entries"])
 
     def held(self, db: Table, start: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -26,7 +26,7 @@ _PREFIX, _HELD_KEY = b"t", b"held"
 
 
 def is_sound(record: TimerSet) -> bool:
-    """Whether what a timer holds can be appended; one of which that is not true has no effect.
+    """Returns whether what a timer holds can be appended; a timer that cannot be has no effect.
 
     Its rows point into its payload and go to queues of messages, or to the KV for a retained one.
     """
@@ -40,7 +40,7 @@ def is_sound(record: TimerSet) -> bool:
 
 
 def size_of(record: TimerSet) -> int:
-    """What a timer counts for in `TimersHeld`."""
+    """Returns the bytes that a timer counts for in `TimersHeld`."""
     return len(record.rows) + len(record.payload)
 
 
@@ -88,12 +88,12 @@ class TimersView:
     # ---- reading
 
     def held(self, txn: Any) -> TimersHeld:
-        """How much is pending."""
+        """Returns how many timers are pending, and the bytes that they hold."""
         value = txn.get(_HELD_KEY, db=self._db)
         return TimersHeld(0, 0) if value is None else TimersHeld(*_HELD.unpack(value))
 
     def size_bytes(self, txn: Any, key: TimerKey) -> int | None:
-        """What a pending timer counts for; None when it is not pending."""
+        """Returns the bytes that a pending timer counts for; None when it is not pending."""
         value = txn.get(_PREFIX + TIMER_KEY.pack(*key), db=self._db)
         return None if value is None else len(value) - _SIZE.size
 
@@ -124,7 +124,7 @@ class TimersView:
     def sizes(
         self, txn: Any, start: TimerKey | None, *, count: int, skip: Callable[[TimerKey], bool]
     ) -> list[tuple[TimerKey, int]]:
-        """What pending timers count for, from a key on, without those that `skip` names."""
+        """Returns the bytes that pending timers count for, from a key on, without those that `skip` names."""
         pending = self._pending(txn, start, skip)
         return [(key, len(value) - _SIZE.size) for key, value in islice(pending, count)]
 

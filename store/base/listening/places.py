@@ -1,7 +1,8 @@
-"""How many connections a server has, by where they come from and by what they have shown of themselves.
+"""The connections of a server, counted by where they come from and by what they have shown of themselves.
 
-Whoever can reach the port can connect, so what has not yet opened, or is passed on to gRPC, holds places of its own
-and cannot take those of pipes. Nor can one address take another's: who has most loses the oldest.
+Whoever can reach the port can connect. So a connection that has not yet opened, or is passed on to gRPC, holds a place
+of its own kind and cannot take those of pipes. Nor can one address take another's: the one with the most places loses
+its oldest.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ class Places:
         self._origins: dict[asyncio.Task[None], bytes] = {}
 
     def __len__(self) -> int:
-        """How many are taken."""
+        """Returns how many places are taken."""
         return len(self._origins)
 
     def take(self, task: "asyncio.Task[None]", origin: bytes, most: int) -> None:
@@ -48,7 +49,7 @@ class Places:
 
 
 def origin_of(family: int, address: Any) -> bytes:
-    """Whose a connection is, as far as its address says: a host's of IPv4, a network's of 64 bits of IPv6."""
+    """Returns whose a connection is, by its address: a host's of IPv4, a network's of 64 bits of IPv6."""
     if family == socket.AF_INET:
         return socket.inet_pton(family, address[0])
     if family != socket.AF_INET6:
