@@ -1,6 +1,4 @@
-"""What the owners of names write down (`gateway.ownership.cluster_owners`), and a name that one of several
-proxies owns.
-"""
+"""The records of owners of names (`gateway.ownership.cluster_owners`), and a name that one of several proxies owns."""
 
 import asyncio
 import random
@@ -40,7 +38,7 @@ log = logs.get(__name__)
 
 
 class OwnerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who owns a name, and for which user; None: for whomever, or nobody has said."""
+    """The owner of a name, and its user; `user` is None for any user, or where none was given."""
 
     name: str
     proxy: str
@@ -48,7 +46,7 @@ class OwnerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class WantedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who asks whom for a name, and for which user; None as above."""
+    """A request of one proxy to another for a name, and for which user; None as above."""
 
     name: str
     by: str
@@ -75,12 +73,12 @@ class Asked:
 
     @property
     def outbid(self) -> bool:
-        """Whether another proxy has asked since: the newest one is given it."""
+        """Returns whether another proxy has asked since: the newest request wins."""
         return self.others > self.mine
 
 
 class Owning(Protocol):
-    """Whose names they are."""
+    """The owner of names: its store, its presence and the requests to it."""
 
     store: StoreClient
     presence: Presence
@@ -182,12 +180,12 @@ class OwnedName:
 
 
 def owner_key(name: str) -> str:
-    """Where it is written who owns a name."""
+    """Returns the key of a name's owner record."""
     return kv_key(OWNERS, name)
 
 
 def wanted_key(name: str) -> str:
-    """Where it is written who asks for a name."""
+    """Returns the key of the request for a name."""
     return kv_key(WANTED, name)
 
 

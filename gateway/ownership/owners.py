@@ -1,7 +1,7 @@
-"""Who owns a name: a session or an exclusive queue, which one proxy at a time may serve.
+"""Owners of names: a name stands for a session or an exclusive queue, which one proxy at a time may serve.
 
-What is written for a name is written by its owner alone. A gateway that is alone with its store owns every name, and
-that costs nothing; of several proxies each owns what it has a key for (`gateway.ownership.cluster_owners`).
+Only the owner of a name writes for it. A gateway that is alone with its store owns every name, and that costs nothing;
+each of several proxies owns the names it has a key for (`gateway.ownership.cluster_owners`).
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class Owned(Protocol):
 
     @property
     def as_seen(self) -> bool:
-        """Whether nothing has changed that was seen before it was taken (`Owners.take`)."""
+        """Returns whether all is unchanged that was seen before the name was taken (`Owners.take`)."""
 
     @property
     def epoch(self) -> int:
@@ -89,7 +89,7 @@ class Owned(Protocol):
 
 
 class Listener(Protocol):
-    """Who uses names. Its methods are called as tasks and may raise `StoreError` and `Refusal`, which is logged."""
+    """A user of names. Its methods are called as tasks; a `StoreError` or `Refusal` that they raise is logged."""
 
     async def wanted(self, name: str, user: SessionUser | None) -> None:
         """Another proxy waits for a name that this process owns: let go of it soon, or lose it.
@@ -109,14 +109,14 @@ class Owners(Protocol):
 
     @property
     def alone(self) -> bool:
-        """Whether no other process can own anything, so that what is known here is all there is."""
+        """Returns whether no other process can own anything, so that this process knows everything."""
 
     @property
     def id(self) -> str:
         """The name of this process among the others, another one whenever it owned nothing meanwhile."""
 
     async def is_first(self) -> bool:
-        """Whether no other process is there now. Raises `StoreError`."""
+        """Returns whether no other process is present now. Raises `StoreError`."""
 
     def serve(self, prefix: str, listener: Listener) -> None:
         """Names that begin with a prefix belong to a listener."""
@@ -233,7 +233,7 @@ class LocalOwners:
 
 
 def cursor_key(name: str) -> str:
-    """Where several proxies keep a name's cursor."""
+    """Returns the key under which several proxies keep a name's cursor."""
     return kv_key(CURSORS, name)
 
 

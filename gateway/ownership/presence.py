@@ -1,11 +1,11 @@
-"""Which proxies there are: each has a key that expires when it is not heard of.
+"""The proxies that are present: each has a key that expires unless it is refreshed.
 
-A proxy whose key could not be refreshed in time takes itself for dead before the others do: the time to live that it
-counts begins when it asked, the store's when it was heard.
+A proxy that could not refresh its key in time considers itself gone before the others do: it counts its time to live
+from when it asked, the store from when the request arrived.
 
-Keys expire by the clock of the store, also while it can hear nobody. So who finds its own key gone puts it back, unless
-another proxy has become its heir: both are decided by the two keys together, and one of them wins. An heir is nobody
-who was not heard of itself for a while: the others were not either, and come back like it.
+Keys expire by the clock of the store, also while it can hear no proxy. So a proxy that finds its own key gone puts it
+back, unless another proxy has become its heir: both are decided by the two keys together, and one of them wins. A proxy
+that was itself not heard of for a while becomes no heir: the others were not heard of either, and come back like it.
 """
 
 import time
@@ -86,12 +86,12 @@ class Presence:
 
     @property
     def heard(self) -> bool:
-        """Whether the last time we asked to be heard of, we were; not while we ask."""
+        """Returns whether the store has confirmed our last refresh; False while a refresh is in flight."""
         return self._heard_since_s is not None
 
     @property
     def settled(self) -> bool:
-        """Whether we have been heard of for long enough that others would have been too."""
+        """Returns whether we have been present for long enough that other proxies would be as well."""
         since_s = self._heard_since_s
         return self.present and since_s is not None and self._clock() - since_s >= self.interval_s
 
@@ -101,7 +101,7 @@ class Presence:
 
     @property
     def waning(self) -> bool:
-        """Whether we are there, and have not been heard of for longer than there should be between two beats."""
+        """Returns whether we are present, but our last confirmed refresh is older than it should be between two."""
         return self.remaining_s > 0 and self._heard_until_s - self._clock() < self._ttl_s / 2
 
     def go_on(self, until_s: float, *, at_most_s: float) -> None:
@@ -111,7 +111,7 @@ class Presence:
 
     @property
     def remaining_s(self) -> float:
-        """How long we are there at least."""
+        """Returns how long we are present at least."""
         return self._until_s - self._clock() if self.present else 0.0
 
     async def leave(self) -> None:
@@ -127,7 +127,7 @@ class Presence:
             log.warning("the other proxies are not told that this one ends", error=str(error))
 
     async def is_there(self, proxy: str) -> bool:
-        """Whether a proxy is there. Raises `StoreError`."""
+        """Returns whether a proxy is present. Raises `StoreError`."""
         if proxy == self.id:
             return self.present
         return await self._store.kv_get(kv_key(ALIVE, proxy)) is not None

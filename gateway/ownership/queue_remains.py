@@ -1,6 +1,7 @@
-"""What is left of queues that are gone: rows, a number, and the marker of those that no restart should find.
+"""The remains of deleted queues: rows, a number, and the marker of those that no restart should find.
 
-A queue is gone when its clients have been told so. Rows and number follow, now or, when the store refuses, later.
+A queue counts as deleted once its clients have been told so. Rows and number are removed now or, when the store
+refuses, later.
 """
 
 from collections.abc import AsyncIterator
@@ -30,7 +31,7 @@ class QueueRemains:
 
     @property
     def pending(self) -> bool:
-        """Whether something is left."""
+        """Returns whether anything is left to remove."""
         return bool(self._left)
 
     async def load(self) -> None:

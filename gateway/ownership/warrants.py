@@ -1,9 +1,9 @@
-"""What proxies do while the keys that say who owns what cannot be reached: go on, as long as nobody can take over.
+"""Warrants of proxies to go on while the keys of owners cannot be reached, as long as nobody can take over.
 
-A proxy cannot know whether others reach what it does not. So the controllers' leader is asked: while it says that the
-home group is not served (`ControllerClient.service`), a proxy goes on for `WARRANT_MS` after each time that it asked.
-And who is to do what another proxy has left asks first whether nobody can hold such a warrant. Both are bounded: nobody
-goes on for more than `outage_s`, and an heir that no controller answers waits for as long.
+A proxy cannot know whether others reach what it does not. So it asks the controllers' leader: while the leader says
+that the home group is not served (`ControllerClient.service`), the proxy goes on for `WARRANT_MS` after each time that
+it asked. A proxy that is to do what another one has left asks first whether nobody can hold such a warrant. Both are
+bounded: nobody goes on for more than `outage_s`, and an heir that no controller answers waits for as long.
 """
 
 import asyncio
@@ -63,9 +63,9 @@ class Warrants:
         presence.go_on(asked_s + WARRANT_MS / 1_000, at_most_s=self._outage_s)
 
     async def may_inherit(self, proxy: str) -> bool:
-        """Whether a proxy whose key is gone has certainly ended what it was doing, if it has an heir already.
+        """Returns whether a proxy whose key is gone has certainly ended what it was doing, if it has an heir already.
 
-        Before it has one this is a courtesy: after an outage it has time to come back.
+        Before it has an heir this is a courtesy: after an outage it has time to come back.
         """
         if self._service is None:
             return True

@@ -252,7 +252,7 @@ class Gateway:
     # ---- what it says of itself
 
     def ready(self) -> ReadyState:
-        """Whether it can serve, and if not, why."""
+        """Returns whether the process can serve, and the reasons why not."""
         reasons = []
         if self._stopping:
             reasons.append("shutting down")
@@ -294,7 +294,7 @@ class Gateway:
 
 
 async def topics_status(store: StoreClient, controller: ControllerClient) -> tuple[TopicStatus, ...]:
-    """What is to be said of all topics. Raises `StoreError`."""
+    """Returns the status of all topics. Raises `StoreError`."""
     return tuple([await _topic_status(store, controller, name) for name in [t.name for t in controller.topics()]])
 
 
@@ -349,7 +349,7 @@ async def run(
 
 
 async def unless(stopped: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
-    """What some work comes to, None when the process is asked to stop before."""
+    """Returns the result of some work; None when the process is asked to stop before it has one."""
     working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stopped.wait())
     await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()

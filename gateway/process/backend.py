@@ -55,36 +55,36 @@ class Backend(Protocol):
 
     @property
     def owners(self) -> Owners:
-        """Who owns sessions and queues among the processes on the same store."""
+        """Returns the owners of sessions and queues among the processes on the same store."""
 
     @property
     def where(self) -> str:
-        """What a person is told: a directory, or the controllers' addresses."""
+        """Returns the location as a person is told it: a directory, or the controllers' addresses."""
 
     @property
     def alive(self) -> bool:
         """False when only a restart helps."""
 
     def troubles(self) -> Sequence[str]:
-        """Why it cannot serve now, a reason each."""
+        """Returns the reasons why it cannot serve now."""
 
     def warnings(self) -> Sequence[str]:
-        """What is wrong though it serves, a line each."""
+        """Returns the faults that do not keep it from serving, a line each."""
 
     def log(self) -> LogStatus:
-        """Where the log is; in a cluster the home group's."""
+        """Returns the positions of the log; in a cluster the home group's."""
 
     def damages(self) -> Sequence[DamageStatus]:
-        """What is known to be damaged on this process's disk."""
+        """Returns the known damage on this process's disk."""
 
     async def lost(self) -> Sequence[LostStatus]:
         """The messages that this damage has taken. Raises `StoreError`."""
 
     def damaged_views(self) -> Sequence[ViewDamageStatus]:
-        """What is known to be damaged in the views on this process's disk."""
+        """Returns the known damage in the views on this process's disk."""
 
     def scrub(self) -> ScrubStatus:
-        """How far the search for damage is."""
+        """Returns the progress of the search for damage."""
 
     def groups(self) -> Sequence[GroupStatus]:
         """The store groups of a cluster."""
@@ -94,7 +94,7 @@ class Backend(Protocol):
 
 
 class StoreFigures:
-    """What is to be said of a store in this process; `topics` gives the names of its queues."""
+    """The status of a store in this process; `topics` gives the names of its queues."""
 
     def __init__(self, store: LocalStore, topics: Callable[[], Sequence[Topic]]) -> None:
         self.store = store
@@ -343,7 +343,7 @@ async def _reached(controller: RemoteController, connect: Connect) -> ClusterSto
 
 
 def metadata_limits(config: Config) -> Limits:
-    """What the cluster's metadata may come to."""
+    """Returns the limits of the cluster's metadata."""
     topics = config.topics
     return Limits(
         topics_max=topics.topics_max,

@@ -1,4 +1,4 @@
-"""What a role refuses of a configuration, beyond what no role can read.
+"""Checks a configuration for a role: each role refuses some settings beyond those that no role can read.
 
 A role calls its check before it opens anything, so a mistake is a line and not a process that ends half way up.
 """
@@ -90,7 +90,7 @@ def roles_of(config: Config) -> Sequence[str]:
 
 
 def refusals(config: Config, roles: Sequence[str]) -> Sequence[str]:
-    """What these roles refuse, a line each; none twice."""
+    """Returns the reasons why these roles refuse a configuration, a line each; none twice."""
     found: dict[str, None] = {}
     for role in roles:
         try:

@@ -38,7 +38,7 @@ CLUSTERED = "the data directory is that of a cluster's node: start headgate cont
 
 
 class SharedStore(StoreFigures):
-    """What the workers stand on."""
+    """The store and the controller that a node's workers share."""
 
     def __init__(self, store: LocalStore, controller: ControllerNode, sockets: Path) -> None:
         super().__init__(store, controller.topics)
@@ -47,7 +47,7 @@ class SharedStore(StoreFigures):
 
     @property
     def controller_address(self) -> str:
-        """Where the workers find the metadata."""
+        """Returns the address at which the workers find the metadata."""
         return _address(self.sockets, CONTROLLER_SOCKET)
 
     @property
@@ -56,7 +56,7 @@ class SharedStore(StoreFigures):
         return self.store.error is None and not self.controller.failed.done()
 
     def troubles(self) -> Sequence[str]:
-        """Why it cannot serve now, a reason each."""
+        """Returns the reasons why it cannot serve now."""
         failed = self.controller.failed
         found = [f"the metadata's log has failed: {failed.result()}"] if failed.done() else []
         return [*found, *super().troubles()]

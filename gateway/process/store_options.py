@@ -1,4 +1,4 @@
-"""How a store is opened, as the configuration says."""
+"""Translates the configuration into the options that a store is opened with."""
 
 from typing import Any
 

@@ -50,16 +50,16 @@ class Worker:
 
     @property
     def name(self) -> str:
-        """What it is called among processes."""
+        """Returns the worker's name among processes."""
         return f"worker-{self.number}"
 
     @property
     def ready(self) -> bool:
-        """Whether it serves."""
+        """Returns whether the worker serves."""
         return self.process is not None and not self.troubles
 
     def shown(self) -> WorkerStatus:
-        """What an operator is told."""
+        """Returns the status that an operator is shown."""
         status = self.status
         return WorkerStatus(
             number=self.number,

@@ -114,7 +114,7 @@ class Workers:
     # ---- what it says of itself
 
     def ready(self) -> ReadyState:
-        """Whether any worker serves, and what keeps the others from it."""
+        """Returns whether any worker serves, and the reasons why others do not."""
         reasons = []
         if self._stopping:
             reasons.append("shutting down")
@@ -222,7 +222,7 @@ async def _started(workers: Workers, stack: contextlib.AsyncExitStack) -> bool:
 
 
 def _for_workers(config: Config, base: SharedStore) -> Config:
-    """What a worker's configuration has otherwise: it keeps nothing, and everything is in the process beside it."""
+    """Returns a worker's configuration: it stores nothing itself, and finds everything in the process beside it."""
     cluster = msgspec.structs.replace(
         config.cluster, controllers={"1": base.controller_address}, tls=type(config.cluster.tls)()
     )

@@ -1,7 +1,7 @@
-"""How many consumers a queue has at all proxies together.
+"""The number of consumers that a queue has at all proxies together.
 
 Each proxy that has some owns a name for them (`gateway.ownership.owners`), so that they do not outlive it, and a record
-beside it says how many. A consumer is first written down, then it is looked who else is there: of two that exclude each
+beside it holds their number. A proxy first writes a consumer down, then looks for others: of two that exclude each
 other at least one finds the other.
 """
 
@@ -36,7 +36,7 @@ _count = msgspec.msgpack.Decoder(CountRecord).decode
 
 
 class ConsumerCounts(Protocol):
-    """What is known of consumers elsewhere. All methods raise `StoreError`."""
+    """The consumers that are known elsewhere. All methods raise `StoreError`."""
 
     async def join(self, queue: str, *, exclusive: bool) -> None:
         """There is one more here. Raises `Refusal` where that cannot be."""
@@ -45,7 +45,7 @@ class ConsumerCounts(Protocol):
         """There is one less here; how many there are elsewhere."""
 
     async def elsewhere(self, queue: str) -> int:
-        """How many there are at other proxies."""
+        """Returns how many consumers there are at other proxies."""
 
 
 class LocalConsumerCounts:

@@ -1,8 +1,8 @@
-"""Where the definitions of exchanges and queues are kept, and how several proxies agree on them.
+"""The stored definitions of exchanges and queues, on which several proxies agree.
 
-A gateway that is alone keeps what is durable, and nobody else changes it. Several proxies keep everything, what is not
-durable in places of its own, change it by compare-and-set, and follow each other by a watch. Revisions tell what is
-newer: what arrives late changes nothing.
+A gateway that is alone keeps the durable ones, and nobody else changes them. Several proxies keep all, those that are
+not durable in places of their own; they change them by compare-and-set, and follow each other by a watch. Revisions
+tell what is newer: a change that arrives late has no effect.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -75,7 +75,7 @@ class Definitions(Protocol):
         """
 
     def guard(self, definition: QueueDefinition, revision: int) -> Mapping[str, int]:
-        """What a transaction has to compare that may only be done while a durable queue is as it is known here."""
+        """Returns the revisions that a transaction has to compare to fail once a durable queue is not as known here."""
 
 
 class LocalDefinitions:

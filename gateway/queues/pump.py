@@ -36,7 +36,7 @@ log = logs.get(__name__)
 
 
 class Connection(Protocol):
-    """Who consumes. `id` is unique among all connections that ever were in this process: it owns the leases."""
+    """A consuming connection. `id` is unique among all connections that this process ever had: it owns the leases."""
 
     id: int
     gone: bool
@@ -94,14 +94,14 @@ class Consumer:
 
     @property
     def shared(self) -> bool:
-        """Whether it is a member of a shared subscription."""
+        """Returns whether the consumer is a member of a shared subscription."""
         return bool(self.pattern)
 
     @property
     def allowed(self) -> bool:
-        """Whether it may read all that the queue gives: a member of a shared subscription, all that the filter matches.
+        """Returns whether it may read all the queue's messages: for a shared subscription, all that the filter matches.
 
-        A member with fewer rights would take from others what it cannot have.
+        A member with fewer rights would take messages from others that it must not have.
         """
         access = self.permissions.access
         if access is None:
@@ -114,11 +114,11 @@ class Consumer:
 
     @property
     def idle(self) -> bool:
-        """Whether it gets nothing now: it has no room, its connection is ending, or it may not read any more."""
+        """Returns whether it gets nothing now: it has no room, its connection ends, or it may not read any more."""
         return self.blocked or self.conn.gone or not self.allowed
 
     def offer_count(self) -> int:
-        """How many messages to offer next."""
+        """Returns how many messages to offer next."""
         if self.credit is not None:
             return min(self.credit, BATCH_COUNT_MAX)
         return min(max(0, self.window - self.taken) + self.probe, BATCH_COUNT_MAX)
@@ -354,7 +354,7 @@ def read(
 
 
 def _places(frame: Frame, rows: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Where records are in `frame.plain`, and their row in their topic's queue: what a message's position names."""
+    """Returns where records are in `frame.plain`, and their row in their topic's queue, which a position names."""
     table = frame.rows
     positions = table["pos"]
     picked = positions[np.asarray(rows)].astype(np.int64)

@@ -53,7 +53,7 @@ log = logs.get(__name__)
 
 
 class _Gone(Exception):
-    """Who asked is gone."""
+    """Raised when the connection that asked is gone."""
 
 
 class NamedQueues:
@@ -111,7 +111,7 @@ class NamedQueues:
 
     @property
     def registry(self) -> SharedRegistry:
-        """Which queues there are."""
+        """Returns the registry of the queues."""
         return self._registry
 
     async def load(self) -> None:

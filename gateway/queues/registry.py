@@ -1,12 +1,11 @@
-"""Which exchanges, queues and bindings there are: declared, kept in the KV, and told to the router.
+"""The exchanges, queues and bindings: declared, kept in the KV, and passed to the router.
 
-A change is on disk before it counts. Exchanges and queues that are durable are entries of the KV, a queue's with its
-bindings; a queue that is not has a marker there instead, so that one that a crash left behind is cleared away at the
-next start.
+A change is on disk before it counts. Durable exchanges and queues are entries of the KV, a queue's with its bindings; a
+queue that is not durable has a marker there instead, so that the next start removes one that a crash left behind.
 
-Of several proxies each has all of them, and follows what the others change (`gateway.queues.definitions`). Who makes a
-queue or removes one owns its name meanwhile, so that two proxies do not give it two numbers; an exclusive queue's proxy
-keeps the name, and whoever takes it over when that proxy is gone removes the queue.
+Each of several proxies has all of them, and follows the changes of the others (`gateway.queues.definitions`). A proxy
+that makes or removes a queue owns its name meanwhile, so that two proxies do not give it two numbers. The proxy of an
+exclusive queue keeps the name; the proxy that takes the name over once that one is gone removes the queue.
 """
 
 import base64
@@ -48,7 +47,7 @@ log = logs.get(__name__)
 
 
 class QueueRegistry(Topology):
-    """What changes exchanges, queues and bindings.
+    """Changes exchanges, queues and bindings.
 
     When something that should be gone could not be removed, `unfinished` is told, and `finish` is to be called again
     later.

@@ -1,7 +1,7 @@
-"""How many connected members each shared subscription has at other proxies: what fair shares are made of.
+"""The number of connected members that each shared subscription has at other proxies: the basis of fair shares.
 
-Of several proxies each says how many it has, in a record that expires unless it is said again, and hears what the
-others say. A share that is a little out of date is a little unfair for a second, and nothing else depends on it.
+Each of several proxies writes its number into a record that expires unless it is renewed, and reads those of the
+others. A share that is a little out of date is a little unfair for a second, and nothing else depends on it.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class SharedCounts:
         self._unsaid[queue] = None
 
     def elsewhere(self, queue: str) -> int:
-        """How many are connected elsewhere."""
+        """Returns how many members are connected elsewhere."""
         return self._elsewhere.get(queue, 0)
 
     async def follow(self) -> None:

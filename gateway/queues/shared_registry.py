@@ -20,7 +20,7 @@ Unless: TypeAlias = Callable[[], Awaitable[Mapping[str, int] | None]]
 
 
 class SharedRegistry(QueueRegistry):
-    """What changes exchanges, queues and bindings, and the queues of shared subscriptions."""
+    """Changes exchanges, queues and bindings, and the queues of shared subscriptions."""
 
     async def share(self, shared: SharedName, *, groups_max: int) -> Queue:
         """The queue of a shared subscription, made if there is none.
@@ -68,7 +68,7 @@ class SharedRegistry(QueueRegistry):
         return True
 
     def guard(self, queue: Queue) -> Mapping[str, int]:
-        """What a transaction has to compare that may only be done while the queue is there."""
+        """Returns the revisions that a transaction has to compare to fail once the queue is gone."""
         return self._definitions.guard(queue.definition, queue.revision)
 
     async def look_again(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What an operator says of shared subscriptions: `[shared_subscriptions]`."""
+"""The settings of shared subscriptions: `[shared_subscriptions]`."""
 
 from typing import Annotated
 

@@ -69,13 +69,13 @@ class Member(Protocol):
 
 
 class SessionKeys(Protocol):
-    """What shared subscriptions need to know of sessions."""
+    """The interface to sessions that shared subscriptions need."""
 
     def key_of(self, holder: Any) -> str | None:
         """The session that a connection holds, by its key."""
 
     def holds(self, key: str) -> bool:
-        """Whether a connection of this process has the session, or its last word is not written."""
+        """Returns whether a connection of this process has the session, or the session's last record is not written."""
 
 
 class SharedSubscriptions:

@@ -48,7 +48,7 @@ Predicate: TypeAlias = Callable[[Message], bool]
 
 
 class QueueRouter(Protocol):
-    """What named queues need of the router."""
+    """The interface to the router that named queues need."""
 
     def bind(
         self, pattern: str, queue: int, predicate: Predicate | None = None, *, key: Hashable, group: int = 0
@@ -81,20 +81,21 @@ class Queue:
 
     @property
     def shared(self) -> bool:
-        """Whether it is a shared subscription's, which its members alone may use."""
+        """Returns whether it is a shared subscription's queue, which its members alone may use."""
         return bool(self.definition.pattern)
 
     @property
     def lasting(self) -> bool:
-        """Whether it survives a restart."""
+        """Returns whether it survives a restart."""
         return self.definition.durable and self.owner is None
 
 
 class Topology:
-    """What `QueueRegistry` changes.
+    """The exchanges, queues and bindings that `QueueRegistry` changes.
 
-    `new_pump` makes what delivers a queue; `dropped` is told of a queue that is gone, while its pump is at rest. When
-    something that should be gone could not be removed, `unfinished` is told, and `finish` is to be called again later.
+    `new_pump` makes the pump that delivers a queue; `dropped` is told of a queue that is gone, while its pump is at
+    rest. When something that should be gone could not be removed, `unfinished` is told, and `finish` is to be called
+    again later.
     """
 
     def __init__(
@@ -333,7 +334,7 @@ class Topology:
 
 
 def kept(number: int) -> QueueConfig:
-    """What is in a queue is kept until somebody has consumed it, whatever the store's limits for topics are."""
+    """Returns the store's settings of a queue: messages are kept until consumed, whatever the limits for topics."""
     return QueueConfig(number, until_settled=True)
 
 
@@ -350,7 +351,7 @@ def _share_key(definition: QueueDefinition) -> Hashable:
 
 
 def no_queue(name: str) -> Refusal:
-    """What is said of a queue that is not there."""
+    """Returns the refusal for a queue that does not exist."""
     return Refusal(Cause.NOT_FOUND, f"no queue {name!r}")
 
 

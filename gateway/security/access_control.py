@@ -65,7 +65,7 @@ class AccessControl:
         return permissions
 
     def stranger(self, protocol: str) -> Principal:
-        """Who a connection is before anybody has asked."""
+        """Returns the principal of a connection that has not authenticated yet."""
         found = self._strangers.get(protocol)
         if found is None:
             found = self._strangers[protocol] = Principal(

@@ -1,6 +1,6 @@
-"""Who a connection is: users of the configuration and of the cluster, bearers of tokens and certificates, guests.
+"""Authenticates connections: users of the configuration and of the cluster, bearers of tokens and certificates, guests.
 
-A name is a name, however it was proven: what somebody may do is said of the name (`Principal.rights`).
+A name is the same however it was proven: permissions belong to the name (`Principal.rights`).
 """
 
 import asyncio
@@ -36,7 +36,7 @@ log = logs.get(__name__)
 
 
 class _Asker(NamedTuple):
-    """What is known of who asks without asking."""
+    """The known attributes of a client that authenticates."""
 
     identity: str | None  # of the certificate
     loopback: bool
@@ -86,11 +86,11 @@ class Authenticator:
         return frozenset(changed)
 
     def has_own(self, name: str) -> bool:
-        """Whether the configuration has a user of this name, who goes before one of the cluster."""
+        """Returns whether the configuration has a user of this name, who takes precedence over one of the cluster."""
         return name in self._config.users
 
     def admits(self, principal: Principal, *, loopback: bool) -> bool:
-        """Whether clients without a password of their own are still let in from there; True for all others."""
+        """Returns whether clients without an own password are still let in from there; True for all others."""
         if principal.anonymous:
             return _admits(self._config.anonymous, loopback=loopback)
         return not principal.guest or _admits(self._config.guest, loopback=loopback)
@@ -103,10 +103,10 @@ class Authenticator:
         address: str = "",
         certificate: Mapping[str, Any] | None = None,
     ) -> Principal | Challenge:
-        """Who asks from an `address`, with a verified `certificate` if there is one, as `ssl` gives it.
+        """Returns the principal of a client at `address`, with its verified `certificate`, if any, as `ssl` gives it.
 
-        Raises `Refusal`: UNAUTHENTICATED, OVERLOAD where too many are asked at once, and QUOTA for an address that has
-        to wait.
+        Raises `Refusal`: UNAUTHENTICATED, OVERLOAD where too many authentications are asked for at once, and QUOTA for
+        an address that has to wait.
         """
         identity = identity_of(certificate, self._tls.client_identity)
         if request.mechanism == "anonymous":
@@ -133,7 +133,7 @@ class Authenticator:
         return found
 
     def session_user(self, principal: Principal) -> SessionUser | None:
-        """Whom a session belongs to that a principal begins; None where it is anybody's."""
+        """Returns the owner of a new session of a principal; None where sessions are not bound to their users."""
         return user_of(principal) if self._config.sessions_bound else None
 
     # ---- mechanisms
@@ -164,7 +164,7 @@ class Authenticator:
         raise _refused()
 
     async def _is_right(self, name: str, password: bytes, asker: _Asker) -> bool:
-        """Whether it is the password of the user of a name; takes as long for names that nobody has."""
+        """Returns whether a password is the named user's; takes as long for names that nobody has."""
         network, effort = asker.network, asker.effort
         user = self._config.users.get(name)
         if user is not None and user.password is not None:
@@ -181,7 +181,7 @@ class Authenticator:
         return False
 
     def _is_guest(self, password: bytes) -> bool:
-        """Whether it is the password that every guest has, where nobody has the name for himself."""
+        """Returns whether this is the password that every guest has, and no user has the guests' name."""
         nobody = GUEST not in self._config.users and self._user(GUEST) is None
         return nobody and hmac.compare_digest(GUEST.encode(), password)
 
@@ -220,7 +220,7 @@ class Authenticator:
     # ---- what is known of names
 
     def _hash_of(self, name: str) -> str | None:
-        """What passwords of a name are compared with."""
+        """Returns the hash that passwords of a name are compared with."""
         user = self._config.users.get(name)
         if user is not None:
             return None if user.password_hash is None else user.password_hash.reveal()
@@ -228,7 +228,7 @@ class Authenticator:
         return None if known is None else known.password
 
     def _verifier(self, name: str, verifiers: Mapping[str, scram.Verifier]) -> scram.Verifier:
-        """What SCRAM verifies a name with. Names without a verifier cannot be told from others, nor ever proven."""
+        """Returns SCRAM's verifier of a name, or a fake one that no client can satisfy or recognise."""
         found = verifiers.get(name)
         if found is None and name not in self._config.users and (known := self._user(name)) is not None:
             found = verifier_in(known.password)
@@ -267,7 +267,7 @@ class Authenticator:
         return hmac.digest(self._secret(SALTS), f"{what} {name}".encode(), "sha256")
 
     def _principal(self, claim: Claim) -> Principal:
-        """Who somebody is who has proven a claim: a name has its rights, however it was proven."""
+        """Returns the principal of a proven claim: a name has its rights, however it was proven."""
         user = self._config.users.get(claim.name)
         known = self._user(claim.name) if user is None else None
         rights: Mapping[str, Any] = known.rights if known is not None else {}
@@ -281,7 +281,7 @@ class Authenticator:
         )
 
     def _vouched(self, principal: Principal, identity: str | None) -> Principal:
-        """What a certificate adds to who somebody is who has proven it otherwise. Raises `Refusal`."""
+        """Adds a certificate's identity to a principal proven by other means. Raises `Refusal`."""
         if identity is None or identity == principal.name:
             return principal
         if self._tls.client_user_agrees:
@@ -290,7 +290,7 @@ class Authenticator:
 
 
 def same_principal(one: Principal, other: Principal) -> bool:
-    """Whether two are the same to everybody else; what they may do, and until when, may differ."""
+    """Returns whether two have the same name and device; their permissions and their expiry may differ."""
     return (one.name, one.device) == (other.name, other.device)
 
 
@@ -303,7 +303,7 @@ def _admits(rule: str, *, loopback: bool) -> bool:
 
 
 def _may_be_token(password: bytes) -> bool:
-    """Whether this is meant as a token: three parts, of which the first is JSON in base64url (RFC 7515, 3.1)."""
+    """Returns whether this is meant as a token: three parts, the first of them JSON in base64url (RFC 7515, 3.1)."""
     return password.startswith(b"eyJ") and password.count(b".") == 2
 
 
@@ -312,7 +312,7 @@ def _refused() -> Refusal:
 
 
 def tokens_of(config: AuthConfig) -> "Tokens | None":
-    """What verifies tokens, where there are keys for it. Raises `ConfigError`."""
+    """Returns the verifier of tokens, where there are keys for it. Raises `ConfigError`."""
     if not config.jwt.enabled:
         return None
     from gateway.security.tokens import Tokens  # noqa: PLC0415 - 10 MB, which most gateways never need

@@ -13,7 +13,7 @@ __all__ = ["auth_mistakes"]
 
 
 def auth_mistakes(auth: AuthConfig, tls: TlsConfig) -> Iterator[tuple[str, str]]:
-    """What no single key of the two sections shows: the key, and what to write."""
+    """Yields the mistakes that no single key of the two sections shows: the key, and what to write."""
     yield from _tls_mistakes(tls)
     otherwise = auth.jwt.enabled or tls.client_certificates != "off"  # users may prove otherwise who they are
     for name, user in auth.users.items():

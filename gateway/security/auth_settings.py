@@ -1,4 +1,4 @@
-"""What an operator says of who may connect: `[auth]`, and `[tls]`, where clients may have certificates."""
+"""The settings of authentication: `[auth]`, and `[tls]`, where clients may have certificates."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,7 +41,7 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def enabled(self) -> bool:
-        """Whether there is a certificate."""
+        """Returns whether there is a certificate."""
         return self.cert_file is not None
 
 
@@ -84,7 +84,7 @@ class JwtConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def enabled(self) -> bool:
-        """Whether there is a key."""
+        """Returns whether there is a key."""
         return self.jwks_file is not None or bool(self.keys)
 
 

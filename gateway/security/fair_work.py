@@ -35,7 +35,7 @@ class FairWork:
         self._running = 0  # <= threads
 
     async def do(self, work: Callable[[], T], *, network: str) -> T:
-        """What some work comes to. Raises `Refusal` (OVERLOAD) where too much waits."""
+        """Does some work and returns its result. Raises `Refusal` (OVERLOAD) where too much waits."""
         line = self._lines.get(network)
         if self._waiting + self._running >= self._waiting_max:
             self._make_room(0 if line is None else len(line))

@@ -35,7 +35,7 @@ class Bucket:
         self._at_ms = now_ms
 
     def wait_ms(self, *, now_ms: int, need: int = 0) -> int:
-        """How long it takes until there are as many tokens as needed; 0: they are there."""
+        """Returns how long it takes until there are as many tokens as needed; 0: they are there."""
         missing = need - self._left_at(now_ms)
         return ceil(missing / self._per_ms) if missing > 0 else 0
 
@@ -45,10 +45,10 @@ class Bucket:
 
 
 class Pace:
-    """How fast one connection sends, against how fast it may.
+    """The rate at which one connection sends, against its limits.
 
-    Where excess waits, the shell reads on when `wait_ms` is over; where it is refused, a `Publish` is refused as a
-    whole while those before it have left a debt, and costs nothing then.
+    Where excess waits, the shell reads on when `wait_ms` is over. Where it is refused, a `Publish` is refused as a
+    whole while earlier ones have left a debt; a refused one adds nothing to that debt.
     """
 
     __slots__ = ("_bytes", "_messages", "_refuses")
@@ -84,7 +84,7 @@ class Pace:
         return None
 
     def wait_ms(self, *, now_ms: int) -> int:
-        """How long nothing is to be read; 0: read on."""
+        """Returns how long nothing is to be read; 0: read on."""
         return 0 if self._refuses else self._debt_ms(now_ms)
 
     def _debt_ms(self, now_ms: int) -> int:
@@ -169,7 +169,7 @@ class ConnectionLimiter:
 
 
 def network_of(address: str) -> str:
-    """Whose address it is: of IPv6, where everybody has many, the /64 network."""
+    """Returns the network an address is counted under: of IPv6, where everybody has many addresses, the /64 network."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

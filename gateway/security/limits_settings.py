@@ -1,4 +1,4 @@
-"""What an operator says of how much one client may do: `[limits]`."""
+"""The settings of a client's limits: `[limits]`."""
 
 from typing import Annotated, Literal
 

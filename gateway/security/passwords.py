@@ -51,7 +51,7 @@ _hasher = PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=L
 
 
 def hash_password(password: bytes) -> str:
-    """What is kept of a password: argon2id's hash, and a verifier for SCRAM where SCRAM allows such a password.
+    """Returns the stored form of a password: argon2id's hash, and SCRAM's verifier where SCRAM allows the password.
 
     Raises ValueError for a password that is empty or too long.
     """
@@ -102,7 +102,7 @@ class _Compared(NamedTuple):
 
 
 class Effort:
-    """What an attempt to log in has taken of comparing."""
+    """The cost of a login attempt's password comparison."""
 
     __slots__ = ("kind", "took_s", "tried")
 
@@ -113,13 +113,13 @@ class Effort:
 
 
 class Refusals:
-    """How long a refusal takes, from how long comparisons take."""
+    """The duration of refusals, derived from how long comparisons take."""
 
     def __init__(self) -> None:
         self._average_s: dict[str, float] = {}  # by kind of hash
 
     def knows(self, kind: str) -> bool:
-        """Whether a comparison of this kind has been noted."""
+        """Returns whether a comparison of this kind has been noted."""
         return kind in self._average_s
 
     def note(self, kind: str, took_s: float) -> None:
@@ -132,7 +132,7 @@ class Refusals:
 
     @property
     def lasting_s(self) -> float:
-        """How long each of them takes."""
+        """Returns how long each refusal takes."""
         return REFUSAL_TIMES * max(self._average_s.values(), default=0.0)
 
 
@@ -154,9 +154,9 @@ class Passwords:
         self._decoy = ""  # a hash that no password has
 
     async def verify(self, hashed: str, password: bytes, *, network: str = "", effort: Effort | None = None) -> bool:
-        """Whether a password, that comes from a network, is the one of a hash. Raises `Refusal` (OVERLOAD).
+        """Returns whether a password from a network matches a hash. Raises `Refusal` (OVERLOAD).
 
-        Who is refused has to wait as long as all others (`even_out`), once that is counted.
+        A client that is refused has to wait as long as all others (`even_out`), once that is counted.
         """
         if len(password) > PASSWORD_BYTES_MAX:
             return False
@@ -221,7 +221,7 @@ class Passwords:
 
 
 def _kind(hashed: str) -> str:
-    """What says how long a comparison takes: the costs of the part of a hash that `_is_right` uses."""
+    """Returns the kind of a hash, which tells how long a comparison takes: the costs of the part `_is_right` uses."""
     parts = hashed.split()
     for part in parts:
         if part.startswith(ARGON2):

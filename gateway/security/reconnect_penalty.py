@@ -54,7 +54,7 @@ class ReconnectPenalty:
             log.warning("a client is closed for the same again and again", **who._asdict(), why=reason)
 
     def delay_ms(self, who: ReconnectingClient, *, now_ms: int) -> int:
-        """How long a client waits before it is let in."""
+        """Returns how long a client waits before it is let in."""
         beyond = self._count(who, now_ms) - FREE_COUNT
         return 0 if beyond < 0 else min(FIRST_DELAY_MS << min(beyond, 16), DELAY_MS_MAX)
 

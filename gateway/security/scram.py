@@ -35,7 +35,7 @@ _WRITTEN = re.compile(r"SCRAM-SHA-256\$([1-9][0-9]{3,6}):([^$:]+)\$([^$:]+):([^$
 
 
 class Verifier(NamedTuple):
-    """What a password is verified with, and nothing that it could be read from."""
+    """The values that verify a password, from which it cannot be read."""
 
     iterations: int
     salt: bytes
@@ -67,7 +67,7 @@ class Verifier(NamedTuple):
         return cls(iterations, salt, stored, server)
 
     def admits(self, password: bytes) -> bool:
-        """Whether a password, as it was sent, is the one; takes some milliseconds."""
+        """Returns whether a password, as it was sent, is the right one; takes some milliseconds."""
         try:
             other = derive(password.decode(), salt=self.salt, iterations=self.iterations)
         except ValueError:

@@ -100,7 +100,7 @@ def _load(key: str, context: ssl.SSLContext, file: Path) -> None:
 
 
 def _stamp(file: Path) -> tuple[int, ...]:
-    """What tells that a file is another one than before."""
+    """Returns a stamp of a file, which differs once the file is another one."""
     try:
         found = file.stat()
     except OSError:

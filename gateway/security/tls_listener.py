@@ -25,14 +25,14 @@ log = logs.get(__name__)
 
 
 class Handshakes:
-    """How many handshakes are under way, of all TLS ports of a process."""
+    """The number of handshakes in progress, of all TLS ports of a process."""
 
     def __init__(self) -> None:
         self.count = 0
         self._by_network: dict[str, int] = {}
 
     def enter(self, network: str) -> bool:
-        """Whether another one may begin."""
+        """Counts one more handshake and returns True, or returns False where it may not begin."""
         own = self._by_network.get(network, 0)
         if self.count >= HANDSHAKES_COUNT_MAX or (self.count >= CROWD_COUNT and own >= NETWORK_COUNT_MAX):
             return False

@@ -58,7 +58,7 @@ class Tokens:
         self._keys = tuple(self._load())
 
     def verify(self, token: bytes, *, now_ms: int) -> Claim:
-        """Who the bearer of a token is. Raises `Refusal` (UNAUTHENTICATED), whose text says why in general words."""
+        """Returns the claim in a token. Raises `Refusal` (UNAUTHENTICATED), with the reason in general words."""
         if now_ms - self._looked_ms >= LOOK_INTERVAL_MS:
             self._looked_ms = now_ms
             self._look()
@@ -120,7 +120,7 @@ class Tokens:
     # ---- keys
 
     def _stamps(self) -> list[tuple[int, ...]]:
-        """What tells that a file is another one than before."""
+        """Returns a stamp of each file, which differs once the file is another one."""
         return [_stamp(file) for file in self._files]
 
     def _look(self) -> None:

@@ -37,7 +37,7 @@ EXCHANGES = "session-exchanges"  # the namespace of what changes with every mess
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the KV holds of a session."""
+    """The record of a session in the KV."""
 
     protocol: str
     session_id: str
@@ -111,7 +111,7 @@ class Held:
 
     @property
     def over(self) -> bool:
-        """Whether the session has ended with its connection, though its last word is not written yet."""
+        """Returns whether the session has ended with its connection, though its last record is not written yet."""
         return self.expiry_s == 0 and self.holder.gone
 
     def check_user(self, who: SessionUser | None) -> None:
@@ -120,17 +120,17 @@ class Held:
             check_user(self.key, self.user, who)
 
     def reached(self, fanout: Fanout) -> Cursor:
-        """How far its messages have been handed out."""
+        """Returns the cursor up to which its messages have been delivered."""
         subscriber = self.holder.subscriber
         if not subscriber.patterns and not self.taken:
             return self.committed  # what it missed is still owed to it
         return fanout.reached(subscriber)
 
     def moves(self, fanout: Fanout, idle_bytes: int) -> bool:
-        """Whether the cursor is to be committed: something was acknowledged, or the log has passed it by this far.
+        """Returns whether to commit the cursor: messages were acknowledged, or the log is `idle_bytes` further.
 
-        An idle session reports nothing. What it had been handed when this was asked last, an interval ago at least, is
-        acknowledged by now, or has been reported as `oldest`.
+        An idle session reports nothing. What was delivered before the last call, at least an interval ago, is either
+        acknowledged by now or has been reported as `oldest`.
         """
         passed = later(self.settled, earlier(self.passed, self.oldest))
         self.passed = self.reached(fanout)
@@ -145,9 +145,9 @@ class Held:
 
 
 class Ended(Protocol):
-    """Who is told that a session has ended. One that does not last ends with its connection.
+    """A callback for the end of a session. A session that does not last ends with its connection.
 
-    What is written for that is written by the session's owner: one that is late would end what another one has begun.
+    The session's owner makes the writes that follow: a late owner would otherwise end what another has begun.
     """
 
     async def __call__(self, session: str, owned: Owned, *, lasting: bool = True) -> None:
@@ -159,23 +159,23 @@ async def not_told(session: str, owned: Owned, *, lasting: bool = True) -> None:
 
 
 async def load_record(store: StoreClient, key: str) -> SessionRecord | None:
-    """What the KV holds of a session. Raises `StoreError`."""
+    """Returns the record of a session in the KV. Raises `StoreError`."""
     return record_in(await store.kv_get(key))
 
 
 def record_in(entry: Entry | None) -> SessionRecord | None:
-    """What an entry holds of a session."""
+    """Returns the session record in an entry."""
     return None if entry is None else msgspec.msgpack.decode(entry.value, type=SessionRecord)
 
 
 def expired(record: SessionRecord, now_ms: int, *, or_left_ms: int | None) -> bool:
-    """Whether a session's time is over. One that says not when its connection ended has been left at `or_left_ms`."""
+    """Returns whether a session has expired. One that has no time of its connection's end uses `or_left_ms`."""
     left_ms = or_left_ms if record.left_ms is None else record.left_ms
     return record.expiry_s is not None and left_ms is not None and left_ms + record.expiry_s * 1000 <= now_ms
 
 
 def put_record(held: Held, *, left_ms: int | None) -> Put:
-    """What stores a session, which is durable from then on."""
+    """Returns the change that stores a session, and marks the session as durable from then on."""
     held.durable = True
     record = SessionRecord(
         protocol=held.holder.protocol,
@@ -190,12 +190,12 @@ def put_record(held: Held, *, left_ms: int | None) -> Put:
 
 
 def session_key(protocol: str, session_id: str) -> str:
-    """Where a session is stored."""
+    """Returns the key that a session is stored under."""
     return kv_key(f"{SESSIONS}/{protocol}", session_id)
 
 
 def exchanges_key(key: str) -> str:
-    """Where a session's exchanges are stored."""
+    """Returns the key that a session's exchanges are stored under."""
     return kv_key(EXCHANGES, key)
 
 
@@ -217,7 +217,7 @@ def cursor_of_offsets(offsets: Mapping[QueueNumber, int]) -> Cursor:
 
 
 def distance(one: Cursor, other: Cursor) -> int:
-    """How many bytes of its log `other` is ahead, where that is most."""
+    """Returns how many bytes `other` is ahead in a log: the largest such distance of all logs."""
     behind = by_log(one)
     return max(
         (at.frame - behind.get(group, beginning_of(group)).frame for group, at in by_log(other).items()), default=0

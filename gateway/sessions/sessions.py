@@ -96,7 +96,7 @@ class Sessions:
         return None if (held := self._by_holder.get(holder)) is None else held.key
 
     def holds(self, key: str) -> bool:
-        """Whether a connection of this process has a session, or its last word is not written."""
+        """Returns whether a connection of this process has a session, or the session's last record is not written."""
         return key in self._held or key in self._unclosed
 
     # ---- what connections ask for

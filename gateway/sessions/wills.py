@@ -50,7 +50,7 @@ class Publishing(Protocol):
 
 
 class WillRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the KV holds of a will."""
+    """The record of a will in the KV."""
 
     timer: str = ""  # in which it waits
     message: Message  # as it was, or is being, published; while armed without any times
@@ -116,7 +116,7 @@ class Wills:
         return record, self._stored(session, record)
 
     def disarm(self, session: str) -> Delete:
-        """How a will is withdrawn."""
+        """Returns the change that withdraws a will."""
         return Delete(_key(session))
 
     def forgotten(self, session: str) -> None:
@@ -211,7 +211,7 @@ class Wills:
         return Put(key, _encode(record))
 
     async def _is_there(self, record: WillRecord) -> bool:
-        """Whether a will is in the log: found by its id. One whose client has named it is known by its number only."""
+        """Returns whether the log has a will, found by its id; one its client has named is known by its number only."""
         if not record.once or record.message.id != record.once:
             return False
         for position in await self._store.find(IndexKind.ID, hash64(record.once)):
