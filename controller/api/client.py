@@ -76,7 +76,7 @@ class ControllerUnreachable(ControllerError):
 
 
 class ControllerOverloaded(ControllerError):
-    """As much is under way as may be; nothing was done."""
+    """As much is in flight as may be; nothing was done."""
 
 
 class UnknownTopic(ControllerError):

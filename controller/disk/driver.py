@@ -275,7 +275,7 @@ class Driver:
                 return index
 
     async def quiet(self) -> None:
-        """Wait until nothing that was proposed is under way."""
+        """Waits until no proposal is in flight."""
         while self._proposed:
             await asyncio.wait([future for _, future in self._proposed.values()])
 

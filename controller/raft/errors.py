@@ -27,7 +27,7 @@ class BadMessage(RaftError):
 
 
 class NotLeader(RaftError):
-    """Only the leader can do this. `leader` is who is believed to be it, None when nobody is known."""
+    """Only the leader can do this. `leader` is the one believed to lead; None when nobody is known."""
 
     def __init__(self, leader: int | None) -> None:
         super().__init__("no leader is known" if leader is None else f"the leader is node {leader}")
@@ -35,7 +35,7 @@ class NotLeader(RaftError):
 
 
 class ProposalDropped(RaftError):
-    """Nothing is done; the same call may succeed later: too much is under way, or the leadership is handed over."""
+    """Nothing is done; the same call may succeed later: too much is in flight, or the leadership is handed over."""
 
 
 class ProposalTooLarge(RaftError):

@@ -287,7 +287,7 @@ class Leader:
             self._follow_membership()  # whoever was removed has been told
 
     def _send_entries(self, to: int, progress: Progress) -> None:
-        """Send entries until there are none, too many under way, or it is not known whether they fit."""
+        """Sends entries until there are none, too many are in flight, or it is not known whether they fit."""
         node, log = self._node, self._node.log
         last, commit, bytes_max = log.last_index, log.committed, node.settings.append_bytes_max
         empty = progress.state is ProgressState.PROBE or progress.nudge or progress.commit_sent < commit

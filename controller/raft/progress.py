@@ -30,7 +30,7 @@ class ProgressStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress:
-    """One follower. match < next, and what lies between them is under way."""
+    """A follower's progress. match < next, and the entries between them are in flight."""
 
     __slots__ = (
         "_inflight", "_inflight_bytes", "_match_heard", "_settings", "_snapshot_ticks", "active", "commit_sent",
@@ -75,7 +75,7 @@ class Progress:
         self.was_active, self.active = self.active, False
 
     def sent(self, last: Index, size_bytes: int) -> None:
-        """Entries up to `last` are under way; none of them when `last` is before `next`."""
+        """Records that entries up to `last` are in flight; none of them when `last` is before `next`."""
         if self.state is ProgressState.PROBE:
             self.paused = True
         elif last >= self.next:
@@ -120,7 +120,7 @@ class Progress:
         self._become(ProgressState.PROBE, self.match + 1)
 
     def become_snapshot(self, index: Index) -> None:
-        """A snapshot is under way to it."""
+        """Records that a snapshot is in flight to it."""
         self._become(ProgressState.SNAPSHOT, index + 1)
 
     def tick(self) -> None:

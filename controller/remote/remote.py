@@ -113,7 +113,7 @@ class RemoteController(StateClient):
         self._given = tuple(dict.fromkeys([*self._given, *addresses]))
 
     async def close(self) -> None:
-        """End the connections; what is under way fails."""
+        """Ends the connections; everything in flight fails."""
         self._closed = True
         self._ready.set()
         self._task.cancel()

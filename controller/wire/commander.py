@@ -146,7 +146,7 @@ class Commander:
             self._leave.set()
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Gives up the commands in flight."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()

@@ -43,12 +43,12 @@ class Device:
         return self._waiting >= WINDOW
 
     def drained(self) -> bool:
-        """Wait until nothing is under way; whether that came to pass."""
+        """Waits until nothing is in flight; returns whether that came to pass."""
         with self._changed:
             return self._changed.wait_for(lambda: self._waiting == 0, DRAIN_S)
 
     def close(self) -> None:
-        """Disconnect; what is still under way may be in the log or not."""
+        """Disconnects; messages still in flight may be in the log or not."""
         self.client.disconnect()
         self.client.loop_stop()
         self._fleet.count("unknown", self._waiting)

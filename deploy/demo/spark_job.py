@@ -61,7 +61,7 @@ class SparkJob:
         ]
 
     async def stop(self) -> None:
-        """End it, after the batch under way."""
+        """Ends the job after the batch in progress."""
         await self.child.stop()
 
 

@@ -84,7 +84,7 @@ class Authentication:
         self._say(ReasonCode.SUCCESS, principal.final)
 
     def end(self) -> None:
-        """No exchange is under way any more."""
+        """Ends the exchange in progress."""
         self.turn = Turn.NOBODY
         self._challenge = None
 

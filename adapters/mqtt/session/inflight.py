@@ -33,7 +33,7 @@ class Recall(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A retained or shared message that is under way: the log will not bring it again."""
+    """A retained or shared message that is in flight: the log will not bring it again."""
 
     record: bytes  # as encoded by `store.api.message`
     identifiers: tuple[int, ...]  # of its subscriptions
@@ -41,7 +41,7 @@ class Kept(NamedTuple):
 
 
 class Lent(NamedTuple):
-    """A QoS 1 message of a shared subscription that is under way: others get it unless it is acknowledged."""
+    """A QoS 1 message of a shared subscription that is in flight: others get it unless it is acknowledged."""
 
     queue: str
     number: int  # of the queue
