@@ -24,22 +24,10 @@ from gateway.port.groups import (
     RenewMember,
 )
 from store.api.message import Message
+from tests.support.process.clock import Clock
 from tests.support.store.fake_store import unplaced
 
 FIRST = 16  # the first queue of the topic
-
-
-class Clock:
-    """The time of the store and of all proxies: ms since 1970, and what never goes back in s."""
-
-    def __init__(self) -> None:
-        self.ms = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def now_s(self) -> float:
-        return self.ms / 1_000
 
 
 class Topics:

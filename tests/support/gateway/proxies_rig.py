@@ -18,22 +18,10 @@ from store.format.frame import ROW, Position, QueueNumber, QueueOffset, Unplaced
 from store.format.records import TIMERS_QUEUE, TimerSet
 from store.format.records import encode as encode_record
 from store.local.local import LocalStore
+from tests.support.process.clock import Clock
 
 QUEUE = 16
 TTL_S = 6.0
-
-
-class Clock:
-    """The time of the store and of all proxies: ms since 1970, and what never goes back in s."""
-
-    def __init__(self) -> None:
-        self.ms = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def now_s(self) -> float:
-        return self.ms / 1_000
 
 
 class Holder:

@@ -10,8 +10,9 @@ from gateway.bridges.bridges import Bridges
 from gateway.bridges.settings import BridgeConfig, BridgeSubscription
 from gateway.domain.errors import ConfigError
 from store.local.local import LocalStore
-from tests.support.gateway.proxies_rig import Clock, Proxy, until
+from tests.support.gateway.proxies_rig import Proxy, until
 from tests.support.mqtt.upstreams import free_port
+from tests.support.process.clock import Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -20,6 +20,7 @@ from gateway.security.auth_settings import AuthConfig, JwtConfig, TlsConfig, Use
 from gateway.security.passwords import check_hash, hash_password
 from gateway.security.scram import derive
 from gateway.security.throttle import ADDRESSES_COUNT_MAX, PERIOD_MS, Throttle
+from tests.support.process.clock import Clock
 
 NOW_MS = 1_700_000_000_000
 KEY = ed25519.Ed25519PrivateKey.generate()
@@ -35,21 +36,11 @@ CERTIFICATE = {
 FLEET = User(name="fleet", password=hash_password(b"pw"), rights={"trusted_gateway": True})
 
 
-class Clock:
-    """Time that stands still."""
-
-    def __init__(self):
-        self.now_ms = NOW_MS
-
-    def __call__(self):
-        return self.now_ms
-
-
 def subject(*, tls=None, clock=None, users=None, **said):
     said.setdefault("anonymous", "nobody")
     config = AuthConfig(users=users or {"alice": UserConfig(password=Secret("pw"))}, **said)
     return Authenticator(
-        config, {"fleet": FLEET}.get, secret=str.encode, now_ms=clock or Clock(), tls=tls or TlsConfig()
+        config, {"fleet": FLEET}.get, secret=str.encode, now_ms=clock or Clock(NOW_MS), tls=tls or TlsConfig()
     )
 
 
@@ -233,11 +224,11 @@ def test_a_token_and_a_certificate_agree(with_tokens):
 
 
 def test_a_token_ends(with_tokens):
-    clock = Clock()
+    clock = Clock(NOW_MS)
     by = with_tokens(clock)
-    clock.now_ms += 59_999
+    clock.ms += 59_999
     assert ask(by, "bearer", password=token(), certificate=None).expires_at_ms == NOW_MS + 60_000
-    clock.now_ms += 1
+    clock.ms += 1
     assert str(refused(by, "bearer", password=token(), certificate=None)) == "the token has expired"
 
 
@@ -254,7 +245,7 @@ def test_passwords_are_passwords_where_tokens_are_taken_too(with_tokens):
 
 
 def test_an_address_that_fails_too_often_waits():
-    clock = Clock()
+    clock = Clock(NOW_MS)
     by = subject(failures_max=2, clock=clock)
     for _ in range(2):
         assert refused(by, "password", "alice", b"guess", certificate=None).cause is Cause.UNAUTHENTICATED
@@ -262,7 +253,7 @@ def test_an_address_that_fails_too_often_waits():
     assert (waits.cause, waits.retry_after_ms) == (Cause.QUOTA, PERIOD_MS)
     assert ask(by, "password", "alice", b"pw", certificate=None, address="10.0.0.8").name == "alice"
     assert ask(by, "anonymous").name == "device-7", "a certificate is not guessed"
-    clock.now_ms += PERIOD_MS
+    clock.ms += PERIOD_MS
     assert ask(by, "password", "alice", b"pw", certificate=None).name == "alice"
 
 

@@ -18,8 +18,9 @@ from gateway.sessions.wills import Wills
 from store.api.message import Message
 from store.base.errors import StoreOverloaded
 from store.local.local import LocalStore
-from tests.support.gateway.proxies_rig import Clock, Holder
+from tests.support.gateway.proxies_rig import Holder
 from tests.support.mqtt.mqtt_driver import Driver
+from tests.support.process.clock import Clock
 
 pytestmark = pytest.mark.anyio
 

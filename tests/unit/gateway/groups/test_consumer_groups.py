@@ -27,7 +27,8 @@ from gateway.port.groups import (
 )
 from store.base.errors import OffsetOutOfRange
 from store.local.local import LocalStore
-from tests.support.gateway.groups_rig import FIRST, Clock, Proxy, Topics, bodies, publish
+from tests.support.gateway.groups_rig import FIRST, Proxy, Topics, bodies, publish
+from tests.support.process.clock import Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,8 @@ from gateway.queues.shared_subscriptions import SharedSubscriptions
 from gateway.sessions.record import session_key
 from store.api.message import Message
 from store.local.local import LocalStore
-from tests.support.gateway.proxies_rig import Clock, Proxy, wills_in
+from tests.support.gateway.proxies_rig import Proxy, wills_in
+from tests.support.process.clock import Clock
 
 pytestmark = pytest.mark.anyio
 

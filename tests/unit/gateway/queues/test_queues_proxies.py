@@ -23,8 +23,9 @@ from gateway.queues.queues import NamedQueues
 from store.api.message import Message
 from store.local.local import LocalStore
 from store.remoting import RemoteStore
-from tests.support.gateway.proxies_rig import TTL_S, Clock, until
+from tests.support.gateway.proxies_rig import TTL_S, until
 from tests.support.gateway.queues_rig import Rig
+from tests.support.process.clock import Clock
 from tests.support.store.remote_kit import Node
 
 pytestmark = pytest.mark.anyio

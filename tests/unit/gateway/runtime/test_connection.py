@@ -13,6 +13,7 @@ from gateway.security.limits import TOLD_COUNT_MAX, ConnectionLimiter
 from gateway.security.limits_settings import LimitsConfig
 from store.api.message import Message
 from store.base.listening import StrangersBudget
+from tests.support.process.clock import Clock
 
 
 class Timer:
@@ -375,16 +376,9 @@ def test_a_read_that_takes_long_is_followed_by_a_turn_of_the_others(hub, monkeyp
     assert hub.timers[-1].cancelled
 
 
-class Clock:
-    now_ms = 1_000_000
-
-    def __call__(self):
-        return self.now_ms
-
-
 @pytest.fixture
 def clock(monkeypatch):
-    clock = Clock()
+    clock = Clock(1_000_000)
     for module in ("gateway.runtime.connection", "gateway.runtime.endpoint"):
         monkeypatch.setattr(f"{module}.now_ms", clock)
     return clock
@@ -400,10 +394,10 @@ def test_a_connection_that_sends_too_much_is_not_read_for_a_while(hub, clock):
     (pause,) = [timer for timer in hub.timers if timer.work == connection._rested]
     connection.published(Token(1), DONE, 800)  # whatever else happens
     assert len(hub.timers) == 1
-    clock.now_ms += 299
+    clock.ms += 299
     pause.work()
     assert not connection.transport.reading
-    clock.now_ms += 1
+    clock.ms += 1
     hub.timers[-1].work()
     assert connection.transport.reading
     connection.connection_lost(None)
@@ -428,13 +422,13 @@ def test_what_comes_too_fast_is_refused_where_that_is_asked_for(hub, clock):
     assert {index: (refusal.cause, refusal.retry_after_ms) for index, refusal in hub.denied.items()} == {
         0: (Cause.RATE, 1_000)
     }
-    clock.now_ms += 1_000
+    clock.ms += 1_000
     connection.data_received(b"x")
     assert hub.denied == ()
 
 
 def test_one_that_is_not_read_is_not_silent(hub, clock, connection):
-    connection.adapter.due = clock.now_ms
+    connection.adapter.due = clock.ms
     connection.adapter.wants_data = False
     connection.adapter.effects = [Close(reason="")]
     connection.flush()

@@ -8,7 +8,8 @@ from gateway.domain.session_user import NotItsUser, SessionUser
 from gateway.ownership.owner_keys import OwnerRecord, WantedRecord, decode_owner, encode, owner_key, wanted_key
 from gateway.port.adapter import SaveSession
 from store.local.local import LocalStore
-from tests.support.gateway.proxies_rig import TTL_S, Clock, Proxy, until
+from tests.support.gateway.proxies_rig import TTL_S, Proxy, until
+from tests.support.process.clock import Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,8 @@ from store.api.message import Message
 from store.base.errors import RevisionConflict, StoreUnreachable
 from store.format.frame import Position
 from store.local.local import LocalStore
-from tests.support.gateway.proxies_rig import TTL_S, Clock, Proxy, until, wills_in
+from tests.support.gateway.proxies_rig import TTL_S, Proxy, until, wills_in
+from tests.support.process.clock import Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -11,6 +11,7 @@ from store.format.frame import ROW, ROW_COPY, ROW_EXTRA, ROW_INDEX_KEY, ROW_OLD,
 from store.format.queue_config import QueueConfig
 from store.local.local import LocalStore
 from store.views.compact import CompactKey
+from tests.support.process.clock import Clock
 from tests.support.store.store_kit import FaultyFiles, append
 
 pytestmark = pytest.mark.anyio
@@ -19,17 +20,9 @@ HOUR = 3_600_000
 QUEUE = 16
 
 
-class Clock:
-    def __init__(self):
-        self.ms = 10 * HOUR
-
-    def __call__(self):
-        return self.ms
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return Clock(10 * HOUR)
 
 
 @pytest.fixture

@@ -13,23 +13,16 @@ from store.local.local import LocalStore
 from store.log.log import Placed
 from store.log.run import QueueEnd, RunBuilder
 from store.views import Views
+from tests.support.process.clock import Clock
 from tests.support.store.store_kit import append, records_frame
 
 pytestmark = pytest.mark.anyio
 ME, OTHER = 1, 2
 
 
-class Clock:
-    def __init__(self):
-        self.now_ms = 1_000_000
-
-    def __call__(self):
-        return self.now_ms
-
-
 @pytest.fixture
 async def clock():
-    return Clock()
+    return Clock(1_000_000)
 
 
 @pytest.fixture
@@ -126,7 +119,7 @@ async def test_who_goes_away_while_settling_leaves_nothing_behind(store, clock, 
     await asyncio.wait([settling])
     if 0 in (transit := store._recent.leases.get(16).transit).settling:  # it was recorded
         await asyncio.wait_for(transit.settled(0), 10)
-    clock.now_ms += 1_000
+    clock.ms += 1_000
     await store.tick()
     left = await store.waiting(16)
     assert len(await take(store, OTHER)) == left
@@ -159,10 +152,10 @@ async def test_order_begins_when_what_is_out_has_come_to_an_end(store, clock):
     assert await take(store, OTHER, count=1) == [b"2"]
     await store.set_lease_policy(16, LeasePolicy(ordered=True))
     assert await take(store, OTHER) == []
-    clock.now_ms += 100
+    clock.ms += 100
     await store.tick()
     assert await take(store, OTHER) == []
-    clock.now_ms += 100
+    clock.ms += 100
     await store.tick()
     assert await take(store, OTHER) == []
     store.woken.clear()
@@ -201,7 +194,7 @@ async def test_of_a_deleted_queue_nothing_comes_back(store, clock):
     await take(store, invisible_ms=100)
     await store.delete_queue(16)
     await put(store, b"new")
-    clock.now_ms += 100
+    clock.ms += 100
     await store.tick()
     store.release(ME)
     await store._lending.close()

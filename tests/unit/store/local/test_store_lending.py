@@ -14,23 +14,16 @@ from store.format.ranges import ranges_of
 from store.local import lending as lending_module
 from store.local.local import LocalStore
 from store.local.reader import Located
+from tests.support.process.clock import Clock
 from tests.support.store.store_kit import FaultyFiles, append, bodies
 
 pytestmark = pytest.mark.anyio
 ME, OTHER = 1, 2
 
 
-class Clock:
-    def __init__(self):
-        self.now_ms = 1_000_000
-
-    def __call__(self):
-        return self.now_ms
-
-
 @pytest.fixture
 async def clock():
-    return Clock()
+    return Clock(1_000_000)
 
 
 @pytest.fixture
@@ -55,7 +48,7 @@ async def take(store, owner=ME, count=10, queue=16, **options):
 
 
 async def passes(store, clock, ms):
-    clock.now_ms += ms
+    clock.ms += ms
     await store.tick()
 
 
@@ -109,7 +102,7 @@ async def test_a_lease_can_be_extended_again_and_again_and_cut_short(store, cloc
 async def test_a_clock_that_is_set_back_prolongs_no_lease(store, clock):
     await put(store, b"a")
     await take(store, invisible_ms=1_000)
-    clock.now_ms -= 3_600_000
+    clock.ms -= 3_600_000
     await store.tick()
     await passes(store, clock, 999)
     assert await take(store, OTHER) == []
@@ -524,7 +517,7 @@ async def test_anybody_settles_by_handle(tmp_path, clock):
             _Is(BadHandle),
             None,
         ]
-        clock.now_ms += 100
+        clock.ms += 100
         await store.tick()
         assert await store.settle_handles([handles[0]]) == [None]  # it has ended, and nobody else has it
         assert await take(store, OTHER, 1, group="g") == [b"2"]
@@ -538,7 +531,7 @@ async def test_anybody_settles_by_handle(tmp_path, clock):
 async def test_leases_are_extended_and_given_back_by_handle(store, clock):
     await put(store, b"a", b"b")
     one, two = [lease.handle() for lease in await store.take(16, ME, max_count=2, invisible_ms=100)]
-    clock.now_ms += 60
+    clock.ms += 60
     longer, bad = await store.extend_handles([one, "x"], invisible_ms=100)
     assert isinstance(bad, BadHandle)
     await passes(store, clock, 60)

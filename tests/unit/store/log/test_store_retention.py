@@ -16,6 +16,7 @@ from store.local.local import LocalStore
 from store.log.retention import Kept, Limits, LimitsTable, limits_of
 from store.log.run import Chunk
 from store.views import Views
+from tests.support.process.clock import Clock
 from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 
 pytestmark = pytest.mark.anyio
@@ -23,17 +24,9 @@ SEGMENT = 1000
 HOUR = 3_600_000
 
 
-class Clock:
-    def __init__(self):
-        self.ms = 10 * HOUR
-
-    def __call__(self):
-        return self.ms
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return Clock(10 * HOUR)
 
 
 @pytest.fixture

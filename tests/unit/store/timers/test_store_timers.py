@@ -14,18 +14,11 @@ from store.local.local import LocalStore
 from store.timers import timers as timers_module
 from store.timers.timers import DAY_MS, TimerLimits, firing_frame
 from store.views.timers import is_sound
+from tests.support.process.clock import Clock
 from tests.support.store.store_kit import FaultyFiles, append, bodies, records_frame
 
 pytestmark = pytest.mark.anyio
 HOUR_S = 3600
-
-
-class Clock:
-    def __init__(self, now_ms=1_000_000):
-        self.now_ms = now_ms
-
-    def __call__(self):
-        return self.now_ms
 
 
 def row(queue, size, pos=0, flags=0, time_ms=7):
@@ -44,7 +37,7 @@ async def set_timers(store, *timers):
 
 @pytest.fixture
 async def clock():
-    return Clock()
+    return Clock(1_000_000)
 
 
 @pytest.fixture(params=["recent", "dispatched"])
@@ -72,16 +65,16 @@ async def opened(request, tmp_path, clock):
 async def test_a_timer_fires_at_its_time_and_not_before(opened, clock):
     await set_timers(opened, timer(clock() + 5, b"later"))
     await opened.catch_up()
-    clock.now_ms += 4
+    clock.ms += 4
     await opened.tick()
     assert await bodies(opened, 16) == []
     assert opened.timers_held == (1, ROW.size + 5)
-    clock.now_ms += 1
+    clock.ms += 1
     await opened.tick()
     assert await bodies(opened, 16) == [b"later"]
     assert opened.timers_held == (0, 0)
     await opened.catch_up()
-    clock.now_ms += 100_000
+    clock.ms += 100_000
     await opened.tick()
     assert await bodies(opened, 16) == [b"later"]
 
@@ -92,7 +85,7 @@ async def test_they_fire_in_the_order_in_which_they_are_due(opened, clock, monke
     await set_timers(opened, *(timer(clock() + ms, b"%d.%d" % (ms, n)) for n, ms in enumerate(due[:6])))
     await opened.catch_up()
     await set_timers(opened, *(timer(clock() + ms, b"%d.%d" % (ms, n)) for n, ms in enumerate(due[6:], 6)))
-    clock.now_ms += 8
+    clock.ms += 8
     await opened.tick()
     expected = [b"%d.%d" % at for at in sorted((ms, n) for n, ms in enumerate(due)) if at[0] <= 8]
     assert await bodies(opened, 16) == expected
@@ -113,7 +106,7 @@ async def test_the_loops_own_timer_fires_them(tmp_path):
 async def test_what_was_due_while_the_store_was_closed_fires_when_it_opens(tmp_path, clock):
     async with await LocalStore.open(tmp_path, now_ms=clock) as store:
         await set_timers(store, timer(clock() + 9, b"2"), timer(clock() + 5, b"1"), timer(clock() + 10_000_000, b"3"))
-    clock.now_ms += 1_000_000
+    clock.ms += 1_000_000
     async with await LocalStore.open(tmp_path, now_ms=clock) as store:
         await store.tick()
         assert await bodies(store, 16) == [b"1", b"2"]
@@ -125,12 +118,12 @@ async def test_what_was_due_while_the_store_was_closed_fires_when_it_opens(tmp_p
 
 async def test_a_clock_that_goes_back_lets_a_timer_wait_again_and_never_fires_it_twice(opened, clock):
     await set_timers(opened, timer(clock() + 10, b"a"), timer(clock() + 20, b"b"))
-    clock.now_ms += 15
+    clock.ms += 15
     await opened.tick()
-    clock.now_ms -= 1_000
+    clock.ms -= 1_000
     await opened.tick()
     assert await bodies(opened, 16) == [b"a"]
-    clock.now_ms += 1_005
+    clock.ms += 1_005
     await opened.tick()
     assert await bodies(opened, 16) == [b"a", b"b"]
 
@@ -145,7 +138,7 @@ async def test_a_fired_frame_is_what_was_set(opened, clock):
     opened.tail(seen.extend)
     woken = []
     opened.watch_queues(woken.extend)
-    clock.now_ms += 1
+    clock.ms += 1
     await opened.tick()
     (frame,) = seen
     assert frame.rows["queue"].tolist() == [16, 16, 20, KV_QUEUE, TIMERS_QUEUE]
@@ -163,7 +156,7 @@ async def test_a_cancelled_timer_never_fires(opened, clock):
     assert await opened.cancel_timer(ids[1]) is False
     await opened.catch_up()
     assert opened.timers_held.timers == 2
-    clock.now_ms += 5
+    clock.ms += 5
     cancelling = asyncio.ensure_future(opened.cancel_timer(ids[0]))
     await asyncio.sleep(0)
     await opened.tick()
@@ -175,7 +168,7 @@ async def test_a_cancelled_timer_never_fires(opened, clock):
 
 async def test_cancelling_what_is_being_fired_comes_too_late(opened, clock):
     (id_,) = await set_timers(opened, timer(clock() + 5, b"a"))
-    clock.now_ms += 5
+    clock.ms += 5
     ticking = asyncio.ensure_future(opened.tick())
     while not opened._recent.timers.firing:
         await asyncio.sleep(0)
@@ -231,7 +224,7 @@ async def test_thousands_due_at_once(opened, clock):
     for _ in range(5):
         await set_timers(opened, *(timer(clock() + 1, b"%d" % n) for n in range(count // 5)))
     await opened.catch_up()
-    clock.now_ms += 1
+    clock.ms += 1
     await opened.tick()
     assert await bodies(opened, 16) == [b"%d" % n for _ in range(5) for n in range(count // 5)]
     assert opened.timers_held == (0, 0)
@@ -243,7 +236,7 @@ async def test_a_large_timer_has_a_frame_of_its_own(opened, clock):
     await opened.catch_up()
     seen = []
     opened.tail(seen.extend)
-    clock.now_ms += 1
+    clock.ms += 1
     await opened.tick()
     assert [frame.header.row_count for frame in seen] == [2, 2, 2]
     assert await bodies(opened, 16) == [b"a", large, b"b"]
@@ -251,7 +244,7 @@ async def test_a_large_timer_has_a_frame_of_its_own(opened, clock):
 
 async def test_a_store_that_refuses_fires_later(opened, clock, monkeypatch):
     await set_timers(opened, timer(clock() + 1, b"a"))
-    clock.now_ms += 1
+    clock.ms += 1
     refusals = [StoreOverloaded("full")] * 2
     monkeypatch.setattr(opened, "_refusal", lambda size: refusals.pop() if refusals else None)
     for _ in range(3):
@@ -264,7 +257,7 @@ async def test_after_a_crash_while_firing_it_has_fired_once(tmp_path, clock):
     async with await LocalStore.open(tmp_path / "a", now_ms=clock) as store:
         await set_timers(store, timer(clock() + 1, b"one"), timer(clock() + 1, b"two"))
         before = store.confirmed
-        clock.now_ms += 1
+        clock.ms += 1
         await store.tick()
         end = store.confirmed
     (segment,) = (tmp_path / "a" / "log").iterdir()
@@ -284,7 +277,7 @@ async def test_a_disk_that_fails_while_firing_leaves_it_to_the_next_start(tmp_pa
     store = await LocalStore.open(tmp_path, now_ms=clock, files=files)
     await set_timers(store, timer(clock() + 1, b"one"))
     files.sync_error = errno.EIO
-    clock.now_ms += 1
+    clock.ms += 1
     await store.tick()
     assert store.error is not None
     await store.close()
@@ -336,7 +329,7 @@ async def test_what_the_views_hold_is_remembered_by_nobody_else(tmp_path, clock,
         await asyncio.sleep(0)
         assert len(store._recent.timers._due) <= 10
         assert store.timers_held.timers == 100
-        clock.now_ms += 100
+        clock.ms += 100
         await store.tick()
         assert len(await bodies(store, 16)) == 100
 
@@ -346,10 +339,10 @@ async def test_leases_end_before_many_timers_have_fired(opened, clock, monkeypat
     await append(opened, records_frame(timer(clock() + 9, b"x", queue=17)))
     await set_timers(opened, *(timer(clock() + 10, b"%d" % n) for n in range(2 * timers_module.FRAMES_PER_TICK)))
     await opened.tick()
-    clock.now_ms += 9
+    clock.ms += 9
     await opened.tick()
     assert len(await opened.take(17, 1, max_count=1, invisible_ms=1)) == 1
-    clock.now_ms += 1
+    clock.ms += 1
     fired = []
 
     async def fire(now_ms):
@@ -374,7 +367,7 @@ async def test_a_tick_does_all_that_is_due_though_the_loop_begins_another(opened
     monkeypatch.setattr(loop, "call_later", at_once)
     monkeypatch.setattr(timers_module, "FIRED_COUNT_MAX", 1)
     await set_timers(opened, *(timer(clock() + 10, b"%d" % n) for n in range(20 * timers_module.FRAMES_PER_TICK)))
-    clock.now_ms += 10
+    clock.ms += 10
     await opened.tick()
     assert opened.timers_held.timers == 0
 
@@ -388,7 +381,7 @@ async def test_leases_and_timers_do_not_stop_each_other(opened, clock, monkeypat
     await opened.tick()
     await opened.take(16, 1, max_count=1, invisible_ms=5)
     monkeypatch.setattr(*(opened._lending, "expire") if broken == "leases" else (opened._timers, "tick"), fail)
-    clock.now_ms += 5
+    clock.ms += 5
     await opened.tick()
     assert len(await bodies(opened, 16)) == (2 if broken == "leases" else 1)
     assert await opened.waiting(16) == 1
@@ -408,6 +401,6 @@ async def test_a_timer_that_is_set_while_others_are_read_is_not_passed_over(tmp_
             return found
 
         store._timers._blocking = slow
-        clock.now_ms += 10
+        clock.ms += 10
         await store.tick()
         assert sorted(await bodies(store, 16)) == [b"first", b"second"]

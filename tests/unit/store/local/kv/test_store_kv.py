@@ -19,23 +19,16 @@ from store.base.errors import (
 from store.format.records import KvPut, KvTransaction
 from store.local.kv import keyvalue, reading
 from store.local.local import LocalStore
+from tests.support.process.clock import Clock
 from tests.support.store.store_kit import append, records_frame
 
 pytestmark = pytest.mark.anyio
 HOUR_S = 3600
 
 
-class Clock:
-    def __init__(self, now_ms=1_000_000):
-        self.now_ms = now_ms
-
-    def __call__(self):
-        return self.now_ms
-
-
 @pytest.fixture
 async def clock():
-    return Clock()
+    return Clock(1_000_000)
 
 
 class Stores:
@@ -85,9 +78,9 @@ async def test_an_entry_tells_where_it_comes_from(stores):
     store = await stores.settle()
     assert await store.kv_get("a") == Entry("a", b"2", second, first, 2)
     assert await store.kv_delete("a")
-    third = await store.kv_put("a", b"3", expires_at_ms=stores.clock.now_ms + 5)
+    third = await store.kv_put("a", b"3", expires_at_ms=stores.clock.ms + 5)
     store = await stores.settle()
-    assert await store.kv_get("a") == Entry("a", b"3", third, third, 1, stores.clock.now_ms + 5)
+    assert await store.kv_get("a") == Entry("a", b"3", third, third, 1, stores.clock.ms + 5)
 
 
 async def test_keys_of_namespaces_never_meet(stores):
@@ -172,13 +165,13 @@ async def test_a_transaction_is_one_change(stores):
     store = await stores.settle()
     done = await store.kv_transact(
         {"a": a, "b": EXISTS, "c": 0},
-        [Put("c", b"2"), Delete("a"), Put("b", b"2", stores.clock.now_ms + 10), Delete("d")],
+        [Put("c", b"2"), Delete("a"), Put("b", b"2", stores.clock.ms + 10), Delete("d")],
         namespace="n",
     )
     assert done.existed == (False, True, True, False)
     store = await stores.settle()
     assert (await store.kv_range(namespace="n")).entries == [
-        Entry("b", b"2", done.revision, b, 2, stores.clock.now_ms + 10, "n"),
+        Entry("b", b"2", done.revision, b, 2, stores.clock.ms + 10, "n"),
         Entry("c", b"2", done.revision, done.revision, 1, None, "n"),
     ]
 
@@ -221,14 +214,14 @@ async def test_of_many_transactions_at_once_one_holds(store):
 
 async def test_nobody_sees_what_has_expired(stores):
     store, clock = stores.store, stores.clock
-    start_ms = clock.now_ms
+    start_ms = clock.ms
     await store.kv_put("a", b"1", ttl_ms=100)
     await store.kv_put("b", b"1", expires_at_ms=start_ms + 200)
     await store.kv_put("c", b"1")
     store = await stores.settle()
-    clock.now_ms = start_ms + 99
+    clock.ms = start_ms + 99
     assert await keys(store) == ["a", "b", "c"]
-    clock.now_ms = start_ms + 100
+    clock.ms = start_ms + 100
     assert await store.kv_get("a") is None
     assert await keys(store) == ["b", "c"]
     assert [entry.key for entry in await store.kv_prefix("")] == ["b", "c"]
@@ -237,7 +230,7 @@ async def test_nobody_sees_what_has_expired(stores):
     with pytest.raises(RevisionConflict) as caught:
         await store.kv_put("a", b"", expected_revision=EXISTS)
     assert caught.value.actual == 0
-    clock.now_ms = start_ms + 50  # a clock that is set back brings nothing back
+    clock.ms = start_ms + 50  # a clock that is set back brings nothing back
     assert await store.kv_get("a") is None
     revision = await store.kv_put("a", b"2", expected_revision=0)
     store = await stores.settle()
@@ -248,9 +241,9 @@ async def test_what_was_expired_stays_so_after_a_restart(tmp_path, clock):
     stores = Stores(tmp_path, clock, "reopened")
     store = await stores.open()
     await store.kv_put("a", b"1", ttl_ms=10)
-    clock.now_ms += 20
+    clock.ms += 20
     await store.kv_put("b", b"1")
-    clock.now_ms -= 20  # another machine's clock
+    clock.ms -= 20  # another machine's clock
     store = await stores.settle()
     assert await store.kv_get("a") is None
     await store.close()
@@ -265,7 +258,7 @@ async def test_what_has_expired_is_swept(stores):
     await store.kv_delete("2", namespace="n")
     store = await stores.settle()
     assert [space[:3] for space in await store.kv_namespaces()] == [("n", 4, 4 + 10)]
-    clock.now_ms += 500
+    clock.ms += 500
     before = store.confirmed
     await store.tick()
     assert store.confirmed > before
@@ -275,7 +268,7 @@ async def test_what_has_expired_is_swept(stores):
     await store.tick()
     assert store.confirmed == before
     assert await keys(store, namespace="n") == ["0", "1"]
-    clock.now_ms += 500
+    clock.ms += 500
     await store.tick()
     store = await stores.settle()
     assert [space[:3] for space in await store.kv_namespaces()] == [("n", 1, 1)]
@@ -285,20 +278,20 @@ async def test_more_expires_than_one_record_takes(stores, monkeypatch):
     monkeypatch.setattr(keyvalue, "SWEEP_COUNT_MAX", 7)
     await asyncio.gather(*(stores.store.kv_put(f"{n}", b"", ttl_ms=1 + n % 3) for n in range(50)))
     store = await stores.settle()
-    stores.clock.now_ms += 3
-    assert await store._kv.sweep(stores.clock.now_ms) == 50
+    stores.clock.ms += 3
+    assert await store._kv.sweep(stores.clock.ms) == 50
     assert await store.kv_namespaces() == []
 
 
 async def test_a_key_that_is_put_again_is_not_swept(store, clock):
     await store.kv_put("a", b"1", ttl_ms=10)
-    clock.now_ms += 10
-    due = store._kv._due(clock.now_ms)
+    clock.ms += 10
+    due = store._kv._due(clock.ms)
     assert len(due) == 1
     await store.kv_put("a", b"2", ttl_ms=10)
     assert await store.kv_get("a") is not None
     store._kv._due = lambda _: due  # what was found before the put
-    assert await store._kv.sweep(clock.now_ms) == 0
+    assert await store._kv.sweep(clock.ms) == 0
     assert (await store.kv_get("a")).value == b"2"
 
 
@@ -454,7 +447,7 @@ async def test_a_held_state_stays_as_it_was(stores):
     await store.kv_put("1", b"new")
     await store.kv_delete("2")
     await store.kv_put("55", b"new")
-    clock.now_ms += 1000
+    clock.ms += 1000
     await store.tick()
     found, after, more = [], None, True
     while more:
@@ -484,13 +477,13 @@ async def test_holds_of_one_revision_are_counted(store):
 
 async def test_holds_that_nobody_reads_are_released(store, clock):
     at = await store.kv_hold()
-    clock.now_ms += reading.HOLD_MS - 1
+    clock.ms += reading.HOLD_MS - 1
     await store.tick()
     await store.kv_range(at_revision=at)
-    clock.now_ms += reading.HOLD_MS - 1
+    clock.ms += reading.HOLD_MS - 1
     await store.tick()
     await store.kv_range(at_revision=at)
-    clock.now_ms += reading.HOLD_MS
+    clock.ms += reading.HOLD_MS
     await store.tick()
     with pytest.raises(RevisionCompacted):
         await store.kv_range(at_revision=at)
