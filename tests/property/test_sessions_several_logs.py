@@ -17,50 +17,21 @@ from gateway.domain.cursor import by_log, cursor_of
 from gateway.port.adapter import OpenSession, SaveSession, SubscriptionId
 from gateway.sessions.sessions import Sessions
 from gateway.sessions.wills import Wills
-from store.api.message import Message, encode
-from store.base.errors import StoreUnreachable
-from store.format.frame import ROW, Frame, UnplacedFrame, group_of, origin_of
+from store.api.message import Message
+from store.format.frame import group_of
+from tests.support.gateway.memory_log import MemoryLog
 
 
-class Log:
-    """One group's log. Home keeps what sessions store, too."""
+class Log(MemoryLog):
+    """One group's log. Home keeps the sessions, too, and a log out of reach leaves a gap in its tail."""
 
     def __init__(self, group):
-        self.end = origin_of(group)
-        self.frames, self.listeners = [], []
+        super().__init__(group)
         self.values, self.cursors = {}, {}
-        self.down = self.unknown = False
-
-    @property
-    def confirmed(self):
-        if self.unknown:
-            raise StoreUnreachable("never reached")
-        return self.end
 
     def write(self, bodies):
-        records = [encode(Message("t", body)) for body in bodies]
-        rows = [
-            ROW.pack(16, sum(map(len, records[:n])), len(record), 0, 0, 0, 0, 0) for n, record in enumerate(records)
-        ]
-        unplaced = UnplacedFrame.build(b"".join(rows), b"".join(records))
-        header = unplaced.header(log_offset=self.end, epoch=1, stored_at_ms=0)
-        frame = Frame.parse(header + unplaced.rows + unplaced.payload, log_offset=self.end)
-        self.frames.append(frame)
-        self.end = frame.end
-        if not self.down:
-            for listener in list(self.listeners):
-                listener([frame])  # while it is out of reach its tail has a gap
-
-    def tail(self, listener):
-        self.listeners.append(listener)
-        return lambda: self.listeners.remove(listener)
-
-    async def scan(self, start, queues, *, max_bytes):
-        await asyncio.sleep(0)
-        if self.down:
-            raise StoreUnreachable("nobody answers")
-        found = [frame for frame in self.frames if frame.start >= start.frame][:2]
-        return found, found[-1].end if found else self.end
+        super().write(*(Message("t", body) for body in bodies))
+        self.unheard.clear()
 
     async def delete_group(self, group):
         self.cursors.pop(group, None)

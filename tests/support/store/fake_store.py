@@ -12,6 +12,7 @@ from store.api.message import Message, encode
 from store.base.errors import OffsetOutOfRange
 from store.format.frame import ROW, Frame, QueueOffset, UnplacedFrame
 from store.serving.rpc import StoreService
+from tests.support.store.store_kit import placed
 
 
 def unplaced(messages: Sequence[tuple[int, Message]]) -> UnplacedFrame:
@@ -42,8 +43,7 @@ class FakeStore:
     def append(self, messages: Sequence[tuple[int, Message]], stored_at_ms: int = 1_000) -> Frame:
         """Store messages, each with its queue, as one frame."""
         built = unplaced(messages)
-        header = built.header(log_offset=self.end, epoch=1, stored_at_ms=stored_at_ms)
-        frame = Frame.parse(header + built.rows + built.payload, log_offset=self.end)
+        frame = placed(built, self.end, stored_at_ms=stored_at_ms)
         assert frame is not None
         at = len(self.frames)
         places = [(queue, (at, row)) for row, (queue, _) in enumerate(messages)]

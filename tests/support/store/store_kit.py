@@ -9,7 +9,7 @@ from pathlib import Path
 from store.api.client import Appended
 from store.base.errors import StoreError
 from store.disk.files import File, OsFiles
-from store.format.frame import ROW, ROW_EXTRA, UnplacedFrame
+from store.format.frame import ROW, ROW_EXTRA, Frame, UnplacedFrame
 from store.format.records import encode, queue_of
 
 
@@ -37,6 +37,12 @@ def records_frame(*records):
         rows += ROW.pack(queue_of(record), len(payload), len(body), 0, 0, 0, 0, 0)
         payload += body
     return UnplacedFrame.build(rows, payload)
+
+
+def placed(unplaced, at, *, epoch=1, stored_at_ms=0):
+    """Returns the `Frame` that a log which ends at `at` makes of a frame without a place."""
+    header = unplaced.header(log_offset=at, epoch=epoch, stored_at_ms=stored_at_ms)
+    return Frame.parse(header + unplaced.rows + unplaced.payload, log_offset=at)
 
 
 async def append(store, unplaced):

@@ -10,44 +10,11 @@ from gateway.domain.filters import matches
 from gateway.port.adapter import SubscriptionId
 from store.api.message import Message, encode
 from store.base.errors import CorruptFrame, ReplicaIncomplete, StoreError
-from store.format.frame import ROW, Frame, LogOffset, Position, UnplacedFrame
+from store.format.frame import ROW, LogOffset, Position, UnplacedFrame
+from tests.support.gateway.memory_log import MemoryLog
+from tests.support.store.store_kit import placed
 
 pytestmark = pytest.mark.anyio
-
-
-class Log:
-    """A log in memory, confirmed as soon as it is written."""
-
-    def __init__(self):
-        self.frames = []
-        self.confirmed = LogOffset(0)
-        self.listeners = []
-        self.scans = 0
-        self.logs = {0: self}
-
-    def write(self, *messages):
-        records = [encode(message) for message in messages]
-        rows, pos = [], 0
-        for record in records:
-            rows.append(ROW.pack(16, pos, len(record), 0, 0, 0, 0, 0))
-            pos += len(record)
-        unplaced = UnplacedFrame.build(b"".join(rows), b"".join(records))
-        header = unplaced.header(log_offset=self.confirmed, epoch=1, stored_at_ms=0)
-        frame = Frame.parse(header + unplaced.rows + unplaced.payload, log_offset=self.confirmed)
-        self.frames.append(frame)
-        self.confirmed = frame.end
-        for listener in self.listeners:
-            listener([frame])
-
-    def tail(self, listener):
-        self.listeners.append(listener)
-        return lambda: self.listeners.remove(listener)
-
-    async def scan(self, start, queues, *, max_bytes):
-        self.scans += 1
-        await asyncio.sleep(0)
-        found = [frame for frame in self.frames if frame.start >= start.frame][:2]
-        return found, found[-1].end if found else self.confirmed
 
 
 class Receiver:
@@ -71,7 +38,7 @@ class Receiver:
 
 class Rig:
     def __init__(self):
-        self.log = Log()
+        self.log = MemoryLog()
         self.tasks = []
         self.fanout = Fanout(self.log, queues_of=lambda _: None, group_of=lambda _: 0, spawn=self.spawn)
 
@@ -169,7 +136,7 @@ async def test_a_new_subscription_of_a_live_subscriber_brings_nothing_again():
     await rig.settle()
     rig.log.write(message("a", b"3"), message("b", b"4"))
     assert receiver.got == [(b"1", (0,)), (b"3", (0,)), (b"4", (9,))]
-    assert rig.log.scans == 0
+    assert rig.log.scanned == []
 
 
 async def test_who_has_left_gets_nothing_and_the_tail_is_let_go():
@@ -308,8 +275,7 @@ async def test_a_record_that_is_no_message_hides_no_other():
     rows = b"".join(ROW.pack(16, pos, size, 0, 0, 0, 0, 0) for pos, size in ((0, len(good)), (len(good), 3)))
     rows += ROW.pack(16, 0, len(good), 0, 0, 0, 0, 0)
     unplaced = UnplacedFrame.build(rows, good + b"bad")
-    header = unplaced.header(log_offset=rig.log.confirmed, epoch=1, stored_at_ms=0)
-    frame = Frame.parse(header + unplaced.rows + unplaced.payload, log_offset=rig.log.confirmed)
+    frame = placed(unplaced, rig.log.confirmed)
     batch = Batch.of(frame)
     assert [m.body for m in batch.messages] == [b"good", b"good"]
     assert [batch.position(n).row for n in range(2)] == [0, 2]

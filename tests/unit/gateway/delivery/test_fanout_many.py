@@ -1,10 +1,11 @@
 """Many subscribers: what one of them costs does not grow with the others."""
 
 import pytest
-from test_fanout import Log, Receiver, Rig, message
+from test_fanout import Receiver, Rig, message
 
 from gateway.delivery.fanout import Fanout, Subscriber
 from gateway.port.adapter import SubscriptionId
+from tests.support.gateway.memory_log import MemoryLog
 
 pytestmark = pytest.mark.anyio
 
@@ -16,7 +17,7 @@ async def test_a_subscription_more_is_no_look_at_all_others():
         asked.append(pattern)
         return [16] if pattern.startswith("cmd/") else [17]
 
-    log = Log()
+    log = MemoryLog()
     fanout = Fanout(log, queues_of=queues_of, group_of=lambda _: 0, spawn=None)
     receivers = [Receiver() for _ in range(100)]
     subscribers = [Subscriber(receiver) for receiver in receivers]

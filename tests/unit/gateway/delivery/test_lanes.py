@@ -11,68 +11,11 @@ from gateway.delivery.fanout import Fanout, Subscriber
 from gateway.delivery.interest import QUEUES_MARKED_MAX, Interest
 from gateway.domain.cursor import beginning_of, by_log, cursor_of, earlier, end_of, later
 from gateway.port.adapter import SubscriptionId
-from store.api.message import Message, encode
-from store.base.errors import StoreUnreachable
-from store.format.frame import ROW, Frame, LogOffset, Position, UnplacedFrame, group_of, origin_of
+from store.api.message import Message
+from store.format.frame import LogOffset, Position, group_of, origin_of
+from tests.support.gateway.memory_log import MemoryLog
 
 pytestmark = pytest.mark.anyio
-
-
-class Log:
-    """One group's log in memory. Out of reach it answers nothing, and its tail is silent until it is back."""
-
-    def __init__(self, group):
-        self.group = group
-        self.frames = []
-        self.end = origin_of(group)
-        self.listeners = []
-        self.down = self.unknown = False
-        self.unheard = []
-        self.scanned = []
-
-    @property
-    def confirmed(self):
-        if self.unknown:
-            raise StoreUnreachable("never reached")
-        return self.end
-
-    def write(self, *messages, queue=16, epoch=1):
-        records = [encode(message) for message in messages]
-        rows, pos = [], 0
-        for record in records:
-            rows.append(ROW.pack(queue, pos, len(record), 0, 0, 0, 0, 0))
-            pos += len(record)
-        unplaced = UnplacedFrame.build(b"".join(rows), b"".join(records))
-        header = unplaced.header(log_offset=self.end, epoch=epoch, stored_at_ms=0)
-        frame = Frame.parse(header + unplaced.rows + unplaced.payload, log_offset=self.end)
-        self.frames.append(frame)
-        self.end = frame.end
-        self.unheard.append(frame)
-        if not self.down:
-            self.hear()
-
-    def lose(self, count):
-        """An unclean election: the last frames are gone."""
-        self.end = self.frames[-count].start
-        del self.frames[-count:]
-
-    def hear(self):
-        frames, self.unheard = self.unheard, []
-        for listener in list(self.listeners):
-            listener(frames)
-
-    def tail(self, listener):
-        self.listeners.append(listener)
-        return lambda: self.listeners.remove(listener)
-
-    async def scan(self, start, queues, *, max_bytes):
-        await asyncio.sleep(0)
-        if self.down:
-            raise StoreUnreachable("nobody answers")
-        self.scanned.append(queues)
-        assert group_of(start.frame) == self.group
-        found = [frame for frame in self.frames if frame.start >= start.frame][:2]
-        return found, found[-1].end if found else self.end
 
 
 class Receiver:
@@ -99,7 +42,7 @@ class Store:
     group = 0
 
     def __init__(self, groups):
-        self.logs = {group: Log(group) for group in groups}
+        self.logs = {group: MemoryLog(group) for group in groups}
 
 
 class Rig:
@@ -202,7 +145,7 @@ async def test_a_log_that_joins_is_read_from_its_beginning_by_who_was_there():
     rig = Rig(groups=(0,))
     _, receiver, begun = rig.join("t")
     assert begun == (Position(0, 0),)
-    log = rig.logs[3] = Log(3)
+    log = rig.logs[3] = MemoryLog(3)
     log.write(m(b"before we heard of it"))
     rig.fanout.changed()
     log.write(m(b"live"))
@@ -216,7 +159,7 @@ async def test_a_log_that_joins_is_read_from_its_beginning_by_who_was_there():
 async def test_who_subscribes_first_when_a_log_has_joined_begins_at_its_end():
     rig = Rig(groups=(0,))
     rig.join("other")
-    rig.logs[1] = Log(1)
+    rig.logs[1] = MemoryLog(1)
     rig.logs[1].write(m(b"past"))
     _, receiver, begun = rig.join("t")
     assert begun[1] == Position(rig.logs[1].end, 0)
@@ -275,7 +218,7 @@ async def test_a_log_never_reached_begins_where_it_ends_when_it_is():
 async def test_who_comes_before_a_log_that_has_joined_is_reached_has_all_of_it():
     rig = Rig(groups=(0,))
     _, early, _ = rig.join("t")
-    log = rig.logs[1] = Log(1)
+    log = rig.logs[1] = MemoryLog(1)
     log.unknown = log.down = True
     rig.fanout.changed()
     assert rig.fanout.now() == (Position(0, 0), beginning_of(1))
@@ -396,7 +339,7 @@ def test_every_log_comes_once_and_in_order_whatever_joins_and_goes_away(steps):
                 if not more:
                     rig.logs[value].hear()
             elif what == "join":
-                rig.logs.setdefault(value, Log(value))
+                rig.logs.setdefault(value, MemoryLog(value))
                 rig.fanout.changed()
             elif what == "again":  # on another connection, from where the first one was
                 cursor = rig.fanout.reached(subscriber)

@@ -24,9 +24,10 @@ from store.base.errors import (
     TimersFull,
     TimerTooFar,
 )
-from store.format.frame import ROW_EXTRA, ROWS_DTYPE, Frame, LogOffset, Position, origin_of
+from store.format.frame import ROW_EXTRA, ROWS_DTYPE, LogOffset, Position, origin_of
 from store.format.records import KV_QUEUE, TIMERS_QUEUE, KvDelete, KvPut
 from store.format.records import decode as decode_record
+from tests.support.store.store_kit import placed
 
 pytestmark = pytest.mark.anyio
 
@@ -53,8 +54,7 @@ class Store:
     def complete(self, result=None):
         frame, done = self.waiting.pop(0)
         if result is None:
-            header = frame.header(log_offset=self.end, epoch=1, stored_at_ms=5)
-            self.frames.append(Frame.parse(header + frame.rows + frame.payload, log_offset=self.end))
+            self.frames.append(placed(frame, self.end, stored_at_ms=5))
             result = Appended(LogOffset(self.end))
             self.end += frame.size_bytes
         done(result)

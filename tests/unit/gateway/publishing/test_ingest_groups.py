@@ -22,9 +22,10 @@ from gateway.publishing.router import SPREAD, Router
 from store.api.client import Appended
 from store.api.message import Message, decode
 from store.base.errors import AppendOutcomeUnknown, NoSuchTimer, StoreOverloaded, StoreUnreachable, TimersFull
-from store.format.frame import FIRST_QUEUE, ROW_EXTRA, ROWS_DTYPE, Frame, group_of, origin_of
+from store.format.frame import FIRST_QUEUE, ROW_EXTRA, ROWS_DTYPE, group_of, origin_of
 from store.format.records import KV_QUEUE, TIMERS_QUEUE, KvPut
 from store.format.records import decode as decode_record
+from tests.support.store.store_kit import placed
 
 pytestmark = pytest.mark.anyio
 
@@ -50,8 +51,7 @@ class Log:
         if error is not None:
             done(error)
             return
-        header = frame.header(log_offset=self.end, epoch=1, stored_at_ms=5)
-        stored = self.frames[self.end] = Frame.parse(header + frame.rows + frame.payload, log_offset=self.end)
+        stored = self.frames[self.end] = placed(frame, self.end, stored_at_ms=5)
         done(Appended(stored.start))
         self.end = stored.end
 

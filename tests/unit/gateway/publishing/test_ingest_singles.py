@@ -13,7 +13,8 @@ from gateway.publishing.router import Router
 from store.api.client import Appended
 from store.api.message import Message, decode
 from store.base.errors import StoreOverloaded, StoreUnreachable
-from store.format.frame import FRAME_ASYNC, Frame, origin_of
+from store.format.frame import FRAME_ASYNC, origin_of
+from tests.support.store.store_kit import placed
 
 pytestmark = pytest.mark.anyio
 
@@ -36,8 +37,7 @@ class Log:
         if error is not None:
             done(error)
             return
-        header = frame.header(log_offset=self.end, epoch=1, stored_at_ms=5)
-        stored = Frame.parse(header + frame.rows + frame.payload, log_offset=self.end)
+        stored = placed(frame, self.end, stored_at_ms=5)
         self.bodies += [bytes(decode(stored.record(row)).body) for row in range(len(stored.rows))]
         self.end = stored.end
         done(Appended(stored.start))

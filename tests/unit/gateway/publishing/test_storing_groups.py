@@ -10,8 +10,9 @@ from gateway.port.adapter import Publish, Token
 from gateway.port.marks import Fence, Marks
 from store.api.client import Appended
 from store.base.errors import StoreUnreachable
-from store.format.frame import FRAME_GUARDED, Frame
+from store.format.frame import FRAME_GUARDED
 from store.guards.rows import guards_of
+from tests.support.store.store_kit import placed
 
 pytestmark = pytest.mark.anyio
 
@@ -29,8 +30,7 @@ def end_failing(log, *numbers):
     frame, done = log.waiting.pop(0)
     assert frame.flags & FRAME_GUARDED
     guards = guards_of(frame.rows)
-    header = frame.header(log_offset=log.end, epoch=1, stored_at_ms=5)
-    stored = log.frames[log.end] = Frame.parse(header + frame.rows + frame.payload, log_offset=log.end)
+    stored = log.frames[log.end] = placed(frame, log.end, stored_at_ms=5)
     log.end = stored.end
     done(Appended(stored.start, failed=tuple(guards[number].row for number in numbers)))
     return guards

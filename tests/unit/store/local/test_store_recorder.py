@@ -6,10 +6,11 @@ import pytest
 
 from store.api.client import Appended
 from store.base.errors import RevisionConflict, StoreOverloaded
-from store.format.frame import Frame, Position
+from store.format.frame import Position
 from store.format.records import GroupOffsets, KvPut, QueueDeleted, Settled, decode
 from store.local import recorder as recorder_module
 from store.local.recorder import Recorder
+from tests.support.store.store_kit import placed
 
 pytestmark = pytest.mark.anyio
 
@@ -24,8 +25,7 @@ class Log:
     def frames(self):
         found = []
         for unplaced, _ in self.appended:
-            header = unplaced.header(log_offset=0, epoch=1, stored_at_ms=0)
-            found.append(Frame.parse(header + unplaced.rows + unplaced.payload, log_offset=0))
+            found.append(placed(unplaced, 0))
         return found
 
 
