@@ -41,7 +41,7 @@ class Awake:
 
     @property
     def slept(self) -> bool:
-        """Whether this process was stopped, and the others have not heard of it since."""
+        """Returns whether this process was stopped, and has not been heard of by the others since."""
         looked_s = self._looked_s
         return self._confirming or (looked_s is not None and self._clock() - looked_s > SLEPT_S)
 
@@ -54,7 +54,7 @@ class Awake:
         return True
 
     def give_back(self, reader: Reader) -> bytes:
-        """What is kept of a connection that ends."""
+        """Returns the input that is held of a connection that ends, and holds it no longer."""
         data = self._held.pop(reader, b"")
         self._held_bytes -= len(data)
         return data

@@ -44,7 +44,7 @@ class Secret:
 
 
 class Hash(Secret):
-    """What stands for a secret, and may be written in the file in its place."""
+    """A hash of a secret, which may be written in the file in the secret's place."""
 
     __slots__ = ()
 
@@ -56,7 +56,7 @@ class Text(str):
 
 
 class Mistakes:
-    """What is wrong, in the order it was found."""
+    """The mistakes of a configuration, in the order they were found."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -122,7 +122,7 @@ def read_struct(kind: type[S], raw: Any, path: str, mistakes: Mistakes) -> S | N
 
 
 def unknown_key(key: str, path: str, names: Iterable[str]) -> str:
-    """What to say of a key that does not exist: the nearest one that does, or all of them."""
+    """Returns the message for a key that does not exist: it names the nearest one that does, or all of them."""
     known = sorted(names)
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     if near:
@@ -180,7 +180,7 @@ def _read_leaf(kind: Any, value: Any, path: str, field: Any, mistakes: Mistakes)
 
 
 def _wanted(kind: Any, error: Exception) -> str:
-    """What a field takes, from its type or from what msgspec says of it."""
+    """Returns the values that a field takes, from its type or from msgspec's message."""
     if get_origin(kind) is typing.Literal:
         return f"expected one of {', '.join(map(repr, get_args(kind)))}"
     text = str(error).split(" - at ", maxsplit=1)[0].split(", got ", maxsplit=1)[0]
@@ -243,7 +243,7 @@ def _readable_names(fields: Mapping[str, Any]) -> list[str]:
 
 
 def _hint(field: Any) -> str:
-    """What a field means and its default, for the end of a message."""
+    """Returns a field's meaning and its default, for the end of a message."""
     description = describe(field)
     default = field.default
     if isinstance(default, (str, int, float, Path)):

@@ -23,7 +23,7 @@ class Begun(Generic[T]):
 
     @property
     def value(self) -> T:
-        """What the coroutine has returned."""
+        """Returns the result of the coroutine, which has ended."""
         assert self.rest is None, "it has not ended"
         return self._value  # type: ignore[return-value]
 
@@ -38,7 +38,7 @@ def begin(work: Coroutine[Any, Any, T]) -> Begun[T]:
 
 
 class _Rest(Coroutine[Any, Any, T], Generator[Any, Any, T]):
-    """What a coroutine waits for first, then all that it waits for after."""
+    """The rest of a begun coroutine: waits for what it awaits first, then for all that follows."""
 
     __slots__ = ("_awaited", "_begun", "_work")
 

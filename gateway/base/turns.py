@@ -12,7 +12,7 @@ _Waiting = deque[asyncio.Future[None]]
 
 
 class Turns:
-    """Who has, or waits for, a turn at what; of names at which nobody has one nothing is known. Of one event loop."""
+    """Turns by name, taken one after the other, in one event loop. Names without a turn take no memory."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, _Waiting | None] = {}  # by name, while somebody has a turn at it

@@ -36,7 +36,7 @@ class Subscription(NamedTuple):
 
 
 class Places:
-    """Where the messages of one bridge go."""
+    """The addresses that the messages of one bridge go to."""
 
     def __init__(self, bridge: str, subscriptions: Sequence[Subscription]) -> None:
         self._bridge = bridge
@@ -54,7 +54,7 @@ class Places:
 
     @staticmethod
     def mistakes(bridge: str, one: Subscription) -> Iterator[tuple[str, str]]:
-        """What is wrong with a subscription: which of `filter`, `to` and `device`, and what to write."""
+        """Yields the mistakes of a subscription: `filter`, `to` or `device`, and what to write."""
         try:
             if one.pattern.startswith(SHARE):
                 levels = one.pattern.split("/", 2)
@@ -80,7 +80,7 @@ class Places:
 
 
 def captured(pattern: Sequence[str], topic: Sequence[str]) -> list[str | None] | None:
-    """What the wildcards of a filter stand for in a topic, both as levels; None when it does not match.
+    """Returns what a filter's wildcards stand for in a topic, both as levels; None when it does not match.
 
     The last one is None when `#` stands for no level.
     """

@@ -36,7 +36,7 @@ log = logs.get(__name__)
 
 
 class Figures:
-    """What is to be said of a bridge; times are seconds of a clock that never goes back."""
+    """The figures of a bridge; times are seconds of a clock that never goes back."""
 
     def __init__(self) -> None:
         self.here = False  # whether it is this process's to run

@@ -38,15 +38,15 @@ log = logs.get(__name__)
 
 
 class Gate(Protocol):
-    """What bridges need of the gateway."""
+    """The interface to the gateway that bridges need."""
 
     @property
     def owners(self) -> Owners:
-        """Who gives names to processes."""
+        """Returns the owners of names among the processes."""
 
     @property
     def crowded(self) -> bool:
-        """Whether so much waits to be durable that nobody should be read from."""
+        """Returns whether so many bytes wait to be durable that no connection should be read."""
 
     def spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
         """Run a coroutine as a supervised task."""
@@ -110,7 +110,7 @@ class Bridges:
         await asyncio.gather(*(keeper.ended() for keeper in self._keepers.values()))
 
     def status(self) -> tuple[BridgeStatus, ...]:
-        """What is to be said of each."""
+        """Returns the status of each bridge."""
         return tuple([_status(name, keeper.bridge) for name, keeper in self._keepers.items()])
 
     # ---- `gateway.ownership.owners.Listener`

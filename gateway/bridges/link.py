@@ -28,7 +28,7 @@ class Link(Protocol):
     """A stream of bytes, both ways."""
 
     async def read(self) -> bytes:
-        """What has come. Raises `LinkError` at the end."""
+        """Returns the bytes that have arrived. Raises `LinkError` at the end."""
 
     async def write(self, data: bytes) -> None:
         """Send; it waits while the other end does not read. Raises `LinkError`."""

@@ -1,4 +1,4 @@
-"""What an operator says of upstream brokers whose messages are read into the log: `[bridges.NAME]`."""
+"""The settings of upstream brokers whose messages are read into the log: `[bridges.NAME]`."""
 
 import os
 import re
@@ -88,12 +88,12 @@ class BridgeConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 16 * MiB
 
     def subscriptions(self) -> tuple[Subscription, ...]:
-        """What is read and where it goes."""
+        """Returns the subscriptions, with the addresses that their messages go to."""
         return tuple([Subscription(one.filter, one.qos, one.to, one.device) for one in self.subscribe])
 
 
 def bridge_mistakes(bridges: Mapping[str, BridgeConfig]) -> Iterator[tuple[str, str]]:
-    """What no single key shows: the key, and what to write."""
+    """Yields the mistakes that no single key shows: the key, and what to write."""
     if len(bridges) > BRIDGES_COUNT_MAX:
         yield "bridges", f"are {len(bridges)}; write at most {BRIDGES_COUNT_MAX}"
     identities: dict[tuple[str | None, int | None, str], str] = {}

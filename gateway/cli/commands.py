@@ -180,7 +180,7 @@ def _explain(errors: list[BaseException]) -> int:
 
 
 def _sentence(error: BaseException) -> str:
-    """What an error says; of one that only names something, what its kind means besides."""
+    """Returns an error's message, with the meaning of its class in front where the message only names something."""
     text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
     if " " in text.strip():
         return text

@@ -1,4 +1,4 @@
-"""How commands reach the controllers of a cluster."""
+"""Connects commands to the controllers of a cluster."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,7 +24,7 @@ def ask(config: Path | None, controllers: str | None, work: Callable[[Any], Awai
 
 
 def _addresses(config: Path | None, controllers: str | None) -> Sequence[str]:
-    """Where the controllers are."""
+    """Returns the addresses of the controllers."""
     from gateway.config.config import load  # noqa: PLC0415
     from gateway.domain.errors import ConfigError  # noqa: PLC0415
 

@@ -24,7 +24,7 @@ UrlOption = Annotated[
 
 
 class _CloudEvent(msgspec.Struct):
-    """What is shown of an event; `data` is the value as it stands there."""
+    """The part of an event that is shown; `data` is the value as it stands there."""
 
     subject: str = ""
     datacontenttype: str = "application/json"

@@ -1,4 +1,4 @@
-"""What `headgate store` prints of a data directory."""
+"""The output of `headgate store` about a data directory."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ BODY_BYTES_SHOWN = 200
 
 
 def verified_document(found: Verified, compared: ViewsVerified | None) -> dict[str, Any]:
-    """What `--json` says of a verified directory."""
+    """Returns the `--json` document of a verified directory."""
     document: dict[str, Any] = {
         "sound": found.is_sound and (compared is None or compared.is_sound),
         "frames": found.frames,
@@ -59,7 +59,7 @@ def print_verified(found: Verified, compared: ViewsVerified | None) -> None:
 
 
 def records(frame: Frame, queue: int | None) -> Iterator[dict[str, Any]]:
-    """What is said of each record of a frame."""
+    """Yields the output line of each record of a frame."""
     for number, row in enumerate(frame.rows):
         if queue is not None and row["queue"] != queue:
             continue

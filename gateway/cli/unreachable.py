@@ -1,6 +1,6 @@
-"""Why a controller does not answer: nothing listens, or one side speaks TLS and the other does not want it so.
+"""Finds out why a controller does not answer: nothing listens, or the two sides disagree about TLS.
 
-gRPC says of all of these that a connection failed. So the port is tried once more, by hand.
+gRPC reports all of these as a failed connection. So the port is tried once more, by hand.
 """
 
 import socket
@@ -24,7 +24,7 @@ def why_unreachable(addresses: Iterable[str], credentials: Any) -> str:
 
 
 def why_silent(address: str, credentials: Any) -> str:
-    """What is the matter with one address, as the end of a sentence that begins with it."""
+    """Returns the trouble with one address, as the end of a sentence that begins with the address."""
     if address.startswith(UNIX):
         return "does not answer"
     try:

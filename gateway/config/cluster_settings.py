@@ -1,4 +1,4 @@
-"""What an operator says of a node that is one of several: `[cluster]`, `[controller]`, `[proxy]`.
+"""The settings of a node that is one of several: `[cluster]`, `[controller]`, `[proxy]`.
 
 Without `[cluster] controllers` everything is in one process, and the other keys have no effect.
 """
@@ -18,7 +18,7 @@ _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):(?P<port>[0-9]{
 
 
 class NodeAddress(NamedTuple):
-    """Where a node serves. An IPv6 host is in brackets when it is written."""
+    """The address at which a node serves. An IPv6 host is in brackets when it is written."""
 
     host: str
     port: int
@@ -46,7 +46,7 @@ class NodesTls(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def enabled(self) -> bool:
-        """Whether nodes prove who they are."""
+        """Returns whether nodes prove their identity."""
         return self.cert_file is not None
 
 
@@ -114,7 +114,7 @@ class ProxyConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cluster_mistakes(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:
-    """What no single key shows, as (key, what to do)."""
+    """Yields the mistakes that no single key shows, as (key, what to do)."""
     for id_, text in cluster.controllers.items():
         if not id_.isdecimal() or not 1 <= int(id_) <= 1 << 62:
             yield f"cluster.controllers.{id_}", "is no id; write a number from 1 on"

@@ -301,7 +301,7 @@ def load(
 
 @lru_cache(1_024)
 def is_loopback(host: str) -> bool:
-    """Whether an address reaches this machine only; a name other than localhost counts as outside."""
+    """Returns whether an address reaches this machine only; a name other than localhost counts as outside."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -393,7 +393,7 @@ def _named_tables(tables: Any, path: str, known: Mapping[str, Any], mistakes: Mi
 
 
 def _finish(base: Config, listeners: dict[str, ListenerConfig], options: dict[str, Any], mistakes: Mistakes) -> Config:
-    """What no single key shows: pairs that belong together, ports that collide, filters that are none."""
+    """Completes a configuration; checks what no single key shows: pairs, ports that collide, invalid filters."""
     tls = base.tls
     access = access_mistakes(base.access, {one.adapter for one in listeners.values()})
     others = [

@@ -39,7 +39,7 @@ def node_credentials(cluster: ClusterConfig, *, host: str, key: str) -> NodeCred
 
 
 class _Place(NamedTuple):
-    """Which controller this is, where, and among whom."""
+    """A controller's address, its members, and its directory."""
 
     address: str
     members: Mapping[int, str]
@@ -48,7 +48,7 @@ class _Place(NamedTuple):
 
 
 def place(config: Config, *, join: bool) -> _Place:
-    """Which controller a configuration makes of this process. Raises `ConfigError`."""
+    """Returns the place of the controller that a configuration makes of this process. Raises `ConfigError`."""
     mine = config.controller
     members = {id_: str(at) for id_, at in config.cluster.addresses.items()}
     join = join or mine.join

@@ -273,7 +273,7 @@ def _is_one_of(actual: int, revisions: tuple[int, ...]) -> bool:
 
 
 def _refusal(error: StoreError) -> Refusal:
-    """What the store's error means to whoever asked."""
+    """Returns the refusal that a client gets for a store's error."""
     match error:
         case RevisionConflict():
             return KeyConflict(error.key, error.actual)

@@ -1,4 +1,4 @@
-"""What an operator says of keys and values: `[kv]`."""
+"""The settings of keys and values: `[kv]`."""
 
 from typing import Annotated
 

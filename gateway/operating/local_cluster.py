@@ -44,7 +44,7 @@ class NodeFailed(HeadgateError):
 
 
 class Plan(NamedTuple):
-    """How large a cluster is to be."""
+    """The size of a local cluster."""
 
     directory: Path
     controllers: int = 3
@@ -57,7 +57,7 @@ class Plan(NamedTuple):
 
     @property
     def addresses(self) -> Mapping[int, str]:
-        """Where the controllers are."""
+        """Returns the addresses of the controllers."""
         return {
             n + 1: f"{self.host(f'controller-{n + 1}')}:{8082 + 10 * n + self.port_offset}"
             for n in range(self.controllers)
@@ -185,7 +185,7 @@ class LocalCluster:
         return self._processes[name].pid
 
     def running(self, name: str) -> bool:
-        """Whether a process was started and has not ended."""
+        """Returns whether a process was started and has not ended."""
         process = self._processes.get(name)
         return process is not None and process.poll() is None
 
@@ -194,11 +194,11 @@ class LocalCluster:
         return next(node for node in self.nodes if node.name == name)
 
     def ready(self, name: str) -> bool:
-        """Whether a process says that it can serve."""
+        """Returns whether a process says that it can serve."""
         return self.trouble(name) is None
 
     def trouble(self, name: str) -> str | None:
-        """Why a process cannot serve, as it says itself; None: it can."""
+        """Returns the reason why a process cannot serve, as it says itself; None: it can."""
         try:
             with urllib.request.urlopen(f"http://{self.admin(name)}/readyz", timeout=2) as answer:
                 return None if answer.status == 200 else "not ready"

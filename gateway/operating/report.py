@@ -1,4 +1,4 @@
-"""What `headgate cluster status` shows: controllers, groups, and how far each replica is."""
+"""The output of `headgate cluster status`: controllers, groups, and the progress of each replica."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -60,7 +60,7 @@ def show(found: Found, console: Console | None = None) -> None:
 
 
 def troubles(found: Found) -> Sequence[str]:
-    """What is wrong, a line each: controllers first, then what groups refuse, then single replicas."""
+    """Returns the faults, a line each: controllers first, then what groups refuse, then single replicas."""
     silent = [address for address, status in found.controllers.items() if status is None]
     lost = [
         f"controller {status.id} at {address} hears of no leader: it is not part of a majority"
@@ -138,7 +138,7 @@ def _role(group: Group, replica: int, *, alive: bool) -> str:
 
 
 def _complaints(group: Group, replica: int, route: Route | None) -> str:
-    """Who cannot reach the master, and why it stays."""
+    """Returns how many nodes cannot reach the master, whether its disk is slow, and why it stays."""
     trouble = None if route is None or replica != group.master else route.trouble
     if trouble is None:
         return ""
@@ -156,7 +156,7 @@ def _complaints(group: Group, replica: int, route: Route | None) -> str:
 
 
 def _damage(said: RouteReplica | None) -> str:
-    """What is damaged of a replica's log, as of its last heartbeat."""
+    """Returns the damage of a replica's log, as of its last heartbeat."""
     if said is None or not said.damages:
         return ""
     lost = f", {said.lost_bytes} of them on no replica" if said.lost_bytes else ""

@@ -1,4 +1,4 @@
-"""What `headgate serve` says when it is ready: a short table on a terminal, log lines otherwise."""
+"""The output of `headgate serve` when it is ready: a short table on a terminal, log lines otherwise."""
 
 from collections.abc import Sequence
 

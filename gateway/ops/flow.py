@@ -1,4 +1,4 @@
-"""What connections and their bytes come to, by protocol.
+"""Counts connections and their bytes, by protocol.
 
 Counted at every read and every write, so these are plain numbers that become metrics when somebody looks: a counter of
 the metrics' library takes six calls and a lock.

@@ -1,4 +1,4 @@
-"""What only controllers hear of store groups, asked for again and again: whose disk is full, who is silent, damage."""
+"""Polls the controllers for the health of store groups, which they alone know: full disks, silent nodes, damage."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping

@@ -140,7 +140,7 @@ class Metrics:
         return child
 
     def flow(self, protocol: str) -> Flow:
-        """Where connections and bytes of a protocol are counted."""
+        """Returns the counters of a protocol's connections and bytes."""
         return self._flows.of(protocol)
 
     def errors(self, protocol: str, cause: str) -> Counter:
@@ -199,7 +199,7 @@ class Metrics:
         self.registry.register(DamageFigures(repaired, lost))
 
     def stored_by_protocol(self) -> dict[str, int]:
-        """How many messages of each protocol were stored since the start."""
+        """Returns how many messages of each protocol were stored since the start."""
         totals: dict[str, int] = {}
         for metric in self._messages_in.collect():
             for sample in metric.samples:
@@ -209,7 +209,7 @@ class Metrics:
         return totals
 
     def traffic(self, protocol: str) -> Traffic:
-        """What has come and gone by one protocol since the start."""
+        """Returns the messages and bytes of one protocol since the start."""
         flow = self.flow(protocol)
         taken_in = [
             sample
@@ -228,11 +228,11 @@ class Metrics:
         )
 
     def open_count(self, protocol: str) -> int:
-        """How many connections of a protocol are open."""
+        """Returns how many connections of a protocol are open."""
         return self.flow(protocol).open
 
     def accepted_count(self, protocol: str) -> int:
-        """How many connections of a protocol were accepted since the start."""
+        """Returns how many connections of a protocol were accepted since the start."""
         return self.flow(protocol).accepted
 
     def _per_protocol(self, name: str, parent: Counter, protocol: str, *others: str) -> Counter:

@@ -1,4 +1,4 @@
-"""What a gateway says of itself: the document of `/status`, written by the runtime, read by the command line."""
+"""The status of a gateway: the document of `/status`, written by the runtime, read by the command line."""
 
 from collections.abc import Mapping
 
@@ -40,7 +40,7 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the log is, as byte positions: end >= confirmed."""
+    """The ends of the log, as byte positions: end >= confirmed."""
 
     end: int
     confirmed: int
@@ -118,7 +118,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScrubStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the pass over closed log files is: at log offset `at`, of those up to `to`."""
+    """The progress of the pass over closed log files: at log offset `at`, of those up to `to`."""
 
     at: int = 0
     to: int = 0

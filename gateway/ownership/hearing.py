@@ -1,4 +1,4 @@
-"""Whether everything is known here that the controllers know: asked once for all who want to know at the same time."""
+"""The metadata barrier: one question to the controllers tells all who ask meanwhile whether the cache is current."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -28,7 +28,7 @@ class Hearing:
         self._deaf_until_s = 0.0
 
     async def heard(self) -> bool:
-        """Whether all is known here that was done before this call; False when nobody can say."""
+        """Returns whether the cache has all that was done before this call; False when no controller can say."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._deaf_until_s:
             return False

@@ -36,7 +36,7 @@ class RemoteGroups:
             target = answer.links.get("next", {}).get("url")
 
     def describe(self, group: str) -> GroupDescription:
-        """Where a group is, and who reads what."""
+        """Returns the offsets and the members of a group."""
         return self._read(self._gateway.ask("GET", f"/groups/{_quoted(group)}"), GroupDescription)
 
     def reset(

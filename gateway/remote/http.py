@@ -134,7 +134,7 @@ class RemoteGateway:
             raise RemoteRefused(answer.status_code, f"{self.url} does not answer as a gateway does") from error
 
     def status(self) -> Status:
-        """What the gateway says of itself; `url` is its admin port's."""
+        """Returns the gateway's status; `url` is its admin port's."""
         with self._trouble():
             answer = _check(self._client.get("/status"))
         try:

@@ -119,7 +119,7 @@ class RemoteKeys:
                 query["after"] = page.entries[-1].key
 
     def count(self, **query: str) -> int:
-        """How many keys a range has."""
+        """Returns how many keys a range has."""
         got = self._gateway.ask("GET", self._range({**query, "count": "true"}))
         return self._read(got.status_code, got.content, _Count).count
 
@@ -184,7 +184,7 @@ class RemoteKeys:
         return Imported(stored, unchanged, expired)
 
     def _like(self, wanted: Sequence[Entry]) -> dict[str, tuple[bytes, int | None]]:
-        """What is here under the keys of a batch, which are in order: its first page covers most of them."""
+        """Returns the stored values of a batch's keys, which are in order: one page of their range covers most."""
         if not wanted:
             return {}
         page = self.page(start=wanted[0].key, end=wanted[-1].key + "\0", limit=PAGE_COUNT)

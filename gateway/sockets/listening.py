@@ -64,7 +64,7 @@ class Listener(ABC):
             self._loop.add_reader(sock, self._accept, sock)
 
     def is_serving(self) -> bool:
-        """Whether connections are accepted."""
+        """Returns whether connections are accepted."""
         return bool(self.sockets)
 
     def close(self) -> None:

@@ -81,7 +81,7 @@ class SocketTransport(asyncio.Transport):
     # ---- reading
 
     def is_reading(self) -> bool:
-        """Whether it is read."""
+        """Returns whether the socket is read."""
         return self._reading and not self._closing
 
     def pause_reading(self) -> None:
@@ -182,7 +182,7 @@ class SocketTransport(asyncio.Transport):
     # ---- the end
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or will be when everything is written."""
+        """Returns whether it is closed, or will be when everything is written."""
         return self._closing
 
     def close(self) -> None:
