@@ -108,7 +108,7 @@ class Changes(NamedTuple):
 
 
 class Put(NamedTuple):
-    """In a transaction: store a value. It expires after `ttl_ms` (over 0) or at `expires_at_ms`, or never."""
+    """A transaction's operation: store a value. It expires after `ttl_ms` (over 0) or at `expires_at_ms`, or never."""
 
     key: str
     value: bytes
@@ -117,7 +117,7 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """In a transaction: remove a key; one that is not there is no conflict."""
+    """A transaction's operation: remove a key; one that is not there is no conflict."""
 
     key: str
 

@@ -66,7 +66,7 @@ class Held(NamedTuple):
     value: bytes
 
     def pack(self) -> bytes:
-        """As the view keeps it."""
+        """Encodes the slot as the view keeps it."""
         return _HELD.pack(self.revision, self.created, self.expires_at_ms, self.version, self.ordinal) + self.value
 
     @classmethod
@@ -97,7 +97,7 @@ class Space(NamedTuple):
     size_bytes_max: int = 0
 
     def pack(self) -> bytes:
-        """As the view keeps it: four u64, big-endian."""
+        """Encodes the namespace as the view keeps it: four u64, big-endian."""
         return _SPACE.pack(*self)
 
     @classmethod

@@ -82,7 +82,7 @@ class Dispatcher:
         return self._given_bytes - self._applied_bytes
 
     def hurry(self, until: LogOffset) -> None:
-        """Somebody waits for the views to hold what lies before a log offset: do not linger."""
+        """Brings the views soon to what lies before a log offset, as somebody waits for it."""
         self._wanted = max(self._wanted, until)
         self._kick.set()
 

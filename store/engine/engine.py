@@ -312,7 +312,7 @@ class Engine:
         self._dispatcher.give(run)
 
     def hurry(self, until: LogOffset) -> None:
-        """Somebody waits for the views to hold what lies before a log offset: do not linger."""
+        """Brings the views soon to what lies before a log offset, as somebody waits for it."""
         self._dispatcher.hurry(until)
 
     def end_appends(self) -> None:

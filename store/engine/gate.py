@@ -46,7 +46,7 @@ class Gate:
         self._pass()
 
     def give_up(self) -> None:
-        """Nothing is confirmed any more: what waits, and what is still to come, may be stored or not."""
+        """Gives up confirming: what waits, and what is still to come, may be stored or not."""
         self._given_up = True
         self._answered.clear()
         self._pass()

@@ -15,19 +15,19 @@ class StoreListener(Protocol):
     """
 
     def written(self, end: LogOffset) -> None:
-        """Of a master: the log is written up to here for good, though perhaps not on disk; `read_log` has it."""
+        """Tells a master that its log is written up to here for good, though perhaps not on disk; `read_log` has it."""
 
     def flushed(self, end: LogOffset) -> None:
-        """The log is on this disk up to here."""
+        """Tells that the log is on this disk up to here."""
 
     def damaged(self) -> None:
-        """The log is damaged where that was not known before; `LocalStore.damages` has the places.
+        """Tells that the log is damaged where that was not known before; `LocalStore.damages` has the places.
 
         Also called for what is known when the store is opened, perhaps before `open` has returned.
         """
 
     def failed(self, error: StoreError) -> None:
-        """Nothing is stored any more until the store is opened again. Once."""
+        """Tells that nothing is stored any more until the store is opened again. Called once."""
 
 
 class ReplicationHooks(StoreListener, Protocol):

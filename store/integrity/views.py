@@ -115,7 +115,7 @@ class ViewsHealth:
             return list(self._damages.values())
 
     def report(self, view: str, why: str, found_by: str = "read") -> ViewsDamaged:
-        """Somebody has met damage: it is logged and kept the first time. Returns what to raise."""
+        """Reports a damage that was met: it is logged and kept the first time. Returns what to raise."""
         error = ViewsDamaged(f"the store's view {view!r} is damaged: {why}. {_REMEDY[self.rebuildable]}")
         with self._lock:
             if (view, why) in self._damages or self.count >= DAMAGES_KEPT:

@@ -205,7 +205,7 @@ class LeaseQueue:
         return self._held.get(owner, frozenset())
 
     def grant(self, offset: int) -> Grant | None:
-        """By what a message is lent, if it is lent until a time."""
+        """Returns the grant of a message that is lent until a time; None for any other message."""
         return self._grants.get(offset)
 
     def deliveries(self, offset: int) -> int:
@@ -521,7 +521,7 @@ class LeaseTable:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """Nothing ends before; None when nothing ends by itself."""
+        """Returns the time before which no lease ends by itself; None when none does."""
         return self._deadlines[0][0] if self._deadlines else None
 
     def _schedule(self, leases: LeaseQueue, at_ms: int, start: int, end: int) -> None:

@@ -55,7 +55,7 @@ class Transit:
             self._wake()
 
     def end_all(self) -> None:
-        """Nothing is on its way any more."""
+        """Ends all: nothing is on its way any more."""
         self.settling, self.aside, self.unreadable = RangeSet(), RangeSet(), RangeSet()
         self._wake()
 

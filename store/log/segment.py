@@ -133,7 +133,7 @@ class Segment:
         return "the segment's file is too short" if self.size_bytes else "the segment's file is missing"
 
     def seal(self) -> None:
-        """Nothing is written any more, and the file need not stay open."""
+        """Seals the segment: nothing is written any more, and the file need not stay open."""
         self._open_files.opened(self)
 
     def release(self) -> None:
@@ -218,7 +218,7 @@ class Segment:
             self._file.close()
 
     def read_exactly(self, log_offset: LogOffset, size: int) -> bytes:
-        """As `read`, but raises OSError where the disk cannot read all of it."""
+        """Reads like `read`, but raises OSError where the disk cannot read all of it."""
         return self._opened().pread(size, log_offset - self.start)
 
     def scan(

@@ -337,7 +337,7 @@ class StoreNode:
         return known if known is not None and known.address != self.address else None
 
     async def _stand_aside(self, place: Place) -> None:
-        """If that is so and no old news, take no part until the other one is gone."""
+        """Takes no part until the other replica is gone, if it is there and that is no old news."""
         number = self.settings.group
         while True:
             with suppress(ControllerError):

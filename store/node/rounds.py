@@ -20,7 +20,7 @@ class _Read(NamedTuple):
 
 
 class Rounds:
-    """Of one master. `answer` is called after whatever the core was told, `end` when it is master no more."""
+    """The waiting reads of one master. `answer` is called after all that the core is told, `end` when its role ends."""
 
     def __init__(self, core: Master, place: Place, asked: Callable[[], None]) -> None:
         self._core = core

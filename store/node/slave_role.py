@@ -141,9 +141,9 @@ class SlaveRole:
             self._wishing = asyncio.create_task(self._wish(group.master_epoch), name="wish to be elected")
 
     async def _wish(self, epoch: int) -> None:
-        """To be elected anew: what was promised to clients as master of this epoch is not known any more.
+        """Asks to be elected anew, as what was promised to clients as master of this epoch is not known any more.
 
-        Again and again: the controllers' leader may be new itself, and not have heard of this replica yet.
+        Asks again and again: the controllers' leader may be new itself, and not have heard of this replica yet.
         """
         place = self._place
         while (group := self._group).master == place.replica and group.master_epoch == epoch:

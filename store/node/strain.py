@@ -29,7 +29,7 @@ _Able: TypeAlias = Callable[[Collection[int]], Awaitable[Sequence[int]]]
 
 
 class Strain:
-    """Of one master. `look` is called with the time, every `TICK_S`."""
+    """The strains of one master. `look` is called with the time, every `TICK_S`."""
 
     def __init__(self, place: Place, core: Master, switch_over: Callable[[int], Awaitable[int]]) -> None:
         self._place = place

@@ -11,7 +11,7 @@ FORGET_MS = 30_000  # without a slow sync, and the disk is not slow any more
 
 
 class Syncs:
-    """Of one replica. `look` is called with the time, several times a second."""
+    """The syncs of one replica's disk. `look` is called with the time, several times a second."""
 
     def __init__(self) -> None:
         self.slow = False

@@ -49,7 +49,7 @@ class End(msgspec.Struct, frozen=True, array_like=True):
     trailing: list[tuple[str, bytes]] = []
 
     def error(self) -> grpc.aio.AioRpcError | None:
-        """As gRPC raises it; None where all is well."""
+        """Returns the error that gRPC raises for it; None where all is well."""
         if self.code == grpc.StatusCode.OK.name:
             return None
         code = _CODES.get(self.code, grpc.StatusCode.UNKNOWN)
@@ -170,7 +170,7 @@ class Pipe(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def _end(self, error: grpc.aio.AioRpcError | None) -> None:
-        """Nothing more comes or goes."""
+        """Ends the stream: nothing more comes or goes."""
         if not self._over:
             self._over, self._error = True, error
             self._writable.set()

@@ -52,7 +52,7 @@ class _Details(NamedTuple):
 
 
 class Server(listening.Server):
-    """As `grpc.aio.server`, with pipes for the streams of the services that are added."""
+    """A server like `grpc.aio.server`, with pipes for the streams of the services that are added."""
 
     def __init__(self, **options: Any) -> None:
         """The options are those of `store.base.listening.Server`."""

@@ -29,7 +29,7 @@ NAME_BYTES = 8  # by chance, of a proxy's name
 
 
 class Reporter:
-    """Of one proxy. `logs` are its clients of the groups; `report` tells the leader, and raises `ControllerError`.
+    """A proxy's reports. `logs` are its clients of the groups; `report` tells the leader, and raises `ControllerError`.
 
     Belongs to the event loop. `run` does it until it is cancelled.
     """

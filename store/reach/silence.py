@@ -6,7 +6,7 @@ STEP_MS_MAX = 500  # that counts between two ticks: a process that stood still w
 
 
 class Silence:
-    """Of one peer. `met`: it has said something since `begin`."""
+    """The silence of one peer. `met`: it has said something since `begin`."""
 
     def __init__(self) -> None:
         self.ms = 0

@@ -52,7 +52,7 @@ class Arrivals:
                 self._wake(QueueNumber(record.queue))
 
     def wake_all(self) -> None:
-        """Nothing more will arrive."""
+        """Wakes all waiters, as nothing more will arrive."""
         for queue in list(self._waiting):
             self._wake(queue)
 

@@ -59,7 +59,7 @@ class Feed:
         return self._changes[bisect_left(self._changes, at, key=_revision) :]
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Ends the feed: nothing more will come."""
         self.closed = True
         self._wake()
 
@@ -109,7 +109,7 @@ class Feeds:
                 del self._feeds[namespace]
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Ends all feeds: nothing more will come."""
         self._closed = True
         for feed in self._feeds.values():
             feed.close()

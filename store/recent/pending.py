@@ -19,7 +19,7 @@ class Pending(Generic[K, V]):
         self._order: deque[tuple[LogOffset, K]] = deque()
 
     def put(self, frame: LogOffset, key: K, value: V) -> None:
-        """From this frame on a key has a value."""
+        """Gives a key a value, from this frame on."""
         self._values[key] = (frame, value)
         self._order.append((frame, key))
 

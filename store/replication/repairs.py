@@ -24,7 +24,7 @@ LOST_AGAIN_MS = 10_000  # for one that none of them has
 
 
 class Range(NamedTuple):
-    """From one boundary of frames to another."""
+    """A range of the log, from one boundary of frames to another."""
 
     start: LogOffset
     end: LogOffset
@@ -58,7 +58,7 @@ class _Hole:
 
 
 class Repairs:
-    """Of one log. Damages come and go by `look` alone."""
+    """The repairs of one log. Damages come and go by `look` alone."""
 
     def __init__(self) -> None:
         self._holes: list[_Hole] = []  # by log offset, disjoint

@@ -20,7 +20,7 @@ class AlterSet(NamedTuple):
 
 
 class SyncSet:
-    """From the moment a change is wanted until the controller has answered, both sets count: either may be in force.
+    """The set in force and the one asked for: until the controller has answered, either may be in force and both count.
 
     Changes are made one after the other. The question is put again until there is an answer, always the same one, and
     the controller takes it at most once: it names the `epoch` of the set that it replaces.
@@ -40,7 +40,7 @@ class SyncSet:
         return (self.members,) if self.pending is None else (self.members, self.pending)
 
     def all(self) -> frozenset[int]:
-        """Whoever is in one of them."""
+        """Returns the replicas that are in one of the sets."""
         return self.members | (self.pending or frozenset())
 
     def may_change(self, *, now_ms: int) -> bool:

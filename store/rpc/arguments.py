@@ -24,7 +24,7 @@ _Operation = tuple[str, bytes | None, int | None, int | None]  # key, value (Non
 
 
 class Arguments(msgspec.Struct, array_like=True):
-    """Of a call. Fields are only ever added at the end, with a default."""
+    """The arguments of a call. Fields are only ever added at the end, with a default."""
 
 
 class Hello(Arguments):
@@ -72,7 +72,7 @@ class Read(Arguments):
 
 
 class OfQueue(Arguments):
-    """Of a method that takes a queue."""
+    """The arguments of a method that takes a queue."""
 
     queue: Queue
 
@@ -190,7 +190,7 @@ class KvCount(Arguments):
 
 
 class Nothing(Arguments):
-    """Of a method that takes nothing."""
+    """The arguments of a method that takes nothing."""
 
 
 class KvRelease(Arguments):
@@ -230,7 +230,7 @@ class CommitOffsets(Arguments):
 
 
 class OfGroup(Arguments):
-    """Of a method that takes a group."""
+    """The arguments of a method that takes a group."""
 
     group: str
 
@@ -345,7 +345,7 @@ class SetLeasePolicy(Arguments):
 
 
 class OfQueueGroup(Arguments):
-    """Of a method that takes a queue and a group's leases of it."""
+    """The arguments of a method that takes a queue and a group's leases of it."""
 
     queue: Queue
     group: str

@@ -218,8 +218,9 @@ class IndexView:
 
 
 class _Columns(NamedTuple):
-    """Of some frames: where each begins, from the origin on, and when it was stored; of each row its frame; of each
-    frame its first row.
+    """The columns of some frames.
+
+    Of each frame: where it begins, from the origin on, when it was stored, and its first row. Of each row: its frame.
     """
 
     starts: npt.NDArray[np.uint64]

@@ -36,7 +36,7 @@ AGAIN_S = 0.1  # before a connection is taken again, where none could be
 
 
 class Server:
-    """As `grpc.aio.server`. Its services call `admit` for whoever has sent them something sound.
+    """A server like `grpc.aio.server`. Its services call `admit` for a client that has sent them something sound.
 
     `passed_on_max` admitted connections are kept at a time, or fewer where few files may be open.
     """

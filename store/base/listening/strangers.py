@@ -12,7 +12,7 @@ STRANGERS_BYTES_MAX: Final = 192 << 20  # of a process; one largest message of a
 
 
 class Holder(Protocol):
-    """Whoever holds input: a task, which ends with its connection."""
+    """A holder of input: a task, which ends with its connection."""
 
     def cancel(self) -> object:
         """Give it up."""

@@ -69,7 +69,7 @@ class Calls:
         await waiter
 
     def _fail_waiters(self) -> None:
-        """Nothing more will be dispatched."""
+        """Fails those who wait for the views, as nothing more will be dispatched."""
         waiting, self._dispatch_waiters = self._dispatch_waiters, []
         for _, waiter in waiting:
             if not waiter.done():

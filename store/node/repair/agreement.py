@@ -29,7 +29,7 @@ READ_BYTES = 4 << 20  # of a segment at a time, where it is read again
 
 
 class Agreement:
-    """Of one node, in either role. `run` does it."""
+    """The agreement on seals of one node, in either role. `run` does it."""
 
     def __init__(self, place: Place) -> None:
         self._place = place

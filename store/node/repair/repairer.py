@@ -40,7 +40,7 @@ class DamageStatus(NamedTuple):
 
 
 class Repairer:
-    """Of one node, from its registration until it is closed; see `place.Repairing`.
+    """The repairs of one node, from its registration until it is closed; see `place.Repairing`.
 
     `changed` is called when it stands aside and did not before, or does not any more, and when there is other damage.
     """

@@ -31,7 +31,7 @@ SILENCE_S = 10.0  # an asker that takes nothing for so long is given up
 
 
 class RangeServer:
-    """Of one node; see `place.Ranges`."""
+    """The server of one node's ranges; see `place.Ranges`."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
