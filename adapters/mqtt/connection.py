@@ -239,7 +239,7 @@ class Connection:
                 self._parse_held(now_ms)
 
     def _control(self, first: int, body: bytes) -> bool:
-        """A packet that is no PUBLISH, of a connected client; whether to read on. Raises `ProtocolError`."""
+        """Acts on any packet but PUBLISH once connected; returns whether to read on. Raises `ProtocolError`."""
         packet = decode(first, body, self._link.version)
         if isinstance(packet, Disconnect):
             self._disconnected(packet)
@@ -275,7 +275,7 @@ class Connection:
     # ---- the way in
 
     def _read_connect(self, data: bytes) -> int:
-        """Read the CONNECT, once it is all there; how many bytes it took. Raises `ProtocolError`."""
+        """Reads the CONNECT, once it is all there; returns how many bytes it took. Raises `ProtocolError`."""
         if data and data[0] != PacketType.CONNECT << 4:
             self._close("the first packet is no CONNECT")
             return 0
@@ -376,7 +376,7 @@ class Connection:
             self._parse_held(now_ms)
 
     def _read_answer(self, data: bytes) -> int:
-        """Read what a client says to a challenge, AUTH or DISCONNECT; how many bytes. Raises `ProtocolError`."""
+        """Reads a client's answer to a challenge, AUTH or DISCONNECT; returns its length. Raises `ProtocolError`."""
         frame, self._needed = handshake.whole(data, self._options)
         if frame is None:
             return 0

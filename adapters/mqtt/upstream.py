@@ -355,7 +355,7 @@ class MqttUpstream:
         return template
 
     def _pass_over(self, data: bytes, frame: Frame) -> bool:
-        """Refuse a message that is too large by its head; whether that is all there. Raises `ProtocolError`."""
+        """Refuses a too large message by its head; returns whether the head is all there. Raises `ProtocolError`."""
         if frame.first >> 4 != PacketType.PUBLISH:
             raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, f"a packet of {frame.end - frame.start} bytes")
         if len(data) - frame.start < 2:

@@ -162,7 +162,7 @@ class Registry:
     # ---- what is heard
 
     def heartbeat(self, said: Heartbeat, now_ms: int) -> bool:
-        """Take a heartbeat; whether it brings anything new about epochs, roles, addresses and damage.
+        """Takes a heartbeat; returns whether it brings anything new about epochs, roles, addresses and damage.
 
         One that knows an older epoch than its replica has known before was late: a sign of life, and nothing else.
         Raises `RegistryFull`, `ControllerError`: no replica of ours would say that.
@@ -194,7 +194,7 @@ class Registry:
             heard.cut_ms = now_ms
 
     def tick(self, now_ms: int) -> bool:
-        """To be called every `TICK_MS`, leading or not; whether this process has slept since the last call.
+        """Advances time, every `TICK_MS`, leading or not; returns whether this process has slept since the last call.
 
         Whoever was silent meanwhile may not have been, so everybody has the whole time again to be heard.
         """

@@ -365,7 +365,7 @@ class Raft:
     # ---- messages
 
     def _enter_term(self, message: Message) -> bool:
-        """Deal with a later term (paper, 5.1). Whether the message is to be dealt with then."""
+        """Deals with a later term (paper, 5.1). Returns whether the message is to be dealt with then."""
         if isinstance(message, Vote):
             if not message.forced and self._hears_leader():
                 return False  # whoever has been removed or cut off does not disturb (thesis, 4.2.3)

@@ -101,7 +101,7 @@ class Log:
         return prev_index + len(entries)
 
     def commit_to(self, index: Index) -> bool:
-        """Commit all up to `index`, which must be there. Whether that is news."""
+        """Commits all up to `index`, which must be there. Returns whether that is news."""
         assert index <= self.last_index
         if index <= self.committed:
             return False

@@ -84,7 +84,7 @@ class Progress:
             self.next = last + 1
 
     def acknowledged(self, index: Index, first_index: Index) -> bool:
-        """It has all up to `index`, where the leader's log begins at `first_index`. Whether that is news."""
+        """Records all up to `index` as held; the leader's log begins at `first_index`. Returns whether that is news."""
         news = index > self.match
         self.match = max(self.match, index)
         if self.state is ProgressState.REPLICATE:

@@ -143,7 +143,7 @@ class _Peer:
             backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 
     async def _connected(self, address: str) -> bool:
-        """Send until the connection breaks; whether it had worked."""
+        """Sends until the connection breaks; returns whether it had worked."""
         channel = open_channel(address, self._credentials)
         worked = False
         try:

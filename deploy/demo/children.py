@@ -109,7 +109,7 @@ class FleetChild:
 
 
 async def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Wait for something that other processes bring about; whether it came to pass in time."""
+    """Waits for something that other processes bring about; returns whether it came to pass in time."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     while not condition():

@@ -67,7 +67,7 @@ class Fleet:
         return seen
 
     async def due(self) -> AsyncIterator[int]:
-        """After "go" and until "stop": how many messages are due now. A fleet that cannot keep up falls behind."""
+        """Yields how many messages are due now, from "go" until "stop". A fleet that cannot keep up falls behind."""
         self.phase = "ready"
         await self.go.wait()
         if self.stop.is_set():

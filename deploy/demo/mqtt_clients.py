@@ -148,7 +148,7 @@ def _leave(client: mqtt.Client) -> None:
 
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:
-    """Wait for an event, but only so long; whether it came."""
+    """Waits for an event, but only so long; returns whether it came."""
     try:
         async with asyncio.timeout(seconds):
             return await event.wait()

@@ -45,7 +45,7 @@ class Delivery:
     # ---- live messages and those of the log
 
     def deliver(self, deliveries: Deliveries, now_ms: int) -> int:
-        """Take as many deliveries as the client has room for; how many that were."""
+        """Takes as many deliveries as the client has room for; returns how many."""
         batch, picks, subs = deliveries.batch, deliveries.picks, deliveries.subs
         if not picks:
             return 0
@@ -88,7 +88,7 @@ class Delivery:
         return len(picks)
 
     def _each(self, batch: Batch, picks: Sequence[int], subs: Sequence[tuple[SubscriptionId, ...]], now_ms: int) -> int:
-        """Message by message: any QoS, any mixture of subscriptions. How many were taken.
+        """Takes message by message: any QoS, any mixture of subscriptions. Returns how many were taken.
 
         Hot for QoS 1, hence one loop: what is encoded is shared, only the packet identifiers are the client's own.
         """

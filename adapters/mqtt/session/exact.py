@@ -128,7 +128,7 @@ class Exact:
         del self._storing[identifier]
 
     def release(self, identifier: bytes) -> bool:
-        """PUBREL: the identifier is free again; whether it was used for a message that the log has."""
+        """Handles PUBREL: the identifier is free again. Returns whether it was used for a message that the log has."""
         if identifier not in self._received:
             return False
         del self._received[identifier]

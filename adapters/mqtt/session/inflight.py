@@ -238,7 +238,7 @@ class Inflight:
             self.unsaved = True
 
     def received(self, packet_id: int, *, refused: bool) -> bool:
-        """PUBREC; whether a PUBREL has to follow. Raises `ProtocolError` (0x82) for a QoS 1 delivery.
+        """Handles PUBREC; returns whether a PUBREL has to follow. Raises `ProtocolError` (0x82) for a QoS 1 delivery.
 
         A client that refuses the message (a code from 0x80 on) has ended the exchange (4.3.3).
         """

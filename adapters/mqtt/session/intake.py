@@ -154,7 +154,7 @@ class Intake:
         return effect
 
     def read(self, data: bytes, now_ms: int) -> int:  # noqa: C901, PLR0912, PLR0915
-        """Read every whole packet of `data`; how many bytes those were.
+        """Reads every whole packet of `data`; returns how many bytes those were.
 
         Raises `ProtocolError` behind the last good packet; what came before it is published all the same.
 

@@ -99,7 +99,7 @@ class Session:
         self.keeper.flush()
 
     def deliver(self, deliveries: port.Deliverable, now_ms: int) -> int:
-        """Messages for this client; how many were taken."""
+        """Takes messages for this client; returns how many were taken."""
         if isinstance(deliveries, port.Deliveries):
             if not self.retained.active:
                 return self.delivery.deliver(deliveries, now_ms)
@@ -251,7 +251,7 @@ class Session:
         self._answer(Suback(packet_id=packet.packet_id, codes=tuple(codes)), changed=bool(refused))
 
     def _subscribe(self, request: SubscriptionRequest, identifier: int | None, begun: list[Subscription]) -> int:
-        """Subscribe to one filter; the code for its SUBACK. What begins in the log is added to `begun`."""
+        """Subscribes to one filter; returns the code for its SUBACK. What begins in the log is added to `begun`."""
         refused = self.subscriptions.refusal(request) or self._denied(request.pattern)
         if refused is not None:
             return refused if self.link.version == 5 else SUBACK_FAILURE

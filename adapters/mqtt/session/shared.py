@@ -256,7 +256,7 @@ class SharedFeed:
         self._rejoin_at_ms = at_ms if self._rejoin_at_ms is None else min(self._rejoin_at_ms, at_ms)
 
     def deliver(self, lent: Leased | ConsumerCancelled, now_ms: int) -> int:
-        """Take as many messages as the client has room for; how many that were."""
+        """Takes as many messages as the client has room for; returns how many."""
         member = self._by_consumer.get(lent.consumer)
         plan = None if member is None else self._subscriptions.plan((member.sub,))
         if isinstance(lent, ConsumerCancelled):
@@ -282,7 +282,7 @@ class SharedFeed:
         return taken
 
     def _each(self, member: _Member, lent: Leased, encoded: Encoded, plan: Plan) -> int:
-        """Message by message; how many were taken. Hot for QoS 1, hence one loop."""
+        """Takes message by message; returns how many were taken. Hot for QoS 1, hence one loop."""
         link, inflight, number, queue, claimed = self._link, self._inflight, lent.number, member.queue, self._claimed
         sent, under_way, send, limit = inflight.sent, inflight.lent, link.out.append, link.packet_bytes_max
         take_id, room, largest = inflight.ids().__next__, inflight.room, encoded.largest

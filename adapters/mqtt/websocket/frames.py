@@ -108,7 +108,7 @@ class Frames:
         return _xor(b"".join(parts), b"".join(masks))
 
     def _rest(self, data: bytes, at: int, parts: list[bytes], masks: list[bytes]) -> int:
-        """Take what has come of the payload under way, from `at` on; where that ends."""
+        """Takes what has come of the payload in progress, from `at` on; returns where that ends."""
         part, mask = data[at : at + self._left], self._mask
         length = len(part)
         parts.append(part)

@@ -70,7 +70,7 @@ class Upgrade:
         return rest if self.accepted else b""
 
     def _feed(self, data: bytes) -> bytes:
-        """Feed the parser; what came behind the request. Raises `_Refused`."""
+        """Feeds the parser; returns what came behind the request. Raises `_Refused`."""
         rest = b""
         try:
             self._parser.feed_data(data)
