@@ -52,7 +52,7 @@ _BASIC, _ACK, _NACK = 60, 80, 120
 
 
 class State(Enum):
-    """Where a channel is in its life."""
+    """The states of a channel."""
 
     OPEN = "open"
     CLOSING = "closing"  # we have closed it; everything but channel.close-ok is passed over
@@ -91,7 +91,7 @@ class Consumer:
 
     @property
     def credit(self) -> int:
-        """How many messages it can take."""
+        """Returns how many messages it can take."""
         channel = self.channel
         if not self.confirmed or not channel.flowing or not channel.open:
             return 0
@@ -125,12 +125,12 @@ class Channel:
 
     @property
     def open(self) -> bool:
-        """Whether the channel is in use."""
+        """Returns whether the channel is in use."""
         return self.state is State.OPEN
 
     @property
     def publishable(self) -> bool:
-        """Whether a message may begin now."""
+        """Returns whether a message may begin now."""
         return self.state is State.OPEN and not self.waiting and self.content is None
 
     def send(self, method: type[Frame], *values: Any) -> None:
@@ -181,7 +181,7 @@ class Channel:
     # ---- delivering
 
     def deliver(self, consumer: Consumer, leased: Leased, now_ms: int) -> int:
-        """Send what a consumer has credit for; how many that is."""
+        """Sends what a consumer has credit for; returns how many messages that is."""
         count = min(len(leased.messages), consumer.credit)
         consumer.blocked = count < len(leased.messages)
         if count == 0:

@@ -46,7 +46,7 @@ class _Group:
 
 
 class Publisher:
-    """What the channels of one connection publish."""
+    """The messages that the channels of one connection publish."""
 
     def __init__(self, link: "Link") -> None:
         self._link = link
@@ -59,11 +59,11 @@ class Publisher:
 
     @property
     def idle(self) -> bool:
-        """Whether everything published has been answered."""
+        """Returns whether everything published has been answered."""
         return not self.messages and not self.outstanding_count and not self._groups
 
     def holds(self, channel: "Channel") -> bool:
-        """Whether this read has messages of a channel that the gateway does not know of yet."""
+        """Returns whether this read has messages of a channel that the gateway does not know of yet."""
         return any(of is channel for of, _ in self.starts)
 
     def add(self, channel: "Channel", message: Message, *, mandatory: bool) -> None:

@@ -90,7 +90,7 @@ class AmqpConnection(Link):
 
     @property
     def wants_data(self) -> bool:
-        """Whether there is room for more."""
+        """Returns whether there is room for more."""
         return not self._stalled and self._publisher.outstanding_count < self.options.outstanding_count_max
 
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
@@ -117,7 +117,7 @@ class AmqpConnection(Link):
         return self._effects_at(now_ms)
 
     def deliver(self, deliveries: Deliveries | Leased | ConsumerCancelled, *, now_ms: int) -> int:
-        """Send what the consumer has credit for; how many that is."""
+        """Sends what the consumer has credit for; returns how many messages that is."""
         assert not isinstance(deliveries, Deliveries), "nothing is subscribed here"
         consumer = self._consumers.get(deliveries.consumer)
         if consumer is None:
@@ -159,7 +159,7 @@ class AmqpConnection(Link):
         return self._effects_at(now_ms)
 
     def deadline_ms(self) -> int | None:
-        """When `tick` is wanted next."""
+        """Returns when `tick` is due next."""
         if self.waits_for_room and not self._out:
             return 0  # there is room now
         return min((due for due in (self._pulse.deadline_ms(), self.share.retry_ms) if due is not None), default=None)
@@ -532,7 +532,7 @@ class AmqpConnection(Link):
 
 
 def _template_if_sound(raw: bytes) -> Template | None:
-    """What properties mean; None where the error has to be found again, frame by frame."""
+    """Returns the meaning of properties; None where the error has to be found again, frame by frame."""
     try:
         return template_of(raw)
     except ProtocolError:

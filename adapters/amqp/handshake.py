@@ -29,7 +29,7 @@ SERVER_PROPERTIES: Final[Table] = {
 
 
 class Phase(Enum):
-    """Where a connection is in its life."""
+    """The phases of a connection."""
 
     HEADER = "header"  # the protocol header is awaited
     START = "start"  # start-ok is
@@ -42,7 +42,7 @@ class Phase(Enum):
 
 
 class Limits(NamedTuple):
-    """What both peers keep."""
+    """The limits that both peers keep."""
 
     channel_max: int
     payload_max: int  # bytes of a frame without its overhead
@@ -50,7 +50,7 @@ class Limits(NamedTuple):
 
 
 def mechanisms(info: ConnectionInfo) -> bytes:
-    """What a client may say who it is by; EXTERNAL for one that has shown a certificate."""
+    """Returns the mechanisms that a client may use; EXTERNAL for one that has shown a certificate."""
     return b"PLAIN AMQPLAIN EXTERNAL" if info.certificate is not None else b"PLAIN AMQPLAIN"
 
 
@@ -96,7 +96,7 @@ def _credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:
 
 
 def negotiate(options: AmqpOptions, *, channel_max: int, frame_max: int, heartbeat_s: int) -> Limits:
-    """What tune-ok makes of what we proposed; 0 leaves a limit to us. Raises `ProtocolError` (NOT_ALLOWED)."""
+    """Returns the limits by tune-ok; 0 leaves a limit to our proposal. Raises `ProtocolError` (NOT_ALLOWED)."""
     if frame_max and not FRAME_MIN <= frame_max <= options.frame_max:
         raise ProtocolError(NOT_ALLOWED, f"frame_max {frame_max} is not within {FRAME_MIN} and {options.frame_max}")
     if channel_max > options.channel_max:

@@ -1,4 +1,4 @@
-"""What the channels of a connection share: the way out to the peer and to the gateway."""
+"""The way out that the channels of a connection share: to the peer and to the gateway."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -59,7 +59,10 @@ class Link:
 
     @property
     def may_fetch(self) -> bool:
-        """Whether the answer to one more basic.get could be held. A peer that reads none of them asks for no more."""
+        """Returns whether the answer to one more basic.get could be held.
+
+        A peer that reads none of them asks for no more.
+        """
         self.waits_for_room = sum(map(len, self._out)) >= OUTPUT_BYTES_MAX
         return not self.waits_for_room and self.fetching_count < FETCHING_COUNT_MAX
 
@@ -107,7 +110,7 @@ class Link:
         self._settles.setdefault(queue, {}).setdefault(outcome, []).append(offset)
 
     def take_effects(self) -> Sequence[Effect]:
-        """What the gateway is asked for now: what is settled first, who is ready last."""
+        """Returns the requests to the gateway: what is settled first, who is ready last."""
         effects, self._effects = self._effects, []
         if self._settles:
             settles, self._settles = self._settles, {}

@@ -1,4 +1,4 @@
-"""What each method that a client may send on a channel does (AMQP 0-9-1, 1.5 to 1.8, and RabbitMQ's extensions).
+"""The methods that a client may send on a channel (AMQP 0-9-1, 1.5 to 1.8, and RabbitMQ's extensions).
 
 A method that asks the gateway something holds up the channel's later methods until the answer is there, and waits
 itself until what the channel has published before is stored: a channel sees its own messages.

@@ -1,4 +1,4 @@
-"""What an operator can set for AMQP, and what of it a connection negotiates."""
+"""An operator's settings for AMQP, and what of them a connection negotiates."""
 
 from typing import Annotated
 

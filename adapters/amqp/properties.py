@@ -58,7 +58,7 @@ _FIELDS: Final[dict[int, tuple[str, Reader]]] = {
 
 
 class Template(NamedTuple):
-    """What properties say of every message that has them: all of its fields but address, body, device and arrival."""
+    """The fields that properties set in every message that has them: all but address, body, device and arrival."""
 
     tail: tuple[Any, ...]  # the fields of Message behind `device`
     plain: bool  # a message is these fields, and nothing of what follows but the time
@@ -130,7 +130,7 @@ assert _TAIL == (
 
 
 def read_properties(raw: bytes) -> Template:
-    """What a content header's property flags and fields say.
+    """Returns the meaning of a content header's property flags and fields.
 
     Raises `ProtocolError` (SYNTAX_ERROR for malformed bytes, PRECONDITION_FAILED for a value that means nothing).
     """
@@ -213,7 +213,7 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
 
 
 class _Mapped(NamedTuple):
-    """What headers say that have a place of their own in the domain message."""
+    """The headers that have a place of their own in the domain message."""
 
     id: str = ""
     key: str | None = None

@@ -1,4 +1,4 @@
-"""What is published: basic.publish, the content header and the body, and how all three become a message.
+"""Publishing: basic.publish, the content header and the body, and how all three become a message.
 
 Publishers repeat themselves. What the bytes of a basic.publish and of a content header's properties mean is kept by
 these bytes, for all connections together, in tables that are emptied when they are full.
@@ -40,7 +40,7 @@ CONTENT_HEADER = struct.Struct(">HHQ")  # class, weight, body size; the properti
 
 
 class Target(NamedTuple):
-    """Where a message goes."""
+    """The destination of a message."""
 
     address: str
     mandatory: bool
@@ -78,7 +78,7 @@ def target_of(payload: bytes) -> Target:
 
 
 def template_of(raw: bytes) -> Template:
-    """What properties mean; remembered where they may come again.
+    """Returns the meaning of properties; remembers it where they may come again.
 
     Raises `ProtocolError` (SYNTAX_ERROR, PRECONDITION_FAILED).
     """
@@ -106,7 +106,7 @@ class Content:
 
     @property
     def complete(self) -> bool:
-        """Whether all of it is there."""
+        """Returns whether all of it is there."""
         return self.template is not None and len(self.body) == self.body_size
 
     def take_header(self, payload: bytes) -> None:

@@ -1,4 +1,4 @@
-"""When something is due on a connection: heartbeats, and the ends of patience (AMQP 0-9-1, 4.2.7)."""
+"""The times when something is due: heartbeats, and the ends of patience (AMQP 0-9-1, 4.2.7)."""
 
 from typing import Final
 
@@ -50,23 +50,23 @@ class Pulse:
         self._sent_ms = now_ms
 
     def gave_up(self, now_ms: int) -> bool:
-        """Whether what is awaited has taken too long."""
+        """Returns whether what is awaited has taken too long."""
         return self._give_up_ms is not None and self._give_up_ms <= now_ms
 
     def expired(self, now_ms: int) -> bool:
-        """Whether what the peer was let in by is over."""
+        """Returns whether the peer's credentials have expired."""
         return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
 
     def silent(self, now_ms: int) -> bool:
-        """Whether the peer has missed two heartbeats."""
+        """Returns whether the peer has missed two heartbeats."""
         return self._heartbeat_ms > 0 and now_ms - self._received_ms >= 2 * self._heartbeat_ms
 
     def beat(self, now_ms: int) -> bool:
-        """Whether it is time for a heartbeat of ours: twice as often as agreed."""
+        """Returns whether it is time for a heartbeat of ours: twice as often as agreed."""
         return self._heartbeat_ms > 0 and now_ms - self._sent_ms >= self._heartbeat_ms // 2
 
     def deadline_ms(self) -> int | None:
-        """When the next of these is due; None: nothing is."""
+        """Returns when the next of these is due; None: nothing is."""
         if not self.started:
             return 0
         dues = [due for due in (self._give_up_ms, self.blocked_until_ms, self.expires_at_ms) if due is not None]

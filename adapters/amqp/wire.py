@@ -163,7 +163,7 @@ def read_table(data: bytes, at: int) -> tuple[Table, int]:
 
 
 def field_spans(data: bytes, at: int) -> Iterator[tuple[int, int]]:
-    """Where each field of a table that has been read before begins and ends, its name included."""
+    """Yields where each field of a table that has been read before begins and ends, its name included."""
     (size,) = _U32.unpack_from(data, at)
     at, end = at + 4, at + 4 + size
     while at < end:

@@ -44,7 +44,7 @@ class _Transfers(Generic[B]):
         return len(self._transfers)
 
     def get(self, peer: Peer, key: Key, now_ms: int) -> B | None:
-        """What is held of a transfer, whose time begins anew."""
+        """Returns the part held of a transfer, whose time begins anew; None when there is none."""
         transfer = self._transfers.pop((peer, key), None)
         if transfer is None:
             return None
@@ -100,7 +100,7 @@ class _Transfers(Generic[B]):
             self.drop(peer, key)
 
     def deadline_ms(self) -> int | None:
-        """When `expire` is wanted."""
+        """Returns when `expire` is due."""
         if not self._transfers:
             return None
         return next(iter(self._transfers.values())).heard_ms + self._settings.exchange_lifetime_ms

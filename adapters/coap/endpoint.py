@@ -311,7 +311,7 @@ class CoapEndpoint:
     # ---- requests off the hot path
 
     def _receive_other(self, data: bytes, peer: Peer, now_ms: int, effects: list[Effect], *, full: bool) -> int:
-        """Anything but a POST, PUT or DELETE; how many requests were taken in, none or one.
+        """Takes anything but a POST, PUT or DELETE; returns how many requests were taken in, none or one.
 
         What is not a message is reset when it claims to be Confirmable, else passed over (RFC 7252, 4.2 and 4.3); so
         are Empty messages, which is how a peer pings, responses to nothing, and reserved classes of codes.
@@ -404,7 +404,7 @@ class CoapEndpoint:
                 self._sender.answer(reading.exchange, answer, now_ms)
 
     def _read_publish(self, data: bytes, end: int, exchange: Exchange, now_ms: int) -> tuple[Plan, bytes] | None:
-        """What a POST or PUT publishes, read by way of its options; None for a block that is not the last.
+        """Returns what a POST or PUT publishes, read by way of its options; None for a block that is not the last.
 
         Raises `ProtocolError` and, for blocks, `Refusal` (OVERLOAD).
         """

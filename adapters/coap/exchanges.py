@@ -1,4 +1,4 @@
-"""Which requests have been seen, and what they were answered (RFC 7252, 4.5).
+"""Requests that have been seen, and their answers (RFC 7252, 4.5).
 
 Requests are kept for EXCHANGE_LIFETIME, under their sender and Message ID; all requests of one wake are taken in, and
 given up, together. Where a limit is reached, those go first that their sender has stopped sending again
@@ -38,7 +38,7 @@ class Exchange(msgspec.Struct, gc=False):
 
 
 class Conversation:
-    """What is remembered of one peer."""
+    """The exchanges remembered of one peer."""
 
     __slots__ = ("by_mid", "peer")
 
@@ -63,7 +63,7 @@ class Exchanges:
         return self._count
 
     def room(self, now_ms: int) -> int:
-        """How many more can be remembered, after giving up what is old enough to make room."""
+        """Returns how many more can be remembered, after giving up what is old enough to make room."""
         if self._count >= self.total_max or len(self.by_peer) >= self.peers_max:
             self._make_room(now_ms)
         return self.total_max - self._count
@@ -82,7 +82,7 @@ class Exchanges:
         return known
 
     def has_room_for(self, peer: Peer) -> bool:
-        """Whether an exchange with this peer would be within the limits for peers."""
+        """Returns whether an exchange with this peer would be within the limits for peers."""
         conversation = self.by_peer.get(peer)
         if conversation is None:
             return len(self.by_peer) < self.peers_max
@@ -124,7 +124,7 @@ class Exchanges:
             wakes_dropped += 1
 
     def deadline_ms(self) -> int | None:
-        """When `expire` should be called again."""
+        """Returns when `expire` should be called again."""
         return self._wakes[0][0] + self.lifetime_ms + EXPIRY_SLACK_MS if self._wakes else None
 
     def _make_room(self, now_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""What the entry point `coap` names."""
+"""The factory that the entry point `coap` names."""
 
 from typing import Any
 

@@ -19,14 +19,14 @@ _Links: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]  # path and query: w
 
 
 class _Waiting(NamedTuple):
-    """What the gateway is to be asked for some requests, and their tokens."""
+    """The question to the gateway for some requests, and their tokens."""
 
     question: ListAddresses
     tokens: list[Token]
 
 
 class Listings:
-    """Who waits for which list."""
+    """The requests that wait for lists."""
 
     def __init__(self) -> None:
         self._waiting: dict[_Links, _Waiting] = {}  # the one that waits longest first
@@ -42,7 +42,10 @@ class Listings:
         self._waiting.setdefault((request.path, request.query), _Waiting(question, [])).tokens.append(token)
 
     def next(self) -> tuple[ListAddresses, Token] | None:
-        """What to ask now, with the token to be told to `answered`; None while a list is on its way or none is due."""
+        """Returns the question to ask now, with the token to be told to `answered`.
+
+        Returns None while a list is on its way or none is due.
+        """
         if self._under_way or not self._waiting:
             return None
         question, self._under_way = self._waiting.pop(next(iter(self._waiting)))

@@ -1,4 +1,4 @@
-"""How the options of a POST, PUT or DELETE become a message.
+"""The mapping from the options of a POST, PUT or DELETE to a message.
 
 Uri-Path is the address, Content-Format the content type. Uri-Query items have these names; any other is a property of
 the message, in order, repeats kept:
@@ -42,7 +42,7 @@ _SAID_BY_EVENT = {"id": "id", "type": "type", "time_ms": "time"}
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options of a POST or PUT say of its message, whatever its body.
+    """The part of a message that the options of a POST or PUT say, whatever its body.
 
     `fields` are fields of `Message` by name, as they are; a plan without any is `plain`.
     """

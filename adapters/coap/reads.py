@@ -45,7 +45,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reads:
-    """What GET requests are answered. `begin` asks, `finish` makes the response of what it was told."""
+    """The answers to GET requests. `begin` asks, `finish` makes the response of what it was told."""
 
     def __init__(self, settings: CoapOptions) -> None:
         self._settings = settings

@@ -44,7 +44,7 @@ REQUEST_TAG = int(OptionNumber.REQUEST_TAG)
 
 
 class OptionRule(NamedTuple):
-    """How long an option's value may be, in bytes, and whether the option may be repeated."""
+    """The length that an option's value may have, in bytes, and whether the option may be repeated."""
 
     shortest: int
     longest: int
@@ -74,5 +74,5 @@ OPTIONS: dict[int, OptionRule] = {
 
 
 def is_critical(number: int) -> bool:
-    """Whether a request with this option must be refused where it is not understood (RFC 7252, 5.4.1)."""
+    """Returns whether a request with this option must be refused where it is not understood (RFC 7252, 5.4.1)."""
     return bool(number & 1)

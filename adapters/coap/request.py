@@ -1,4 +1,4 @@
-"""What the options of a request say, each held to its rule (RFC 7252, 5.4; RFC 7959, 2)."""
+"""The options of a request, each held to its rule (RFC 7252, 5.4; RFC 7959, 2)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -55,7 +55,7 @@ class Block(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """Where the block begins in the body."""
+        """Returns where the block begins in the body."""
         return self.number * self.size
 
     def encode(self) -> bytes:
@@ -140,7 +140,7 @@ def _uint(found: dict[int, list[bytes]], number: int) -> int | None:
 
 
 class Target(NamedTuple):
-    """What a path names: an address, or where `address` is None the links to all below a root ("" for every root)."""
+    """The address that a path names; where `address` is None, the links to all below a root ("" for every root)."""
 
     address: str | None
     root: str = ""

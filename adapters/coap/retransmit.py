@@ -38,7 +38,7 @@ class Retransmitter:
 
     @property
     def full(self) -> bool:
-        """Whether no more can be taken."""
+        """Returns whether no more can be taken."""
         return len(self._pending) >= self._pending_max
 
     def add(self, peer: Peer, mid: int, datagram: bytes, now_ms: int) -> None:
@@ -53,11 +53,14 @@ class Retransmitter:
             heapify(self._due)
 
     def settle(self, peer: Peer, mid: int) -> bool:
-        """The peer has acknowledged or reset a message; whether it was one under way."""
+        """Notes that the peer has acknowledged or reset a message; returns whether it was one in flight."""
         return self._pending.pop((peer, mid), None) is not None
 
     def again(self, now_ms: int) -> list[tuple[bytes, Peer]]:
-        """What is to be sent again by now. After MAX_RETRANSMIT times and one more timeout a message is given up."""
+        """Returns the datagrams to send again by now.
+
+        After MAX_RETRANSMIT times and one more timeout a message is given up.
+        """
         out: list[tuple[bytes, Peer]] = []
         while self._due and self._due[0][0] <= now_ms:
             due_ms, peer, mid = heappop(self._due)
@@ -75,7 +78,7 @@ class Retransmitter:
         return out
 
     def deadline_ms(self) -> int | None:
-        """When `again` is wanted."""
+        """Returns when `again` is due."""
         while self._due:
             due_ms, peer, mid = self._due[0]
             pending = self._pending.get((peer, mid))

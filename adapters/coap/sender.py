@@ -1,4 +1,4 @@
-"""How responses travel: in the acknowledgement, or in a message of their own (RFC 7252, 5.2)."""
+"""The sending of responses: in the acknowledgement, or in a message of their own (RFC 7252, 5.2)."""
 
 from collections.abc import Sequence
 

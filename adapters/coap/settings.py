@@ -1,4 +1,4 @@
-"""What an operator can set for CoAP: the section `[adapters.coap]` of the configuration."""
+"""An operator's settings for CoAP: the section `[adapters.coap]` of the configuration."""
 
 from typing import Annotated, Literal
 

@@ -86,7 +86,7 @@ class HttpConnection:
 
     @property
     def wants_data(self) -> bool:
-        """Whether more may be read."""
+        """Returns whether more may be read."""
         return not self._closed and (self._transport is None or self._transport.wants_data)
 
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
@@ -207,7 +207,7 @@ class HttpConnection:
         self._now_ms = self._active_ms = now_ms
 
     def _end_turn(self) -> Sequence[Effect]:
-        """What this turn has come to."""
+        """Ends this turn: publishes, keeps to the share of bytes that may be held, and returns the effects."""
         self._publish()
         transport, share = self._transport, self._share
         if transport is not None:
@@ -340,7 +340,7 @@ class HttpConnection:
                 self._asking[self._call(authentication(credentials))] = credentials
 
     def _may_begin(self, pending: Pending) -> bool:
-        """Whether there is room for its answer, and nothing under way has to take effect before (RFC 9112, 9.3.2)."""
+        """Returns whether a request has room for its answer and nothing to wait for before it (RFC 9112, 9.3.2)."""
         transport = self._transport
         if transport is None:
             return True

@@ -1,4 +1,4 @@
-"""What a handler of a request knows, and what it asks for: a response, messages stored, an answer, a stream."""
+"""The context of a request's handler, and its actions: a response, messages stored, an answer, a stream."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -21,7 +21,7 @@ __all__ = ["Action", "Answer", "Ask", "Context", "Handler", "Store", "Stored", "
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """What a handler knows besides the request."""
+    """The values that a handler has besides the request."""
 
     options: HttpOptions
     principal: Principal
@@ -72,7 +72,7 @@ Handler: TypeAlias = Callable[[Request, Context], Action]
 
 
 class Stored(NamedTuple):
-    """How the messages of one request ended: places of those stored, refusals of the others, by index.
+    """The outcome of one request's messages: places of those stored, refusals of the others, by index.
 
     `deliver_at_ms` is when they are to be delivered, where an earlier request has said that.
     """

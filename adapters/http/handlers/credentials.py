@@ -1,4 +1,4 @@
-"""Who sends a request: name and password (RFC 7617: Basic), or a token (RFC 6750: Bearer)."""
+"""The sender of a request: name and password (RFC 7617: Basic), or a token (RFC 6750: Bearer)."""
 
 from base64 import b64decode
 from collections import OrderedDict
@@ -20,7 +20,7 @@ INVALID_TOKEN: Final = (b"www-authenticate", b'Bearer realm="headgate", error="i
 
 
 class Offered(NamedTuple):
-    """What a request says of its sender."""
+    """The credentials that a request offers."""
 
     username: str  # "" with a token
     secret: bytes
@@ -35,7 +35,7 @@ Credentials: TypeAlias = Offered | None  # None: nothing is said
 
 
 def read_credentials(request: Request) -> Credentials:
-    """What a request says of its sender, None where it has no Authorization. Raises `HttpError` and `Refusal`."""
+    """Returns a request's credentials, None where it has no Authorization. Raises `HttpError` and `Refusal`."""
     header = request.get(b"authorization")
     if header is None:
         return None
@@ -79,7 +79,7 @@ def denied(credentials: Credentials, refusal: Refusal) -> Response:
 
 
 class Identities:
-    """Who the senders on one connection are, by what they say of themselves, and until when that holds."""
+    """The senders on one connection, by the credentials they offer, and until when these hold."""
 
     def __init__(self) -> None:
         self._principals: OrderedDict[Credentials, Principal] = OrderedDict()
@@ -87,11 +87,11 @@ class Identities:
 
     @property
     def anybody(self) -> bool:
-        """Whether somebody is known."""
+        """Returns whether somebody is known."""
         return bool(self._principals)
 
     def known(self, credentials: Credentials, *, now_ms: int) -> Principal | None:
-        """Who said this before; None where it has to be asked, again or for the first time."""
+        """Returns who offered this before; None where it has to be asked, again or for the first time."""
         principal = self._principals.get(credentials)
         if principal is not None and principal.expires_at_ms is not None and principal.expires_at_ms <= now_ms:
             del self._principals[credentials]
@@ -118,5 +118,5 @@ class Identities:
         return [exchange for exchange, at_ms in self._streams.items() if at_ms <= now_ms]
 
     def deadline_ms(self) -> int | None:
-        """When the next stream has to end."""
+        """Returns when the next stream has to end."""
         return min(self._streams.values(), default=None)

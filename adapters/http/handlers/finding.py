@@ -57,7 +57,7 @@ def messages_response(request: Request, found: FoundMessages) -> Response:
 
 
 def last_values(request: Request, pattern: str) -> LastValues:
-    """What a request asks of the addresses that a filter matches. Raises `HttpError` and `AttributeRefusal`."""
+    """Returns a request's question about the addresses of a filter. Raises `HttpError` and `AttributeRefusal`."""
     query = dict(request.query())
     after, limit = query.pop("after", ""), query.pop("limit", str(LIMIT))
     for name in query:
@@ -75,7 +75,7 @@ def last_values_response(request: Request, asked: LastValues, found: LastValuesP
 
 
 def condition(where: str | None, kind: str | None) -> str | None:
-    """What `where` and `type` of a query ask together. Raises `AttributeRefusal`."""
+    """Returns the condition that `where` and `type` of a query make together. Raises `AttributeRefusal`."""
     if where is not None:
         _check(where)
     if kind is None:

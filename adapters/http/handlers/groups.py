@@ -210,7 +210,7 @@ def list_groups(request: Request, context: Context) -> Action:
 
 
 def get_group(request: Request, context: Context) -> Action:
-    """Where a group is, and who reads what."""
+    """Asks where a group is, and who reads what."""
     (group,) = _names(context)
     _query(request)
 
@@ -329,7 +329,7 @@ _GROUP: Final[dict[str, dict[str, Handler]]] = {
 
 
 def methods_below(path: str) -> Mapping[str, Handler] | None:
-    """What can be done with a path below /groups/, still percent-encoded; None where there is nothing."""
+    """Returns the methods of a path below /groups/, still percent-encoded; None where there is nothing."""
     group, _, rest = path.partition("/")
     if not group or "%2F" in path.upper():  # no name has a slash
         return None

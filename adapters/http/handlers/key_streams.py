@@ -128,5 +128,5 @@ class KeyStreams:
                     self._transport.send(stream.exchange, HEARTBEAT, now_ms=now_ms)
 
     def quietest_ms(self) -> int | None:
-        """When the stream that has been quiet longest last said something."""
+        """Returns when the stream that has been quiet longest last said something."""
         return min((stream.quiet_since_ms for stream in self._streams.values()), default=None)

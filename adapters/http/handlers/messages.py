@@ -311,7 +311,7 @@ def event_response(message: Message, *headers: tuple[bytes, bytes]) -> Response:
 
 
 def _visible(text: str) -> bool:
-    """Whether a text can stand in a header as it is."""
+    """Returns whether a text can stand in a header as it is."""
     return text.isascii() and text.isprintable() and text == text.strip()
 
 

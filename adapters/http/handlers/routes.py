@@ -1,4 +1,4 @@
-"""What is served where, as a table, and what each request asks of the gateway.
+"""The table of what is served where, and what each request asks of the gateway.
 
 A handler answers with an action: a response at once; messages to store; a question to the gateway; an event stream.
 Handlers raise `Refusal` and `HttpError` for what they refuse.
@@ -81,7 +81,7 @@ def _index_error(index: int, refusal: Refusal) -> dict[str, Any]:
 
 
 def _receipt(principal: Principal, message: Message, stored: Stored, index: int) -> dict[str, Any]:
-    """What a publisher is told: the id, which is the position where it gave none.
+    """Returns the answer to a publisher: the id, which is the position where the publisher gave none.
 
     A message that is to be delivered later has no place among the others yet: it has the timer that it waits for.
     """
@@ -135,7 +135,7 @@ def get_topic(request: Request, context: Context) -> Action:
 
 
 def _wants_event(request: Request) -> bool:
-    """Whether Accept names the structured mode and nothing it likes better."""
+    """Returns whether Accept names the structured mode and nothing it likes better."""
     accept = qualities(request.get(b"accept") or "")
     weight = accept.get(STRUCTURED_JSON, 0.0)
     return weight > 0 and weight >= max(accept.values())

@@ -34,7 +34,7 @@ ORIGIN: Final = Position(LogOffset(0), 0)
 
 
 def read_id(text: str) -> Cursor:
-    """Where to go on behind the event of an id. Raises ValueError for what is no event's id from here."""
+    """Returns where to go on behind the event of an id. Raises ValueError for what is no event's id from here."""
     last, *others = [Position.parse(part) for part in text.split(",")]
     cursor = (Position(last.frame, last.row + 1), *others)
     if len(by_log(cursor)) < len(cursor):
@@ -55,7 +55,7 @@ class EventStream:
         self.stalled = False  # it had no room for what it was offered
 
     def elsewhere(self, group: int) -> bytes:
-        """What the ids of events in one log say of the others."""
+        """Returns the part of the ids of events in one log that names the others."""
         others = [str(at) for other, at in sorted(self.following.items()) if other != group]
         return "".join([f",{at}" for at in others]).encode()
 
@@ -108,7 +108,7 @@ class EventStreams:
             stream.stalled = False
 
     def deliver(self, deliveries: Deliveries, *, now_ms: int) -> int:
-        """Send what there is room for; how many deliveries that were, counted from the first."""
+        """Sends what there is room for; returns how many deliveries that were, counted from the first."""
         batch = deliveries.batch
         by_sub, position, group = self._by_sub, batch.position, group_of(batch.frame)
         chunks: dict[EventStream, list[bytes]] = {}
@@ -153,12 +153,12 @@ class EventStreams:
                     self._transport.send(stream.exchange, HEARTBEAT, now_ms=now_ms)
 
     def quietest_ms(self) -> int | None:
-        """When the stream that has been quiet longest last said something."""
+        """Returns when the stream that has been quiet longest last said something."""
         return min((stream.quiet_since_ms for stream in self._streams.values()), default=None)
 
     @property
     def stalled(self) -> bool:
-        """Whether one of the streams has no room."""
+        """Returns whether one of the streams has no room."""
         return any(stream.stalled for stream in self._streams.values())
 
 

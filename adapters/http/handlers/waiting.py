@@ -1,4 +1,4 @@
-"""What of a connection's requests waits, and for what."""
+"""The requests of a connection that wait, and for what."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ class Requests:
 
     @property
     def asking(self) -> bool:
-        """Whether a sender is being asked for."""
+        """Returns whether a sender is being asked for."""
         return bool(self._senders)
 
     def append(self, pending: Pending) -> None:
@@ -68,7 +68,7 @@ class Requests:
         return pending
 
     def wait(self, pending: Pending) -> bool:
-        """Let one wait until its sender is known; whether that is still to be asked for."""
+        """Lets one wait until its sender is known; returns whether that is still to be asked for."""
         waiting = self._senders.get(pending.credentials)
         new = waiting is None
         if waiting is None:

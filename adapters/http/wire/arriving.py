@@ -1,4 +1,4 @@
-"""What arrives: bodies of requests that are not all there yet, or wait until it is known who sends them, or for a turn.
+"""Bodies of requests that are not all there yet, or wait until it is known who sends them, or for a turn.
 
 Each connection may hold some (`max_body_bytes`, `max_held_bytes`), and there can be many connections. All together may
 hold `arriving_bytes_max`, and those of whom nobody has been let in yet half of it, so that they leave room for others.
@@ -34,7 +34,7 @@ class Share:
         self._max_bytes = options.arriving_bytes_max
 
     def holds(self, held_bytes: int, *, known: bool) -> bool:
-        """Note what the connection holds by now; whether it may. `known`: somebody on it has been let in."""
+        """Notes what the connection holds by now; returns whether it may. `known`: somebody on it has been let in."""
         together, grown = self._all, held_bytes > self.held_bytes
         together.held_bytes += held_bytes - self.held_bytes
         self.held_bytes = held_bytes

@@ -95,22 +95,22 @@ class Http1:
 
     @property
     def full(self) -> bool:
-        """Whether responses that wait for their turn, or for the peer to read, take all the bytes they may."""
+        """Returns whether responses that wait, for their turn or the peer to read, take all the bytes they may."""
         return self._held_bytes + len(self._out) >= self._options.max_held_bytes
 
     @property
     def arriving_bytes(self) -> int:
-        """What is held of the request that arrives."""
+        """Returns the bytes held of the request that arrives."""
         return self._body_bytes
 
     @property
     def busy(self) -> bool:
-        """Whether a request or a response is under way."""
+        """Returns whether a request or a response is in progress."""
         return bool(self._slots) or self._started_ms is not None or self._lingering_until_ms is not None
 
     @property
     def finished(self) -> bool:
-        """Whether the last response is written."""
+        """Returns whether the last response is written."""
         return self._ended and not self._slots and self._lingering_until_ms is None
 
     def receive(self, data: bytes, *, now_ms: int) -> Sequence[Event]:
@@ -192,7 +192,10 @@ class Http1:
         self._write()
 
     def room(self, exchange: Exchange) -> int:
-        """What is left of its share; the socket's buffer, and a peer that takes nothing, are the shell's to watch."""
+        """Returns the bytes left of its share.
+
+        The socket's buffer, and a peer that takes nothing, are the shell's to watch.
+        """
         slot = self._by_exchange.get(exchange)
         if slot is None:
             return OUTPUT_BYTES_MAX  # what is sent to it is dropped
@@ -378,7 +381,7 @@ class Http1:
         return self.decline(self._request(), rest)
 
     def decline(self, request: Request, rest: bytes) -> bytes:
-        """What to feed to go on in HTTP/1.1 as if no other protocol had been offered (RFC 9110, 7.8)."""
+        """Returns the bytes to feed, to go on in HTTP/1.1 as if no other protocol had been offered (RFC 9110, 7.8)."""
         kept = b"".join(b"%b: %b\r\n" % item for item in request.headers if item[0] not in _UPGRADE_HEADERS)
         if not self._parser.should_keep_alive():
             kept += b"connection: close\r\n"

@@ -91,22 +91,22 @@ class Http2:
 
     @property
     def full(self) -> bool:
-        """Whether responses that no window takes, or that wait for the peer to read, take all the bytes they may."""
+        """Returns whether responses that wait, for a window or the peer to read, take all the bytes they may."""
         return self._held_out_bytes + self._unwritten_bytes >= self._options.max_held_bytes
 
     @property
     def arriving_bytes(self) -> int:
-        """What is held of requests that arrive."""
+        """Returns the bytes held of requests that arrive."""
         return self._held_in_bytes
 
     @property
     def busy(self) -> bool:
-        """Whether a stream is open."""
+        """Returns whether a stream is open."""
         return bool(self._streams)
 
     @property
     def finished(self) -> bool:
-        """Whether GOAWAY is sent, by either side, and no stream is left."""
+        """Returns whether GOAWAY is sent, by either side, and no stream is left."""
         return self._failed or ((self._leaving or self._deserted) and not self._streams)
 
     def receive(self, data: bytes, *, now_ms: int) -> Sequence[Event]:
@@ -161,7 +161,7 @@ class Http2:
             self._add(exchange, stream, b"")
 
     def room(self, exchange: Exchange) -> int:
-        """What is free of the stream's buffer."""
+        """Returns the free bytes of the stream's buffer."""
         stream = self._streams.get(exchange)
         if stream is None:
             return STREAM_BUFFER_BYTES  # what is sent to it is dropped
@@ -203,7 +203,7 @@ class Http2:
         return events
 
     def deadline_ms(self) -> int | None:
-        """When the first stream that waits for its peer has waited too long."""
+        """Returns when the first stream that waits for its peer has waited too long."""
         if self._events:
             return 0
         times = [stream.since_ms + self._patience_ms(stream) for stream in self._streams.values() if stream.waits]
@@ -219,7 +219,7 @@ class Http2:
         return out
 
     def _patience_ms(self, stream: Stream) -> int:
-        """How long its peer may let it wait: the window of an event stream may be shut for a time of its own."""
+        """Returns how long a peer may let it wait: an event stream's window may be shut for a time of its own."""
         options = self._options
         streaming = stream.arrived and not stream.ended
         return 1000 * (options.sse_stall_s if streaming else options.request_timeout_s)
@@ -364,7 +364,7 @@ class Http2:
             exchanges = [exchange for exchange in exchanges if self._pump_one(exchange)]
 
     def _pump_one(self, exchange: Exchange) -> bool:
-        """Send one frame; whether there may be another."""
+        """Sends one frame; returns whether there may be another."""
         stream = self._streams.get(exchange)
         if stream is None or self._failed:
             return False

@@ -1,4 +1,4 @@
-"""What an operator can set for HTTP: the section `[adapters.http]` of the configuration."""
+"""An operator's settings for HTTP: the section `[adapters.http]` of the configuration."""
 
 from typing import Annotated
 

@@ -48,7 +48,7 @@ class Request:
 
     @property
     def safe(self) -> bool:
-        """Whether it changes nothing (RFC 9110, 9.2.1)."""
+        """Returns whether it changes nothing (RFC 9110, 9.2.1)."""
         return self.method in {"GET", "HEAD", "OPTIONS"}
 
     def get(self, name: bytes) -> str | None:
@@ -107,7 +107,7 @@ def media_type(value: str) -> tuple[str, dict[str, str]]:
 
 
 def qualities(value: str) -> dict[str, float]:
-    """What an Accept header asks for, with its weight (RFC 9110, 12.5.1); what cannot be read weighs nothing."""
+    """Returns an Accept header's media types and their weights (RFC 9110, 12.5.1); an unreadable weight is 0."""
     weights: dict[str, float] = {}
     for item in value.split(","):
         essence, parameters = media_type(item)

@@ -1,4 +1,4 @@
-"""What the two versions of HTTP have in common, for everything above them."""
+"""The interface that the two versions of HTTP have in common, for everything above them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, NewType, Protocol, TypeAlias
@@ -52,19 +52,19 @@ class Transport(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether so much waits to be written that what would make more should wait, too."""
+        """Returns whether so much waits to be written that what would make more should wait, too."""
 
     @property
     def arriving_bytes(self) -> int:
-        """What is held of requests that are not all there."""
+        """Returns the bytes held of requests that are not all there."""
 
     @property
     def busy(self) -> bool:
-        """Whether an exchange is under way, or part of one."""
+        """Returns whether an exchange is in progress, or part of one."""
 
     @property
     def finished(self) -> bool:
-        """Whether all is said: the connection can be closed once the output is written."""
+        """Returns whether all is said: the connection can be closed once the output is written."""
 
     def receive(self, data: bytes, *, now_ms: int) -> Sequence[Event]:
         """Bytes from the peer. What is malformed is answered here, and `finished` follows."""
@@ -82,7 +82,7 @@ class Transport(Protocol):
         """The end of the body."""
 
     def room(self, exchange: Exchange) -> int:
-        """How many bytes of a body are welcome now; when there is no room, `Drained` follows."""
+        """Returns how many bytes of a body are welcome now; when there is no room, `Drained` follows."""
 
     def refuse_arriving(self) -> None:
         """Answer requests that are not all there with 503, and hold nothing of them any more."""
@@ -94,7 +94,7 @@ class Transport(Protocol):
         """`deadline_ms` has come."""
 
     def deadline_ms(self) -> int | None:
-        """When a request or a response under way takes too long."""
+        """Returns when a request or a response in progress takes too long."""
 
     def take_output(self) -> bytes:
         """The bytes to write now."""
