@@ -4,9 +4,6 @@ import logging
 from types import SimpleNamespace
 
 import pytest
-from controllers import Controllers, until
-from node_kit import GROUP, PATIENCE_S, StoreGroup
-from store_kit import append, bodies, frame
 
 from store.base.errors import NotRebuildable, SnapshotUnusable
 from store.format.frame import origin_of
@@ -15,6 +12,9 @@ from store.node import replacing
 from store.node.snapshots import SnapshotSender
 from store.node.wire import SnapshotRequest
 from store.replication.epochs import EpochList
+from tests.support.controller.controllers import Controllers, until
+from tests.support.store.node_kit import GROUP, PATIENCE_S, StoreGroup
+from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 
