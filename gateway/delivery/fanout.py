@@ -151,7 +151,7 @@ class Fanout:
         return begins
 
     def unsubscribe(self, subscriber: Subscriber, sub: SubscriptionId) -> None:
-        """End a subscription."""
+        """Ends a subscription."""
         self._remove(subscriber, sub)
         self._resubscribed()
 
@@ -165,7 +165,7 @@ class Fanout:
         self.changed()
 
     def leave(self, subscriber: Subscriber) -> None:
-        """End all of a connection's subscriptions."""
+        """Ends all of a connection's subscriptions."""
         if not subscriber.patterns:
             return
         for sub in list(subscriber.patterns):
@@ -188,7 +188,7 @@ class Fanout:
             self._tails.clear()
 
     def wake(self, subscriber: Subscriber) -> None:
-        """It may be able to take more now."""
+        """Delivers again to a subscriber that may be able to take more now."""
         if subscriber.behind:
             for lane in list(subscriber.lanes.values()):
                 if lane.behind and not lane.running:
@@ -201,7 +201,7 @@ class Fanout:
         return len(self._trie)
 
     def reached(self, subscriber: Subscriber) -> Cursor:
-        """The first position in each log that has not been handed to a subscriber.
+        """Returns the first position in each log that has not been handed to a subscriber.
 
         Nothing is said of a log whose end was never known here. A connection without subscriptions has missed nothing.
         """

@@ -49,7 +49,7 @@ async def find_messages(
     readable: Callable[[str], bool] | None = None,
     cursors: Cursors = _PLAIN,
 ) -> FoundMessages:
-    """The answer to a request. Raises `Refusal`.
+    """Returns the answer to a request. Raises `Refusal`.
 
     `indexed` says whether messages are found by a key or an address at all, `readable` whether the asker may read what
     is at an address; None: everything. What expired is left out. What is lost to damage is refused with
@@ -140,7 +140,7 @@ async def _by_position(store: StoreClient, text: str) -> Message | None:
 
 
 async def _read(store: StoreClient, position: Position) -> Message | None:
-    """The message at a position; None where nothing is any more, or no message. Raises `CorruptFrame`."""
+    """Returns the message at a position; None where nothing is left, or no message. Raises `CorruptFrame`."""
     try:
         record = await store.read(position)
         return None if record is None else decode(record)

@@ -111,7 +111,7 @@ class Lane:
 
     @property
     def reached(self) -> Position:
-        """The first position that has not been handed out."""
+        """Returns the first position that has not been delivered."""
         return self.cursor if self.behind else max(self.cursor, self.tail.now)
 
 

@@ -150,7 +150,7 @@ class Access:
         return saying.otherwise or any(covers(clause.levels, wanted) for clause in saying.allows)
 
     def explain(self, action: Action, address: str) -> Decision:
-        """The answer, and where it comes from."""
+        """Returns the decision about an address, and the rule it comes from."""
         return decide(self._saying(action), address)
 
 
@@ -234,7 +234,7 @@ def _terms(said: Sequence[tuple[str, Permission]], identity: Identity, *, otherw
 
 
 def expand(pattern: str, identity: Identity, *, deny: bool) -> Levels | None:
-    """A filter for one client; None where an allow matches nothing."""
+    """Returns a filter for one client; None where an allow matches nothing."""
     if "${" not in pattern:
         return levels_of(pattern)
     levels: list[str] = []
@@ -268,7 +268,7 @@ def _value(identity: Identity, name: str) -> str:
 
 
 def _uncounted(_permissions: "Permissions", _action: Action, _address: str, _count: int) -> None:
-    """Nobody wants to know."""
+    """Counts nothing."""
 
 
 class Permissions:
@@ -296,17 +296,17 @@ class Permissions:
         return self.access is not None or bool(self.identity.name)
 
     def check(self, action: Action, address: str) -> None:
-        """Raise `Refusal` (FORBIDDEN) unless an address may be used so."""
+        """Raises `Refusal` (FORBIDDEN) unless the action on an address is allowed."""
         if self.access is not None and not self.access.may(action, address):
             raise self.refusal(action, address)
 
     def check_filter(self, pattern: str) -> None:
-        """Raise `Refusal` (FORBIDDEN) where nothing that a filter matches may be read."""
+        """Raises `Refusal` (FORBIDDEN) where nothing that a filter matches may be read."""
         if self.access is not None and not self.access.reaches("subscribe", pattern):
             raise self.refusal("subscribe", pattern)
 
     def check_all(self, action: Action, pattern: str) -> None:
-        """Raise `Refusal` (FORBIDDEN) unless all that a filter matches may be used so."""
+        """Raises `Refusal` (FORBIDDEN) unless the action is allowed on all that a filter matches."""
         if self.access is not None and not self.access.reaches_all(action, pattern):
             raise self.refusal(action, pattern)
 
@@ -316,9 +316,9 @@ class Permissions:
         return Refusal(Cause.FORBIDDEN, f"not allowed: to {action} {address[:REMEMBERED_CHARS_MAX]!r}")
 
     def refused(self, messages: Sequence[Message]) -> dict[int, Refusal]:
-        """Those of some messages that may not be published, by index. Each address is looked at once.
+        """Returns the refusals of messages that may not be published, by index. Checks each address once.
 
-        So are the addresses that they name besides (`gateway.domain.named`).
+        The addresses that they name besides are checked too (`gateway.domain.named`).
         """
         access = self.access
         if access is None:
@@ -341,7 +341,7 @@ class Permissions:
         return found
 
     def check_message(self, message: Message) -> None:
-        """Raise `Refusal` (FORBIDDEN) unless a message may be published."""
+        """Raises `Refusal` (FORBIDDEN) unless a message may be published."""
         for refusal in self.refused((message,)).values():
             raise refusal
 
@@ -350,7 +350,7 @@ class Permissions:
         return self.access is None or self.access.may("subscribe", address)
 
     def readable(self, messages: Sequence[Message]) -> list[Message]:
-        """Those of some messages that may be read. What may not is passed over in silence."""
+        """Returns those of some messages that may be read. The others are passed over in silence."""
         access = self.access
         if access is None:
             return list(messages)

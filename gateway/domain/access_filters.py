@@ -17,7 +17,7 @@ _WILD = frozenset({ONE, MANY})
 
 
 def levels_of(pattern: str) -> Levels:
-    """A filter's levels."""
+    """Returns a filter's levels."""
     return tuple(pattern.split("/"))
 
 
@@ -37,7 +37,7 @@ def matches(levels: Levels, address: Sequence[str]) -> bool:
 
 
 def meet(one: Levels, other: Levels) -> Levels | None:
-    """The filter of the addresses that both match; None where there are none. `#` ends both."""
+    """Returns the filter of the addresses that both match; None where there are none. `#` ends both."""
     if _hidden(one, other):
         return None
     common: list[str] = []

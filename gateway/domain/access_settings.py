@@ -120,7 +120,7 @@ def _mistakes(permission: Permission) -> Iterator[tuple[str, str]]:
 
 
 def read_permission(effect: Literal["allow", "deny"], text: str) -> Permission:
-    """A permission as the command line says it: `publish:devices/+/x`, `publish,subscribe:a/#`, `all:#`.
+    """Parses a permission of the command line: `publish:devices/+/x`, `publish,subscribe:a/#`, `all:#`.
 
     Raises ValueError.
     """
@@ -145,6 +145,6 @@ def own_access(said: Any) -> OwnAccess:
 
 
 def rights_of(own: OwnAccess) -> Mapping[str, Any]:
-    """The same as plain values, for `controller.api.client.User.rights`."""
+    """Returns the same as plain values, for `controller.api.client.User.rights`."""
     plain: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(own))
     return plain

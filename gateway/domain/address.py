@@ -41,7 +41,7 @@ _OUT_OF_WORD = re.compile("%((?:25)*)(2E)")
 
 
 def check_address(address: str) -> str:
-    """The address itself; raises `Refusal` (MALFORMED) when nothing may be published to it."""
+    """Returns the address; raises `Refusal` (MALFORMED) when nothing may be published to it."""
     if not address:
         raise Refusal(Cause.MALFORMED, "the address is empty")
     if len(address) > ADDRESS_BYTES_MAX or len(address.encode("utf-8", "surrogatepass")) > ADDRESS_BYTES_MAX:
@@ -54,7 +54,7 @@ def check_address(address: str) -> str:
 
 
 def hash64(text: str) -> int:
-    """A 64-bit hash that is the same in every process; 0 is kept for "none"."""
+    """Returns a 64-bit hash that is the same in every process; 0 is kept for "none"."""
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little") or 1
 
 
@@ -62,7 +62,7 @@ address_hash = hash64
 
 
 def level_of(address: str, level: int) -> str:
-    """One level of an address, counted from 0; "" when it has none of that number, or an empty one."""
+    """Returns one level of an address, counted from 0; "" when it is missing or empty."""
     if level < 0:
         return ""
     levels = address.split("/", level + 1)
@@ -104,7 +104,7 @@ def queue_address(name: str) -> str:
 
 
 def from_routing_key(key: str) -> str:
-    """The address of an AMQP routing key.
+    """Returns the address of an AMQP routing key.
 
     `a.b` is `a/b`. What a level may not hold is percent-escaped: `/` inside a word is `%2F`, `+` is `%2B`, `#` is
     `%23`, U+0000 is `%00`; and `%2E` inside a word is the level's `.`.
@@ -117,7 +117,7 @@ def from_routing_key(key: str) -> str:
 
 
 def to_routing_key(address: str) -> str:
-    """The AMQP routing key of an address: the inverse of `from_routing_key`."""
+    """Returns the AMQP routing key of an address: the inverse of `from_routing_key`."""
     levels = address.split("/")
     for i, level in enumerate(levels):
         if not level.isalnum():

@@ -36,9 +36,9 @@ class Batch:
 
     @classmethod
     def of(cls, frame: Frame) -> "Batch":
-        """Decode a frame. Records that are no messages (reserved queues) are left out by their queue's number.
+        """Decodes a frame. Leaves out records that are no messages (reserved queues), by their queue's number.
 
-        So are copies that compaction has made: who follows the log has had the message before.
+        Copies that compaction has made are left out too: whoever follows the log has had the message before.
         """
         rows = frame.rows
         kept = np.flatnonzero((rows["flags"] & (ROW_EXTRA | ROW_COPY) == 0) & (rows["queue"] >= FIRST_QUEUE))
@@ -64,7 +64,7 @@ class Batch:
         return Position(self.frame, self.rows[index])
 
     def message(self, index: int) -> Message:
-        """`messages[index]` with its id filled in."""
+        """Returns `messages[index]` with its id filled in."""
         found = self.messages[index]
         return found if found.id else msgspec.structs.replace(found, id=str(self.position(index)))
 

@@ -16,12 +16,12 @@ Cursor: TypeAlias = tuple[Position, ...]
 
 
 def beginning_of(group: int) -> Position:
-    """In front of everything in a group's log."""
+    """Returns the position in front of everything in a group's log."""
     return Position(origin_of(group), 0)
 
 
 def end_of(group: int) -> Position:
-    """Behind everything that a group's log will ever hold: who begins there begins at what is the end then."""
+    """Returns a position behind all that a group's log will ever hold: resolves to the log's end on first use."""
     return Position(LogOffset(origin_of(group + 1) - 1), 0)
 
 
@@ -31,7 +31,7 @@ def by_log(positions: Iterable[Position]) -> dict[int, Position]:
 
 
 def cursor_of(positions: dict[int, Position]) -> Cursor:
-    """The cursor of positions by group."""
+    """Returns the cursor of positions by group."""
     return tuple([positions[group] for group in sorted(positions)])
 
 
@@ -47,7 +47,7 @@ def later(one: Cursor, other: Cursor) -> Cursor:
 
 
 def earlier(cursor: Cursor, bounds: Cursor) -> Cursor:
-    """The positions of a cursor, none of them later than what `bounds` has in its log."""
+    """Returns the positions of a cursor, none of them later than what `bounds` has in its log."""
     if not bounds:
         return cursor
     limits = by_log(bounds)

@@ -18,7 +18,7 @@ ONE, MANY = "+", "#"
 
 
 def check_filter(pattern: str) -> str:
-    """The filter itself; raises `Refusal` (MALFORMED) unless it is a topic filter of MQTT 5.0, 4.7.1."""
+    """Returns the filter; raises `Refusal` (MALFORMED) unless it is a topic filter of MQTT 5.0, 4.7.1."""
     if not pattern or "\0" in pattern:
         raise Refusal(Cause.MALFORMED, "a filter is at least one character and holds no U+0000")
     levels = pattern.split("/")
@@ -39,7 +39,7 @@ def is_filter(pattern: str) -> bool:
 
 
 def first_level(pattern: str) -> str | None:
-    """The first level of a filter, or None when a wildcard stands there."""
+    """Returns the first level of a filter, or None when a wildcard stands there."""
     level = pattern.split("/", 1)[0]
     return None if level in {ONE, MANY} else level
 
@@ -77,7 +77,7 @@ class FilterTrie(Generic[T]):
         return self._size
 
     def add(self, pattern: str, value: T) -> None:
-        """Remember `value` under a filter; adding the same pair again changes nothing."""
+        """Stores `value` under a filter; adding the same pair again changes nothing."""
         node = self._root
         for level in pattern.split("/"):
             child = node.children.get(level)
@@ -90,7 +90,7 @@ class FilterTrie(Generic[T]):
             self.version += 1
 
     def discard(self, pattern: str, value: T) -> None:
-        """Forget `value` under a filter; nodes left empty are removed."""
+        """Removes `value` from a filter, and nodes that this leaves empty."""
         path: list[tuple[_Node[T], str]] = []
         node = self._root
         for level in pattern.split("/"):
@@ -111,7 +111,7 @@ class FilterTrie(Generic[T]):
             del parent.children[level]
 
     def match(self, address: str) -> list[T]:
-        """Every value whose filter matches, each once, in the order of the walk."""
+        """Returns every value whose filter matches, each once, in the order of the walk."""
         levels = address.split("/")
         at: dict[int, _Node[T]] = {}
         if address.startswith("$"):

@@ -33,7 +33,7 @@ class Forwarding:
 
     @staticmethod
     def of(config: ForwardingConfig) -> "Forwarding | None":
-        """None where no proxy is trusted."""
+        """Returns the settings in use; None where no proxy is trusted."""
         return Forwarding(config) if config.proxies else None
 
     def trusts(self, host: str) -> bool:
@@ -42,7 +42,7 @@ class Forwarding:
         return address is not None and self._is_ours(address)
 
     def client(self, said: str | None) -> str:
-        """The address of who is behind one of our proxies, by what its header says, repeats joined by commas.
+        """Returns the address of a proxy's client; `said` is the proxy's header, repeats joined by commas.
 
         "" where it says nothing: nobody is behind it. `UNKNOWN` where that is no address.
         """
@@ -55,7 +55,7 @@ class Forwarding:
         return found
 
     def _hops(self, said: str) -> Iterator[str]:
-        """The nearest first."""
+        """Yields the hops, the nearest first."""
         for one in reversed(said.split(",")):
             if hop := one.strip():
                 yield hop if self.header == "x-forwarded-for" else _node(hop)
@@ -81,7 +81,7 @@ def _node(element: str) -> str:
 
 
 def _address(text: str) -> _Address | None:
-    """An address, with or without a port; one of IPv4 in IPv6's clothes is itself."""
+    """Returns an address, given with or without a port; an IPv4-mapped IPv6 address as IPv4."""
     host = text
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")

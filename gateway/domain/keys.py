@@ -21,7 +21,7 @@ def kv_key(namespace: str, text: str) -> str:
 
 
 def literal_prefix(namespace: str, pattern: str) -> str:
-    """The prefix that the keys of all addresses a filter matches have in common."""
+    """Returns the common prefix of the keys of all addresses that a filter matches."""
     kept: list[str] = []
     for level in pattern.split("/"):
         if level in {"+", "#"}:

@@ -42,7 +42,7 @@ def user_of(principal: Principal) -> SessionUser:
 
 
 def check_user(session: str, user: SessionUser | None, who: SessionUser | None) -> None:
-    """Raise `NotItsUser` (FORBIDDEN) unless a session may be taken by whoever asks.
+    """Raises `NotItsUser` (FORBIDDEN) unless the user may take over a session.
 
     `user` is whom it belongs to, None where that is not known; `who` is None where it does not matter who asks.
     """

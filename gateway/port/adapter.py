@@ -467,19 +467,19 @@ class Adapter(Protocol):
 
     @property
     def wants_data(self) -> bool:
-        """False: the shell stops reading until it is True again."""
+        """Returns False while the shell should not read."""
 
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
         """Bytes from the peer, cut anywhere; none while it is not read from. Never raises: it answers, or closes."""
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
-        """The outcome of an effect of this adapter's."""
+        """Takes the outcome of one of this adapter's effects."""
 
     def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
         """Returns how many deliveries it took, counted from the first; the rest is offered again after `Settled`."""
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
-        """`deadline_ms` has come."""
+        """Runs what is due: `deadline_ms` has come."""
 
     def deadline_ms(self) -> int | None:
         """Returns when to call `tick` next, by the same clock as `now_ms`; None: not at all."""
@@ -494,7 +494,7 @@ class Adapter(Protocol):
         """The connection is gone, by either side: only `Publish` (a will), `Settled` and `Call` may still follow."""
 
     def take_output(self) -> bytes:
-        """The bytes to write to the peer now."""
+        """Returns the bytes to write to the peer now."""
 
 
 class DatagramAdapter(Protocol):
@@ -504,19 +504,19 @@ class DatagramAdapter(Protocol):
         """Datagrams that arrived together."""
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
-        """The outcome of an effect of this adapter's."""
+        """Takes the outcome of one of this adapter's effects."""
 
     def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
         """Returns how many of the deliveries it took."""
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
-        """`deadline_ms` has come."""
+        """Runs what is due: `deadline_ms` has come."""
 
     def deadline_ms(self) -> int | None:
         """Returns when to call `tick` next."""
 
     def take_output(self) -> Sequence[tuple[bytes, Peer]]:
-        """The datagrams to send now."""
+        """Returns the datagrams to send now."""
 
 
 class Listener(_Value, frozen=True, kw_only=True):
@@ -537,14 +537,14 @@ class AdapterFactory(Protocol):
     options: type[msgspec.Struct]  # its typed configuration section, every field with a default
 
     def connect(self, info: ConnectionInfo, options: Any, *, random: "Random") -> Adapter:
-        """The state machine of a new stream connection. `random` is its only source of chance."""
+        """Returns the state machine of a new stream connection. `random` is its only source of chance."""
 
     def bind(self, options: Any, *, random: "Random") -> DatagramAdapter:
-        """The state machine of a new datagram socket."""
+        """Returns the state machine of a new datagram socket."""
 
 
 class Random(Protocol):
     """Chance, passed in: `random.SystemRandom` in production, a seeded one in tests."""
 
     def getrandbits(self, k: int, /) -> int:
-        """A number of `k` random bits."""
+        """Returns a number of `k` random bits."""

@@ -82,14 +82,14 @@ class Upstream(Protocol):
 
     @property
     def lowered(self) -> Mapping[str, int]:
-        """The filters that the upstream grants at a lower QoS than was asked for, and at which."""
+        """Returns the filters that the upstream grants at a lower QoS than was asked for, and that QoS."""
 
     @property
     def passed_over(self) -> Mapping[str, int]:
         """By cause, the messages that were acknowledged without being stored: they cannot be, or are here already."""
 
     def connected(self, now_ms: int) -> None:
-        """There is a new connection: begin."""
+        """Begins on a new connection."""
 
     def receive(self, data: bytes, now_ms: int) -> None:
         """Bytes have come. Raises `ProtocolError`: the connection is of no use any more."""
@@ -110,10 +110,10 @@ class Upstream(Protocol):
         """Notes that the taken messages are durable, except those `refused` for good, by their index."""
 
     def leave(self) -> None:
-        """Say good-bye."""
+        """Disconnects in the protocol's own way."""
 
     def lost(self) -> None:
-        """The connection is gone; what was taken and not settled by now will come again."""
+        """Notes that the connection is gone; what was taken and not settled by now will come again."""
 
     def take_output(self) -> bytes:
         """Bytes to be sent since the last call."""
@@ -125,7 +125,7 @@ class BridgeFactory(Protocol):
 
     @property
     def schemes(self) -> Mapping[str, Scheme]:
-        """The schemes of its URLs."""
+        """Returns the schemes of its URLs."""
 
     def upstream(self, terms: Terms, options: Any) -> Upstream:
-        """An upstream that is not connected yet; `options` are the adapter's own, read and checked."""
+        """Returns an upstream that is not connected yet; `options` are the adapter's own, read and checked."""

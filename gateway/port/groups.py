@@ -58,7 +58,7 @@ _NUMBER_MAX: Final = (1 << 63) - 1  # that there can be: an offset, a generation
 
 
 def check_group_name(name: str) -> str:
-    """The name. Raises `Refusal` (MALFORMED)."""
+    """Returns the name. Raises `Refusal` (MALFORMED)."""
     if _NAME.fullmatch(name) is None:
         raise Refusal(
             Cause.MALFORMED,

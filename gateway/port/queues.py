@@ -142,7 +142,7 @@ class CountRoutes(Request, frozen=True, kw_only=True):
 
 
 def text_of(value: object) -> str | None:
-    """The text of a typed header value, by which headers are matched and other protocols read them.
+    """Returns the text of a typed header value, by which headers are matched and other protocols read them.
 
     None for what has no text: nothing, bytes, arrays and tables.
     """

@@ -27,7 +27,7 @@ class SharedName(NamedTuple):
 
     @property
     def queue(self) -> str:
-        """The named queue that it is. No other protocol can name it."""
+        """Returns the name of its queue, which no other protocol can name."""
         name = f"{SHARED_PREFIX}{self.group}/{self.pattern}"
         raw = name.encode("utf-8", "surrogatepass")
         if len(raw) <= QUEUE_NAME_BYTES_MAX:
@@ -36,7 +36,7 @@ class SharedName(NamedTuple):
 
 
 def shared_name(text: str) -> SharedName | None:
-    """The shared subscription that a topic filter names, None for one that names none.
+    """Returns the shared subscription that a topic filter names, None for one that names none.
 
     Raises `Refusal`: MALFORMED for one named wrongly (MQTT-4.8.2-1, MQTT-4.8.2-2), FORBIDDEN for `$SYS`, which is not
     published and so cannot be shared out.

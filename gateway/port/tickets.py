@@ -23,7 +23,7 @@ _JOINT = "~"  # of the ids of one message's timers; stands in a path as it is (R
 
 
 def timer_id(message: Message, places: Sequence[Position]) -> str | None:
-    """The id of the timers that a stored message is kept by; None for one that is delivered at once."""
+    """Returns the id of the timers that keep a stored message; None for one that is delivered at once."""
     if message.deliver_at_ms is None or not places:
         return None
     due_ms = max(message.deliver_at_ms, 0)
@@ -37,7 +37,7 @@ def timer_ticket(principal: Principal, message: Message, places: Sequence[Positi
 
 
 def timer_of(principal: Principal, ticket: str) -> str:
-    """The id that a ticket is for. Raises `Refusal` (NOT_FOUND) for one that this principal was not given."""
+    """Returns the id that a ticket is for. Raises `Refusal` (NOT_FOUND) for one not given to this principal."""
     timer, _, mac = ticket.partition(_SEAL)
     if not hmac.compare_digest(mac.encode(), _mac(principal, timer).encode()):
         raise Refusal(Cause.NOT_FOUND, f"not a timer of yours: {ticket[:64]!r}")

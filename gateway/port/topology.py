@@ -94,21 +94,21 @@ class QueueDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exchange_level(exchange: str) -> str:
-    """The address level that names an exchange. Raises `Refusal` (PRECONDITION) for a name no exchange may have."""
+    """Returns the level that names an exchange. Raises `Refusal` (PRECONDITION) for a name no exchange may have."""
     if _OUTSIDE_NAMES.search(exchange) is not None:
         raise Refusal(Cause.PRECONDITION, f"an exchange's name holds no '%' and no control characters: {exchange!r}")
     return from_routing_key(exchange).replace("/", ".")
 
 
 def address_of(exchange: str, routing_key: str) -> str:
-    """The address that publishing to an exchange means."""
+    """Returns the address that publishing to an exchange means."""
     if exchange == TOPIC_EXCHANGE and routing_key and not routing_key.startswith("$"):
         return from_routing_key(routing_key)
     return f"{_ROOT}/{exchange_level(exchange)}/{from_routing_key(routing_key)}"
 
 
 def routing_of(address: str) -> tuple[str, str]:
-    """The exchange and routing key of an address: the inverse of `address_of`, and amq.topic for all others."""
+    """Returns an address's exchange and routing key: inverts `address_of`, and uses amq.topic for all others."""
     levels = address.split("/", 2)
     if len(levels) == 3 and levels[0] == _ROOT:
         return to_routing_key(levels[1].replace(".", "/")), to_routing_key(levels[2])
@@ -193,7 +193,7 @@ _HARMLESS = frozenset(
 
 
 def check_queue_arguments(arguments: Arguments) -> None:
-    """Raise `Refusal` (PRECONDITION) for an argument whose meaning would not be kept."""
+    """Raises `Refusal` (PRECONDITION) for an argument whose meaning would not be kept."""
     for name, value in arguments.items():
         if name == "x-queue-type":
             if value not in ("classic", "quorum"):
@@ -208,7 +208,7 @@ def check_queue_arguments(arguments: Arguments) -> None:
 
 
 def check_exchange_arguments(arguments: Arguments) -> None:
-    """Raise `Refusal` (PRECONDITION) for an argument whose meaning would not be kept."""
+    """Raises `Refusal` (PRECONDITION) for an argument whose meaning would not be kept."""
     for name in arguments:
         if name == "alternate-exchange" or name.startswith("x-"):
             raise Refusal(Cause.PRECONDITION, f"the exchange argument {name!r} is not supported")

@@ -40,7 +40,7 @@ class Publisher(Protocol):
     """The source of a `Publish`, told of outcomes in order. Its `principal`, if any, owns the topics it creates."""
 
     def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
-        """The outcome of one `Publish`; `size_bytes` of it are no longer held."""
+        """Takes the outcome of one `Publish`; `size_bytes` of it are no longer held."""
 
 
 class SinglePublisher(Publisher, Protocol):
@@ -49,13 +49,13 @@ class SinglePublisher(Publisher, Protocol):
     protocol: str
 
     def acknowledged(self, single: Single, size_bytes: int) -> None:
-        """The message is stored."""
+        """Notes that the message is stored."""
 
     def publish_of(self, single: Single) -> Publish:
         """Returns the effect that the message is when it goes the way of all."""
 
     def failed(self, single: Single, error: Refusal, size_bytes: int) -> None:
-        """The message is not stored."""
+        """Notes that the message is not stored."""
 
 
 class Waiting(NamedTuple):
@@ -120,7 +120,7 @@ class Building:
         receipt.parts[self] = len(self.rows)
 
     def take_back(self) -> None:
-        """Be as it was before the last effect."""
+        """Restores the frame as it was before the last effect."""
         rows, records, self.pos, self.sync = self._before
         del self.rows[rows:], self.records[records:]
 
@@ -191,7 +191,7 @@ class Receipt:
         return self.marks is not None or self.key is not None
 
     def count(self, topic: str, messages: int) -> None:
-        """So many messages of a topic will be stored."""
+        """Counts messages of a topic that will be stored."""
         if messages > 0:
             self.counts[topic] = self.counts.get(topic, 0) + messages
 

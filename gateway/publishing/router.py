@@ -73,7 +73,7 @@ class Route(NamedTuple):
     near: tuple[int, ...] = ()  # those of `queues` for messages without a key
 
     def named(self, message: Message) -> Sequence[int]:
-        """The named queues that a message goes to."""
+        """Returns the named queues that a message goes to."""
         if not self.asking:
             return self.extra
         return (*self.extra, *dict.fromkeys(queue for queue, wants in self.asking if wants(message)))
@@ -131,7 +131,7 @@ class Router:
         return [*found, "/#" if topic == ROOT_TOPIC else f"{topic}/#"]
 
     def resolve(self, address: str) -> Route:
-        """The route of an address.
+        """Returns the route of an address.
 
         Raises `Refusal` for an address that nothing may be published to, `UnknownTopicError` where a topic would have
         to be created first.
@@ -193,7 +193,7 @@ class Router:
         return flags
 
     def key_hash(self, key: str) -> int:
-        """The hash of an ordering key, remembered."""
+        """Returns the hash of an ordering key, remembered."""
         found = self.hashes.get(key)
         if found is None:
             found = hash64(key)
@@ -204,7 +204,7 @@ class Router:
         return found
 
     def named_queues(self, message: Message) -> list[int]:
-        """The named queues a message would be put in. Raises as `resolve` does."""
+        """Returns the named queues a message would be put in. Raises as `resolve` does."""
         route = self.resolve(message.address)
         return [*route.extra, *dict.fromkeys(queue for queue, wants in route.asking if wants(message))]
 
@@ -224,7 +224,7 @@ class Router:
         self._forget(pattern)
 
     def unbind(self, key: Hashable) -> None:
-        """End a binding; an unknown key changes nothing."""
+        """Ends a binding; an unknown key changes nothing."""
         found = self._bound.pop(key, None)
         if found is not None:
             self._bindings.discard(*found)
@@ -257,6 +257,6 @@ class Router:
 
 
 def _zone_of(group: Group) -> str | None:
-    """The zone of a group's master; None while there is no master."""
+    """Returns the zone of a group's master; None while there is no master."""
     master = None if group.master is None else group.replica(group.master)
     return None if master is None else master.zone

@@ -49,7 +49,7 @@ class TimerSecrets:
             log.warning("the key of timers' tickets cannot be stored", error=str(error))
 
     def of(self, principal: str) -> bytes:
-        """The secret of a principal."""
+        """Returns the secret of a principal."""
         made = self._made.get(principal)
         if made is None:
             if len(self._made) >= _MADE_MAX:

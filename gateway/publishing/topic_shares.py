@@ -24,7 +24,7 @@ class UsedShares:
         self._used: dict[str, tuple[float, Refusal]] = {}  # until when, and why; len <= REMEMBERED_COUNT_MAX
 
     def note(self, creator: str, refusal: Refusal) -> Refusal:
-        """A creator was refused a topic; the refusal itself."""
+        """Notes that a creator was refused a topic, and returns the refusal."""
         if creator:
             if len(self._used) >= REMEMBERED_COUNT_MAX:
                 self._used.clear()

@@ -93,7 +93,7 @@ _Check: TypeAlias = Callable[["Hub", Permissions, Any], None]
 
 
 def check(hub: "Hub", permissions: Permissions, request: Request) -> None:
-    """Raise `Refusal` (FORBIDDEN) unless a request may be made by who is restricted."""
+    """Raises `Refusal` (FORBIDDEN) unless the permissions allow a request."""
     needs = _NEEDS.get(type(request))
     if needs is None:
         raise Refusal(Cause.FORBIDDEN, f"not allowed: {type(request).__name__}")

@@ -61,19 +61,19 @@ class Where:
         return self._eval(message) is True
 
     def picks(self, messages: Sequence[Message], indexes: Sequence[int]) -> list[int]:
-        """Those of some indexes whose message it is true of."""
+        """Returns those of some indexes whose message it is true of."""
         evaluate = self._eval
         return [index for index in indexes if evaluate(messages[index]) is True]
 
 
 @lru_cache(COMPILED_MAX)
 def compile_where(text: str) -> Where:
-    """The filter that an expression describes. Raises `WhereError`."""
+    """Compiles an expression into a filter. Raises `WhereError`."""
     if len(text) > EXPRESSION_CHARS_MAX:
         raise WhereError(text, EXPRESSION_CHARS_MAX, f"an expression has at most {EXPRESSION_CHARS_MAX} characters")
     return Where(text, Parser(text).whole())
 
 
 def quoted(text: str) -> str:
-    """A text as a literal."""
+    """Returns a text as a literal."""
     return "'" + text.replace("'", "''") + "'"
