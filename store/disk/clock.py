@@ -83,7 +83,7 @@ class RisingClock:
         """It is at least as late as this: something was stored then, perhaps by another clock."""
         ahead = ms - self._now_ms()
         if ahead > LEAP_MS:
-            logger.error("what is stored is from a later time than it is; time stands still", extra={"for_ms": ahead})
+            logger.error("the store holds later times than the clock; its time stands still", extra={"for_ms": ahead})
         with self._lock:
             self._last_ms = max(self._last_ms, ms)
 

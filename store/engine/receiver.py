@@ -131,7 +131,7 @@ class Receiver:
             self._tail.add(gathered)
             self._log.sync()
         except Exception as error:
-            logger.exception("what the master sends cannot be written")
+            logger.exception("frames from the master cannot be written")
             self._fail(error)
             return
         self._flushed(self._log.flushed)
@@ -139,7 +139,7 @@ class Receiver:
 
     def _drop(self, full: StoreFull) -> None:
         """Drops what is not written, for want of room: the master sends it again when the log is open again."""
-        logger.warning("what the master sends has no room: %s", full)
+        logger.warning("frames from the master are dropped, and sent again later: %s", full)
         self.dropped = full
         self._flushed(self._log.flushed)
 
@@ -154,7 +154,7 @@ class Receiver:
                 while not self._ending.is_set() and self._error() is None and self._follow():
                     pass
             except Exception as error:
-                logger.exception("what is confirmed cannot be applied")
+                logger.exception("confirmed frames cannot be applied")
                 self._fail(error)
 
     def _follow(self) -> bool:
@@ -186,10 +186,10 @@ class Receiver:
         except OSError as error:
             if error.errno not in NO_FILES:
                 raise
-            logger.warning("what is confirmed cannot be read for now: %s", error)
+            logger.warning("confirmed frames cannot be read for now: %s", error)
             self._ending.wait(LOOK_S)
             self._go_on.set()
             return []
         except CorruptFrame as error:  # known from here on, and to be repaired from another replica
-            logger.warning("what is confirmed waits for the repair of the log: %s", error)
+            logger.warning("confirmed frames wait for the repair of the log: %s", error)
             return []

@@ -201,7 +201,7 @@ class ViewsHealth:
                 self._watch_fd = os.open(self._data_dir / _WATCH, flags, FILE_MODE)
             os.pwrite(self._watch_fd, state + str(self.deaths).encode(), 0)
         except OSError as error:
-            logger.warning("nobody will know of what kills this process", extra={"error": str(error)})
+            logger.warning("a crash of this process in the views would go unnoticed", extra={"error": str(error)})
 
     def close(self) -> None:
         """Give the file back. A process that comes to this, and has looked at all, has not died of it."""

@@ -397,12 +397,12 @@ class MasterRole:
                 asked.group, asked.master, asked.master_epoch, asked.sync_epoch, sorted(asked.sync_set)
             )
         except _UNANSWERED as error:
-            logger.info("no controller answers who is in sync: %s", error)  # it is asked again
+            logger.info("no controller answers the change of the SyncStateSet: %s", error)  # it is asked again
         except StaleEpoch as error:
-            logger.info("who is in sync is known better by the controllers: %s", error)  # who tell every node
+            logger.info("the controllers have a newer SyncStateSet or epoch: %s", error)  # who tell every node
             core.controller_heard(now_ms=place.now_ms())
         except ControllerError as error:
-            logger.info("who is in sync is not changed: %s", error)
+            logger.info("the controllers refuse the change of the SyncStateSet: %s", error)
             core.controller_heard(now_ms=place.now_ms())
             core.set_refused(asked.sync_epoch)
         else:

@@ -245,7 +245,7 @@ class StoreNode:
             logger.critical("this replica has failed, and does nothing any more: %s", error)
             self._fail(error if isinstance(error, StoreError) else StoreFailed(str(error)))
         except Exception as error:
-            logger.exception("this replica does nothing any more")
+            logger.exception("this replica has failed, and does nothing any more")
             self._fail(StoreFailed(f"{type(error).__name__}: {error}"))
 
     def _fail(self, error: StoreError) -> None:

@@ -375,7 +375,7 @@ def _metrics(process: _Process) -> CollectorRegistry:
     ):
         Gauge(name, what, registry=registry).set_function(value)
     registry.register(DamageFigures(process.repaired, process.lost))
-    lag = Gauge("headgate_store_lag_bytes", "What the slave that is furthest behind does not have", registry=registry)
+    lag = Gauge("headgate_store_lag_bytes", "Bytes of the log that the slave furthest behind lacks", registry=registry)
     lag.set_function(lambda: float(max(process.lags().values(), default=0)))
     return registry
 

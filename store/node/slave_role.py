@@ -368,7 +368,7 @@ class SlaveRole:
                     await self._carry_out(self._effects.popleft())
                     self._effects += self._core.take()
             except (StoreFull, StoreOverloaded, CorruptFrame) as error:
-                logger.warning("what the master sends cannot be taken for now: %s", error)
+                logger.warning("frames from the master cannot be taken for now: %s", error)
                 self._broken = True  # before anything else can end it: what is dropped here, nobody will ever write
                 self._place.speak()
                 await asyncio.sleep(AGAIN_S)

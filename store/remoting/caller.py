@@ -322,7 +322,7 @@ class Caller:
 
 def _session_lost(mode: Mode) -> StoreError:
     if mode is HELD:
-        return LeaseLost("what was held was given back when the connection to the store broke")
+        return LeaseLost("the leases were given back when the connection to the store broke")
     return SessionLost("the connection to the store broke")
 
 
