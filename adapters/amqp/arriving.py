@@ -82,7 +82,7 @@ class Share:
         self.release(self.reserved_bytes)
 
     def overdue(self, now_ms: int) -> bool:
-        """Returns whether others wait, and what is reserved here should have come by now."""
+        """Returns whether others wait, and what is reserved here should have come by now; sets the next retry."""
         if not self.reserved_bytes or now_ms < self._until_ms:
             return False
         self.retry_ms = now_ms + RETRY_MS

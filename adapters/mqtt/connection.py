@@ -434,7 +434,7 @@ class Connection:
             self._link.call(DropWill())
 
     def _not_saved(self, why: Refusal) -> None:
-        """Fails the connection: its save failed, so the client has to try again on a new one."""
+        """Fails the connection: what waited for the save can never be sent, so the client has to try on a new one."""
         self._fail(DISCONNECTING.get(why.cause, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR), why.detail)
 
     def _fail(self, code: int, detail: str) -> None:

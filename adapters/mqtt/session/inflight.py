@@ -99,7 +99,7 @@ class Resume:
         return self._sent.values()
 
     def over(self, place: Place) -> bool:
-        """Returns whether nothing is remembered of what lies behind `place`, nor of another log."""
+        """Forgets a log whose last remembered place is reached; returns whether nothing is remembered of any log."""
         last = self._last.get(group_of(place))
         if last is not None and place >= last:
             del self._last[group_of(place)]
