@@ -29,10 +29,10 @@ FUZZ_SEED ?= $(shell date +%y%j)
 CHAOS_S ?= 600
 CHAOS_SEED ?= $(shell date +%y%j%H%M)
 
-.PHONY: help setup run serve test interop nightly campaign fuzz faults chaos check format bench chart lock java clean
+.PHONY: help setup run serve test test-fast interop nightly campaign fuzz faults chaos check format bench chart lock java clean
 
 help: ## Say what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Make .venv and install the exact versions of requirements.lock
 
@@ -65,6 +65,9 @@ else
 	run $(BIN)/python -m pytest tests/cluster; \
 	test -z "$$failed" || { printf "failed:$$failed\n" >&2; exit 1; }
 endif
+
+test-fast: $(STAMP) ## The units alone, without Spark, processes and what is marked slow
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not spark" tests/unit $(ARGS)
 
 interop: $(STAMP) ## MQTT.js against the gateway, over TCP, TLS and WebSocket (needs node, npm and its registry)
 	HEADGATE_MQTTJS=1 $(BIN)/python -m pytest tests/interop/test_mqttjs.py $(ARGS)

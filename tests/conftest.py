@@ -19,6 +19,19 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # tests may import gRPC 
 sys.path += sorted({str(file.parent) for file in (Path(__file__).parent / "unit").rglob("test_*.py")})
 
 
+# Fixtures that start processes.
+GATEWAYS = frozenset({"new_gateway", "shared_gateway"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests that start processes as slow: by the fixtures they use, or because their module has `subprocess`."""
+    for item in items:
+        if isinstance(item, pytest.Function) and (
+            not GATEWAYS.isdisjoint(item.fixturenames) or hasattr(item.module, "subprocess")
+        ):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, Any]]:
     """Tests marked `anyio` run on asyncio only."""

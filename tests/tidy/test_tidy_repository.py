@@ -212,9 +212,9 @@ def readme_shell() -> list[str]:
 def test_the_readmes_commands_exist():
     listed = {command.name or command.callback.__name__ for command in cli.app.registered_commands}
     listed |= {group.name for group in cli.app.registered_groups}
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     text = (ROOT / "README.md").read_text("utf-8") + (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    assert set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.MULTILINE)) <= targets
+    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)) <= targets
     said = [line.removeprefix(".venv/bin/") for line in readme_shell()]
     assert {line.split()[1] for line in said if line.startswith("headgate ")} <= listed
     assert any(line.startswith("make run") for line in readme_shell())

@@ -56,3 +56,9 @@ def test_arguments_name_the_tests(tmp_path):
     status, noted, _ = make(tmp_path, "", "test", "ARGS=tests/unit -k x")
     assert (status, noted) == (0, [*PARTS[:4], "python -m pytest tests/unit -k x"])
     assert make(tmp_path, "python*", "test", "ARGS=tests/unit")[0] != 0
+
+
+def test_the_fast_run_leaves_slow_tests_out(tmp_path):
+    status, noted, _ = make(tmp_path, "", "test-fast")
+    assert status == 0
+    assert noted == ["python -m pytest -q -n 2 --dist loadfile -m not slow and not spark tests/unit"]

@@ -239,6 +239,7 @@ def test_the_next_election_by_complaint_waits_longer_each_time_until_all_is_calm
     assert rig.group.master != before
 
 
+@pytest.mark.slow
 def test_what_does_not_help_is_not_tried_for_ever():
     """Complainers who say that they reach a replica, and do not when it is master."""
     rig = GreyRig()

@@ -95,6 +95,7 @@ def test_queue_numbers_are_raised_and_never_lowered():
     assert MetadataState.restore(state.snapshot()).next_queue == 1_000
 
 
+@pytest.mark.slow
 async def test_clients_do_not_believe_controllers_that_were_all_put_back(tmp_path):
     three = Controllers(tmp_path / "now", limits=ONE_QUEUE)
     async with three:

@@ -161,6 +161,7 @@ def test_a_node_comes_back_as_it_was(tmp_path):
     storage.close()
 
 
+@pytest.mark.slow
 def test_reading_goes_on_in_another_thread(tmp_path):
     storage = opened(tmp_path, first=FIRST)
     storage.save(Ready(entries=entries(2, 2, 50), hard_state=HardState(term=2), must_sync=True))

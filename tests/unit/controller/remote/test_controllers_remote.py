@@ -367,6 +367,7 @@ async def test_a_node_that_speaks_again_by_another_connection_is_not_thought_to_
 # ---- who is a controller
 
 
+@pytest.mark.slow
 async def test_controllers_are_added_removed_and_replaced_while_commands_go_on(three):
     client = three.remote()
     await client.create_topic("first", queues=1)

@@ -76,6 +76,7 @@ def filters(count: int) -> FilterTrie[int]:
     return trie
 
 
+@pytest.mark.slow
 def test_a_match_costs_no_more_among_many_filters(monkeypatch):
     """What is looked at of 100,000 filters is what is looked at of 1,000."""
     steps = 0
