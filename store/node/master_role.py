@@ -21,12 +21,12 @@ from controller.api.client import (
 )
 from store.base.errors import CorruptFrame, NotMaster, OffsetOutOfRange, StoreClosed, StoreError
 from store.format.frame import LogOffset
-from store.node.papers import stranger
-from store.node.place import TICK_S, Place
+from store.node.master_health import MasterHealth
 from store.node.reads import MasterStore
+from store.node.replica_auth import stranger
+from store.node.replica_context import TICK_S, ReplicaContext
 from store.node.rounds import Rounds
 from store.node.snapshots import SnapshotSender
-from store.node.strain import Strain
 from store.node.streams import SlaveStream
 from store.node.wire import SnapshotRequest
 from store.node.wire import decode as decode_request
@@ -51,19 +51,19 @@ class MasterRole:
 
     master = True
 
-    def __init__(self, place: Place, group: Group) -> None:
-        store = place.disk.store
+    def __init__(self, context: ReplicaContext, group: Group) -> None:
+        store = context.disk.store
         assert store is not None
         assert store.flushed == store.end, "all of the log is on disk"
-        self._place = place
+        self._context = context
         self._group = group
         self._loop = asyncio.get_running_loop()
         self._store: MasterStore | None = None  # while it is open
         self._core = Master(
-            group=place.group,
-            replica=place.replica,
+            group=context.group,
+            replica=context.replica,
             epoch=group.master_epoch,
-            epochs=place.disk.epochs,
+            epochs=context.disk.epochs,
             first=store.first,
             end=store.end,
             confirmed=store.confirmed,
@@ -72,21 +72,21 @@ class MasterRole:
             sync_epoch=group.sync_epoch,
             min_in_sync=group.config.min_in_sync,
             acknowledge=Acknowledge(group.config.acknowledge),
-            now_ms=place.now_ms(),
-            pace=place.pace,
+            now_ms=context.now_ms(),
+            pace=context.pace,
         )
         self.serving = False
-        self.strain = Strain(place, self._core, self.switch_over)
+        self.health = MasterHealth(context, self._core, self.switch_over)
         self._streams: dict[int, SlaveStream] = {}  # by replica
-        self._snapshots = SnapshotSender(place.disk.data_dir)
+        self._snapshots = SnapshotSender(context.disk.data_dir)
         self._told = (store.confirmed, store.confirmed)  # to the store: confirmed, acknowledged
         self._refused: str | None = None  # why the store refuses appends, as it was told
-        self._core.damaged(place.repairing.stands_aside)
-        self._rounds = Rounds(self._core, place, self._pump_soon)
+        self._core.damaged(context.repairing.stands_aside)
+        self._rounds = Rounds(self._core, context, self._pump_soon)
         self._pumping = False  # it will be done on the loop's next turn
         self._asking: asyncio.Task[None] | None = None
         self._handing_over: asyncio.Task[None] | None = None
-        self._probed_ms = place.now_ms() - PROBE_MS
+        self._probed_ms = context.now_ms() - PROBE_MS
         # What the master before had confirmed is confirmed here: before, readers would go back. By quorum it takes a
         # majority of slaves.
         self._known: asyncio.Future[None] = self._loop.create_future()
@@ -102,7 +102,7 @@ class MasterRole:
     @property
     def slow(self) -> bool:
         """Returns whether its disk takes far too long to sync."""
-        return self.strain.slow
+        return self.health.slow
 
     @property
     def slaves(self) -> list[int]:
@@ -134,16 +134,16 @@ class MasterRole:
             target = max(ready, key=lambda one: (positions.get(one, 0), -one), default=None)
             if target is None:
                 raise CannotSwitchOver("no other replica is in sync and without damage")
-        core.hand_over(target, now_ms=self._place.now_ms())
-        logger.info("handing store group %d over to replica %d", self._place.group, target)
+        core.hand_over(target, now_ms=self._context.now_ms())
+        logger.info("handing store group %d over to replica %d", self._context.group, target)
         self._pump_soon()
         while core.ended is None:
             if self._over.done() or core.heir is None:
                 raise CannotSwitchOver(f"replica {target} did not get everything in time")
             await asyncio.sleep(TICK_S / 5)
-        deadline_ms = self._place.now_ms() + ELECTED_MS
-        while (found := self._place.known().master) is None:  # by quorum it takes two elections
-            if self._place.now_ms() > deadline_ms:
+        deadline_ms = self._context.now_ms() + ELECTED_MS
+        while (found := self._context.known().master) is None:  # by quorum it takes two elections
+            if self._context.now_ms() > deadline_ms:
                 raise CannotSwitchOver("this is the master no more, and nobody else is yet")
             await asyncio.sleep(TICK_S / 5)
         return found
@@ -163,11 +163,11 @@ class MasterRole:
 
     def damaged(self) -> None:
         """See `ReplicationHooks`."""
-        self._place.repairing.look()
+        self._context.repairing.look()
 
     def stand_aside(self) -> None:
         """The log has damage that is to be repaired, or has none any more; what waits for a repair is tried again."""
-        self._core.damaged(self._place.repairing.stands_aside)
+        self._core.damaged(self._context.repairing.stands_aside)
         for stream in self._streams.values():
             stream.news.set()
         self._pump_soon()
@@ -181,13 +181,13 @@ class MasterRole:
 
     async def run(self) -> None:
         """Be master until there is a newer epoch. Raises `StoreError`, OSError: the disk has failed, or is not fit."""
-        place, core = self._place, self._core
-        await place.disk.save(core.epochs, core.epoch)
-        place.disk.listener = self
+        context, core = self._context, self._core
+        await context.disk.save(core.epochs, core.epoch)
+        context.disk.listener = self
         ticking = self._loop.create_task(self._tick(), name="time of a master")
         try:
             store = await self._begin()
-            place.front.leading = self
+            context.front.leading = self
             await asyncio.wait([ticking, self._over, self._known], return_when=asyncio.FIRST_COMPLETED)
             if self._known.done() and core.ended is None:
                 self._serve(store)
@@ -196,56 +196,56 @@ class MasterRole:
                 ticking.result()
             self._over.result()
         finally:
-            place.front.leading = None
+            context.front.leading = None
             await self._end([ticking])
 
     async def _begin(self) -> MasterStore:
         """Open as master."""
-        disk = self._place.disk
+        disk = self._context.disk
         await disk.close()
         store = await disk.open_master(self._core.epoch, self._core.confirmed)
         store.agreed = self._rounds.agreed
-        store.cut_off = lambda: self.strain.cut_off
+        store.cut_off = lambda: self.health.cut_off
         self._store = store
         self._pump()
         return store
 
     def _serve(self, store: MasterStore) -> None:
-        place = self._place
-        place.front.serve(store, master=True)
+        context = self._context
+        context.front.serve(store, master=True)
         self.serving = True
-        logger.info("this is the master of store group %d in epoch %d", place.group, self._core.epoch)
-        place.speak()
+        logger.info("this is the master of store group %d in epoch %d", context.group, self._core.epoch)
+        context.speak()
         self._probe(joining=self._group.voters)  # who will come in a moment
 
     async def _end(self, parts: "list[asyncio.Task[Any]]") -> None:
-        place = self._place
+        context = self._context
         self.serving = False
-        tasks = [*parts, *filter(None, (self._asking, self._handing_over, self.strain.relieving))]
+        tasks = [*parts, *filter(None, (self._asking, self._handing_over, self.health.relieving))]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._store = None
-        hint = place.address_of_master(self._group)
-        gone = NotMaster(f"this node is not the master of store group {place.group} any more", hint)
+        hint = context.address_of_master(self._group)
+        gone = NotMaster(f"this node is not the master of store group {context.group} any more", hint)
         self._rounds.end(gone)
         settled = self._core.confirmed == self._core.end  # as after handing over: all that was taken is answered
-        await place.front.stand_down(hint, grace_s=GRACE_S if settled else FENCED_GRACE_S)
+        await context.front.stand_down(hint, grace_s=GRACE_S if settled else FENCED_GRACE_S)
         for stream in list(self._streams.values()):
             stream.end()
-        await place.disk.close(at_once=True)
-        place.disk.listener = None
-        logger.info("this is not the master of store group %d any more", place.group)
+        await context.disk.close(at_once=True)
+        context.disk.listener = None
+        logger.info("this is not the master of store group %d any more", context.group)
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             core = self._core
-            core.tick(now_ms=self._place.now_ms())
+            core.tick(now_ms=self._context.now_ms())
             if self._store is not None and self._store.first > core.first:
                 core.trimmed(self._store.first)
             self._probe()
-            self.strain.look(self._store, slaves=self._streams)
+            self.health.look(self._store, slaves=self._streams)
             self._pump()
 
     # ---- after whatever happened
@@ -311,7 +311,7 @@ class MasterRole:
         first = decode(hello)
         assert isinstance(first, Hello)
         replica = first.replica
-        refused = stranger(first, self._place.identity, self._place.disk.log, self._group)
+        refused = stranger(first, self._context.identity, self._context.disk.log, self._group)
         if refused is not None:
             await context.write(encode(refused))
             return
@@ -320,7 +320,7 @@ class MasterRole:
             context,
             received=partial(self._received, replica),
             data=self._data,
-            silence_s=2 * self._place.pace.silent_ms / 1000,
+            silence_s=2 * self._context.pace.silent_ms / 1000,
         )
         before = self._streams.get(replica)
         if before is not None:
@@ -336,12 +336,12 @@ class MasterRole:
                 self._pump_soon()
 
     def _received(self, replica: int, message: FromSlave) -> None:
-        self._core.receive(replica, message, now_ms=self._place.now_ms())
+        self._core.receive(replica, message, now_ms=self._context.now_ms())
         self._pump_soon()
 
     async def _data(self, stream: SlaveStream) -> bytes | None:
         """The next frames for a slave, as a message; None for now where they wait for a repair of this log."""
-        core, replica, repairing = self._core, stream.replica, self._place.repairing
+        core, replica, repairing = self._core, stream.replica, self._context.repairing
         while (store := self._store) is not None and (batch := core.batch(replica)) is not None:
             limit = core.epochs.end_at(batch.start, core.end)
             if repairing.blocks(batch.start):
@@ -372,7 +372,7 @@ class MasterRole:
         asked = decode_request(request, SnapshotRequest)
         core = self._core
         store = self._store
-        if asked.group != self._place.group or asked.epoch != core.epoch or core.ended is not None or store is None:
+        if asked.group != self._context.group or asked.epoch != core.epoch or core.ended is not None or store is None:
             raise NotMaster(f"this node is not the master of store group {asked.group} in epoch {asked.epoch}")
         if self._group.replica(asked.replica) is None:
             raise BadMessage(f"there is no replica {asked.replica}")
@@ -382,7 +382,7 @@ class MasterRole:
 
     def _probe(self, *, joining: Collection[int] | None = None) -> None:
         """Ask the controllers for nothing new, while somebody wants to join: so it is known that they answer."""
-        core, now_ms = self._core, self._place.now_ms()
+        core, now_ms = self._core, self._context.now_ms()
         joining = self._streams if joining is None else joining
         outside = (set(joining) & set(self._group.voters)) - core.sync_set
         if outside and self._asking is None and now_ms - self._probed_ms >= PROBE_MS and core.ended is None:
@@ -391,38 +391,38 @@ class MasterRole:
             self._asking = self._spawn(self._alter(asked), "asking whether a controller leads")
 
     async def _alter(self, asked: AlterSet) -> None:
-        core, place = self._core, self._place
+        core, context = self._core, self._context
         try:
-            group = await place.controller.alter_sync_set(
+            group = await context.controller.alter_sync_set(
                 asked.group, asked.master, asked.master_epoch, asked.sync_epoch, sorted(asked.sync_set)
             )
         except _UNANSWERED as error:
             logger.info("no controller answers the change of the SyncStateSet: %s", error)  # it is asked again
         except StaleEpoch as error:
             logger.info("the controllers have a newer SyncStateSet or epoch: %s", error)  # who tell every node
-            core.controller_heard(now_ms=place.now_ms())
+            core.controller_heard(now_ms=context.now_ms())
         except ControllerError as error:
             logger.info("the controllers refuse the change of the SyncStateSet: %s", error)
-            core.controller_heard(now_ms=place.now_ms())
+            core.controller_heard(now_ms=context.now_ms())
             core.set_refused(asked.sync_epoch)
         else:
-            core.controller_heard(now_ms=place.now_ms())
-            place.heard(group)
+            core.controller_heard(now_ms=context.now_ms())
+            context.heard(group)
         finally:
             self._asking = None
             self._pump_soon()
 
     async def _hand_over(self, target: int) -> None:
-        core, place = self._core, self._place
+        core, context = self._core, self._context
         try:
-            group = await place.controller.elect(
-                place.group, target, master_epoch=core.epoch, sync_epoch=self._group.sync_epoch
+            group = await context.controller.elect(
+                context.group, target, master_epoch=core.epoch, sync_epoch=self._group.sync_epoch
             )
         except ControllerError as error:
             logger.warning("replica %d is not elected: %s", target, error)
             core.call_off()
         else:
-            place.heard(group)
+            context.heard(group)
         finally:
             self._handing_over = None
             self._pump_soon()

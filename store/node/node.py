@@ -22,10 +22,10 @@ from store.node import wire
 from store.node.disk import Disk
 from store.node.identity import ReplicaIdentity, register
 from store.node.master_role import MasterRole
-from store.node.place import Front, Place
 from store.node.repair.repairer import Repairer
 from store.node.repair.serving import RangeServer
 from store.node.replacing import give_up, install
+from store.node.replica_context import Front, ReplicaContext
 from store.node.replication_service import ReplicationService
 from store.node.settings import NodeSettings
 from store.node.slave_role import Ending, SlaveRole
@@ -86,7 +86,7 @@ class StoreNode:
         self._incarnation = secrets.randbits(62)
         self.repairer: Repairer | None = None  # once it is registered
         self._now_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000
-        self._place: Place | None = None
+        self._context: ReplicaContext | None = None
         self._beats: Beats | None = None
         self._task: asyncio.Task[None] | None = None
         self._standing_aside: asyncio.Task[None] | None = None
@@ -169,7 +169,7 @@ class StoreNode:
         assert self.group is not None
         self._node.cluster = self.identity.cluster
         repairer = self.repairer = Repairer(self.disk, self._damage_changed)
-        place = self._place = Place(
+        context = self._context = ReplicaContext(
             group=self.settings.group,
             identity=self.identity,
             disk=self.disk,
@@ -187,12 +187,12 @@ class StoreNode:
             pace=self.settings.pace,
             since=self.group.master_epoch,
         )
-        self.front.ranges = RangeServer(place)
-        repairer.begin(place)
+        self.front.ranges = RangeServer(context)
+        repairer.begin(context)
         self._beats = connect(self._said, self._heard)
         self._unwatch = self._controller.watch(self._look)
         self._look()
-        self._task = self._living(place)
+        self._task = self._living(context)
 
     # ---- down
 
@@ -230,15 +230,15 @@ class StoreNode:
 
     # ---- roles
 
-    def _living(self, place: Place) -> "asyncio.Task[None]":
-        return asyncio.create_task(self._live(place), name=f"replica of store group {self.settings.group}")
+    def _living(self, context: ReplicaContext) -> "asyncio.Task[None]":
+        return asyncio.create_task(self._live(context), name=f"replica of store group {self.settings.group}")
 
-    async def _live(self, place: Place) -> None:
+    async def _live(self, context: ReplicaContext) -> None:
         """One role after the other."""
         try:
             while True:
                 try:
-                    await self._one_time(place)
+                    await self._one_time(context)
                 except (StoreFull, ViewsDamaged) as error:
                     await self._begin_again(error)
         except (StoreError, OSError) as error:
@@ -254,13 +254,13 @@ class StoreNode:
             self.failed.set_result(error)
         self._speak()
 
-    async def _one_time(self, place: Place) -> None:
+    async def _one_time(self, context: ReplicaContext) -> None:
         """Be a slave, and then perhaps the master."""
-        if self.disk.store is None and not await open_or_start_over(place):
+        if self.disk.store is None and not await open_or_start_over(context):
             return
         assert self.group is not None
-        place.repairing.look()
-        role = self.role = SlaveRole(place, self.group)
+        context.repairing.look()
+        role = self.role = SlaveRole(context, self.group)
         self._speak()
         ending = await role.run()
         self._remember()
@@ -269,11 +269,11 @@ class StoreNode:
             case Ending.ANEW:
                 await self.disk.close()
             case Ending.INSTALL:
-                await install(place, role.core)
+                await install(context, role.core)
             case Ending.GIVE_UP:
-                await self._give_up(place)
+                await self._give_up(context)
             case Ending.ELECTED:
-                await self._lead(place)
+                await self._lead(context)
 
     async def _begin_again(self, error: StoreFull | ViewsDamaged) -> None:
         """Nobody is served: once there is room, all is as before. Damaged views are made anew by opening again."""
@@ -283,27 +283,27 @@ class StoreNode:
         await self.disk.close()
         await asyncio.sleep(REOPEN_S)
 
-    async def _give_up(self, place: Place) -> None:
+    async def _give_up(self, context: ReplicaContext) -> None:
         """Give up what the log has lost of its end: this replica was elected with what is left, uncleanly."""
         assert self.group is not None
         assert self.disk.store is not None
         epoch = self.group.unclean_epoch
-        if self.group.master != place.replica or self.group.master_epoch != epoch:
+        if self.group.master != context.replica or self.group.master_epoch != epoch:
             return  # it has changed meanwhile
         try:
-            await give_up(place, self.disk.store.end, epoch)
+            await give_up(context, self.disk.store.end, epoch)
         except NotRebuildable as error:
             logger.error("this replica cannot be the master of epoch %d: %s", epoch, error)
-            place.unfit.add(epoch)
+            context.unfit.add(epoch)
 
-    async def _lead(self, place: Place) -> None:
+    async def _lead(self, context: ReplicaContext) -> None:
         assert self.group is not None
         epoch = self.group.master_epoch
-        if self.group.master != place.replica or epoch <= self.disk.epochs.newest:
+        if self.group.master != context.replica or epoch <= self.disk.epochs.newest:
             return  # it has changed meanwhile
         await self.disk.belong(self.group.log)
         await self.disk.follow_unclean(self.group.unclean_epoch)
-        role = self.role = MasterRole(place, self.group)
+        role = self.role = MasterRole(context, self.group)
         try:
             await role.run()
         except StoreError as error:
@@ -312,7 +312,7 @@ class StoreNode:
             if store_failed or role.serving or unsaved:
                 raise
             logger.error("this replica cannot be the master of epoch %d: %s", epoch, error)
-            place.unfit.add(epoch)
+            context.unfit.add(epoch)
         finally:
             self.role = None
 
@@ -321,8 +321,8 @@ class StoreNode:
     def _look_for_another(self, group: Group) -> None:
         """See whether somebody with a copy of this directory has registered from another address since we did."""
         busy = self.failed.done() or (self._standing_aside is not None and not self._standing_aside.done())
-        if not busy and self._place is not None and self._other(group) is not None:
-            task = self._standing_aside = asyncio.create_task(self._stand_aside(self._place), name="standing aside")
+        if not busy and self._context is not None and self._other(group) is not None:
+            task = self._standing_aside = asyncio.create_task(self._stand_aside(self._context), name="standing aside")
             task.add_done_callback(self._look_again)
 
     def _look_again(self, done: "asyncio.Task[None]") -> None:
@@ -336,7 +336,7 @@ class StoreNode:
         known = group.replica(self.identity.id) if group is not None else None
         return known if known is not None and known.address != self.address else None
 
-    async def _stand_aside(self, place: Place) -> None:
+    async def _stand_aside(self, context: ReplicaContext) -> None:
         """Takes no part until the other replica is gone, if it is there and that is no old news."""
         number = self.settings.group
         while True:
@@ -348,7 +348,7 @@ class StoreNode:
         if other is None:
             return
         self.aside = (
-            f"replica {place.replica} of store group {number} was registered at {other.address}, and is here at "
+            f"replica {context.replica} of store group {number} was registered at {other.address}, and is here at "
             f"{self.address} too: one of both has a copy of the other's data directory"
         )
         logger.error("this node stands aside: %s", self.aside)
@@ -366,8 +366,8 @@ class StoreNode:
         assert self.identity is not None
         assert self.group is not None
         logger.warning("replica %d of store group %d is here alone again", self.identity.id, number)
-        place.identity, place.since, self.aside = self.identity, self.group.master_epoch, ""
-        self._task = self._living(place)
+        context.identity, context.since, self.aside = self.identity, self.group.master_epoch, ""
+        self._task = self._living(context)
 
     def _damage_changed(self) -> None:
         """The log is damaged, or is no more, or in other places."""
@@ -436,7 +436,7 @@ class StoreNode:
                 version=self.settings.version,
                 incarnation=self._incarnation,
                 failed=self.failed.done(),
-                stalled=isinstance(self.role, MasterRole) and self.role.strain.stalled,
+                stalled=isinstance(self.role, MasterRole) and self.role.health.stalled,
                 full=self.disk.full,
                 damaged=repairer.stands_aside,
                 cut_short=repairer.cut_short,

@@ -4,7 +4,7 @@ import logging
 
 from store.base.errors import SnapshotUnusable
 from store.format.frame import LogOffset
-from store.node.place import Place
+from store.node.replica_context import ReplicaContext
 from store.node.snapshots import install_fetched
 from store.replication.slave import Slave
 
@@ -15,13 +15,13 @@ logger = logging.getLogger(__name__)
 START_OVER_AGAIN_MS = 30_000  # from one attempt to the next: for each the master may copy all of its views
 
 
-def start_over(place: Place, core: Slave) -> None:
+def start_over(context: ReplicaContext, core: Slave) -> None:
     """Have a snapshot of the master taken in place of damaged views that the log cannot make anew, if it is time."""
-    store, now_ms = place.disk.store, place.now_ms()
-    if store is None or not store.view_damages or store.views_rebuildable or now_ms < place.start_over_ms:
+    store, now_ms = context.disk.store, context.now_ms()
+    if store is None or not store.view_damages or store.views_rebuildable or now_ms < context.start_over_ms:
         return
     if core.start_over():
-        place.start_over_ms = now_ms + START_OVER_AGAIN_MS
+        context.start_over_ms = now_ms + START_OVER_AGAIN_MS
         logger.error(
             "a snapshot of the master is asked for: the views of this replica are damaged (%s), and its "
             "log, from %d to %d, does not have all of what they are made from",
@@ -31,9 +31,9 @@ def start_over(place: Place, core: Slave) -> None:
         )
 
 
-async def install(place: Place, core: Slave) -> None:
+async def install(context: ReplicaContext, core: Slave) -> None:
     """Put the snapshot that was fetched in the place of log and views, and open that. Raises `StoreError`, OSError."""
-    store, given_up = place.disk.store, core.given_up
+    store, given_up = context.disk.store, core.given_up
     lost_end = None if store is None else store.lost_end  # a member of the set may have confirmed what it has lost
     if store is not None and core.starting_over:  # or have acknowledged what it throws away
         lost_end = max(store.held, store.followed, store.end)
@@ -51,25 +51,27 @@ async def install(place: Place, core: Slave) -> None:
             lost_end,
         )
         lost_end = min(lost_end, given_up.at)
-    await place.disk.close()
+    await context.disk.close()
     try:
-        with place.disk.needing_room("a snapshot is"):
-            await install_fetched(place, lost_end)
+        with context.disk.needing_room("a snapshot is"):
+            await install_fetched(context, lost_end)
     except SnapshotUnusable as error:
         if not core.starting_over:
             raise
         logger.error("this replica keeps its log, as the snapshot that came is of no use: %s", error)
-    await place.disk.open_slave()
+    await context.disk.open_slave()
     if given_up is not None:
-        await place.disk.follow_unclean(given_up.unclean)
+        await context.disk.follow_unclean(given_up.unclean)
 
 
-async def give_up(place: Place, at: LogOffset, unclean_epoch: int, *, cut_to: LogOffset | None = None) -> None:
+async def give_up(
+    context: ReplicaContext, at: LogOffset, unclean_epoch: int, *, cut_to: LogOffset | None = None
+) -> None:
     """Give up what the log has lost from a log offset on, for the unclean election of an epoch. The store is open then.
 
     Killed in between, it is done again: the election counts as followed when all else is on disk. Raises
     `NotRebuildable`, other `StoreError`, OSError.
     """
-    await place.disk.close()
-    await place.disk.open_slave(cut_to, give_up_from=at)
-    await place.disk.follow_unclean(unclean_epoch)
+    await context.disk.close()
+    await context.disk.open_slave(cut_to, give_up_from=at)
+    await context.disk.follow_unclean(unclean_epoch)

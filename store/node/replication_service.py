@@ -11,7 +11,7 @@ from store.base.errors import NotMaster, StoreClosed, StoreError
 from store.base.listening import admit
 from store.local.local import LocalStore
 from store.node import wire
-from store.node.place import Front
+from store.node.replica_context import Front
 from store.node.wire import SwitchRequest, Verified, VerifyRequest
 from store.replication.errors import BadMessage
 from store.replication.messages import Hello, Refused, Why, decode, encode

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from store.base.errors import NotMaster, NotWritable
-from store.node.place import Place
+from store.node.replica_context import ReplicaContext
 from store.replication.master import Master
 
 __all__ = ["Rounds"]
@@ -22,9 +22,9 @@ class _Read(NamedTuple):
 class Rounds:
     """The waiting reads of one master. `answer` is called after all that the core is told, `end` when its role ends."""
 
-    def __init__(self, core: Master, place: Place, asked: Callable[[], None]) -> None:
+    def __init__(self, core: Master, context: ReplicaContext, asked: Callable[[], None]) -> None:
         self._core = core
-        self._place = place
+        self._context = context
         self._asked = asked
         self._reads: list[_Read] = []
         self._over = False
@@ -33,7 +33,7 @@ class Rounds:
         """Return when nobody can have been a newer master when this was called. Raises `NotMaster`, `NotWritable`."""
         core = self._core
         if core.ended is not None or self._over:
-            raise NotMaster(f"this node is not the master of store group {self._place.group} any more")
+            raise NotMaster(f"this node is not the master of store group {self._context.group} any more")
         number = core.ask_round()
         if core.round_agreed >= number:
             return
@@ -41,7 +41,7 @@ class Rounds:
         self._reads.append(read)
         self._asked()
         try:
-            async with asyncio.timeout(self._place.pace.stall_ms / 1000):
+            async with asyncio.timeout(self._context.pace.stall_ms / 1000):
                 await read.agreed
         except TimeoutError as error:
             raise NotWritable("too few replicas say that this is the master still") from error

@@ -17,9 +17,9 @@ from controller.complaints.messages import COMPLAIN_MS, HINT_MS, Complaint
 from store.base.errors import CorruptFrame, StoreError, StoreFailed, StoreFull, StoreOverloaded, StoreUnreachable
 from store.format.frame import LogOffset
 from store.node import wire
-from store.node.papers import STRANGE, sign
-from store.node.place import TICK_S, Place
 from store.node.replacing import give_up, start_over
+from store.node.replica_auth import STRANGE, sign
+from store.node.replica_context import TICK_S, ReplicaContext
 from store.node.snapshots import fetch_snapshot
 from store.node.streams import MasterStream
 from store.node.syncs import Syncs
@@ -51,17 +51,17 @@ class SlaveRole:
 
     master = False
 
-    def __init__(self, place: Place, group: Group) -> None:
-        self._place = place
+    def __init__(self, context: ReplicaContext, group: Group) -> None:
+        self._context = context
         self._group = group
-        store = place.disk.store
+        store = context.disk.store
         assert store is not None
         self._lossy = group.config.unclean_election, group.unclean_epoch  # what allows to give something up
         self._core = Slave(
-            group=place.group,
-            replica=place.replica,
-            epochs=place.disk.epochs,
-            promised=place.disk.promised,
+            group=context.group,
+            replica=context.replica,
+            epochs=context.disk.epochs,
+            promised=context.disk.promised,
             first=store.first,
             end=store.end,
             confirmed=store.confirmed,
@@ -69,11 +69,11 @@ class SlaveRole:
             held=store.held,
             followed=store.followed,
             rebuildable=store.views_rebuildable,
-            guessed=place.disk.guessed,
-            unclean=place.disk.unclean,
-            pace=place.pace,
+            guessed=context.disk.guessed,
+            unclean=context.disk.unclean,
+            pace=context.pace,
         )
-        self._core.damaged(place.repairing.stands_aside)
+        self._core.damaged(context.repairing.stands_aside)
         self._confirmed = store.confirmed  # as the store was told
         self._stream: MasterStream | None = None
         self._fetching: asyncio.Task[None] | None = None
@@ -86,7 +86,7 @@ class SlaveRole:
         self._broken = False  # something that the core counts as done was not: no ending but ANEW is possible
         self._error: Exception | None = None  # the first failure of the disk, whenever it came
         self._wishing: asyncio.Task[None] | None = None
-        self._reach = Reach(place.answers, probe_ms=HINT_MS, complain_ms=COMPLAIN_MS)
+        self._reach = Reach(context.answers, probe_ms=HINT_MS, complain_ms=COMPLAIN_MS)
         self._syncs = Syncs()
         self._refusal = ""  # by a master of something else, as it was logged last
 
@@ -114,27 +114,27 @@ class SlaveRole:
 
     def heard(self, group: Group) -> None:
         """The group is this now: promise its epoch, and follow its master, or be it."""
-        place, core, self._group = self._place, self._core, group
+        context, core, self._group = self._context, self._core, group
         if group.master_epoch > core.promised:
             core.promise(group.master_epoch)
             self._after()
-        if group.master == place.replica:
+        if group.master == context.replica:
             self._elected(group)
         elif core.stage is Stage.DIVERGED and self._lossy != (group.config.unclean_election, group.unclean_epoch):
             self._end(Ending.ANEW)
-        place.front.point_to(place.address_of_master(group))
+        context.front.point_to(context.address_of_master(group))
         self._dial_wanted.set()
 
     def _elected(self, group: Group) -> None:
         """Be the master of an epoch that is new; of another one this replica, or a copy of it, may have been."""
-        if group.master_epoch < self._core.promised or group.master_epoch in self._place.unfit:
+        if group.master_epoch < self._core.promised or group.master_epoch in self._context.unfit:
             return
-        if self._core.lacks_end and group.unclean_epoch == group.master_epoch > self._place.disk.unclean:
+        if self._core.lacks_end and group.unclean_epoch == group.master_epoch > self._context.disk.unclean:
             self._end(Ending.GIVE_UP)
-        elif group.master_epoch > max(self._core.epochs.newest, self._place.since):
+        elif group.master_epoch > max(self._core.epochs.newest, self._context.since):
             if self._core.lacks_end:  # which the controllers have not heard of yet
                 logger.error("elected to epoch %d, this replica does not lead: %s", group.master_epoch, LACKS_END)
-                self._place.unfit.add(group.master_epoch)
+                self._context.unfit.add(group.master_epoch)
             else:
                 self._end(Ending.ELECTED)
         elif self._wishing is None or self._wishing.done():
@@ -145,13 +145,13 @@ class SlaveRole:
 
         Asks again and again: the controllers' leader may be new itself, and not have heard of this replica yet.
         """
-        place = self._place
-        while (group := self._group).master == place.replica and group.master_epoch == epoch:
+        context = self._context
+        while (group := self._group).master == context.replica and group.master_epoch == epoch:
             with suppress(ControllerError):
-                elected = await place.controller.elect(
-                    place.group, place.replica, master_epoch=epoch, sync_epoch=group.sync_epoch
+                elected = await context.controller.elect(
+                    context.group, context.replica, master_epoch=epoch, sync_epoch=group.sync_epoch
                 )
-                place.heard(elected)
+                context.heard(elected)
             await asyncio.sleep(AGAIN_S)
 
     # ---- what the store tells
@@ -167,11 +167,11 @@ class SlaveRole:
 
     def damaged(self) -> None:
         """See `ReplicationHooks`."""
-        self._place.repairing.look()
+        self._context.repairing.look()
 
     def stand_aside(self) -> None:
         """The log has damage that is to be repaired, or has none any more: the master is told."""
-        self._core.damaged(self._place.repairing.stands_aside)
+        self._core.damaged(self._context.repairing.stands_aside)
         self._after()
 
     def failed(self, error: StoreError) -> None:
@@ -182,10 +182,10 @@ class SlaveRole:
 
     async def run(self) -> Ending:
         """Follow until that is over. Raises `StoreError`, OSError: the disk has failed."""
-        place = self._place
-        assert place.disk.store is not None
-        place.disk.listener = self
-        place.front.serve(place.disk.store, master=False, hint=place.address_of_master(self._group))
+        context = self._context
+        assert context.disk.store is not None
+        context.disk.listener = self
+        context.front.serve(context.disk.store, master=False, hint=context.address_of_master(self._group))
         parts: list[asyncio.Task[None]] = [
             asyncio.create_task(self._follow(), name="stream to the master"),
             asyncio.create_task(self._tick(), name="time of a slave"),
@@ -211,8 +211,8 @@ class SlaveRole:
         finally:
             await self._part([*parts, *filter(None, (self._fetching, self._wishing)), working])
             await self._reach.close()
-            place.disk.listener = None
-            await place.front.stand_down(place.address_of_master(self._group))
+            context.disk.listener = None
+            await context.front.stand_down(context.address_of_master(self._group))
 
     async def _part(self, tasks: "list[asyncio.Task[None]]") -> None:
         for task in tasks:
@@ -231,7 +231,7 @@ class SlaveRole:
 
     async def _until_synced(self) -> None:
         """Wait until all that was written is on disk."""
-        store = self._place.disk.store
+        store = self._context.disk.store
         assert store is not None
         while self._core.flushed < self._core.end and self._error is None:
             self._synced.clear()
@@ -245,21 +245,21 @@ class SlaveRole:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            core, store = self._core, self._place.disk.store
-            core.tick(now_ms=self._place.now_ms())
+            core, store = self._core, self._context.disk.store
+            core.tick(now_ms=self._context.now_ms())
             if store is not None and store.first > core.first:
                 core.trimmed(min(store.first, core.confirmed))
-            start_over(self._place, core)
+            start_over(self._context, core)
             self._after()
             self._listen()
 
     def _listen(self) -> None:
         """Notice that the master is silent, and tell the controllers when that begins to count, or is over."""
-        core, group, now_ms = self._core, self._group, self._place.now_ms()
+        core, group, now_ms = self._core, self._group, self._context.now_ms()
         listens = core.stage not in {Stage.DIVERGED, Stage.SNAPSHOT} and group.master_epoch >= core.promised
-        changed = self._reach.look(group if listens else None, now_ms, me=self._place.replica)
+        changed = self._reach.look(group if listens else None, now_ms, me=self._context.replica)
         if self._syncs.look(core.end, core.flushed, now_ms) or changed:
-            self._place.speak()
+            self._context.speak()
 
     # ---- the stream
 
@@ -268,7 +268,7 @@ class SlaveRole:
         backoff_s, tried = BACKOFF_MIN_S, 0
         while True:
             self._dial_wanted.clear()
-            address = self._place.address_of_master(self._group)
+            address = self._context.address_of_master(self._group)
             if address is None or not self._may_dial():
                 await self._dial_wanted.wait()
                 continue
@@ -289,9 +289,9 @@ class SlaveRole:
 
     async def _dial(self, address: str) -> None:
         """Follow until the stream breaks or is given up."""
-        core, now_ms = self._core, self._place.now_ms
-        await self._place.disk.belong(self._group.log)
-        channel = self._place.dial(address)
+        core, now_ms = self._core, self._context.now_ms
+        await self._context.disk.belong(self._group.log)
+        channel = self._context.dial(address)
         try:
             call = channel.stream_stream(wire.path(wire.REPLICATE))()
             stream = self._stream = MasterStream(call, random.getrandbits(63), self._received)
@@ -311,7 +311,7 @@ class SlaveRole:
             self._refusal = message.text
             logger.error("the master does not take this replica: %s", message.text)
         self._reach.heard()
-        self._core.receive(message, now_ms=self._place.now_ms())
+        self._core.receive(message, now_ms=self._context.now_ms())
         self._after()
 
     def _hang_up(self) -> None:
@@ -322,7 +322,7 @@ class SlaveRole:
 
     def _after(self) -> None:
         """After anything that the core was told."""
-        store = self._place.disk.store
+        store = self._context.disk.store
         if store is not None and self._core.confirmed > self._confirmed:
             self._confirmed = self._core.confirmed
             store.confirm(self._confirmed)
@@ -335,7 +335,7 @@ class SlaveRole:
 
         In a stream nothing else comes, so that a turn of the loop is saved for all that arrives and all that is synced.
         """
-        store = self._place.disk.store
+        store = self._context.disk.store
         if self._working or self._over.done() or store is None or store.dropped is not None:
             return False
         while self._effects:
@@ -354,8 +354,10 @@ class SlaveRole:
 
     def _say(self, message: FromSlave) -> None:
         if self._stream is not None and message.session == self._stream.session:
-            place = self._place
-            self._stream.put(sign(message, place.identity, place.disk.log) if isinstance(message, Hello) else message)
+            context = self._context
+            self._stream.put(
+                sign(message, context.identity, context.disk.log) if isinstance(message, Hello) else message
+            )
 
     async def _work(self) -> None:
         """Do what the core wants, in order; at the end the rest of it."""
@@ -370,7 +372,7 @@ class SlaveRole:
             except (StoreFull, StoreOverloaded, CorruptFrame) as error:
                 logger.warning("frames from the master cannot be taken for now: %s", error)
                 self._broken = True  # before anything else can end it: what is dropped here, nobody will ever write
-                self._place.speak()
+                self._context.speak()
                 await asyncio.sleep(AGAIN_S)
                 self._end(Ending.ANEW)
                 return
@@ -385,32 +387,32 @@ class SlaveRole:
 
     def _check_kept(self) -> None:
         """Raises `StoreFull` when the store has not kept what it took."""
-        store = self._place.disk.store
+        store = self._context.disk.store
         if store is not None and store.dropped is not None:
             raise store.dropped
 
     async def _carry_out(self, effect: Effect) -> None:
-        place = self._place
+        context = self._context
         match effect:
             case Send(message):
                 self._say(message)
             case SaveEpochs(epochs, promised):
-                await place.disk.save(epochs, promised)
-                place.speak()
+                await context.disk.save(epochs, promised)
+                context.speak()
             case Prepare(cut_to, epochs, promised, unclean):
                 if cut_to is not None:
                     await self._cut(cut_to)
-                await place.disk.follow_unclean(unclean)
-                await place.disk.save(epochs, promised)
+                await context.disk.follow_unclean(unclean)
+                await context.disk.save(epochs, promised)
                 self._core.prepared()
-                place.speak()
+                context.speak()
                 self._after()
             case Write(_, _, _, frames):
-                assert place.disk.store is not None
-                place.disk.store.receive(frames)
+                assert context.disk.store is not None
+                context.disk.store.receive(frames)
             case GiveUp(cut_to, at, unclean):
-                await place.front.stand_down(place.address_of_master(self._group))
-                await give_up(place, at, unclean, cut_to=cut_to)
+                await context.front.stand_down(context.address_of_master(self._group))
+                await give_up(context, at, unclean, cut_to=cut_to)
                 self._end(Ending.ANEW)
             case TakeSnapshot(epoch):
                 self._fetching = asyncio.create_task(self._fetch(epoch), name="fetching a snapshot")
@@ -423,22 +425,22 @@ class SlaveRole:
                         self._fetching.cancel()
 
     async def _cut(self, end: LogOffset) -> None:
-        place = self._place
-        hint = place.address_of_master(self._group)
-        await place.front.stand_down(hint)
-        await place.disk.close()
-        store = await place.disk.open_slave(end)
+        context = self._context
+        hint = context.address_of_master(self._group)
+        await context.front.stand_down(hint)
+        await context.disk.close()
+        store = await context.disk.open_slave(end)
         self._confirmed = self._core.confirmed  # its views may not have come so far before it was closed
         store.confirm(self._confirmed)
-        place.front.serve(store, master=False, hint=hint)
+        context.front.serve(store, master=False, hint=hint)
 
     async def _fetch(self, epoch: int) -> None:
-        place = self._place
-        address = place.address_of_master(self._group)
+        context = self._context
+        address = context.address_of_master(self._group)
         try:
             if address is None or self._group.master_epoch != epoch:
                 raise StoreUnreachable("the master is another one by now")
-            await fetch_snapshot(place, address, epoch, starts_over=self._core.starting_over)
+            await fetch_snapshot(context, address, epoch, starts_over=self._core.starting_over)
         except (StoreError, OSError) as error:
             logger.warning("no snapshot from the master: %s", error)
             await asyncio.sleep(AGAIN_S)

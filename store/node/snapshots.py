@@ -19,7 +19,7 @@ from store.engine.snapshot import SNAPSHOT_VIEWS, SnapshotInfo, describe_snapsho
 from store.format.frame import LogOffset
 from store.local.local import LocalStore
 from store.node import wire
-from store.node.place import Place
+from store.node.replica_context import ReplicaContext
 from store.node.wire import SnapshotHead, SnapshotPart, SnapshotRequest
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
@@ -65,19 +65,19 @@ class SnapshotSender:
             await asyncio.to_thread(shutil.rmtree, self._directory, True)
 
 
-async def fetch_snapshot(place: Place, address: str, epoch: int, *, starts_over: bool = False) -> None:
+async def fetch_snapshot(context: ReplicaContext, address: str, epoch: int, *, starts_over: bool = False) -> None:
     """Get the views of the master of an epoch, whole, into a directory beside the log.
 
     `starts_over`: only from a master of which no damage is known. Raises `StoreError`, OSError.
     """
-    directory = place.disk.data_dir / _INCOMING
+    directory = context.disk.data_dir / _INCOMING
     await asyncio.to_thread(_begin, directory)
-    channel = place.dial(address)
+    channel = context.dial(address)
     try:
-        request = wire.encode(SnapshotRequest(place.group, place.replica, epoch, starts_over))
+        request = wire.encode(SnapshotRequest(context.group, context.replica, epoch, starts_over))
         call = channel.unary_stream(wire.path(wire.SNAPSHOT))(request)
         head = wire.decode(await _timely(call, TAKING_S), SnapshotHead)
-        _check(head, place, epoch)
+        _check(head, context, epoch)
         if starts_over and not head.sound:
             raise SnapshotUnusable("the master does not say that it is sound: this replica keeps its log")
         with closing(OsFiles().open(directory / SNAPSHOT_VIEWS, create=True)) as file:
@@ -90,7 +90,7 @@ async def fetch_snapshot(place: Place, address: str, epoch: int, *, starts_over:
                 at += len(part.data)
             await asyncio.to_thread(file.sync)
         epochs = EpochList.of(head.epochs)
-        await asyncio.to_thread(EpochFile(OsFiles(), directory).save, epochs, max(epoch, place.disk.promised))
+        await asyncio.to_thread(EpochFile(OsFiles(), directory).save, epochs, max(epoch, context.disk.promised))
         info = SnapshotInfo(group=head.group, first=head.first, dispatched=head.dispatched, size_bytes=head.size_bytes)
         await asyncio.to_thread(describe_snapshot, directory, info)  # last: it makes it a snapshot
         logger.info("a snapshot was fetched", extra={"bytes": at, "dispatched": head.dispatched, "from": address})
@@ -104,8 +104,8 @@ def _begin(directory: Path) -> None:
     OsFiles().make_directory(directory)
 
 
-def _check(head: SnapshotHead, place: Place, epoch: int) -> None:
-    if head.group != place.group or head.epoch != epoch:
+def _check(head: SnapshotHead, context: ReplicaContext, epoch: int) -> None:
+    if head.group != context.group or head.epoch != epoch:
         raise SnapshotUnusable(f"group {head.group}, epoch {head.epoch}: not what was asked for")
     try:
         EpochList.of(head.epochs)
@@ -121,14 +121,14 @@ async def _timely(call: Any, timeout_s: float) -> bytes:
         raise SnapshotUnusable(f"nothing has come for {timeout_s:g} s") from error
 
 
-async def install_fetched(place: Place, lost_end: LogOffset | None) -> None:
+async def install_fetched(context: ReplicaContext, lost_end: LogOffset | None) -> None:
     """Makes what was fetched the data directory's, with what was promised since and what the log has lost.
 
     Raises `StoreError`, OSError.
     """
-    directory = place.disk.data_dir / _INCOMING
+    directory = context.disk.data_dir / _INCOMING
     file = EpochFile(OsFiles(), directory)
     found = await asyncio.to_thread(file.load)
     assert found is not None
-    await asyncio.to_thread(file.save, found[0], max(found[1], place.disk.promised))
-    await asyncio.to_thread(install_snapshot, place.disk.data_dir, directory, lost_end=lost_end)
+    await asyncio.to_thread(file.save, found[0], max(found[1], context.disk.promised))
+    await asyncio.to_thread(install_snapshot, context.disk.data_dir, directory, lost_end=lost_end)

@@ -18,8 +18,8 @@ from store.integrity.views import ViewsHealth
 from store.log.log import CommitLog
 from store.log.segment import segment_start
 from store.node.disk import Disk
-from store.node.place import Place
 from store.node.replacing import START_OVER_AGAIN_MS
+from store.node.replica_context import ReplicaContext
 from store.node.snapshots import fetch_snapshot, install_fetched
 from store.views.layout import read_marks
 
@@ -47,35 +47,35 @@ def check_not_last(disk: Disk, group: Group | None) -> None:
         ) from disk.unusable
 
 
-async def open_or_start_over(place: Place) -> bool:
+async def open_or_start_over(context: ReplicaContext) -> bool:
     """Open the store; where damage forbids that, look for a master to start over from. False: neither, for now.
 
     Raises `StoreError`, OSError.
     """
-    disk = place.disk
+    disk = context.disk
     if disk.unusable is None:
         await disk.open_usable()
     if disk.unusable is None:
         return True
-    place.repairing.look()
-    group = place.known()
+    context.repairing.look()
+    group = context.known()
     check_not_last(disk, group)
-    address, now_ms = place.address_of_master(group), place.now_ms()
-    if address is None or group.master not in group.sync_set or now_ms < place.start_over_ms:
+    address, now_ms = context.address_of_master(group), context.now_ms()
+    if address is None or group.master not in group.sync_set or now_ms < context.start_over_ms:
         await asyncio.sleep(LOOK_S)
         return False
-    place.start_over_ms = now_ms + START_OVER_AGAIN_MS
+    context.start_over_ms = now_ms + START_OVER_AGAIN_MS
     await _check_log(disk, group.log)
     logger.error("this replica starts over from a snapshot of the master: %s", disk.unusable)
     lost_end = await asyncio.to_thread(held_by, disk.files, disk.data_dir, disk.group)
     try:
-        await fetch_snapshot(place, address, group.master_epoch, starts_over=True)
+        await fetch_snapshot(context, address, group.master_epoch, starts_over=True)
         with disk.needing_room("a snapshot is"):
-            await install_fetched(place, lost_end)
+            await install_fetched(context, lost_end)
     except (StoreError, OSError) as error:
         logger.error("this replica cannot start over for now, and keeps what it has: %s", error)
         if isinstance(error, StoreUnreachable):  # so nothing was copied for it, or not all
-            place.start_over_ms = now_ms + UNREACHABLE_MS
+            context.start_over_ms = now_ms + UNREACHABLE_MS
         return False
     await disk.open_slave()
     return True

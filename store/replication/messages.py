@@ -68,7 +68,7 @@ class Why(Enum):
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1, kw_only=True):
     """A slave's log: `epochs` from oldest to newest, `first` and `end` of what it has, synced or not.
 
-    Whoever owns the stream looks at its papers: the ids of its cluster and its log, and the check code of its id.
+    Whoever owns the stream authenticates the slave: the ids of its cluster and its log, and the check code of its id.
     """
 
     group: Group

@@ -33,25 +33,25 @@ class _Sender:
         await context.write(wire.encode(SnapshotPart(0, data, value(data))))
 
 
-async def _fetch(place, address: str, epoch: int, *, starts_over: bool = False) -> None:
+async def _fetch(context, address: str, epoch: int, *, starts_over: bool = False) -> None:
     """The slave's side: whole, beside the log, with the crash's permission."""
-    channel = place.dial(address)
+    channel = context.dial(address)
     try:
-        request = wire.encode(SnapshotRequest(place.group, place.replica, epoch, starts_over))
+        request = wire.encode(SnapshotRequest(context.group, context.replica, epoch, starts_over))
         call = channel.unary_stream(wire.path(wire.SNAPSHOT))(request)
         head = wire.decode(await wire.read(call), SnapshotHead)
         part = wire.decode(await wire.read(call), SnapshotPart)
-        place.disk.platter.fetched = LogOffset(head.first), EpochList.of(head.epochs), pickle.loads(part.data)
+        context.disk.platter.fetched = LogOffset(head.first), EpochList.of(head.epochs), pickle.loads(part.data)
     finally:
         with suppress(Exception):
             await channel.close()
 
 
-async def _install(place, lost_end: LogOffset | None) -> None:
+async def _install(context, lost_end: LogOffset | None) -> None:
     """Log, epochs and views are others, in one step."""
-    first, epochs, views = place.disk.platter.fetched
-    place.disk.keep(epochs)
-    place.disk.platter.begin_anew(first, views, lost_end)
+    first, epochs, views = context.disk.platter.fetched
+    context.disk.keep(epochs)
+    context.disk.platter.begin_anew(first, views, lost_end)
 
 
 @contextmanager

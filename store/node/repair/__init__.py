@@ -2,6 +2,6 @@
 
 Here live the call by which a replica sends the sound frames of a range (`serving`), the one by which another fetches
 them (`fetching`), and the task that has all damages of a node repaired, in whichever role (`repairer`). The node
-imports this room; it imports what the roles share (`store.node.place`, `wire`, `papers`), the core that decides whom
-to ask for what (`store.replication.repairs`), and never a role.
+imports this room; it imports what the roles share (`store.node.replica_context`, `wire`, `replica_auth`), the core
+that decides whom to ask for what (`store.replication.repairs`), and never a role.
 """

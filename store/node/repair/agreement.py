@@ -14,7 +14,7 @@ from store.format.frame import LogOffset
 from store.integrity.seals import Seal
 from store.local.local import LocalStore
 from store.node import wire
-from store.node.place import Place
+from store.node.replica_context import ReplicaContext
 from store.node.wire import SEALS_MAX, SealsAnswer, SealsRequest
 from store.replication.errors import BadMessage
 from store.replication.sealing import Verdict, judge
@@ -31,8 +31,8 @@ READ_BYTES = 4 << 20  # of a segment at a time, where it is read again
 class Agreement:
     """The agreement on seals of one node, in either role. `run` does it."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, context: ReplicaContext) -> None:
+        self._context = context
         self._agreed: dict[tuple[LogOffset, LogOffset], bytes] = {}  # digests by segment, no more than there are seals
         self._said: set[tuple[LogOffset, LogOffset]] = set()  # segments that differ, as it was logged
 
@@ -49,7 +49,7 @@ class Agreement:
 
     async def look(self) -> None:
         """Compare the seals that are not compared yet. Raises `StoreError`."""
-        store = self._place.disk.store
+        store = self._context.disk.store
         if store is None:
             return
         seals = store.seals()
@@ -62,10 +62,10 @@ class Agreement:
             await self._compare(store, new[:SEALS_MAX])
 
     async def _compare(self, store: LocalStore, seals: Sequence[Seal]) -> None:
-        place, group = self._place, self._place.known()
+        context, group = self._context, self._context.known()
         others: dict[int, Sequence[bytes]] = {}
         for one in group.replicas:
-            if one.id != place.replica:
+            if one.id != context.replica:
                 with suppress(StoreUnreachable, BadMessage):
                     others[one.id] = await self._ask(one.address, seals)
         for i, seal in enumerate(seals):
@@ -73,7 +73,7 @@ class Agreement:
             verdict = judge(
                 seal.digest,
                 digests,
-                replica=place.replica,
+                replica=context.replica,
                 replicas=[one.id for one in group.replicas],
                 master=group.master,
             )
@@ -92,7 +92,7 @@ class Agreement:
                 seal.end,
             )
             await store.distrust(seal.start, seal.end)
-            self._place.repairing.look()
+            self._context.repairing.look()
         elif (seal.start, seal.end) not in self._said:
             self._said.add((seal.start, seal.end))
             undecided = verdict is Verdict.UNDECIDED
@@ -111,22 +111,22 @@ class Agreement:
             while at < seal.end and (data := await store.read_log(at, READ_BYTES, end=seal.end)):
                 at = LogOffset(at + len(data))
         except CorruptFrame:
-            self._place.repairing.look()
+            self._context.repairing.look()
             return False
         return at == seal.end
 
     async def _ask(self, address: str, seals: Sequence[Seal]) -> Sequence[bytes]:
         """The digests that a replica has. Raises `StoreUnreachable`, `BadMessage`."""
-        place = self._place
+        context = self._context
         request = SealsRequest(
-            group=place.group,
-            replica=place.replica,
+            group=context.group,
+            replica=context.replica,
             segments=tuple([(one.start, one.end) for one in seals]),
-            cluster=place.identity.cluster,
-            log=place.disk.log,
-            check=place.identity.check,
+            cluster=context.identity.cluster,
+            log=context.disk.log,
+            check=context.identity.check,
         )
-        channel = place.dial(address)
+        channel = context.dial(address)
         try:
             call = channel.unary_stream(wire.path(wire.SEALS))(wire.encode(request))
             async with asyncio.timeout(ANSWER_S):

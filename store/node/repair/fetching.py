@@ -7,7 +7,7 @@ from contextlib import suppress
 from store.base.errors import StoreUnreachable
 from store.format.frame import HEADER, LogOffset, parse_header
 from store.node import wire
-from store.node.place import Place
+from store.node.replica_context import ReplicaContext
 from store.node.wire import RangeEnd, RangePart, RangeRequest
 from store.replication.epochs import EpochList
 from store.replication.errors import BadMessage
@@ -18,26 +18,26 @@ SILENCE_S = 10.0  # a replica that sends nothing for so long is given up
 
 
 async def fetch_range(
-    place: Place, address: str, start: LogOffset, end: LogOffset, *, log_end: LogOffset
+    context: ReplicaContext, address: str, start: LogOffset, end: LogOffset, *, log_end: LogOffset
 ) -> AsyncGenerator[RangePart, None]:
     """The sound frames that the replica at an address has of a range, in parts, in order; there may be gaps.
 
     They are whole, in their places and of the epochs that this log has there; their checksums are for `mend` to
     verify. Raises `BadMessage` (also `CorruptFrame`): what was sent is not that; `StoreUnreachable`.
     """
-    identity, epochs = place.identity, place.disk.epochs
+    identity, epochs = context.identity, context.disk.epochs
     request = RangeRequest(
-        group=place.group,
-        replica=place.replica,
+        group=context.group,
+        replica=context.replica,
         start=start,
         end=end,
         log_end=log_end,
         epochs=epochs.cut(log_end).entries,
         cluster=identity.cluster,
-        log=place.disk.log,
+        log=context.disk.log,
         check=identity.check,
     )
-    channel = place.dial(address)
+    channel = context.dial(address)
     try:
         call = channel.unary_stream(wire.path(wire.FETCH_RANGE))(wire.encode(request))
         at = start

@@ -12,9 +12,9 @@ from store.format.frame import LogOffset
 from store.integrity.ledger import Damage
 from store.local.local import LocalStore
 from store.node.disk import Disk
-from store.node.place import Place
 from store.node.repair.agreement import Agreement
 from store.node.repair.fetching import fetch_range
+from store.node.replica_context import ReplicaContext
 from store.replication.errors import BadMessage
 from store.replication.repairs import Ask, Found, Range, Repairs
 
@@ -40,7 +40,7 @@ class DamageStatus(NamedTuple):
 
 
 class Repairer:
-    """The repairs of one node, from its registration until it is closed; see `place.Repairing`.
+    """The repairs of one node, from its registration until it is closed; see `replica_context.Repairing`.
 
     `changed` is called when it stands aside and did not before, or does not any more, and when there is other damage.
     """
@@ -48,7 +48,7 @@ class Repairer:
     def __init__(self, disk: Disk, changed: Callable[[], None]) -> None:
         self._disk = disk
         self._changed = changed
-        self._place: Place | None = None
+        self._context: ReplicaContext | None = None
         self._core = Repairs()
         self._asking: Ask | None = None
         self._refused: dict[int, str] = {}  # by replica: why it was of no use, as it was logged last
@@ -62,13 +62,13 @@ class Repairer:
         self.unusable = False  # its store cannot be opened
         self.views_damaged = False  # which is for opening the store again, not for the repair
 
-    def begin(self, place: Place) -> None:
+    def begin(self, context: ReplicaContext) -> None:
         """Repair from now on."""
-        self._place = place
+        self._context = context
         self.look()
-        self.agreement = Agreement(place)
+        self.agreement = Agreement(context)
         self._tasks = [
-            asyncio.create_task(self._run(place), name="repair of the log"),
+            asyncio.create_task(self._run(context), name="repair of the log"),
             asyncio.create_task(self.agreement.run(), name="comparison of seals"),
         ]
 
@@ -82,11 +82,11 @@ class Repairer:
 
     def look(self) -> None:
         """See which damages there are now, and begin with their repair."""
-        place, store = self._place, self._disk.store
-        if place is not None and store is None and self._disk.unusable is not None and not self.unusable:
+        context, store = self._context, self._disk.store
+        if context is not None and store is None and self._disk.unusable is not None and not self.unusable:
             self.unusable = self.stands_aside = self.cut_short = True  # nobody knows how far the log was
             self._changed()
-        if place is None or store is None:
+        if context is None or store is None:
             return
         self.damages = tuple(store.damages) if store.is_damaged else ()
         self.views_damaged = bool(store.view_damages)
@@ -95,7 +95,7 @@ class Repairer:
         opened, self.unusable = self.unusable, False
         end = store.mendable_end  # what was lost of the log's end is there again when all of it is on disk
         inside = [(one.start, min(one.end, end)) for one in self.damages if one.start < end]
-        self._core.look(inside, self._peers(place), now_ms=place.now_ms())
+        self._core.look(inside, self._peers(context), now_ms=context.now_ms())
         self.cut_short = any(one.end > end for one in self.damages)  # what is behind the end comes from the master
         self.stands_aside = self.cut_short or self._core.repairable or self.views_damaged
         self._say_lost()
@@ -132,9 +132,9 @@ class Repairer:
         return [self._status(one) for one in self.damages]
 
     def _status(self, one: Damage) -> DamageStatus:
-        assert self._place is not None
+        assert self._context is not None
         asking = self._asking
-        now_ms = self._place.now_ms()
+        now_ms = self._context.now_ms()
         since_ms = self._core.since_ms(one.start)
         return DamageStatus(
             *one,
@@ -173,22 +173,22 @@ class Repairer:
 
     # ---- the work
 
-    def _peers(self, place: Place) -> list[int]:
+    def _peers(self, context: ReplicaContext) -> list[int]:
         """The other replicas, those to be asked first in front: the master, those in sync, the rest."""
-        group: Group = place.known()
-        others = [one.id for one in group.replicas if one.id != place.replica]
+        group: Group = context.known()
+        others = [one.id for one in group.replicas if one.id != context.replica]
         return sorted(others, key=lambda id_: (id_ != group.master, id_ not in group.sync_set, id_))
 
-    async def _run(self, place: Place) -> None:
+    async def _run(self, context: ReplicaContext) -> None:
         while True:
             self._news.clear()
             self.look()
-            ask = self._core.ask(now_ms=place.now_ms()) if self._can_repair else None
+            ask = self._core.ask(now_ms=context.now_ms()) if self._can_repair else None
             try:
                 if ask is None:
-                    await self._wait(place)
+                    await self._wait(context)
                 else:
-                    await self._repair(place, ask)
+                    await self._repair(context, ask)
             except Exception:  # nothing else would repair this log any more
                 logger.exception("the repair of a damaged range has failed")
                 await asyncio.sleep(DISK_FAULT_S)
@@ -198,35 +198,35 @@ class Repairer:
         """Tells whether there is damage, and an open store to mend: between two roles there is none."""
         return bool(self.damages) and self._disk.store is not None
 
-    async def _wait(self, place: Place) -> None:
+    async def _wait(self, context: ReplicaContext) -> None:
         due_ms = self._core.due_ms if self._can_repair else None
-        pause_s = LOOK_S if due_ms is None else min(max((due_ms - place.now_ms()) / 1000, 0.01), LOOK_S)
+        pause_s = LOOK_S if due_ms is None else min(max((due_ms - context.now_ms()) / 1000, 0.01), LOOK_S)
         try:
             async with asyncio.timeout(pause_s):
                 await self._news.wait()
         except TimeoutError:
             return
 
-    async def _repair(self, place: Place, ask: Ask) -> None:
+    async def _repair(self, context: ReplicaContext, ask: Ask) -> None:
         """Ask a replica for a range, and write what comes in its place."""
-        store, replica = self._disk.store, place.known().replica(ask.replica)
+        store, replica = self._disk.store, context.known().replica(ask.replica)
         if store is None or replica is None:
             return
         self._asking = ask
         self.look()
         found = Found.FAILED
         try:
-            found = await self._fetch(place, store, ask, replica.address)
+            found = await self._fetch(context, store, ask, replica.address)
         finally:
             self._asking = None
             self.look()
-            self._core.answered(ask, found, now_ms=place.now_ms())
+            self._core.answered(ask, found, now_ms=context.now_ms())
             self.look()
 
-    async def _fetch(self, place: Place, store: LocalStore, ask: Ask, address: str) -> Found:
+    async def _fetch(self, context: ReplicaContext, store: LocalStore, ask: Ask, address: str) -> Found:
         repaired = 0
         try:
-            async with aclosing(fetch_range(place, address, ask.start, ask.end, log_end=store.end)) as parts:
+            async with aclosing(fetch_range(context, address, ask.start, ask.end, log_end=store.end)) as parts:
                 async for part in parts:
                     if not await self._mend(store, LogOffset(part.start), part.frames):
                         return Found.FAILED

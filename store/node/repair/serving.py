@@ -13,8 +13,8 @@ from store.base.errors import NotMaster, StoreClosed, StoreOverloaded, StoreUnre
 from store.format.frame import LogOffset
 from store.local.local import LocalStore
 from store.node import wire
-from store.node.papers import stranger
-from store.node.place import Place
+from store.node.replica_auth import stranger
+from store.node.replica_context import ReplicaContext
 from store.node.wire import RangeEnd, RangePart, RangeRequest, SealsAnswer, SealsRequest
 from store.replication.epochs import EpochList
 from store.replication.errors import BadEpochs, BadMessage
@@ -31,10 +31,10 @@ SILENCE_S = 10.0  # an asker that takes nothing for so long is given up
 
 
 class RangeServer:
-    """The server of one node's ranges; see `place.Ranges`."""
+    """The server of one node's ranges; see `replica_context.Ranges`."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, context: ReplicaContext) -> None:
+        self._context = context
         self._busy: set[int] = set()  # replicas that are being sent a range; len <= RANGES_MAX
 
     async def send(self, request: bytes, context: Any) -> None:
@@ -62,10 +62,10 @@ class RangeServer:
 
     def _check(self, asked: RangeRequest | SealsRequest) -> None:
         """Raises `NotMaster`, `BadMessage`: whoever asks is no other replica of this group."""
-        place = self._place
-        if asked.group != place.group:
-            raise NotMaster(f"this node is of store group {place.group}, not {asked.group}")
-        papers = Hello(
+        context = self._context
+        if asked.group != context.group:
+            raise NotMaster(f"this node is of store group {context.group}, not {asked.group}")
+        hello = Hello(
             group=asked.group,
             replica=asked.replica,
             session=0,
@@ -77,10 +77,10 @@ class RangeServer:
             log=asked.log,
             check=asked.check,
         )
-        refused = stranger(papers, place.identity, place.disk.log, place.known())
+        refused = stranger(hello, context.identity, context.disk.log, context.known())
         if refused is not None:
             raise BadMessage(refused.text)
-        if place.known().replica(asked.replica) is None or asked.replica == place.replica:
+        if context.known().replica(asked.replica) is None or asked.replica == context.replica:
             raise BadMessage(f"there is no other replica {asked.replica}")
 
     async def _send(self, asked: RangeRequest, context: Any) -> None:
@@ -104,11 +104,11 @@ class RangeServer:
             theirs = EpochList.of(asked.epochs)
         except BadEpochs as error:
             raise BadMessage(str(error)) from error
-        found = self._place.disk.epochs.cut(store.end).common(store.end, theirs, LogOffset(asked.log_end))
+        found = self._context.disk.epochs.cut(store.end).common(store.end, theirs, LogOffset(asked.log_end))
         return LogOffset(0) if found is None else min(found.at, store.flushed)
 
     def _store(self) -> LocalStore:
-        store = self._place.disk.store
+        store = self._context.disk.store
         if store is None:
             raise StoreClosed("this replica is between two roles")
         return store

@@ -10,7 +10,7 @@ from gateway.config.config import load
 from gateway.process.nodes import store_settings
 from store.base.errors import NotWritable, StoreUnreachable
 from store.log.segment import BadRange
-from store.node import strain
+from store.node import master_health
 from store.node.master_role import MasterRole
 from store.node.repair.agreement import Agreement
 from store.node.repair.serving import RangeServer
@@ -159,7 +159,7 @@ async def test_an_emptied_replica_is_filled_around_the_damage_of_its_master(tmp_
 async def test_an_emptied_replica_waits_for_its_masters_repair_without_dialling_again(
     tmp_path, controllers, monkeypatch
 ):
-    monkeypatch.setattr(strain, "DAMAGED_MS", 60_000)
+    monkeypatch.setattr(master_health, "DAMAGED_MS", 60_000)
     group = group_of(tmp_path, controllers)
     async with group:
         await fill(group)
@@ -199,7 +199,7 @@ async def test_a_master_that_is_not_repaired_hands_over(tmp_path, controllers, m
     async def refused(*_):
         raise StoreUnreachable("not now")
 
-    monkeypatch.setattr(strain, "DAMAGED_MS", 300)
+    monkeypatch.setattr(master_health, "DAMAGED_MS", 300)
     monkeypatch.setattr(RangeServer, "send", refused)
     group = group_of(tmp_path, controllers)
     async with group:
@@ -333,6 +333,6 @@ async def test_replicas_compare_their_seals_over_the_streams_that_they_have(tmp_
         await until(sealed, PATIENCE_S)
         for name in group.names:
             node = group.nodes[name]
-            agreement = Agreement(node._place)
+            agreement = Agreement(node._context)
             await agreement.look()
             assert len(agreement._agreed) == len(node.disk.store.seals())

@@ -80,13 +80,13 @@ async def test_a_store_that_was_cut_is_told_again_what_is_confirmed(tmp_path, co
         master = await group.master()
         role = group.role(next(name for name in group.names if name != master))
         told = []
-        opened = role._place.disk.open_slave
+        opened = role._context.disk.open_slave
 
         async def behind(end):
             reopened = await opened(end)
             reopened.confirm = told.append
             return reopened
 
-        role._place.disk.open_slave = behind
+        role._context.disk.open_slave = behind
         await role._cut(role.core.end)
         assert told == [role.core.confirmed]

@@ -87,9 +87,9 @@ async def test_a_replica_that_cannot_make_its_views_anew_starts_over_from_the_ma
 ):
     installed, real = [], replacing.install_fetched
 
-    async def watched(place, lost_end):
+    async def watched(context, lost_end):
         installed.append(lost_end)
-        await real(place, lost_end)
+        await real(context, lost_end)
 
     monkeypatch.setattr(replacing, "install_fetched", watched)
     async with StoreGroup(tmp_path, controllers, **SMALL) as group:

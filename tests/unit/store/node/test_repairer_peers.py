@@ -78,7 +78,7 @@ class Rig:
         replicas = tuple(Replica(id=id_, node=f"n{id_}", address=f"n{id_}") for id_ in (1, LIAR, HONEST))
         self.group = Group(number=0, config=GroupConfig(), replicas=replicas, master=LIAR, sync_set=(LIAR, HONEST))
         self.disk = SimpleNamespace(store=store, epochs=epochs, log="log", unusable=None)
-        self.place = SimpleNamespace(
+        self.context = SimpleNamespace(
             group=0,
             replica=1,
             identity=ReplicaIdentity(0, 1, "check", "cluster"),
@@ -88,7 +88,7 @@ class Rig:
             dial=self.dial,
             repairing=None,
         )
-        self.repairer = self.place.repairing = Repairer(self.disk, self.change)
+        self.repairer = self.context.repairing = Repairer(self.disk, self.change)
 
     def change(self):
         self.changes += 1
@@ -163,7 +163,7 @@ LIES = {
 async def test_a_replica_that_is_of_no_use_spoils_nothing_and_the_next_one_is_asked(rig, lie):
     rig.answers[LIAR] = lambda asked: LIES[lie](rig, asked)
     assert rig.disk.store.is_damaged
-    rig.repairer.begin(rig.place)
+    rig.repairer.begin(rig.context)
     assert rig.repairer.stands_aside
     await until(lambda: not rig.disk.store.is_damaged)
     await until(lambda: not rig.repairer.stands_aside)
@@ -175,7 +175,7 @@ async def test_a_replica_that_is_of_no_use_spoils_nothing_and_the_next_one_is_as
 async def test_replicas_that_all_lie_are_asked_seldom_and_complained_of_once(rig, caplog):
     rig.answers = dict.fromkeys((HONEST, LIAR), lambda asked: LIES["flipped"](rig, asked))
     with caplog.at_level(logging.INFO):
-        rig.repairer.begin(rig.place)
+        rig.repairer.begin(rig.context)
         await until(lambda: len(rig.asked) >= 6)
         began_s = asyncio.get_running_loop().time()
         await until(lambda: len(rig.asked) >= 8)
@@ -189,7 +189,7 @@ async def test_replicas_that_all_lie_are_asked_seldom_and_complained_of_once(rig
 
 async def test_what_no_replica_has_is_lost_and_nobody_has_to_stand_aside_for_it(rig, caplog):
     rig.answers = dict.fromkeys((HONEST, LIAR), lambda asked: [RangeEnd(asked.end)])
-    rig.repairer.begin(rig.place)
+    rig.repairer.begin(rig.context)
     await until(lambda: rig.repairer.lost_bytes)
     assert not rig.repairer.stands_aside
     [damage] = rig.repairer.status
@@ -201,7 +201,7 @@ async def test_what_no_replica_has_is_lost_and_nobody_has_to_stand_aside_for_it(
 
 
 async def test_between_two_roles_the_repair_waits_until_the_store_is_open_again(rig, caplog):
-    looked, now_ms, store = 0, rig.place.now_ms, rig.disk.store
+    looked, now_ms, store = 0, rig.context.now_ms, rig.disk.store
 
     def counted_ms():
         nonlocal looked
@@ -210,8 +210,8 @@ async def test_between_two_roles_the_repair_waits_until_the_store_is_open_again(
             raise RuntimeError("the repair goes round without a pause")
         return now_ms()
 
-    rig.repairer.begin(rig.place)
-    rig.place.now_ms, rig.disk.store = counted_ms, None
+    rig.repairer.begin(rig.context)
+    rig.context.now_ms, rig.disk.store = counted_ms, None
     began_s = asyncio.get_running_loop().time()
     await until(lambda: asyncio.get_running_loop().time() - began_s > 0.1)
     assert "the repair goes round" not in caplog.text
@@ -224,7 +224,7 @@ async def test_between_two_roles_the_repair_waits_until_the_store_is_open_again(
 async def test_the_status_says_from_whom_and_since_when(rig):
     rig.answers[LIAR] = lambda asked: [None]
     fetching.SILENCE_S = 5.0
-    rig.repairer.begin(rig.place)
+    rig.repairer.begin(rig.context)
     await until(lambda: rig.repairer.repairing_from == LIAR)
     [damage] = rig.repairer.status
     assert (damage.repairing_from, damage.lost) == (LIAR, False)
@@ -239,14 +239,14 @@ async def test_the_status_says_from_whom_and_since_when(rig):
 async def sealed(rig):
     """The rig, repaired, with the seals of all closed segments."""
     store = rig.disk.store
-    rig.repairer.begin(rig.place)
+    rig.repairer.begin(rig.context)
     await until(lambda: not rig.repairer.stands_aside)
     store.confirm(store.end)
     await until(lambda: store.confirmed == store.end)
     await until(lambda: store.seals() and store.seals()[-1].end == store._engine.log.sealed)
     rig.own = {(seal.start, seal.end): seal.digest for seal in store.seals()}
     rig.asked.clear()
-    rig.agreement = Agreement(rig.place)
+    rig.agreement = Agreement(rig.context)
     return rig
 
 

@@ -5,7 +5,7 @@ import pytest
 from controller.api.client import GroupConfig
 from store.base.errors import NotWritable, StoreFull
 from store.engine import engine
-from store.node import strain
+from store.node import master_health
 from tests.support.controller.controllers import Controllers, until
 from tests.support.store.node_kit import GROUP, PATIENCE_S, Load, StoreGroup
 from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
@@ -39,8 +39,8 @@ class Disks(StoreGroup):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(strain, "FULL_MS", 100)
-    monkeypatch.setattr(strain, "ROUND_MS", 300)
+    monkeypatch.setattr(master_health, "FULL_MS", 100)
+    monkeypatch.setattr(master_health, "ROUND_MS", 300)
     monkeypatch.setattr(engine, "LOOK_S", 0.1)
 
 
@@ -98,14 +98,14 @@ async def test_where_nobody_has_room_nobody_is_asked_to_and_it_is_asked_seldom(t
         await until(lambda: registry.last(GROUP, group.id(other)).full, PATIENCE_S)
         group.fill(name)
         await until(lambda: "its disk is full: no other replica is in sync with room" in caplog.text, PATIENCE_S)
-        assert master.strain.stalled
+        assert master.health.stalled
         await until(lambda: registry.last(GROUP, group.id(name)).stalled, PATIENCE_S)  # with the next heartbeat
-        again_ms = master._place.relief_ms
-        assert again_ms - master._place.now_ms() > strain.RELIEF_AGAIN_MS / 2
+        again_ms = master._context.relief_ms
+        assert again_ms - master._context.now_ms() > master_health.RELIEF_AGAIN_MS / 2
         with pytest.raises(StoreFull):
             await append(store, frame((16, b"b")))
         group.free(*group.names)
-        await until(lambda: not master.strain.stalled, PATIENCE_S)
+        await until(lambda: not master.health.stalled, PATIENCE_S)
         await append(store, frame((16, b"b")))
         assert group.group.master_epoch == epoch
 
@@ -124,11 +124,11 @@ async def test_a_master_whose_replicas_do_not_answer_says_so(tmp_path, controlle
         await group.kill(other)
         await until(lambda: registry.last(GROUP, id_).stalled, PATIENCE_S)
         assert not (await group.client.service(GROUP)).served
-        await until(lambda: group.role(name).strain.cut_off, PATIENCE_S)
+        await until(lambda: group.role(name).health.cut_off, PATIENCE_S)
         with pytest.raises(NotWritable, match="nothing is lent"):  # somebody else may be by now
             await local.take(20, 1, max_count=1)
         await group.start(other)
         await group.in_sync()
-        await until(lambda: not group.role(name).strain.cut_off, PATIENCE_S)
+        await until(lambda: not group.role(name).health.cut_off, PATIENCE_S)
         assert [lease.offset for lease in await local.take(20, 1, max_count=1)] == [1]
         await until(lambda: not registry.last(GROUP, id_).stalled, PATIENCE_S)

@@ -8,7 +8,7 @@ from controller.api.client import Group, Replica
 from store.base.errors import StoreUnreachable
 from store.node import wire
 from store.node.identity import ReplicaIdentity
-from store.node.papers import sign, stranger
+from store.node.replica_auth import sign, stranger
 from store.replication.messages import Hello, Refused, Why, decode, encode
 from tests.support.controller.controllers import Controllers, until
 from tests.support.store.node_kit import GROUP, StoreGroup
@@ -40,7 +40,7 @@ def signed(identity=THEIRS, log="log"):
         (signed(ReplicaIdentity(GROUP, 2, "code 9", "c1")), Why.WRONG_CHECK, "replica 2 of group 3 is n2 at n2:1"),
     ],
 )
-def test_papers(said, why, text):
+def test_replica_auth(said, why, text):
     found = stranger(decode(encode(said)), MINE, "log", GROUP_OF_TWO)
     assert (None if found is None else found.why) is why
     assert found is None or (text in found.text and found.session == 5)
@@ -89,12 +89,12 @@ async def test_strangers_get_no_frames_of_a_group_and_give_none(group, caplog):
         assert found.why is why
     await group.in_sync()  # still
 
-    place = slave._place
-    place.identity = ReplicaIdentity(GROUP, slave.identity.id, slave.identity.check, "elsewhere")
+    context = slave._context
+    context.identity = ReplicaIdentity(GROUP, slave.identity.id, slave.identity.check, "elsewhere")
     slave.role._hang_up()
     await until(lambda: "the master does not take this replica: this is cluster" in caplog.text)
     assert "elsewhere" in caplog.text
-    place.identity = slave.identity
+    context.identity = slave.identity
     await group.in_sync()
 
 

@@ -15,7 +15,7 @@ from store.serving.rpc import StoreService
 from store.serving.service import GRACE_S, NodeService
 from store.timers.timers import TimerLimits
 
-__all__ = ["Front", "Leading", "Place", "Ranges", "Repairing"]
+__all__ = ["Front", "Leading", "Ranges", "Repairing", "ReplicaContext"]
 
 TICK_S = 0.05  # how often the cores are told the time
 
@@ -89,7 +89,7 @@ class Front:
 
 
 @dataclass(slots=True, kw_only=True)
-class Place:
+class ReplicaContext:
     """A replica and its surroundings.
 
     `speak` tells the controllers at once what has changed about epochs and roles. `known` is the newest group that is

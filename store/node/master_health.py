@@ -1,6 +1,6 @@
-"""The strains that keep a master from its work: too few replicas that answer, a full or slow disk, lasting damage.
+"""The health of a master: replicas that answer, room and speed of its disk, damage of its log.
 
-The first is said in the heartbeat; it mends itself, or an election mends it. For the others a master hands over, if
+The heartbeat reports missing answers; they come again, or an election helps. For the others a master hands over, if
 another replica in sync has room, a faster disk, or a sound log: as planned, so that nothing in flight is lost.
 """
 
@@ -12,12 +12,12 @@ from typing import TypeAlias
 from controller.api.client import ControllerError
 from store.format.frame import LogOffset
 from store.local.local import LocalStore
-from store.node.place import Place
+from store.node.replica_context import ReplicaContext
 from store.node.syncs import Syncs
 from store.replication.errors import CannotSwitchOver
 from store.replication.master import Master
 
-__all__ = ["Strain"]
+__all__ = ["MasterHealth"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,15 +28,15 @@ RELIEF_AGAIN_MS = 30_000  # between two attempts to hand over, by this node, in 
 _Able: TypeAlias = Callable[[Collection[int]], Awaitable[Sequence[int]]]
 
 
-class Strain:
+class MasterHealth:
     """The strains of one master. `look` is called with the time, every `TICK_S`."""
 
-    def __init__(self, place: Place, core: Master, switch_over: Callable[[int], Awaitable[int]]) -> None:
-        self._place = place
+    def __init__(self, context: ReplicaContext, core: Master, switch_over: Callable[[int], Awaitable[int]]) -> None:
+        self._context = context
         self._core = core
         self._switch_over = switch_over
         self._round = 0  # the one that is to be agreed
-        self._asked_ms = place.now_ms() - ROUND_MS
+        self._asked_ms = context.now_ms() - ROUND_MS
         self._full_ms: int | None = None  # since when the disk is full
         self._syncs = Syncs()
         self._damaged_ms: int | None = None  # since when there is damage to repair
@@ -46,7 +46,7 @@ class Strain:
 
     def look(self, store: LocalStore | None, *, slaves: Collection[int]) -> None:
         """See how it is now; `slaves` are the replicas that are connected."""
-        core, now_ms = self._core, self._place.now_ms()
+        core, now_ms = self._core, self._context.now_ms()
         late = now_ms - self._asked_ms >= ROUND_MS
         self.cut_off = (self.cut_off or late) and self._round > core.round_agreed
         if late and not self.cut_off:
@@ -55,10 +55,10 @@ class Strain:
         stalled = self.cut_off or full or core.refusal is not None
         if self._syncs.look(core.end, core.flushed, now_ms) or stalled != self.stalled:
             self.stalled = stalled
-            self._place.speak()
+            self._context.speak()
         self._full_ms = _since(self._full_ms, full, now_ms)
-        self._damaged_ms = _since(self._damaged_ms, self._place.repairing.stands_aside, now_ms)
-        if self.relieving is not None or now_ms < self._place.relief_ms:
+        self._damaged_ms = _since(self._damaged_ms, self._context.repairing.stands_aside, now_ms)
+        if self.relieving is not None or now_ms < self._context.relief_ms:
             return
         if self._full_ms is not None and now_ms - self._full_ms >= FULL_MS:
             self._relieve(self._with_room, slaves, "its disk is full", "with room")
@@ -74,12 +74,12 @@ class Strain:
         return self._syncs.slow
 
     def _relieve(self, able: _Able, slaves: Collection[int], why: str, what: str) -> None:
-        self._place.relief_ms = self._place.now_ms() + RELIEF_AGAIN_MS
+        self._context.relief_ms = self._context.now_ms() + RELIEF_AGAIN_MS
         self.relieving = asyncio.create_task(self._hand_over(able, slaves, why, what), name="relief of a master")
 
     async def _with_room(self, slaves: Collection[int]) -> Sequence[int]:
         """Raises `ControllerError`."""
-        room = (await self._place.controller.service(self._place.group)).room
+        room = (await self._context.controller.service(self._context.group)).room
         return [one for one in await self._without_damage(slaves) if one in room]
 
     async def _without_damage(self, slaves: Collection[int]) -> Sequence[int]:
@@ -87,7 +87,7 @@ class Strain:
 
     async def _hand_over(self, able: _Able, slaves: Collection[int], why: str, what: str) -> None:
         """Hand over to the replica in sync that has most of those that are better off."""
-        group, positions = self._place.group, self._core.positions()
+        group, positions = self._context.group, self._core.positions()
         try:
             target = max(await able(slaves), key=lambda one: (positions.get(one, LogOffset(0)), -one), default=None)
             if target is None:

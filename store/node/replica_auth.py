@@ -15,7 +15,7 @@ STRANGE = frozenset({Why.WRONG_GROUP, Why.WRONG_CLUSTER, Why.WRONG_LOG, Why.WRON
 
 
 def sign(hello: Hello, identity: ReplicaIdentity, log: str) -> Hello:
-    """A slave's first message, with its papers."""
+    """Returns a slave's first message with the ids that authenticate it."""
     return msgspec.structs.replace(hello, cluster=identity.cluster, log=log, check=identity.check)
 
 
