@@ -12,7 +12,7 @@ import msgspec
 
 __all__ = [
     "HOME_GROUP",
-    "WARRANT_MS",
+    "OUTAGE_LEASE_MS",
     "Acknowledge",
     "ControllerClient",
     "ControllerClosed",
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 HOME_GROUP = 0  # holds keys and values; the only group of a single node
-WARRANT_MS = 4_000  # for what `ControllerClient.service` says; longer than controllers take to elect another leader
+OUTAGE_LEASE_MS = 4_000  # of `ControllerClient.service`; longer than controllers take to elect another leader
 
 Acknowledge: TypeAlias = Literal["all_in_sync", "quorum", "master"]
 

@@ -2,9 +2,9 @@
 
 A proxy that cannot reach the keys that say who owns what does not know whether others can. One that reaches them does
 not know whether another that it does not hear of goes on. So both ask here. A proxy that was told that a group is not
-served may go on for `WARRANT_MS` from when it asked. A proxy that was told that the group is served, and has been said
-to be for as long, may take over: nobody's warrant holds any more then. For that, only the order of the answers counts,
-not whether they are true.
+served may go on for `OUTAGE_LEASE_MS` from when it asked. A proxy that was told that the group is served, and has been
+said to be for as long, may take over: nobody holds an outage lease any more then. For that, only the order of the
+answers counts, not whether they are true.
 
 A new leader does not know what the one before has said, so it is sure of nothing for that time. A leader's answer is
 sent when it is confirmed that it still leads: so the next leader begins later than that.

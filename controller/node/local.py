@@ -10,7 +10,7 @@ from pathlib import Path
 
 from controller.api.client import (
     HOME_GROUP,
-    WARRANT_MS,
+    OUTAGE_LEASE_MS,
     ControllerError,
     ControllerUnreachable,
     Group,
@@ -176,7 +176,7 @@ class LocalController(StateClient):
     async def _command(self, command: Command | Question) -> Answer:
         """Write, then apply, in the order asked. What is asked while others are being written is written together."""
         if isinstance(command, AskService):  # nobody says anything of itself here
-            return Service(number=command.group, served=True, sure_ms=WARRANT_MS)
+            return Service(number=command.group, served=True, sure_ms=OUTAGE_LEASE_MS)
         if isinstance(command, Report):  # there is nobody to elect
             return None
         self._state.check(command)  # what would be refused costs no write

@@ -115,18 +115,18 @@ class Bridges:
 
     # ---- `gateway.ownership.owners.Listener`
 
-    async def wanted(self, name: str, user: SessionUser | None) -> None:
+    async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
         """See `Listener`."""
         if (keeper := self._keeper(name)) is not None:
             await keeper.let_go()
 
-    async def inherited(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
+    async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
         """See `Listener`. It is free from now on: the first who looks runs it."""
         await (await take()).release()
         if (keeper := self._keeper(name)) is not None:
             keeper.look.set()
 
-    async def deposed(self) -> None:
+    async def on_fenced(self) -> None:
         """See `Listener`."""
         for keeper in self._keepers.values():
             keeper.depose()

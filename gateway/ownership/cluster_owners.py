@@ -22,6 +22,7 @@ from controller.api.client import Service
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.keys import kv_key
 from gateway.domain.session_user import SessionUser, check_user
+from gateway.ownership.outage_lease import OutageLease
 from gateway.ownership.owner_keys import (
     HEIRS,
     OWNERS,
@@ -38,8 +39,7 @@ from gateway.ownership.owner_keys import (
 )
 from gateway.ownership.owners import NOTHING_SEEN, Listener, Operations, Owned, OwnershipLost, Revisions, Spawn, Taken
 from gateway.ownership.presence import ALIVE, Presence
-from gateway.ownership.queue_remains import stored_entries
-from gateway.ownership.warrants import Warrants
+from gateway.ownership.queue_garbage import stored_entries
 from gateway.port.adapter import Random
 from store.api.client import Change, Delete, Put, StoreClient
 from store.base import logs
@@ -62,7 +62,7 @@ class ClusterOwners:
     """`gateway.ownership.owners.Owners` of one of several proxies. It belongs to the event loop.
 
     `ttl_s` is how long it may be unheard of, `outage_s` how much longer while `service` says that nobody is heard
-    (`gateway.ownership.warrants`). `clock` counts seconds and never goes back.
+    (`gateway.ownership.outage_lease`). `clock` counts seconds and never goes back.
     """
 
     alone = False
@@ -80,7 +80,7 @@ class ClusterOwners:
     ) -> None:
         self.store = store
         self.presence = Presence(store, ttl_s=ttl_s, random=random, clock=clock)
-        self.warrants = Warrants(self.presence, service, outage_s=outage_s, clock=clock)
+        self.outage_lease = OutageLease(self.presence, service, outage_s=outage_s, clock=clock)
         self.asked: dict[str, WantedRecord] = {}  # what others ask this proxy for
         self._takeover_s = takeover_s
         self._listeners: dict[str, Listener] = {}  # by prefix
@@ -110,7 +110,7 @@ class ClusterOwners:
         log.info("this proxy is one of several", proxy=self.presence.id)
         spawn(self._watch())
         spawn(self._beats())
-        spawn(self.warrants.run())
+        spawn(self.outage_lease.run())
         spawn(self._inheriting())
 
     async def close(self) -> None:
@@ -160,7 +160,7 @@ class ClusterOwners:
                     raise Taken(name)
                 expected = entry.revision
                 gone = not await self.presence.is_there(owner)
-                if gone and await self.warrants.may_inherit(owner):
+                if gone and await self.outage_lease.may_inherit(owner):
                     break
                 check_user(name, record.user, user)
                 if not wait:
@@ -191,7 +191,7 @@ class ClusterOwners:
         while True:
             try:
                 changes = self.store.kv_watch(*WATCHED)
-                self.warrants.forget()
+                self.outage_lease.forget()
                 try:
                     await self._look_for_wanted()
                     self._deaths.set()  # whoever ended while nobody watched
@@ -215,7 +215,7 @@ class ClusterOwners:
             for waiting in self._waiting.values():
                 waiting.changed.set()
         elif change.key.startswith(ALIVE):
-            self.warrants.forget(change.key.removeprefix(f"{ALIVE}/"))
+            self.outage_lease.forget(change.key.removeprefix(f"{ALIVE}/"))
         elif change.key.startswith(WANTED) and change.kind == "put":
             self._was_wanted(decode_wanted(change.value), change.revision)
         elif change.key.startswith(WANTED):
@@ -248,7 +248,7 @@ class ClusterOwners:
         try:
             listener = self._listener(name)
             if listener is not None:
-                await listener.wanted(name, record.user)
+                await listener.on_release_requested(name, record.user)
         except Taken:
             log.debug("a name is somebody else's already", name=name)
         except (StoreError, Refusal) as error:  # taken from us when the other one's patience is over
@@ -315,7 +315,7 @@ class ClusterOwners:
         for waiting in self._waiting.values():
             waiting.changed.set()
         for listener in self._listeners.values():
-            self._spawn(listener.deposed())
+            self._spawn(listener.on_fenced())
 
     # ---- what the dead leave behind
 
@@ -346,11 +346,11 @@ class ClusterOwners:
 
     async def _inherit(self, proxy: str, names: Sequence[tuple[str, int]]) -> bool:
         """Take over what a proxy has left, unless another one does; whether nothing is left of it for us to do."""
-        if not await self.warrants.may_inherit(proxy):
+        if not await self.outage_lease.may_inherit(proxy):
             return False
         if not await self._become_heir(proxy):
             return True
-        if not await self.warrants.may_inherit(proxy):
+        if not await self.outage_lease.may_inherit(proxy):
             return False
         log.info("taking over what a proxy has left", proxy=proxy, names=len(names))
         done = True
@@ -359,7 +359,7 @@ class ClusterOwners:
             done = all(await asyncio.gather(*(self._inherit_one(name, revision) for name, revision in some))) and done
         if done:
             await self.presence.inherited(proxy)
-            self.warrants.forget(proxy)
+            self.outage_lease.forget(proxy)
         return done
 
     async def _become_heir(self, proxy: str) -> bool:
@@ -382,7 +382,7 @@ class ClusterOwners:
         take = partial(self._seize, name, revision)
         try:
             if listener is not None:
-                await listener.inherited(name, take)
+                await listener.on_owner_lost(name, take)
             else:
                 await (await take()).release()
         except (Taken, OwnershipLost):

@@ -91,16 +91,16 @@ class Owned(Protocol):
 class Listener(Protocol):
     """A user of names. Its methods are called as tasks; a `StoreError` or `Refusal` that they raise is logged."""
 
-    async def wanted(self, name: str, user: SessionUser | None) -> None:
+    async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
         """Another proxy waits for a name that this process owns: let go of it soon, or lose it.
 
         `user` is for whom; what belongs to somebody else by now is not let go of.
         """
 
-    async def inherited(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
+    async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
         """The owner of a name is gone: take it, do what is left to do, and release it."""
 
-    async def deposed(self) -> None:
+    async def on_fenced(self) -> None:
         """This process owns nothing any more: others may go on with all that it owned."""
 
 

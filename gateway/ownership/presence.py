@@ -39,7 +39,7 @@ class Presence:
         self.present = False  # others know that we are there
         self._heard_until_s = 0.0  # when the others may think that this is over, unless we are heard of
         self._until_s = (
-            0.0  # when it is; later than that while nobody can think anything (`gateway.ownership.warrants`)
+            0.0  # when it is; later than that while nobody can think anything (`gateway.ownership.outage_lease`)
         )
         self._heard_since_s: float | None = None  # without a break
         self.interval_s = ttl_s / BEATS

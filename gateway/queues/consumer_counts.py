@@ -14,7 +14,7 @@ from gateway.base.turns import Turns
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.keys import kv_key
 from gateway.ownership.owners import Operations, Owned, Owners
-from gateway.ownership.queue_remains import stored_entries
+from gateway.ownership.queue_garbage import stored_entries
 from store.api.client import Delete, Put, StoreClient
 
 __all__ = ["PREFIX", "ConsumerCounts", "LocalConsumerCounts", "SharedConsumerCounts"]
@@ -128,12 +128,12 @@ class SharedConsumerCounts:
         found = [_count(entry.value) async for entry in stored_entries(self._store, kv_key(COUNTS, queue))]
         return [one for one in found if one.queue == queue and one.proxy != self._owners.id]
 
-    async def inherited(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> str:
+    async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> str:
         """Remove what a proxy that is gone has left under a name; of which queue that was."""
         queue, _, proxy = name.removeprefix(PREFIX).rpartition("/")
         await (await take()).release([Delete(kv_key(COUNTS, f"{queue}/{proxy}"))])
         return queue
 
-    def deposed(self) -> None:
+    def on_fenced(self) -> None:
         """Nobody counts our consumers any more."""
         self._here.clear()

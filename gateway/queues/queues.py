@@ -131,21 +131,21 @@ class NamedQueues:
         """Follow how many members shared subscriptions have at other proxies, for ever."""
         await self._shares.follow()
 
-    async def wanted(self, name: str, user: SessionUser | None) -> None:
+    async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
         """See `owners.Listener`: what is here is kept."""
 
-    async def inherited(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
+    async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
         """See `owners.Listener`: exclusive queues and consumers go with their connections."""
         if name.startswith(PREFIX):
-            await self._registry.inherited(name, take)
+            await self._registry.on_owner_lost(name, take)
         elif isinstance(self._counts, SharedConsumerCounts):
-            await self._registry.drop_unused([await self._counts.inherited(name, take)])
+            await self._registry.drop_unused([await self._counts.on_owner_lost(name, take)])
 
-    async def deposed(self) -> None:
+    async def on_fenced(self) -> None:
         """See `owners.Listener`: consumers are told, so that they begin again."""
         if isinstance(self._counts, SharedConsumerCounts):
-            self._counts.deposed()
-        await self._registry.deposed()
+            self._counts.on_fenced()
+        await self._registry.on_fenced()
         for queue in list(self._registry.queues.values()):
             self._cancel_all(queue)
 

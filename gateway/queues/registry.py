@@ -53,7 +53,7 @@ class QueueRegistry(Topology):
     later.
     """
 
-    async def inherited(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
+    async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
         """The proxy that owned the name of a queue is gone: so is a queue that was its connection's own."""
         queue_name = name.removeprefix(PREFIX)
         async with self._changing:
@@ -66,7 +66,7 @@ class QueueRegistry(Topology):
             queue.owned = owned
             await self._drop_soon([queue_name])
 
-    async def deposed(self) -> None:
+    async def on_fenced(self) -> None:
         """Others remove the queues that belong to connections of this process."""
         async with self._changing:
             for name in [name for names in self._owned.values() for name in names]:
@@ -186,8 +186,8 @@ class QueueRegistry(Topology):
         owner = conn.id if request.exclusive else None
         durable = request.durable and owner is None
         if not durable:
-            await self._remains.mark(name)
-        named = await self._remains.fresh(name)
+            await self._garbage.mark(name)
+        named = await self._garbage.fresh(name)
         await self._store.configure_queues([kept(named.number)])
         definition = QueueDefinition(
             name=name,
@@ -234,12 +234,12 @@ class QueueRegistry(Topology):
             gone = await self._definitions.delete(definition, queue.revision, lasting=queue.lasting, also=also)
             self._went(name, gone, exchange=False)
             await self._remove(queue)
-            await self._remains.clear(name, queue.number)
+            await self._garbage.clear(name, queue.number)
         finally:
             if queue.owned is None or name not in self.queues:
                 await self._let_go(owned)
         await self._drop_unbound(b.exchange for b in definition.bindings)
-        if self._remains.pending:
+        if self._garbage.pending:
             self._unfinished()
 
     async def _let_go(self, owned: Owned) -> None:
@@ -279,8 +279,8 @@ class QueueRegistry(Topology):
         async with self._changing:
             await self._drop_soon(())
             await self._drop_unbound(list(self._idle))
-            await self._remains.retry()
-            return not (self._doomed or self._idle or self._remains.pending)
+            await self._garbage.retry()
+            return not (self._doomed or self._idle or self._garbage.pending)
 
     # ---- bindings
 

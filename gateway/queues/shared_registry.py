@@ -43,7 +43,7 @@ class SharedRegistry(QueueRegistry):
             await self._meet(name)  # another proxy may have made it until we had its name
             if name in self.queues:
                 return self.queues[name]
-            named = await self._remains.fresh(name)
+            named = await self._garbage.fresh(name)
             definition = QueueDefinition(
                 name=name, number=named.number, group=named.group, durable=True, pattern=shared.pattern
             )

@@ -9,7 +9,7 @@ import msgspec
 from controller.api.client import ControllerClient
 from gateway.domain.errors import Cause, Refusal
 from gateway.ownership.owners import Owned, Owners, Taken
-from gateway.ownership.queue_remains import QueueRemains
+from gateway.ownership.queue_garbage import QueueGarbage
 from gateway.port.adapter import Random
 from gateway.port.topology import (
     PREDECLARED,
@@ -117,7 +117,7 @@ class Topology:
         self._owners = owners
         self._counts = counts
         self._definitions: Definitions = LocalDefinitions(store) if owners.alone else SharedDefinitions(store)
-        self._remains = QueueRemains(store, controller, f"{_TRANSIENT}/{instance}")
+        self._garbage = QueueGarbage(store, controller, f"{_TRANSIENT}/{instance}")
         self._random = random
         self._new_pump = new_pump
         self._dropped = dropped
@@ -145,7 +145,7 @@ class Topology:
         wanted = [kept(number) for number, queue in self.by_number.items() if not queue.shared]
         await self._store.configure_queues([one for one in wanted if one != said(QueueNumber(one.queue))])
         if first:
-            await self._remains.load()
+            await self._garbage.load()
 
     async def _take_stock(self) -> None:
         """Know what there is, and only that."""

@@ -18,7 +18,7 @@ from gateway.domain.forwarding import Forwarding
 from gateway.groups.consumer_groups import ConsumerGroups
 from gateway.kv.kv import KeyValues
 from gateway.ops.metrics import Metrics
-from gateway.ownership.hearing import Hearing
+from gateway.ownership.metadata_barrier import MetadataBarrier
 from gateway.ownership.owners import LocalOwners, Owners
 from gateway.port.adapter import (
     AdapterFactory,
@@ -146,7 +146,7 @@ class Hub:
             store,
             queues_of=self._queues_of,
             group_of=controller.group_of_queue,
-            heard=Hearing(controller.barrier, spawn=self.spawn).heard,
+            heard=MetadataBarrier(controller.barrier, spawn=self.spawn).passed,
             spawn=self.spawn,
         )
         controller.watch(self.fanout.changed)

@@ -23,7 +23,7 @@ from gateway.delivery.fanout import Fanout
 from gateway.domain.cursor import Cursor, later
 from gateway.domain.session_user import NotItsUser, SessionUser, check_user
 from gateway.ownership.owners import LocalOwners, Operations, Owned, Owners, OwnershipLost, Taken
-from gateway.ownership.queue_remains import stored_entries
+from gateway.ownership.queue_garbage import stored_entries
 from gateway.port.adapter import OpenedSession, OpenSession, SaveSession
 from gateway.publishing.session_marks import forget_marks, open_marks
 from gateway.sessions.orphans import bury_all
@@ -89,7 +89,7 @@ class Sessions:
 
     async def bury(self, orphans: list[str]) -> None:
         """See to the wills of connections that ended with a former run of this process."""
-        await bury_all(orphans, lambda key: self.inherited(key, lambda: self._owners.take(key)))
+        await bury_all(orphans, lambda key: self.on_owner_lost(key, lambda: self._owners.take(key)))
 
     def key_of(self, holder: Holder) -> str | None:
         """The session that a connection holds, by its key."""
@@ -306,7 +306,7 @@ class Sessions:
 
     # ---- what other proxies ask for, or leave behind
 
-    async def wanted(self, name: str, user: SessionUser | None) -> None:
+    async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
         """See `owners.Listener`."""
         async with self._turns.at(name):
             held = self._held.get(name)
@@ -319,7 +319,7 @@ class Sessions:
             else:  # handed to us when nobody here waited for it any more
                 await (await self._owners.take(name, wait=False)).release()
 
-    async def inherited(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
+    async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
         """See `owners.Listener`: the connection has ended without a last word."""
         async with self._turns.at(name):
             if name in self._held or name in self._unclosed:
@@ -343,7 +343,7 @@ class Sessions:
             if over:
                 self._wills.forgotten(name)
 
-    async def deposed(self) -> None:
+    async def on_fenced(self) -> None:
         """See `owners.Listener`."""
         self._unclosed.clear()
         for held in list(self._held.values()):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from controller.api.client import WARRANT_MS, Group, GroupConfig, Replica
+from controller.api.client import OUTAGE_LEASE_MS, Group, GroupConfig, Replica
 from controller.elections.registry import DEAD_AFTER_MS, Heartbeat, Registry
 from controller.elections.serving import Serving
 from controller.node.local import LocalController
@@ -83,7 +83,7 @@ def test_room_is_of_replicas_in_sync_that_are_heard(registry, serving):
 async def test_a_single_node_is_always_served(tmp_path):
     controller = LocalController.open(tmp_path, now_ms=lambda: 0)
     found = await controller.service(0)
-    assert (found.served, found.sure_ms) == (True, WARRANT_MS)
+    assert (found.served, found.sure_ms) == (True, OUTAGE_LEASE_MS)
     await controller.close()
 
 

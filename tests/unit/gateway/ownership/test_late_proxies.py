@@ -65,7 +65,7 @@ async def hear_nothing(name, user):
 
 async def test_the_end_of_a_connection_ends_no_membership_of_the_session_elsewhere(store, proxies):
     late, other = proxies
-    late.sessions.wanted = hear_nothing
+    late.sessions.on_release_requested = hear_nothing
     holder, _ = await late.open(expiry_s=0)
     await join(shared_of(late), "$share/g/a")
     await other.open(expiry_s=0)  # takes it by force
@@ -96,7 +96,7 @@ async def test_the_sweep_ends_no_membership_of_a_session_that_has_begun_meanwhil
 
 async def test_a_late_owner_publishes_no_will_of_a_session_that_goes_on_elsewhere(store, proxies):
     late, other = proxies
-    late.sessions.wanted = hear_nothing
+    late.sessions.on_release_requested = hear_nothing
     will = Will(message=Message("wills/x", b"late", protocol="mqtt"), delay_ms=0)
     holder, _ = await late.open(will=will)
     await other.open()

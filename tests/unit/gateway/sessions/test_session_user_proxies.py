@@ -106,13 +106,13 @@ async def test_a_session_without_a_name_is_of_whoever_takes_it(two, expiry_s):
 async def test_who_asks_too_late_is_refused(two, monkeypatch):
     """The session was anybody's when it was asked for, and is somebody's when its proxy hears of that."""
     nobody, _ = await two.one.open(user=NOBODY, expiry_s=0)
-    heard, wanted = asyncio.Event(), two.one.sessions.wanted
+    heard, wanted = asyncio.Event(), two.one.sessions.on_release_requested
 
     async def late(name, user):
         await heard.wait()
         await wanted(name, user)
 
-    monkeypatch.setattr(two.one.sessions, "wanted", late)
+    monkeypatch.setattr(two.one.sessions, "on_release_requested", late)
     two.other.owners._takeover_s = 0.2
     mallory = asyncio.ensure_future(two.other.open(user=MALLORY))
     await until(lambda: two.store.kv_get(wanted_key(NAME)))

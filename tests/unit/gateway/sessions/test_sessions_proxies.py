@@ -107,7 +107,7 @@ async def test_a_proxy_that_does_not_let_go_loses_the_name(two, monkeypatch):
     async def busy(_name, _user):
         await asyncio.sleep(60)
 
-    monkeypatch.setattr(one.sessions, "wanted", busy)
+    monkeypatch.setattr(one.sessions, "on_release_requested", busy)
     _, opened = await other.open()
     assert opened.present
     with pytest.raises(OwnershipLost):
@@ -340,13 +340,13 @@ async def test_the_newest_who_asks_is_given_the_name(cluster, monkeypatch):
     owner, early, late = [await cluster.proxy(takeover_s=5.0) for _ in range(3)]
     holder, _ = await owner.open()
     letting_go = asyncio.Event()
-    wanted = owner.sessions.wanted
+    wanted = owner.sessions.on_release_requested
 
     async def slow(name, user):
         await letting_go.wait()
         await wanted(name, user)
 
-    monkeypatch.setattr(owner.sessions, "wanted", slow)
+    monkeypatch.setattr(owner.sessions, "on_release_requested", slow)
     first = asyncio.ensure_future(early.open())
     await until(lambda: cluster.keys("proxies/wanted"))
     second = asyncio.ensure_future(late.open())

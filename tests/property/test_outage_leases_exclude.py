@@ -2,7 +2,7 @@
 
 import random
 
-from controller.api.client import WARRANT_MS, Group, Replica
+from controller.api.client import OUTAGE_LEASE_MS, Group, Replica
 from controller.elections.serving import Serving
 from gateway.ownership.presence import Presence
 
@@ -90,9 +90,9 @@ class World:
     def hear(self, who, asked_ms, found):
         presence = self.presence
         if who == "proxy" and not found.served:
-            presence.go_on((asked_ms + WARRANT_MS) / 1_000, at_most_s=1e9)
+            presence.go_on((asked_ms + OUTAGE_LEASE_MS) / 1_000, at_most_s=1e9)
             self.went_on += 1
-        if who == "heir" and self.gone(asked_ms) and found.served and found.sure_ms >= WARRANT_MS:
+        if who == "heir" and self.gone(asked_ms) and found.served and found.sure_ms >= OUTAGE_LEASE_MS:
             self.acted += 1
             assert presence.remaining_s <= 0, "it goes on, and somebody else does what it has left"
 

@@ -1,4 +1,4 @@
-"""The remains of deleted queues: rows, a number, and the marker of those that no restart should find.
+"""The garbage of deleted queues: rows, a number, and the marker of those that no restart should find.
 
 A queue counts as deleted once its clients have been told so. Rows and number are removed now or, when the store
 refuses, later.
@@ -13,15 +13,15 @@ from store.base import logs
 from store.base.errors import StoreError
 from store.format.frame import QueueNumber
 
-__all__ = ["QueueRemains", "stored_entries"]
+__all__ = ["QueueGarbage", "stored_entries"]
 
 _PAGE_COUNT = 500
 
 log = logs.get(__name__)
 
 
-class QueueRemains:
-    """Clears away after queues. `namespace` is where the markers are."""
+class QueueGarbage:
+    """Collects the garbage of deleted queues. `namespace` is where the markers are."""
 
     def __init__(self, store: StoreClient, controller: ControllerClient, namespace: str) -> None:
         self._store = store

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from controller.api.client import ControllerError
-from gateway.ownership.hearing import Hearing
+from gateway.ownership.metadata_barrier import MetadataBarrier
 
 pytestmark = pytest.mark.anyio
 
@@ -22,8 +22,8 @@ class Controllers:
     def spawn(self, work):
         self.tasks.append(asyncio.ensure_future(work))
 
-    def hearing(self):
-        return Hearing(self.barrier, spawn=self.spawn)
+    def metadata_barrier(self):
+        return MetadataBarrier(self.barrier, spawn=self.spawn)
 
 
 async def turns(count=5):
@@ -33,10 +33,10 @@ async def turns(count=5):
 
 async def test_who_asks_while_an_answer_is_on_its_way_waits_for_the_next():
     controllers = Controllers()
-    hearing = controllers.hearing()
-    first = [asyncio.ensure_future(hearing.heard()) for _ in range(3)]
+    barrier = controllers.metadata_barrier()
+    first = [asyncio.ensure_future(barrier.passed()) for _ in range(3)]
     await turns()
-    later = [asyncio.ensure_future(hearing.heard()) for _ in range(3)]
+    later = [asyncio.ensure_future(barrier.passed()) for _ in range(3)]
     await turns()
     assert len(controllers.asked) == 1
     controllers.asked[0].set_result(None)
@@ -50,18 +50,18 @@ async def test_who_asks_while_an_answer_is_on_its_way_waits_for_the_next():
 
 @pytest.mark.parametrize("how", ["error", "silence"])
 async def test_controllers_that_do_not_answer_are_left_alone_for_a_while(how, monkeypatch):
-    monkeypatch.setattr("gateway.ownership.hearing.ANSWER_S", 0.01)
+    monkeypatch.setattr("gateway.ownership.metadata_barrier.ANSWER_S", 0.01)
     controllers = Controllers()
-    hearing = controllers.hearing()
-    asking = asyncio.ensure_future(hearing.heard())
+    barrier = controllers.metadata_barrier()
+    asking = asyncio.ensure_future(barrier.passed())
     await turns()
     if how == "error":
         controllers.asked[0].set_exception(ControllerError("no leader"))
     assert await asking is False
-    assert await hearing.heard() is False
+    assert await barrier.passed() is False
     assert len(controllers.asked) == 1
-    hearing._deaf_until_s = 0.0
-    asking = asyncio.ensure_future(hearing.heard())
+    barrier._deaf_until_s = 0.0
+    asking = asyncio.ensure_future(barrier.passed())
     await turns()
     controllers.asked[1].set_result(None)
     assert await asking is True
@@ -69,8 +69,8 @@ async def test_controllers_that_do_not_answer_are_left_alone_for_a_while(how, mo
 
 async def test_who_goes_away_takes_no_answer_from_others():
     controllers = Controllers()
-    hearing = controllers.hearing()
-    gone, here = [asyncio.ensure_future(hearing.heard()) for _ in range(2)]
+    barrier = controllers.metadata_barrier()
+    gone, here = [asyncio.ensure_future(barrier.passed()) for _ in range(2)]
     await turns()
     gone.cancel()
     controllers.asked[0].set_result(None)

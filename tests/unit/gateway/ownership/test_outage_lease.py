@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import structlog
 
-from controller.api.client import WARRANT_MS, ControllerUnreachable, Group, Replica
+from controller.api.client import OUTAGE_LEASE_MS, ControllerUnreachable, Group, Replica
 from controller.elections.registry import Heartbeat, Registry
 from controller.elections.serving import Serving
 from gateway.ownership import cluster_owners, owner_keys
@@ -96,7 +96,7 @@ class Cluster:
             self.clock.ms += 250
             self.home.beat()
             for proxy in living:
-                await proxy.owners.warrants.look()
+                await proxy.owners.outage_lease.look()
                 await proxy.owners.beat()
         await self.store._kv.look()
 
@@ -109,7 +109,7 @@ async def cluster(tmp_path):
     clock = Clock()
     async with await LocalStore.open(tmp_path, now_ms=clock.now_ms) as store:
         found = Cluster(store, clock)
-        found.home.serving.began(clock.ms - WARRANT_MS)
+        found.home.serving.began(clock.ms - OUTAGE_LEASE_MS)
         found.home.beat()
         yield found
         for proxy in found.proxies:
@@ -194,7 +194,7 @@ async def test_what_a_proxy_leaves_that_ends_in_an_outage_is_done_after_it(two, 
     await cluster.pass_time(20, other)
     cluster.outage(False)
     cluster.home.silent = silent
-    wait_s = OUTAGE_S if silent else WARRANT_MS / 1_000
+    wait_s = OUTAGE_S if silent else OUTAGE_LEASE_MS / 1_000
     begun_ms = cluster.clock.ms
 
     async def published():
@@ -239,13 +239,13 @@ async def test_a_name_of_who_is_gone_for_certain_is_taken_at_once(two):
 async def test_who_was_seen_to_be_gone_and_came_back_is_waited_for_anew(two):
     cluster, _one, other = two
     cluster.home.silent = True
-    warrants = other.owners.warrants
-    assert not await warrants.may_inherit("x")
+    outage_lease = other.owners.outage_lease
+    assert not await outage_lease.may_inherit("x")
     cluster.clock.ms += int(OUTAGE_S) * 1_000
-    assert await warrants.may_inherit("x")
+    assert await outage_lease.may_inherit("x")
     await cluster.store.kv_put("proxies/alive/x", b"")
-    await until(lambda: "x" not in warrants._gone_s)
-    assert not await warrants.may_inherit("x")
+    await until(lambda: "x" not in outage_lease._gone_s)
+    assert not await outage_lease.may_inherit("x")
 
 
 async def test_what_a_session_writes_waits_as_long_as_it_is_ours(two, monkeypatch):

@@ -1,8 +1,8 @@
-"""Warrants of proxies to go on while the keys of owners cannot be reached, as long as nobody can take over.
+"""Leases of an outage: proxies go on while the owners' keys cannot be reached, as long as nobody can take over.
 
 A proxy cannot know whether others reach what it does not. So it asks the controllers' leader: while the leader says
-that the home group is not served (`ControllerClient.service`), the proxy goes on for `WARRANT_MS` after each time that
-it asked. A proxy that is to do what another one has left asks first whether nobody can hold such a warrant. Both are
+that the home group is not served (`ControllerClient.service`), the proxy goes on for `OUTAGE_LEASE_MS` after each time
+that it asked. A proxy that is to do what another one has left asks first whether nobody can hold such a lease. Both are
 bounded: nobody goes on for more than `outage_s`, and an heir that no controller answers waits for as long.
 """
 
@@ -10,19 +10,19 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from controller.api.client import WARRANT_MS, ControllerError, Service
+from controller.api.client import OUTAGE_LEASE_MS, ControllerError, Service
 from gateway.ownership.presence import Presence
 from store.base import logs
 
-__all__ = ["ASK_S", "Warrants"]
+__all__ = ["ASK_S", "OutageLease"]
 
 ASK_S = 1.0  # between two questions, while a proxy is not heard of, and for an answer
 
 log = logs.get(__name__)
 
 
-class Warrants:
-    """Those of one proxy. `service` says whether the home group is served; None: nobody can say, and nobody goes on."""
+class OutageLease:
+    """The outage lease of one proxy. `service` says whether the home group is served; without it no lease is given."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Warrants:
         if not self._going_on:
             log.warning("the home group is not served: this proxy goes on with what it owns", proxy=presence.id)
         self._going_on = True
-        presence.go_on(asked_s + WARRANT_MS / 1_000, at_most_s=self._outage_s)
+        presence.go_on(asked_s + OUTAGE_LEASE_MS / 1_000, at_most_s=self._outage_s)
 
     async def may_inherit(self, proxy: str) -> bool:
         """Returns whether a proxy whose key is gone has certainly ended what it was doing, if it has an heir already.
@@ -71,7 +71,7 @@ class Warrants:
             return True
         gone_s = self._gone_s.setdefault(proxy, self._clock())
         found = await self._ask()
-        return (found is not None and found.served and found.sure_ms >= WARRANT_MS) or (
+        return (found is not None and found.served and found.sure_ms >= OUTAGE_LEASE_MS) or (
             self._clock() - gone_s >= self._outage_s
         )
 

@@ -7,7 +7,7 @@ from typing import Any
 from controller.api.client import ControllerError
 from store.base import logs
 
-__all__ = ["Hearing"]
+__all__ = ["MetadataBarrier"]
 
 ANSWER_S = 1.0  # that controllers have: whoever asks has another way, which costs more
 DEAF_S = 5.0  # not asked again for so long after they have not answered
@@ -15,7 +15,7 @@ DEAF_S = 5.0  # not asked again for so long after they have not answered
 log = logs.get(__name__)
 
 
-class Hearing:
+class MetadataBarrier:
     """Calls `barrier`, which returns when the cache of metadata holds all that was done before. `spawn` runs a task."""
 
     def __init__(
@@ -27,7 +27,7 @@ class Hearing:
         self._asking = False
         self._deaf_until_s = 0.0
 
-    async def heard(self) -> bool:
+    async def passed(self) -> bool:
         """Returns whether the cache has all that was done before this call; False when no controller can say."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._deaf_until_s:
