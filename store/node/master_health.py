@@ -29,7 +29,7 @@ _Able: TypeAlias = Callable[[Collection[int]], Awaitable[Sequence[int]]]
 
 
 class MasterHealth:
-    """The strains of one master. `look` is called with the time, every `TICK_S`."""
+    """The health of one master. `look` is called with the time, every `TICK_S`."""
 
     def __init__(self, context: ReplicaContext, core: Master, switch_over: Callable[[int], Awaitable[int]]) -> None:
         self._context = context

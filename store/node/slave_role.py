@@ -354,10 +354,8 @@ class SlaveRole:
 
     def _say(self, message: FromSlave) -> None:
         if self._stream is not None and message.session == self._stream.session:
-            context = self._context
-            self._stream.put(
-                sign(message, context.identity, context.disk.log) if isinstance(message, Hello) else message
-            )
+            me, disk = self._context.identity, self._context.disk
+            self._stream.put(sign(message, me, disk.log) if isinstance(message, Hello) else message)
 
     async def _work(self) -> None:
         """Do what the core wants, in order; at the end the rest of it."""
