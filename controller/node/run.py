@@ -23,8 +23,8 @@ from controller.wire.wire import COMMAND_BYTES_MAX
 from store.base import logs
 from store.base.admin import AdminPlace, AdminServer, ReadyState
 from store.base.clock import now_ms
-from store.base.errors import HeadgateError, cannot_listen
 from store.base.file_limit import raise_file_limit
+from store.base.process_errors import HeadgateError, cannot_listen
 from store.base.signals import stop_on_signals
 from store.disk.presence import PRESENCE_LOOK_S, identity_of
 

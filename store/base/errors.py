@@ -4,14 +4,12 @@ __all__ = [
     "AppendOutcomeUnknown",
     "BadArgument",
     "BadHandle",
-    "ConfigError",
     "CorruptFrame",
     "DamagedExport",
     "DataDirLocked",
     "ForeignCluster",
     "ForeignLog",
     "FrameTooLarge",
-    "HeadgateError",
     "KeyTooLong",
     "LeaseLost",
     "NamespaceFull",
@@ -41,7 +39,6 @@ __all__ = [
     "TruncationRefused",
     "ViewsDamaged",
     "WrongGroup",
-    "cannot_listen",
 ]
 
 
@@ -279,18 +276,3 @@ class ForeignCluster(StoreError):
 
 class DataDirLocked(StoreError):
     """Another process has the data directory open."""
-
-
-class HeadgateError(Exception):
-    """The root of everything that the gateway raises on purpose."""
-
-
-class ConfigError(HeadgateError):
-    """A configuration that cannot be used; the text names the key and says what to write instead."""
-
-
-def cannot_listen(section: str, where: str, error: OSError | RuntimeError, *, key: str = "port") -> str:
-    """Returns the sentence about an address ("host:port") that is refused, with the settings that name it."""
-    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    name = section.removeprefix("listeners.")
-    return f"{name} cannot listen on {where}: {why}; write another {section}.{key} or {section}.host"

@@ -26,8 +26,8 @@ from controller.remote.remote import RemoteController
 from store.base import logs
 from store.base.admin import AdminPlace, AdminServer, ReadyState
 from store.base.clock import now_ms
-from store.base.errors import HeadgateError, cannot_listen
 from store.base.file_limit import raise_file_limit
+from store.base.process_errors import HeadgateError, cannot_listen
 from store.base.signals import stop_on_signals
 from store.integrity.figures import DamageFigures
 from store.node.master_role import MasterRole
