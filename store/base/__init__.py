@@ -1,6 +1,6 @@
 """The ground floor: the parts that every process of Headgate has, whatever its role.
 
-Here live the errors of a store (`errors`), the root of all others (`process_errors`), logs (`logs`), signals, the limit of
-open files, the clock, the admin port with the rules for browsers (`admin`, `browsers`), and the ports that strangers
-can reach (`listening`). Every package may import this room. It imports nothing of the product.
+Here live the errors of a store (`errors`) and the root of all others (`process_errors`), structured logs (`logs`),
+signals, the limit of open files, the clock, the admin port with the rules for browsers (`admin`, `browsers`), and the
+ports that strangers can reach (`listening`). Every package may import this room. It imports nothing of the product.
 """
