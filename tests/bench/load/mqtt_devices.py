@@ -21,7 +21,7 @@ class MqttDevices(Load, frozen=True, kw_only=True, tag="mqtt-devices"):
     """
 
     conns: Count = 500
-    seconds: Count = 5
+    duration_s: Count = 5
     payload: Count = 100
 
     def run(self) -> Measured:
@@ -48,7 +48,7 @@ class MqttDevices(Load, frozen=True, kw_only=True, tag="mqtt-devices"):
                 sent_s[number] = clock()
                 one.send(packet)
             began_s = clock()
-            ends_s = began_s + self.seconds
+            ends_s = began_s + self.duration_s
             while (now_s := clock()) < ends_s:
                 ready = poller.poll(SILENCE_S, READY_MAX)
                 if not ready:
