@@ -246,7 +246,8 @@ COAP: dict[str, tuple[str, ...]] = {
     **{f"GET /{root}": ("2.05",) for root in ROOTS},
     "GET /.well-known/core": ("2.05",),
     **{f"{method} /*": ("4.03",) for method in ("GET", "POST", "PUT")},
-    **{f"{method} /t/*": ("4.05",) for method in ("DELETE", "FETCH", "PATCH", "iPATCH")},
+    "DELETE /t/*": ("4.03",),
+    **{f"{method} /t/*": ("4.05",) for method in ("FETCH", "PATCH", "iPATCH")},
 }
 
 
