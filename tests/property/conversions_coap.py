@@ -69,15 +69,24 @@ class Coap(Client):
         return Heard(rows, {"body": plain.payload, "content_format": None if number is None else int(number)})
 
     def _get(self, message: Message, now_ms: int, accept: int | None) -> aiocoap.Message:
+        """Returns the answer to a GET, all blocks of it in one (RFC 7959, 2.4)."""
         driver = Driver(now_ms=now_ms, last=message)
-        request = self._request(aiocoap.GET, message.address)
-        request.opt.accept = accept
-        driver.complete(driver.receive(request.encode()))
-        assert driver.calls == [LastValue(address=message.address)]
-        ((data, _),) = driver.endpoint.take_output()
-        answer = aiocoap.Message.decode(data)
-        assert answer.code == aiocoap.CONTENT
-        return answer
+        body, block = b"", None
+        while True:
+            request = self._request(aiocoap.GET, message.address)
+            request.opt.accept, request.opt.block2 = accept, block
+            request.mid += 0 if block is None else block.block_number
+            driver.complete(driver.receive(request.encode()))
+            ((data, _),) = driver.endpoint.take_output()
+            answer = aiocoap.Message.decode(data)
+            assert answer.code == aiocoap.CONTENT
+            body += answer.payload
+            told = answer.opt.block2
+            if told is None or not told.more:
+                assert set(driver.calls) == {LastValue(address=message.address)}
+                answer.payload = body
+                return answer
+            block = told._replace(block_number=told.block_number + 1, more=False)
 
     def speaker(self, said: Said) -> str | None:
         levels = said.address.split("/")

@@ -31,7 +31,7 @@ class Readiness(threading.Thread):
         self._lock = threading.Lock()
         self._since: dict[str, float | None] = dict.fromkeys(proxies)  # since when it says that it is ready
         self._served: dict[str, float] = {}
-        self._refused: dict[str, int] = dict.fromkeys(proxies, 0)  # since it was ready and served somebody
+        self._refused: dict[str, list[float]] = {name: [] for name in proxies}  # when, since it was ready and served
         self._done = threading.Event()
         self.wrong: list[WrongWord] = []
         self.samples = 0
@@ -52,25 +52,27 @@ class Readiness(threading.Thread):
             since = self._since[name]
             if not ready:
                 self._since[name] = None
-                self._refused[name] = 0
+                self._refused[name].clear()
                 return
             if since is None:
-                self._since[name] = since = now
-            silent_s = now - max(since, self._served.get(name, 0.0))
-            if silent_s >= SERVED_NOTHING_S and self._refused[name]:
-                self.wrong.append(WrongWord(name, silent_s, self._refused[name]))
-                self._since[name] = None  # said once
+                self._since[name] = now
+            # Clients may have gone to another proxy: only those that came again and again were told something wrong.
+            refused = self._refused[name]
+            if refused and refused[-1] - refused[0] >= SERVED_NOTHING_S:
+                self.wrong.append(WrongWord(name, refused[-1] - refused[0], len(refused)))
+                refused.clear()  # said once
 
     def served(self, name: str) -> None:
         """A client of this proxy was acknowledged something."""
         with self._lock:
             self._served[name] = time.monotonic()
-            self._refused[name] = 0
+            self._refused[name].clear()
 
     def refused(self, name: str) -> None:
         """A client of this proxy was told no, or lost its connection."""
         with self._lock:
-            self._refused[name] += 1
+            if self._since[name] is not None:
+                self._refused[name].append(time.monotonic())
 
     def report(self) -> Mapping[str, int]:
         """For people."""

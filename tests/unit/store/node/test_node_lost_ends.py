@@ -235,7 +235,7 @@ async def test_a_replica_that_has_lost_its_end_does_not_lead_though_the_controll
         monkeypatch.setattr(StoreNode, "_said", told)
         epoch = await lose_the_ends(group, known=False)
         await until(lambda: "this replica does not lead: its log has lost its end" in caplog.text, PATIENCE_S)
-        assert group.group.master_epoch > epoch
+        await until(lambda: group.group.master_epoch > epoch, PATIENCE_S)
         assert set(floors(group).values()) == {end}
         silent.clear()
         await heard_short(group)
