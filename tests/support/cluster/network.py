@@ -1,8 +1,9 @@
 """A network for processes, in which anything can go wrong: a namespace for each, and a switch between them.
 
-The switch is a process of its own (`python -m tests.network`). Every namespace has one interface, a TUN device, whose
-other end the switch holds: all packets pass through it, and it loses, delays and drops them as it is told. Nothing of
-the system's own packet filters or queueing disciplines is needed, and with the switch everything is gone.
+The switch is a process of its own (`python -m tests.support.cluster.network`). Every namespace has one interface, a TUN
+device, whose other end the switch holds: all packets pass through it, and it loses, delays and drops them as it is
+told. Nothing of the system's own packet filters or queueing disciplines is needed, and with the switch everything is
+gone.
 """
 
 import ctypes
@@ -55,7 +56,7 @@ class Network:
 
     def __init__(self, names: Iterable[str], *, mtu: int = MTU) -> None:
         self._switch = subprocess.Popen(
-            [sys.executable, "-m", "tests.network"],
+            [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
